@@ -1,0 +1,77 @@
+"""Commands that turn a student into something to ship."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from distill.export import ExportResult
+
+
+@click.command("export")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--to", "form", type=click.Choice(["onnx"]), required=True, help="Form to export to.")
+@click.option(
+    "--int8", is_flag=True, help="Also write a dynamically quantised graph, about a third of the size."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder to write; default: beside the model, its name with '-onnx' behind it.",
+)
+@click.option(
+    "--opset",
+    type=click.IntRange(min=18),
+    default=18,
+    show_default=True,
+    help="Version of the ONNX operators.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1e-4,
+    show_default=True,
+    help="Largest difference allowed between a component of an exported vector and the model's own.",
+)
+@click.option("--force", is_flag=True, help="Replace an earlier export in the same folder.")
+def export_command(
+    model: Path, form: str, int8: bool, out: Path | None, opset: int, tolerance: float, force: bool
+) -> None:
+    """Export MODEL, a run folder or a sentence-transformers folder, and check that it gives the same vectors.
+
+    The folder written opens with sentence-transformers as before; the graph in its onnx/ runs without torch.
+    """
+    from rich.console import Console
+
+    from distill.export import export_onnx, model_folder
+
+    if out is None:
+        source = model_folder(model)
+        out = source.with_name(f"{source.name}-{form}")
+    result = export_onnx(model, out, int8=int8, opset=opset, tolerance=tolerance, force=force)
+    console = Console()
+    console.print(_table(result))
+    console.print(f"written to {result.folder}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _table(result: ExportResult) -> Table:
+    from rich.table import Table
+
+    table = Table("file", "MB", "check")
+    table.add_row(
+        result.model.name,
+        f"{result.model_bytes / 1e6:.1f}",
+        f"largest difference {result.max_difference:.1e}",
+    )
+    if result.model_int8 is not None and result.model_int8_bytes is not None:
+        table.add_row(
+            result.model_int8.name,
+            f"{result.model_int8_bytes / 1e6:.1f}",
+            f"mean cosine {result.mean_cosine_int8:.4f} ({result.int8_setting})",
+        )
+    return table

@@ -1,0 +1,245 @@
+"""Anything that can be evaluated, behind one class.
+
+A model is named by a run folder (its ``best/`` is meant), a sentence-transformers folder, an ONNX export, a
+hub id or a teacher alias. Of an export the float32 graph is run; ``EXPORT/onnx/model_int8.onnx`` names the
+quantised one. A folder with graphs of another origin is run by torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distill.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+    from numpy.typing import NDArray
+
+    Encoder = Callable[[Sequence[str]], NDArray[np.float32]]
+
+_RUN_RECORD = "run.json"
+_BEST = "best"
+_GRAPH = Path("onnx") / "model.onnx"
+_INT8_GRAPH = "model_int8.onnx"
+_EXPORT_RECIPE = Path("onnx") / "encoder.json"
+_BYTES_PER_MEGABYTE = 1e6
+# In the order of preference in which a folder with several formats is loaded.
+_WEIGHT_FILES = ("model.safetensors", "model-*-of-*.safetensors", "*.safetensors", "pytorch_model*.bin")
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model with what a report says about it.
+
+    Attributes:
+        name: how reports call it.
+        parameters: number of parameters.
+        megabytes: size of the weights as saved on disk, in units of 10^6 bytes.
+        dimension: width of its vectors.
+        encoder: texts -> (n, dimension) vectors.
+        contract_id: id of the contract its vectors have, where it has one.
+    """
+
+    name: str
+    parameters: int
+    megabytes: float
+    dimension: int
+    encoder: Encoder
+    contract_id: str | None = None
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors of ``texts``, (len(texts), dimension), float32.
+
+        Raises:
+            DataError: if the encoder returns another shape.
+        """
+        import numpy as np
+
+        vectors: NDArray[np.float32] = np.asarray(self.encoder(texts), dtype=np.float32)
+        if vectors.shape != (len(texts), self.dimension):
+            raise DataError(
+                f"{self.name} returned vectors of shape {vectors.shape} for {len(texts)} sentences, "
+                f"expected {(len(texts), self.dimension)}; mend its encoder or its stated dimension"
+            )
+        return vectors
+
+
+@dataclass(frozen=True)
+class RunTeacher:
+    """The teacher that a run's record names; ``spec`` loads it, ``contract_id`` is what it was then."""
+
+    name: str
+    spec: str
+    contract_id: str | None
+
+
+def load_model(
+    spec: str | Path | EvaluatedModel, *, device: str = "auto", compute_dtype: str = "float32"
+) -> EvaluatedModel:
+    """Load a model for evaluation; an already loaded one is returned as it is.
+
+    Args:
+        spec: run folder, sentence-transformers folder, ONNX export (folder or graph), hub id or alias.
+        device: ``auto``, ``cpu``, ``cuda`` ...; an ONNX graph runs on the CPU.
+        compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``; an ONNX graph has its own.
+
+    Raises:
+        DataError: if a run has no saved model yet, a graph is not there, or a setting does not apply to it.
+        TeacherError: if no model of that name can be found or loaded.
+    """
+    if isinstance(spec, EvaluatedModel):
+        return spec
+    run = run_folder(spec)
+    if run is not None:
+        folder: str | Path = run / _BEST
+        if not (run / _BEST).is_dir():
+            raise DataError(
+                f"the run {run} has no {_BEST}/ folder: let it reach its first evaluation, then try again"
+            )
+    else:
+        folder = spec
+    graph = _graph_of(Path(folder))
+    if graph is not None:
+        _require_plain_settings(graph, device, compute_dtype)
+        return _load_onnx(graph)
+    return _load_torch(folder, run.name if run else None, device, compute_dtype)
+
+
+def run_folder(spec: str | Path | EvaluatedModel) -> Path | None:
+    """Return the run folder that ``spec`` (``RUN`` or ``RUN/best``) means; None where it is no run."""
+    if isinstance(spec, EvaluatedModel):
+        return None
+    folder = Path(spec).expanduser().resolve()
+    if (folder / _RUN_RECORD).is_file():
+        return folder
+    inside_run = folder.name == _BEST and (folder.parent / _RUN_RECORD).is_file()
+    return folder.parent if inside_run else None
+
+
+def read_run_teacher(run: Path) -> RunTeacher | None:
+    """Return the teacher that ``run``'s record names; None where it names none.
+
+    Raises:
+        DataError: if the record is damaged.
+    """
+    path = run / _RUN_RECORD
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise DataError(
+            f"{path} cannot be read as JSON ({error}); give --teacher and name {run / _BEST}"
+        ) from error
+    teacher = record.get("teacher") if isinstance(record, dict) else None
+    if teacher is None:
+        return None
+    if not isinstance(teacher, dict) or not isinstance(teacher.get("name"), str):
+        raise DataError(f"{path}: 'teacher' is {teacher!r}, expected an object with a name; give --teacher")
+    name = teacher["name"]
+    contract_id = teacher.get("contract_id")
+    return RunTeacher(name, str(teacher.get("spec") or name), str(contract_id) if contract_id else None)
+
+
+def weight_bytes(folder: Path) -> int:
+    """Return the bytes of the weights saved in a sentence-transformers or transformers folder.
+
+    Each module's folder is counted once: where the same weights lie in several formats, the one that is
+    loaded. Exports for other runtimes are not counted.
+    """
+    return sum(_bytes_in(place) for place in (folder, *(sub for sub in folder.iterdir() if sub.is_dir())))
+
+
+def _bytes_in(folder: Path) -> int:
+    for pattern in _WEIGHT_FILES:
+        sizes = [path.stat().st_size for path in folder.glob(pattern)]
+        if sizes:
+            return sum(sizes)
+    return 0
+
+
+def _graph_of(path: Path) -> Path | None:
+    """Return the ONNX graph that ``path`` means; None where torch is to run the model."""
+    if path.suffix == ".onnx":
+        if not path.is_file():
+            raise DataError(f"no ONNX graph at {path}; make one with `distill export MODEL --to onnx`")
+        return path
+    # Model folders from a hub often carry graphs too, but without the final vector; our exports have a recipe.
+    return path / _GRAPH if (path / _EXPORT_RECIPE).is_file() else None
+
+
+def _require_plain_settings(graph: Path, device: str, compute_dtype: str) -> None:
+    if device not in ("auto", "cpu"):
+        raise DataError(f"{graph} runs on the CPU, found --device {device}; leave it out")
+    if compute_dtype not in ("auto", "float32"):
+        raise DataError(
+            f"{graph} has its own number format, found --compute-dtype {compute_dtype}; leave it out"
+        )
+
+
+def _load_torch(folder: str | Path, name: str | None, device: str, compute_dtype: str) -> EvaluatedModel:
+    from embedcache.teacher.encode import Encoder as TeacherEncoder
+    from embedcache.teacher.load import load_teacher
+
+    teacher = load_teacher(folder, name=name, device=device)
+    parameters = sum(parameter.numel() for parameter in teacher.model.parameters())
+    # One encoder for all calls: making it ready lays out the weights anew.
+    encoder = TeacherEncoder(teacher, compute_dtype=compute_dtype)
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        return encoder.encode(texts).vectors
+
+    return EvaluatedModel(
+        name=teacher.name,
+        parameters=parameters,
+        megabytes=weight_bytes(teacher.folder) / _BYTES_PER_MEGABYTE,
+        dimension=teacher.dimension,
+        encoder=encode,
+        contract_id=teacher.contract.id,
+    )
+
+
+def _load_onnx(graph: Path) -> EvaluatedModel:
+    from distill.onnx_encoder import OnnxEncoder
+
+    if graph.name not in (_GRAPH.name, _INT8_GRAPH) or graph.parent.name != _GRAPH.parent.name:
+        raise DataError(f"{graph}: expected EXPORT/{_GRAPH} or EXPORT/{_GRAPH.parent}/{_INT8_GRAPH}")
+    folder = graph.resolve().parent.parent
+    encoder = OnnxEncoder(folder, int8=graph.name == _INT8_GRAPH)
+    parameters, size = _graph_size(graph)
+    return EvaluatedModel(
+        name=f"{folder.name}/{graph.name}",
+        parameters=parameters,
+        megabytes=size / _BYTES_PER_MEGABYTE,
+        dimension=encoder.dimension,
+        encoder=encoder.encode,
+    )
+
+
+def _graph_size(graph: Path) -> tuple[int, int]:
+    """Return the parameters in a graph and the bytes of its files."""
+    import math
+
+    import onnx
+
+    model = onnx.load(str(graph), load_external_data=False)
+    weights = {
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.FLOAT16,
+        onnx.TensorProto.BFLOAT16,
+        onnx.TensorProto.INT8,
+        onnx.TensorProto.UINT8,
+    }
+    parameters = sum(
+        math.prod(tensor.dims) for tensor in model.graph.initializer if tensor.data_type in weights
+    )
+    return parameters, sum(path.stat().st_size for path in _files_of(graph, model.graph.initializer))
+
+
+def _files_of(graph: Path, tensors: Iterable[onnx.TensorProto]) -> set[Path]:
+    """Return the graph's own file and those that hold its larger tensors."""
+    outside = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    return {graph, *(graph.parent / location for location in outside)}

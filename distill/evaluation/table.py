@@ -1,0 +1,61 @@
+"""Evaluation results as tables for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from distill.evaluation.tasks import EvaluationResult
+
+
+def render(result: EvaluationResult) -> RenderableType:
+    """Return the detail table where the suite has one, the table of models, and the notes."""
+    parts: list[RenderableType] = []
+    if any(report.scores.rows() for report in result.models):
+        parts.append(_details(result))
+    parts.append(_models(result))
+    parts.extend(Text(f"note: {note}") for note in result.notes)
+    return Group(*parts)
+
+
+def _details(result: EvaluationResult) -> Table:
+    """Return one row per model and measure, one column per set."""
+    columns = dict.fromkeys(
+        column for report in result.models for _, cells in report.scores.rows() for column in cells
+    )
+    table = Table(title=f"{result.suite}, x100")
+    table.add_column("model", overflow="fold")
+    table.add_column("measure")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for report in result.models:
+        for number, (measure, cells) in enumerate(report.scores.rows()):
+            name = Text(_label(report.name, report.role)) if number == 0 else Text("")
+            table.add_row(name, measure, *(cells.get(column, "-") for column in columns))
+        table.add_section()
+    return table
+
+
+def _models(result: EvaluationResult) -> Table:
+    """Return one row per model: the suite's headline figures, then size and speed."""
+    columns = dict.fromkeys(column for report in result.models for column in report.scores.summary())
+    table = Table(title=f"{result.suite}: models")
+    table.add_column("model", overflow="fold")
+    for column in (*columns, "parameters", "MB", "width", "sentences/s"):
+        table.add_column(column, justify="right")
+    for report in result.models:
+        cells = report.scores.summary()
+        table.add_row(
+            Text(_label(report.name, report.role)),
+            *(cells.get(column, "-") for column in columns),
+            f"{report.parameters:,}",
+            f"{report.megabytes:.1f}",
+            str(report.dimension),
+            f"{report.sentences_per_second:,.0f}",
+        )
+    return table
+
+
+def _label(name: str, role: str) -> str:
+    return f"{name} (teacher)" if role == "teacher" else name

@@ -1,0 +1,363 @@
+"""Turn a sentence-transformers model into an ONNX graph and prove that it gives the same vectors.
+
+The graph holds all from token ids to the final vector: transformer, pooling, Dense head, normalisation.
+:class:`~distill.onnx_encoder.OnnxEncoder` runs it without torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distill.errors import ExportError, MissingExtraError
+from distill.onnx_check import check_texts, largest_difference, mean_cosine
+from distill.onnx_encoder import (
+    GRAPH,
+    INT8_GRAPH,
+    OUTPUTS,
+    RECIPE,
+    RECIPE_FORMAT,
+    OnnxEncoder,
+    first_line,
+    import_onnxruntime,
+)
+from embedcache.fsio import explain_os_error, fsync_directory, make_directory, write_bytes, write_json
+
+if TYPE_CHECKING:
+    from embedcache.teacher.load import Teacher
+
+__all__ = ["ExportResult", "OnnxEncoder", "export_onnx", "model_folder"]
+
+DEFAULT_OPSET = 18
+DEFAULT_TOLERANCE = 1e-4
+INT8_FLOOR = 0.99
+# The check sees a hundred sentences, a user's text is another sample: a setting is taken only with some room.
+_INT8_TARGET = 0.9925
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_UNLIMITED = 1_000_000
+# One protobuf message holds at most 2 GiB.
+_LARGEST_GRAPH = 2_000_000_000
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What an export wrote and how close it is to the torch model.
+
+    Attributes:
+        folder: the finished sentence-transformers folder.
+        model: the float32 graph.
+        model_bytes: its size.
+        max_difference: largest absolute difference of a vector component between graph and torch model.
+        model_int8: the quantised graph, where it was asked for.
+        model_int8_bytes: its size.
+        mean_cosine_int8: mean cosine between its vectors and those of the torch model.
+        int8_setting: what it quantises, in words.
+    """
+
+    folder: Path
+    model: Path
+    model_bytes: int
+    max_difference: float
+    model_int8: Path | None = None
+    model_int8_bytes: int | None = None
+    mean_cosine_int8: float | None = None
+    int8_setting: str | None = None
+
+
+def export_onnx(
+    model: str | Path,
+    out: str | Path,
+    *,
+    int8: bool = False,
+    opset: int = DEFAULT_OPSET,
+    tolerance: float = DEFAULT_TOLERANCE,
+    force: bool = False,
+) -> ExportResult:
+    """Write ``model`` to ``out`` as a sentence-transformers folder with ``onnx/`` in it, and check it.
+
+    The folder appears at once, when every check has passed; the same model and the same library versions give
+    the same bytes.
+
+    Args:
+        model: a run folder (its ``best/`` is taken) or a sentence-transformers folder.
+        out: the folder to write.
+        int8: also write a dynamically quantised graph.
+        opset: version of the ONNX operators.
+        tolerance: largest absolute difference allowed between a component of the graph's vector and torch's.
+        force: replace an earlier export in ``out``.
+
+    Raises:
+        ExportError: if ``model`` cannot be exported, ``out`` cannot be replaced, or the vectors differ.
+        MissingExtraError: if the ``onnx`` extra is not installed.
+        TeacherError: if ``model`` cannot be loaded.
+        StorageError: if ``out`` cannot be written.
+    """
+    import_onnxruntime()
+    source, target = model_folder(model), Path(out).expanduser().resolve()
+    _check_target(source, target, force)
+    from embedcache.teacher.load import load_teacher, quiet_transformers
+
+    teacher = load_teacher(source, name="export", device="cpu")
+    teacher.model.float()
+    with _new_folder(target) as folder:
+        # Saved before anything is encoded: the tokenizer file also carries the settings of its last call.
+        with quiet_transformers():
+            teacher.model.save(str(folder), create_model_card=False)
+        if (source / "README.md").is_file():
+            shutil.copyfile(source / "README.md", folder / "README.md")
+        (folder / "onnx").mkdir()
+        write_json(folder / "onnx" / RECIPE, _recipe(teacher, folder))
+        graph = _trace(teacher, opset)
+        write_bytes(folder / "onnx" / GRAPH, graph.SerializeToString(deterministic=True))
+        texts = check_texts(teacher.contract.max_length)
+        wanted = teacher.model.encode(
+            texts, prompt=teacher.contract.prompt or None, batch_size=16, show_progress_bar=False
+        )
+        difference = largest_difference(OnnxEncoder(folder), texts, wanted)
+        if not difference <= tolerance:
+            raise ExportError(
+                f"the exported graph of {source} differs from the model by {difference:.2g}, "
+                f"expected at most {tolerance:.2g}; nothing was written: try another --opset, or --tolerance"
+            )
+        cosine, setting = _quantise(graph, folder, texts, wanted) if int8 else (None, None)
+    written = target / "onnx" / INT8_GRAPH if int8 else None
+    return ExportResult(
+        folder=target,
+        model=target / "onnx" / GRAPH,
+        model_bytes=(target / "onnx" / GRAPH).stat().st_size,
+        max_difference=difference,
+        model_int8=written,
+        model_int8_bytes=written.stat().st_size if written else None,
+        mean_cosine_int8=cosine,
+        int8_setting=setting,
+    )
+
+
+def model_folder(model: str | Path) -> Path:
+    """Return the sentence-transformers folder that ``model`` means; for a run that is its ``best/``.
+
+    Raises:
+        ExportError: if there is none.
+    """
+    folder = Path(model).expanduser().resolve()
+    for candidate in (folder, folder / "best"):
+        if (candidate / "modules.json").is_file():
+            return candidate
+    found = "has no modules.json" if folder.is_dir() else "does not exist"
+    raise ExportError(
+        f"{folder} {found}; expected a run folder with best/ in it, or a sentence-transformers folder"
+    )
+
+
+def _check_target(source: Path, target: Path, force: bool) -> None:
+    if target == source or target in source.parents:
+        raise ExportError(f"--out {target} is or contains the model itself; choose another folder")
+    if target.exists() and not target.is_dir():
+        raise ExportError(f"--out {target} is a file, expected a folder that is new or empty; choose another")
+    if not target.is_dir() or not any(target.iterdir()):
+        return
+    if not force:
+        raise ExportError(
+            f"--out {target} is not empty; choose another folder, or replace an earlier export by --force"
+        )
+    if not (target / "onnx" / RECIPE).is_file():
+        raise ExportError(
+            f"--out {target} holds something else than an earlier export; --force replaces only those"
+        )
+
+
+@contextmanager
+def _new_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``target`` that becomes ``target`` when the block ends well."""
+    make_directory(target.parent)
+    building, replaced = (target.with_name(f".tmp-{uuid.uuid4().hex}-{target.name}") for _ in range(2))
+    try:
+        building.mkdir()
+        yield building
+        reference = building.stat().st_mode & 0o666
+        for path in building.rglob("*"):
+            if path.is_file():
+                # safetensors writes files that only their owner can read, which a server may not be.
+                path.chmod(reference)
+                with path.open("rb") as handle:
+                    os.fsync(handle.fileno())
+        if target.exists():
+            target.replace(replaced)
+        building.replace(target)
+        fsync_directory(target.parent)
+    except OSError as error:
+        raise explain_os_error(error, target) from error
+    finally:
+        if replaced.exists() and not target.exists():
+            replaced.replace(target)
+        shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _recipe(teacher: Teacher, folder: Path) -> dict[str, object]:
+    """Return what, beside tokenizer and graph, is needed to encode a text."""
+    if not (folder / "tokenizer.json").is_file():
+        raise ExportError(
+            "the model's tokenizer has no tokenizer.json form, which serving without torch needs"
+        )
+    model, prompt = teacher.model, teacher.contract.prompt
+    if prompt and any(not getattr(module, "include_prompt", True) for module in model):
+        raise ExportError(
+            f"the pooling leaves out the tokens of the prompt {prompt!r}; such models cannot be exported"
+        )
+    tokenizer = model.tokenizer
+    return {
+        "format": RECIPE_FORMAT,
+        "prompt": prompt,
+        "dimension": teacher.dimension,
+        "padding": {
+            "direction": tokenizer.padding_side,
+            "pad_id": tokenizer.pad_token_id,
+            "pad_type_id": tokenizer.pad_token_type_id,
+            "pad_token": tokenizer.pad_token,
+        },
+        "truncation": {"max_length": teacher.contract.max_length, "direction": tokenizer.truncation_side},
+    }
+
+
+def _trace(teacher: Teacher, opset: int) -> Any:
+    """Return the model as an ``onnx.ModelProto`` that names no file of this machine."""
+    import torch
+
+    model = teacher.model
+    if type(model[0]).__name__ != "Transformer":
+        raise ExportError(
+            f"the model starts with {type(model[0]).__name__}; only Transformer models can be exported"
+        )
+    size = sum(parameter.numel() * 4 for parameter in model.parameters())
+    if size > _LARGEST_GRAPH:
+        raise ExportError(
+            f"the weights take {size / 1e9:.1f} GB, one ONNX file holds at most 2 GB; take a smaller model"
+        )
+    example = model.preprocess(["A short example.", "Another one, which is a little longer."])
+    tensors = {name: value for name, value in example.items() if isinstance(value, torch.Tensor)}
+    if unknown := sorted(set(tensors) - set(_INPUTS)):
+        raise ExportError(f"the model takes the inputs {unknown}; only {', '.join(_INPUTS)} can be exported")
+    names = [name for name in _INPUTS if name in tensors]
+
+    class TokensToVector(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            features = self.model({**dict(zip(names, columns, strict=True)), "modality": "text"})
+            return features["token_embeddings"], features["sentence_embedding"][:, : teacher.dimension]
+
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    try:
+        with torch.inference_mode(), _quiet_exporter():
+            program = torch.onnx.export(
+                TokensToVector().eval(),
+                tuple(tensors[name] for name in names),
+                dynamo=True,
+                input_names=names,
+                output_names=list(OUTPUTS),
+                dynamic_shapes=(tuple(axes for _ in names),),
+                opset_version=opset,
+                verbose=False,
+            )
+    except ImportError as error:
+        raise MissingExtraError(f"{first_line(error)}; run: pip install 'embedcache[onnx]'") from error
+    except torch.onnx.OnnxExporterError as error:
+        raise ExportError(f"torch cannot export this model: {first_line(error)}") from error
+    assert program is not None  # noqa: S101  # None is only returned by the exporter that dynamo=True replaces
+    return _without_traces(program.model_proto)
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registry.level
+    # Says that torchvision's operators are left out, which no text model has.
+    registry.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            # torch's own use of a class that torch itself deprecates.
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+            # The inputs share their axes, so each axis' name is needed only once.
+            warnings.filterwarnings("ignore", r"# The axis name: \w+ will not be used", UserWarning)
+            yield
+    finally:
+        registry.setLevel(level)
+
+
+def _without_traces(proto: Any) -> Any:
+    """Remove the exporter's stack traces: they hold paths of this machine and change from one to the next."""
+    graph = proto.graph
+    for part in (
+        proto,
+        graph,
+        *graph.node,
+        *graph.value_info,
+        *graph.input,
+        *graph.output,
+        *graph.initializer,
+    ):
+        del part.metadata_props[:]
+        part.ClearField("doc_string")
+    return proto
+
+
+def _quantise(graph: Any, folder: Path, texts: list[str], wanted: NDArray[np.float32]) -> tuple[float, str]:
+    """Write the smallest int8 graph that is close enough; return its mean cosine and its setting.
+
+    The inputs of the second feed-forward matrix have outliers that one int8 scale per batch cannot hold, so
+    it is the first to stay in float32; in deep models the other one follows.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization.quant_utils import add_pre_process_metadata
+
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.graph.initializer}
+    matrices = {
+        n.name: shapes[n.input[1]] for n in graph.graph.node if n.op_type == "MatMul" and n.input[1] in shapes
+    }
+    settings = {
+        "all matrices in int8": [],
+        "second feed-forward matrices in float32": [
+            name for name, (rows, columns) in matrices.items() if rows > columns
+        ],
+        "feed-forward matrices in float32": [
+            name for name, (rows, columns) in matrices.items() if rows != columns
+        ],
+    }
+    # The exporter has folded constants and inferred shapes, which is all that the preprocessing would do.
+    add_pre_process_metadata(graph)
+    path = folder / "onnx" / INT8_GRAPH
+    tried: dict[str, float] = {}
+    for setting, kept in settings.items():
+        _write_int8(path, graph, quantize_dynamic, QuantType.QInt8, kept)
+        tried[setting] = mean_cosine(OnnxEncoder(folder, int8=True), texts, wanted)
+        if tried[setting] >= _INT8_TARGET:
+            return tried[setting], setting
+    best = max(tried, key=lambda setting: tried[setting])
+    if not tried[best] >= INT8_FLOOR:
+        raise ExportError(
+            f"the int8 graph's vectors have a mean cosine of {tried[best]:.4f} to the model's, "
+            f"expected at least {INT8_FLOOR}; nothing was written: export without --int8"
+        )
+    _write_int8(path, graph, quantize_dynamic, QuantType.QInt8, settings[best])
+    return tried[best], best
+
+
+def _write_int8(path: Path, graph: Any, quantize: Any, weights: Any, kept: list[str]) -> None:
+    # 7 bits of range: CPUs without VNNI add pairs of products in 16 bits and would overflow with 8.
+    quantize(
+        graph, str(path), per_channel=True, reduce_range=True, weight_type=weights, nodes_to_exclude=kept
+    )

@@ -1,0 +1,226 @@
+"""The cache: corpora and vectors of any number of teachers in one directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from embedcache.codecs import Codec, Vectors
+from embedcache.contract import Contract, describe_differences
+from embedcache.corpus.corpus import Corpus
+from embedcache.errors import (
+    CacheFormatError,
+    ContractMismatchError,
+    CorruptCacheError,
+    InputError,
+    MissingVectorsError,
+)
+from embedcache.fsio import make_directory, require_directory, write_json
+from embedcache.keys import key_array
+from embedcache.store.arrow import ArrowStore
+
+if TYPE_CHECKING:
+    from embedcache.build import BuildSummary
+
+CACHE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class CachedTeacher:
+    """A teacher that a cache holds vectors of.
+
+    Attributes:
+        name: the short name it is listed under in this cache.
+        contract: what determines its vectors.
+        origin: where its model came from: ``spec``, ``model_id``, ``revision``, ``licence``. Informative only.
+    """
+
+    name: str
+    contract: Contract
+    origin: dict[str, str]
+
+
+class Cache:
+    """A cache directory.
+
+    Args:
+        folder: the directory.
+
+    Raises:
+        MissingInputError: if it does not exist.
+        CacheFormatError: if it is no cache, or was written by a newer version of embedcache.
+    """
+
+    last_build: BuildSummary | None = None
+    """What the build that returned this object did; None where the cache was only opened."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = require_directory(Path(folder).expanduser(), "cache")
+        marker = self.folder / "cache.json"
+        try:
+            version = json.loads(marker.read_text(encoding="utf-8"))["version"]
+        except FileNotFoundError:
+            raise CacheFormatError(
+                f"{self.folder} is no cache: it has no cache.json; build one with "
+                f"'embedcache build CORPUS --teacher NAME --cache {self.folder}'"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CacheFormatError(f"{marker} is damaged ({error}): restore it from another copy") from error
+        if not isinstance(version, int) or version > CACHE_VERSION:
+            raise CacheFormatError(
+                f"{self.folder} has format version {version}, this embedcache reads up to {CACHE_VERSION}: "
+                "upgrade embedcache"
+            )
+
+    @classmethod
+    def create(cls, folder: str | Path) -> Cache:
+        """Open the cache at ``folder``, creating it where there is nothing yet.
+
+        Raises:
+            CacheFormatError: if the folder holds other things.
+            StorageError: if it cannot be written.
+        """
+        path = Path(folder).expanduser()
+        if not (path / "cache.json").exists():
+            make_directory(path)
+            others = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+            if others:
+                raise CacheFormatError(
+                    f"{path} is no cache and not empty (it holds {', '.join(others[:5])}): give an empty or new folder"
+                )
+            write_json(path / "cache.json", {"format": "embedcache", "version": CACHE_VERSION})
+        return cls(path)
+
+    @property
+    def corpora_folder(self) -> Path:
+        """Where the corpora lie."""
+        return self.folder / "corpora"
+
+    @property
+    def derived_folder(self) -> Path:
+        """Where rebuildable files lie; it can be deleted at any time."""
+        return self.folder / "derived"
+
+    def corpora(self) -> list[Corpus]:
+        """Return all corpora, by name."""
+        return [Corpus(path.parent) for path in sorted(self.corpora_folder.glob("[!.]*/corpus.json"))]
+
+    def corpus(self, name: str | None = None) -> Corpus:
+        """Return the corpus called ``name``, or the only one there is.
+
+        Raises:
+            InputError: if there is no such corpus, or several and no name was given.
+        """
+        names = [path.parent.name for path in sorted(self.corpora_folder.glob("[!.]*/corpus.json"))]
+        if name is None and len(names) == 1:
+            name = names[0]
+        if name is None:
+            found = f"several corpora ({', '.join(names)}): choose one with --corpus" if names else "no corpus"
+            raise InputError(f"the cache {self.folder} holds {found}")
+        if name not in names:
+            raise InputError(f"no corpus {name!r} in {self.folder}: it holds {', '.join(names) or 'none'}")
+        return Corpus(self.corpora_folder / name)
+
+    def teachers(self) -> list[CachedTeacher]:
+        """Return all teachers, by name.
+
+        Raises:
+            CorruptCacheError: if a teacher's folder is not named by its contract.
+        """
+        found = []
+        for path in sorted((self.folder / "teachers").glob("*/contract.json")):
+            try:
+                contract = Contract.from_json(json.loads(path.read_text(encoding="utf-8")))
+            except (OSError, ValueError) as error:
+                if isinstance(error, CorruptCacheError):
+                    raise
+                raise CorruptCacheError(f"{path} is damaged ({error}): build again to write it anew") from error
+            if contract.id != path.parent.name:
+                raise CorruptCacheError(
+                    f"{path} does not match its folder's name: it was changed or copied into the wrong place"
+                )
+            for name_path in sorted((path.parent / "names").glob("*.json")):
+                found.append(CachedTeacher(name_path.stem, contract, json.loads(name_path.read_text("utf-8"))))
+        return sorted(found, key=lambda teacher: teacher.name)
+
+    def teacher(self, name: str | None = None) -> CachedTeacher:
+        """Return the teacher called ``name`` (or whose contract id starts so), or the only one there is.
+
+        Raises:
+            InputError: if there is no such teacher, or several and no name was given.
+        """
+        teachers = self.teachers()
+        if name is None:
+            if len({teacher.contract for teacher in teachers}) == 1:
+                return teachers[0]
+            names = ", ".join(teacher.name for teacher in teachers)
+            found = f"several teachers ({names}): choose one with --teacher" if teachers else "no teacher"
+            raise InputError(f"the cache {self.folder} holds {found}")
+        matches = [t for t in teachers if t.name == name] or [
+            t for t in teachers if len(name) >= 6 and t.contract.id.startswith(name)
+        ]
+        if not matches:
+            names = ", ".join(teacher.name for teacher in teachers)
+            raise InputError(f"no teacher {name!r} in {self.folder}: it holds {names or 'none'}")
+        if len({teacher.contract for teacher in matches}) > 1:
+            raise InputError(
+                f"two teachers are called {name!r} in {self.folder}: choose by contract id, "
+                + " or ".join(teacher.contract.id[:12] for teacher in matches)
+            )
+        return matches[0]
+
+    def register_teacher(self, name: str, contract: Contract, origin: dict[str, str]) -> CachedTeacher:
+        """Give ``contract`` a home in this cache under ``name``; harmless where it has one.
+
+        Raises:
+            ContractMismatchError: if the name belongs to another contract; it names the fields that differ.
+        """
+        for teacher in self.teachers():
+            if teacher.name == name and teacher.contract != contract:
+                differences = teacher.contract.differences(contract)
+                raise ContractMismatchError(
+                    f"the cache holds {name!r} with another contract ({describe_differences(differences)}): "
+                    "give the old settings, or keep both with --teacher-name OTHER",
+                    differences,
+                )
+        folder = self.folder / "teachers" / contract.id
+        if not (folder / "contract.json").exists():
+            write_json(folder / "contract.json", contract.to_json())
+        if not (folder / "names" / f"{name}.json").exists():
+            write_json(folder / "names" / f"{name}.json", origin)
+        return CachedTeacher(name, contract, origin)
+
+    def store(self, contract: Contract, codec: Codec | None = None) -> ArrowStore:
+        """Return the store of a contract's vectors.
+
+        Raises:
+            ContractMismatchError, CorruptCacheError, InputError: as :class:`ArrowStore`.
+        """
+        return ArrowStore(self.folder / "teachers" / contract.id / "shards", contract, codec)
+
+    def lookup(self, texts: Sequence[str], teacher: str | None = None) -> Vectors:
+        """Return the cached vectors of ``texts``, float32 of shape (n, d), in order.
+
+        Args:
+            texts: the texts, exactly as they were built.
+            teacher: name or contract id; may be left out where the cache holds one teacher.
+
+        Raises:
+            MissingVectorsError: if texts are not in the cache; it names them.
+            InputError: if the teacher is not in the cache.
+        """
+        store = self.store(self.teacher(teacher).contract)
+        positions = store.locate(key_array(texts))
+        missing = np.flatnonzero(positions < 0)
+        if len(missing):
+            shown = ", ".join(repr(texts[i][:60]) for i in missing[:3])
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise MissingVectorsError(
+                f"{len(missing)} of {len(texts)} texts are not in the cache: {shown}{more}; build them first"
+            )
+        return store.codec.decode(store.gather(positions))

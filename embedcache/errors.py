@@ -1,0 +1,78 @@
+"""Every error embedcache raises on purpose.
+
+Each subclasses :class:`EmbedCacheError` and the builtin a caller would expect, and its message says what was
+found, what was expected and what to do. The command line prints the message alone and exits with
+``exit_code``: 2 where the user can mend the input, 1 where something failed underneath.
+"""
+
+from __future__ import annotations
+
+
+class EmbedCacheError(Exception):
+    """Base of every error raised on purpose; ``exit_code`` is what the command line exits with."""
+
+    exit_code = 2
+
+
+class InputError(EmbedCacheError, ValueError):
+    """A corpus, a file or an argument that cannot be used as it is."""
+
+
+class MissingInputError(InputError, FileNotFoundError):
+    """A file, folder or column that was named but is not there."""
+
+    # FileNotFoundError would print as "[Errno ...]"; the message alone is what helps.
+    def __str__(self) -> str:
+        """Return the message alone."""
+        return str(self.args[0]) if self.args else ""
+
+
+class TeacherError(EmbedCacheError, ValueError):
+    """A teacher that cannot be found, loaded or understood."""
+
+
+class MissingExtraError(EmbedCacheError, ImportError):
+    """An optional dependency is needed; the message names the install line."""
+
+
+class ContractMismatchError(EmbedCacheError, ValueError):
+    """Two teacher contracts that should be the same differ; ``differences`` maps field -> (found, wanted)."""
+
+    def __init__(self, message: str, differences: dict[str, tuple[object, object]]) -> None:
+        super().__init__(message)
+        self.differences = differences
+
+
+class NonFiniteVectorError(EmbedCacheError, ArithmeticError):
+    """The teacher returned NaN or infinity for a row; nothing of that row's shard was stored."""
+
+    exit_code = 1
+
+
+class MissingVectorsError(EmbedCacheError, KeyError):
+    """Texts were looked up that the cache holds no vector for."""
+
+    # KeyError would print the repr of the message.
+    def __str__(self) -> str:
+        """Return the message alone."""
+        return str(self.args[0]) if self.args else ""
+
+
+class CorruptCacheError(EmbedCacheError, ValueError):
+    """A file of the cache is not what its name or its header says it is."""
+
+    exit_code = 1
+
+
+class CacheFormatError(EmbedCacheError, ValueError):
+    """The folder is no cache, or was written by a newer version of embedcache."""
+
+
+class StorageError(EmbedCacheError, OSError):
+    """The cache folder cannot be written: read-only, full or gone."""
+
+    exit_code = 1
+
+    def __str__(self) -> str:
+        """Return the message alone."""
+        return str(self.args[0]) if self.args else ""

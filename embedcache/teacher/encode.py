@@ -1,0 +1,298 @@
+"""Run a teacher over many texts: tokenise ahead, forward in token-budget batches, results in order.
+
+Texts come in windows. While one window is in the forward pass, the next is being tokenised and the one before
+is being written by the caller. Inside a window batches are formed by length, so padding is small; on a CPU
+several batches run at once on a thread each, which wastes less than splitting every small product over all
+cores. None of this depends on timing: the same window gives the same batches and the same vectors.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embedcache.codecs import Vectors
+from embedcache.errors import InputError, TeacherError
+from embedcache.teacher.batching import token_budget_batches
+from embedcache.teacher.inference import prepare, resolve_compute_dtype
+from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_tokenizer
+
+if TYPE_CHECKING:
+    from embedcache.teacher.load import Teacher
+
+DEFAULT_BATCH_TOKENS = {"cpu": 1024, "cuda": 65536, "mps": 16384}
+_WINDOW = 16384
+_WINDOWS_AHEAD = 2
+_POLL_SECONDS = 0.2
+
+
+@dataclass
+class EncodeTimes:
+    """Where the time went, in seconds, and how much was done. Summed over threads, so parts may overlap."""
+
+    tokenise: float = 0.0
+    forward: float = 0.0
+    rows: int = 0
+    tokens: int = 0
+    batches_halved: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, *, rows: int = 0, tokens: int = 0, forward: float = 0.0, tokenise: float = 0.0, halved: int = 0) -> None:
+        """Add to the counts; safe from several threads."""
+        with self._lock:
+            self.rows += rows
+            self.tokens += tokens
+            self.forward += forward
+            self.tokenise += tokenise
+            self.batches_halved += halved
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """What a teacher made of n texts.
+
+    Attributes:
+        vectors: float32, shape (n, d).
+        tokens: int32, shape (n,); tokens the teacher saw.
+        truncated: bool, shape (n,); which texts it saw only the beginning of.
+    """
+
+    vectors: Vectors
+    tokens: NDArray[np.int32]
+    truncated: NDArray[np.bool_]
+
+
+class Encoder:
+    """A teacher made ready to encode.
+
+    Args:
+        teacher: the loaded teacher.
+        compute_dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
+        batch_tokens: tokens of a forward batch, padding counted; default: chosen by device.
+        threads: CPU threads for the forward pass; default: all cores.
+        optimise: use the faster CPU layers; off only to measure what they bring.
+
+    Raises:
+        InputError: if an argument is out of range, or the device cannot compute in the dtype.
+    """
+
+    def __init__(
+        self,
+        teacher: Teacher,
+        *,
+        compute_dtype: str = "auto",
+        batch_tokens: int | None = None,
+        threads: int | None = None,
+        optimise: bool = True,
+    ) -> None:
+        for flag, value in (("--batch-tokens", batch_tokens), ("--threads", threads)):
+            if value is not None and value < 1:
+                raise InputError(f"{flag} {value}: expected at least 1")
+        self.teacher = teacher
+        self.device = torch.device(teacher.model.device)
+        self.dtype = resolve_compute_dtype(compute_dtype, self.device)
+        self.batch_tokens = batch_tokens or DEFAULT_BATCH_TOKENS.get(self.device.type, 16384)
+        self.threads = threads or available_cores()
+        self.times = EncodeTimes()
+        contract = teacher.contract
+        self.tokenizer = fast_tokenizer(teacher.model, contract.max_length, contract.prompt)
+        self._model = prepare(teacher.model, self.dtype, optimise=optimise)
+        self._prompt_length = self._measure_prompt()
+        # One stream per core on a CPU; on a GPU a second one launches work while the first waits for its result.
+        self.streams = self.threads if self.device.type == "cpu" else 2
+
+    @property
+    def provenance(self) -> dict[str, object]:
+        """What may change a vector's last bits without changing which teacher it is; recorded with every shard."""
+        import sentence_transformers
+        import transformers
+
+        return {
+            "compute_dtype": str(self.dtype).removeprefix("torch."),
+            "device": self.device.type,
+            "sentence_transformers": sentence_transformers.__version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        }
+
+    def encode(self, texts: Sequence[str]) -> EncodedTexts:
+        """Encode ``texts`` and return everything at once, in order."""
+        windows = [texts[i : i + _WINDOW] for i in range(0, len(texts), _WINDOW)]
+        parts = list(self.encode_windows(windows))
+        if not parts:
+            return EncodedTexts(
+                np.empty((0, self.teacher.dimension), np.float32), np.empty(0, np.int32), np.empty(0, np.bool_)
+            )
+        return EncodedTexts(
+            np.concatenate([part.vectors for part in parts]),
+            np.concatenate([part.tokens for part in parts]),
+            np.concatenate([part.truncated for part in parts]),
+        )
+
+    def encode_windows(
+        self, windows: Iterable[Sequence[str]], on_wait: Callable[[], None] | None = None
+    ) -> Iterator[EncodedTexts]:
+        """Encode one window of texts after the other, working ahead; yields in order.
+
+        ``on_wait`` is called a few times a second while a window is being worked on. Vectors may hold NaN or infinity; the caller checks, because it knows the rows' names.
+        """
+        source = iter(windows)
+        forward_pool = ThreadPoolExecutor(self.streams, "forward", initializer=self._start_stream)
+        tokenise_pool = ThreadPoolExecutor(1, "tokenise")
+        ahead: deque[Future[_Window]] = deque()
+        try:
+            while True:
+                while len(ahead) < _WINDOWS_AHEAD and (texts := next(source, None)) is not None:
+                    ahead.append(tokenise_pool.submit(self._start_window, texts, forward_pool))
+                if not ahead:
+                    return
+                yield ahead.popleft().result().finish(on_wait)
+        finally:
+            tokenise_pool.shutdown(cancel_futures=True)
+            forward_pool.shutdown(cancel_futures=True)
+
+    def _start_stream(self) -> None:
+        # The thread count is a property of the calling thread in OpenMP, so this leaves other threads alone.
+        if self.device.type == "cpu":
+            torch.set_num_threads(max(1, self.threads // self.streams))
+
+    def _start_window(self, texts: Sequence[str], pool: ThreadPoolExecutor) -> _Window:
+        started = time.perf_counter()
+        if self.tokenizer is None:
+            tokenized = None
+            lengths = np.array([len(text) for text in texts], dtype=np.int64)
+            # Without a tokenizer of our own, characters stand in for tokens when batches are formed.
+            batches = token_budget_batches(lengths, self.batch_tokens * 4)
+            seen = np.zeros(len(texts), dtype=np.int32)
+            truncated = np.zeros(len(texts), dtype=np.bool_)
+        else:
+            tokenized = self.tokenizer(texts)
+            batches = token_budget_batches(tokenized.lengths, self.batch_tokens)
+            seen = tokenized.lengths.astype(np.int32)
+            truncated = tokenized.truncated
+        result = EncodedTexts(np.empty((len(texts), self.teacher.dimension), np.float32), seen, truncated)
+        window = _Window(result)
+        for rows in batches:
+            window.pending.append(pool.submit(self._forward_into, result.vectors, rows, texts, tokenized))
+        self.times.add(tokenise=time.perf_counter() - started)
+        return window
+
+    def _forward_into(
+        self, out: Vectors, rows: NDArray[np.int64], texts: Sequence[str], tokenized: TokenizedTexts | None
+    ) -> None:
+        started = time.perf_counter()
+        features = self._features(rows, texts, tokenized)
+        tokens = int(features["attention_mask"].sum()) if "attention_mask" in features else 0
+        try:
+            out[rows] = self._forward(features)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            if len(rows) == 1:
+                raise TeacherError(
+                    f"out of memory on a single text of {tokens} tokens; lower --max-length or use another device"
+                ) from error
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.times.add(halved=1)
+            middle = len(rows) // 2
+            self._forward_into(out, rows[:middle], texts, tokenized)
+            self._forward_into(out, rows[middle:], texts, tokenized)
+            return
+        self.times.add(rows=len(rows), tokens=tokens, forward=time.perf_counter() - started)
+
+    def _features(
+        self, rows: NDArray[np.int64], texts: Sequence[str], tokenized: TokenizedTexts | None
+    ) -> dict[str, Any]:
+        if tokenized is None or self.tokenizer is None:
+            prompt = self.teacher.contract.prompt or None
+            features: dict[str, Any] = self._model.preprocess([texts[i] for i in rows], prompt=prompt)
+            return features
+        features = padded_features(tokenized, rows, self.tokenizer)
+        if self._prompt_length is not None:
+            features["prompt_length"] = self._prompt_length
+        return features
+
+    def _forward(self, features: dict[str, Any]) -> Vectors:
+        moved = {
+            name: value.to(self.device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+            for name, value in features.items()
+        }
+        with torch.inference_mode():
+            vectors = self._model(moved)["sentence_embedding"]
+            if self.teacher.contract.truncate_dim is not None:
+                vectors = vectors[:, : self.teacher.contract.truncate_dim]
+            return np.asarray(vectors.float().cpu().numpy(), dtype=np.float32)
+
+    def _measure_prompt(self) -> int | None:
+        prompt = self.teacher.contract.prompt
+        if not prompt or self.tokenizer is None:
+            return None
+        length = self.teacher.model.preprocess(["x"], prompt=prompt).get("prompt_length")
+        return None if length is None else int(length)
+
+
+@dataclass
+class _Window:
+    result: EncodedTexts
+    pending: list[Future[None]] = field(default_factory=list)
+
+    def finish(self, on_wait: Callable[[], None] | None) -> EncodedTexts:
+        pending = set(self.pending)
+        while pending:
+            done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            if on_wait is not None:
+                on_wait()
+        return self.result
+
+
+def padded_features(
+    tokenized: TokenizedTexts, rows: NDArray[np.int64], tokenizer: FastTokenizer
+) -> dict[str, torch.Tensor]:
+    """Return the padded model input for ``rows``: int64 tensors of shape (rows, longest)."""
+    lengths = tokenized.lengths[rows]
+    width = int(lengths.max())
+    columns = np.arange(width)
+    shift = (width - lengths)[:, None] if tokenizer.pads_left else 0
+    position = columns[None, :] - shift
+    real = (position >= 0) & (position < lengths[:, None])
+    ids = np.full((len(rows), width), tokenizer.pad_id, dtype=np.int64)
+    ids[real] = tokenized.ids[(tokenized.offsets[rows][:, None] + position)[real]]
+    features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(real.astype(np.int64))}
+    if tokenizer.uses_token_types:
+        features["token_type_ids"] = torch.zeros_like(features["input_ids"])
+    return features
+
+
+def encode_texts(
+    teacher: Teacher,
+    texts: Sequence[str],
+    *,
+    compute_dtype: str = "float32",
+    batch_tokens: int | None = None,
+    threads: int | None = None,
+) -> Vectors:
+    """Encode ``texts`` with ``teacher`` and return the vectors, float32 of shape (n, d), in order."""
+    encoder = Encoder(teacher, compute_dtype=compute_dtype, batch_tokens=batch_tokens, threads=threads)
+    return encoder.encode(texts).vectors
+
+
+def available_cores() -> int:
+    """Return how many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
