@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from embedcache.errors import EmbedCacheError
 
 if TYPE_CHECKING:
-    from embedcache.build import build
+    from embedcache.builder import build
     from embedcache.cache import Cache
     from embedcache.cache import Cache as open  # noqa: A004 - embedcache.open("./cache") is the interface
 
@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 __all__ = ["Cache", "EmbedCacheError", "__version__", "build", "open"]
 
 _LAZY = {
-    "build": ("embedcache.build", "build"),
+    "build": ("embedcache.builder", "build"),
     "Cache": ("embedcache.cache", "Cache"),
     "open": ("embedcache.cache", "Cache"),
 }

@@ -25,7 +25,7 @@ from embedcache.keys import key_array
 from embedcache.store.arrow import ArrowStore
 
 if TYPE_CHECKING:
-    from embedcache.build import BuildSummary
+    from embedcache.builder import BuildSummary
 
 CACHE_VERSION = 1
 
@@ -194,6 +194,20 @@ class Cache:
         if not (folder / "names" / f"{name}.json").exists():
             write_json(folder / "names" / f"{name}.json", origin)
         return CachedTeacher(name, contract, origin)
+
+    def remember_model(self, contract: Contract, source: str) -> None:
+        """Note where a teacher's model can be loaded from on this machine; never shared."""
+        write_json(self.derived_folder / "models" / f"{contract.id}.json", {"source": source})
+
+    def model_source(self, teacher: CachedTeacher) -> str:
+        """Return what to load ``teacher``'s model from: the noted place, else what it was built as."""
+        note = self.derived_folder / "models" / f"{teacher.contract.id}.json"
+        try:
+            return str(json.loads(note.read_text(encoding="utf-8"))["source"])
+        except (OSError, ValueError, KeyError, TypeError):
+            revision = teacher.origin.get("revision")
+            spec = teacher.origin.get("spec", teacher.name)
+            return f"{spec}@{revision}" if revision and "@" not in spec else spec
 
     def store(self, contract: Contract, codec: Codec | None = None) -> ArrowStore:
         """Return the store of a contract's vectors.

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.errors import DataError
-from distill.evaluation.model import run_folder
+from distill.evaluation.model import EvaluatedModel, run_folder
 from distill.evaluation.tasks import (
     EvaluationResult,
     ModelReport,
@@ -28,6 +28,7 @@ from distill.evaluation.tasks import (
     require_usable,
     unit_rows,
 )
+from embedcache.contract import Contract
 
 SAMPLE = 2000
 """Sentences whose pairwise similarities are compared."""
@@ -37,9 +38,6 @@ NEIGHBOURS = 10
 
 SMALLEST_SPREAD = 1e-6  # below this, similarities of float32 vectors differ by rounding alone
 _HELD_OUT = "held_out.txt"
-_LOOKUP = 256  # texts looked up at once
-_PROBES = 16  # cached sentences that are encoded again, to see that cache and teacher belong together
-_SAME_COSINE = 0.98  # coarse enough for every codec, fine enough to tell another pooling or prompt
 _FEWEST = 3  # with two sentences there is one similarity, and nothing to rank
 
 
@@ -137,7 +135,9 @@ def run(request: Request) -> EvaluationResult:
         TeacherError: if vectors are missing from the cache and the teacher cannot be loaded.
     """
     if request.teacher is None:
-        raise DataError("fidelity is to a teacher, and none is known: give --teacher")
+        raise DataError(
+            "fidelity is to a teacher, and no model given is a run that names one: give --teacher"
+        )
     sentences = _read_sentences(request)
     if len(sentences.texts) < _FEWEST:
         raise DataError(
@@ -171,60 +171,58 @@ def run(request: Request) -> EvaluationResult:
 
 def _teacher_vectors(request: Request, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
     """Return the teacher's vectors of ``texts``, (n, d), and how many of them the cache held."""
-    cached = _cached_vectors(request, texts)
-    if len(cached) < len(texts):
+    cached, contract = _cached_vectors(request, texts)
+    missing = [text for text in texts if text not in cached]
+    fresh: dict[str, NDArray[np.float32]] = {}
+    if missing:
         model = request.load_teacher()
-        probes = list(cached)[:_PROBES]
-        missing = [text for text in texts if text not in cached]
-        encoded = encode_distinct(model, [*missing, *probes], request.progress)
-        if probes:
-            _require_same_teacher(np.stack([cached[text] for text in probes]), encoded.pick(probes), request)
-        fresh = dict(zip(missing, encoded.pick(missing), strict=True))
-    else:
-        fresh = {}
+        if cached and contract is not None:
+            _require_same_teacher(contract, model, request)
+        fresh = dict(
+            zip(missing, encode_distinct(model, missing, request.progress).pick(missing), strict=True)
+        )
     vectors = np.stack([cached[text] if text in cached else fresh[text] for text in texts])
     require_usable(vectors, texts, "the teacher")
     return vectors, len(cached)
 
 
-def _cached_vectors(request: Request, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-    """Return the vectors that the cache holds, by text; empty where no cache was given."""
+def _cached_vectors(
+    request: Request, texts: Sequence[str]
+) -> tuple[dict[str, NDArray[np.float32]], Contract | None]:
+    """Return the vectors that the cache holds, by text, and their contract; nothing without a cache."""
     if request.cache is None or request.teacher is None:
-        return {}
+        return {}, None
     import embedcache
-    from embedcache.errors import MissingVectorsError
+    from embedcache.keys import key_array
 
     cache = embedcache.open(request.cache)
-    name = request.teacher.name
-    found: dict[str, NDArray[np.float32]] = {}
-    # A lookup gives all or nothing, so a part with a text missing is halved until it holds or is that text.
-    parts = [list(texts[i : i + _LOOKUP]) for i in range(0, len(texts), _LOOKUP)]
-    while parts:
-        part = parts.pop()
-        try:
-            found.update(zip(part, cache.lookup(part, teacher=name), strict=True))
-        except MissingVectorsError:
-            if len(part) > 1:
-                parts += [part[: len(part) // 2], part[len(part) // 2 :]]
-    return found
+    # A name may have been given to another contract since the run; its contract's id cannot.
+    contract = cache.teacher(request.teacher.contract_id or request.teacher.name).contract
+    held = cache.store(contract).locate(key_array(texts)) >= 0
+    found = [text for text, is_held in zip(texts, held, strict=True) if is_held]
+    if not found:
+        return {}, contract
+    return dict(zip(found, cache.lookup(found, teacher=contract.id), strict=True)), contract
 
 
-def _require_same_teacher(
-    cached: NDArray[np.float32], encoded: NDArray[np.float32], request: Request
-) -> None:
-    """Check that cached vectors, (n, d), and vectors encoded now, (n, e), come from one teacher."""
-    name = request.teacher.name if request.teacher else ""
-    advice = "give the teacher that the cache was built with, or leave out --cache"
-    if cached.shape != encoded.shape:
-        raise DataError(
-            f"{name} is {cached.shape[1]} wide in {request.cache}, but {encoded.shape[1]} as loaded: {advice}"
-        )
-    cosine = float(np.einsum("ij,ij->i", unit_rows(cached), unit_rows(encoded)).min())
-    if cosine < _SAME_COSINE:
-        raise DataError(
-            f"the vectors of {name} in {request.cache} are not those of the teacher as loaded "
-            f"(cosine {cosine:.4f}, expected at least {_SAME_COSINE}): {advice}"
-        )
+def _require_same_teacher(cached: Contract, model: EvaluatedModel, request: Request) -> None:
+    """Check that vectors encoded now may stand beside the cached ones.
+
+    Raises:
+        ContractMismatchError: if the contracts differ; it names the fields and both values.
+    """
+    from embedcache.contract import describe_differences
+    from embedcache.errors import ContractMismatchError
+
+    if model.contract == cached:
+        return
+    found = {} if model.contract is None else cached.differences(model.contract)
+    why = describe_differences(found) or "the loaded model has none"
+    raise ContractMismatchError(
+        f"{request.cache} lacks some vectors of {model.name}, and the teacher as loaded has another contract "
+        f"({why}): give the teacher that the cache was built with, or leave out --cache",
+        found,
+    )
 
 
 def _notes(sentences: _Sentences, teacher: str, cached: int) -> list[str]:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distill.errors import DataError
+from distill.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
     from numpy.typing import NDArray
+
+    from embedcache.contract import Contract
 
     Encoder = Callable[[Sequence[str]], NDArray[np.float32]]
 
@@ -42,7 +44,7 @@ class EvaluatedModel:
         megabytes: size of the weights as saved on disk, in units of 10^6 bytes.
         dimension: width of its vectors.
         encoder: texts -> (n, dimension) vectors.
-        contract_id: id of the contract its vectors have, where it has one.
+        contract: the contract of its vectors, where it has one.
     """
 
     name: str
@@ -50,7 +52,7 @@ class EvaluatedModel:
     megabytes: float
     dimension: int
     encoder: Encoder
-    contract_id: str | None = None
+    contract: Contract | None = None
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of ``texts``, (len(texts), dimension), float32.
@@ -167,7 +169,7 @@ def _graph_of(path: Path) -> Path | None:
         if not path.is_file():
             raise DataError(f"no ONNX graph at {path}; make one with `distill export MODEL --to onnx`")
         return path
-    # Model folders from a hub often carry graphs too, but without the final vector; our exports have a recipe.
+    # Folders from a hub often carry graphs too, but without the final vector; our exports have a recipe.
     return path / _GRAPH if (path / _EXPORT_RECIPE).is_file() else None
 
 
@@ -198,7 +200,7 @@ def _load_torch(folder: str | Path, name: str | None, device: str, compute_dtype
         megabytes=weight_bytes(teacher.folder) / _BYTES_PER_MEGABYTE,
         dimension=teacher.dimension,
         encoder=encode,
-        contract_id=teacher.contract.id,
+        contract=teacher.contract,
     )
 
 
@@ -223,8 +225,10 @@ def _graph_size(graph: Path) -> tuple[int, int]:
     """Return the parameters in a graph and the bytes of its files."""
     import math
 
-    import onnx
-
+    try:
+        import onnx
+    except ImportError as error:
+        raise MissingExtraError("onnx is not installed; run: pip install 'embedcache[onnx]'") from error
     model = onnx.load(str(graph), load_external_data=False)
     weights = {
         onnx.TensorProto.FLOAT,

@@ -147,7 +147,48 @@ def load_sts(folder: str | Path, name: str) -> StsSet | None:
         raise DataError(f"no STS set is called {name!r}; there are {', '.join(STS_SETS)}")
     source = STS_SETS[name]
     path = next((p for p in _candidates(Path(folder), source) if p.is_file()), None)
-    return None if path is None else _parse(path, name, source.subset)
+    return None if path is None else read_pairs(path, name, source.subset)
+
+
+def read_pairs(path: str | Path, name: str, subset: str | None = None) -> StsSet:
+    """Read a file of scored pairs as the set ``name``; only the rows of ``subset`` where one is given.
+
+    Raises:
+        DataError: if the file is not there, is damaged, lacks a column or holds no scored pair.
+    """
+    path = Path(path)
+    lines = _read_lines(path)
+    header = lines[0].split("\t")
+    lacking = [column for column in COLUMNS if column not in header]
+    if lacking:
+        raise DataError(
+            f"{path} has the columns {', '.join(header)}; {', '.join(lacking)} not found, "
+            f"expected {', '.join(COLUMNS)}, tab-separated, in a header line"
+        )
+    places = [header.index(column) for column in COLUMNS]
+    skipped: Counter[str] = Counter()
+    kept: list[tuple[str, float, str, str]] = []
+    for line in lines[1:]:
+        cells = line.split("\t")
+        if len(cells) != len(header):
+            skipped["wrong number of columns"] += 1
+            continue
+        group, score, left, right = (cells[place] for place in places)
+        if subset is not None and group != subset:
+            continue
+        value, fault = _score(score)
+        if not fault and not (left.strip() and right.strip()):
+            fault = "empty sentence"
+        if fault:
+            skipped[fault] += 1
+        else:
+            kept.append((group, value, left, right))
+    if not kept:
+        among = f" of subset {subset!r}" if subset else ""
+        counted = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items())) or "none"
+        raise DataError(f"{path} holds no scored pair{among} in {len(lines) - 1} rows (skipped: {counted})")
+    groups, scores, lefts, rights = zip(*kept, strict=True)
+    return StsSet(name, groups, scores, lefts, rights, dict(skipped))
 
 
 def score_sts(sts: StsSet, left: NDArray[np.float32], right: NDArray[np.float32]) -> StsScore:
@@ -199,6 +240,8 @@ def run(request: Request) -> EvaluationResult:
     teacher = _teacher_report(request, sets, texts, notes)
     teacher_scores = teacher[1] if teacher else None
     reports = [teacher[0]] if teacher else []
+    if teacher_scores is not None and teacher_scores.average <= 0:
+        notes.append("no retention: the teacher's average is not above zero, so a share of it says nothing")
     for spec in request.models:
         if teacher and request.teacher is not None and spec == request.teacher.spec:
             continue
@@ -271,7 +314,6 @@ def _score_all(sets: Sequence[StsSet], encoded: Encoded) -> StsScores:
 
 
 def _with_retention(scores: StsScores, teacher: StsScores | None) -> StsScores:
-    # Per cent of a teacher that is no better than chance says nothing.
     if teacher is None or teacher.average <= 0:
         return scores
     return replace(scores, retention=100 * scores.average / teacher.average)
@@ -303,44 +345,9 @@ def _read_lines(path: Path) -> list[str]:
             f"{path} line {line} is not UTF-8 ({error.reason}); convert the file to UTF-8"
         ) from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
+        raise DataError(f"{path} cannot be read ({error.strerror}); check the path") from error
     # Only "\n" ends a row: str.splitlines would also cut at the exotic separators that texts contain.
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-
-
-def _parse(path: Path, name: str, subset: str | None) -> StsSet:
-    lines = _read_lines(path)
-    header = lines[0].split("\t")
-    lacking = [column for column in COLUMNS if column not in header]
-    if lacking:
-        raise DataError(
-            f"{path} has the columns {', '.join(header)}; {', '.join(lacking)} not found, "
-            f"expected {', '.join(COLUMNS)}, tab-separated, in a header line"
-        )
-    places = [header.index(column) for column in COLUMNS]
-    skipped: Counter[str] = Counter()
-    kept: list[tuple[str, float, str, str]] = []
-    for line in lines[1:]:
-        cells = line.split("\t")
-        if len(cells) != len(header):
-            skipped["wrong number of columns"] += 1
-            continue
-        group, score, left, right = (cells[place] for place in places)
-        if subset is not None and group != subset:
-            continue
-        value, fault = _score(score)
-        if not fault and not (left.strip() and right.strip()):
-            fault = "empty sentence"
-        if fault:
-            skipped[fault] += 1
-        else:
-            kept.append((group, value, left, right))
-    if not kept:
-        among = f" of subset {subset!r}" if subset else ""
-        counted = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items())) or "none"
-        raise DataError(f"{path} holds no scored pair{among} in {len(lines) - 1} rows (skipped: {counted})")
-    groups, scores, lefts, rights = zip(*kept, strict=True)
-    return StsSet(name, groups, scores, lefts, rights, dict(skipped))
 
 
 def _score(cell: str) -> tuple[float, str]:

@@ -90,9 +90,10 @@ class Request:
         if self.teacher is None:
             raise DataError("no teacher is known: give --teacher")
         model = self.load(self.teacher.spec)
-        if self.teacher.contract_id not in (None, model.contract_id):
+        contract_id = model.contract.id if model.contract else "none"
+        if self.teacher.contract_id not in (None, contract_id):
             raise DataError(
-                f"{self.teacher.name} as loaded now has contract {str(model.contract_id)[:12]}, "
+                f"{self.teacher.name} as loaded now has contract {contract_id[:12]}, "
                 f"but the run was distilled from {str(self.teacher.contract_id)[:12]}; give --teacher"
             )
         return model

@@ -326,14 +326,12 @@ def _values(column: Any) -> list[object]:
 
     if pa.types.is_dictionary(column.type):
         column = pa.DictionaryArray.from_arrays(column.indices, _bytes(column.dictionary)).dictionary_decode()
-    column = _bytes(column)
-    column.validate(full=True)
-    values: list[object] = column.to_pylist()
+    values: list[object] = _bytes(column).to_pylist()
     return [value.decode("utf-8", "surrogateescape") if type(value) is bytes else value for value in values]
 
 
 def _bytes(column: Any) -> Any:
-    """View a column of strings as bytes: one value that is not UTF-8 must not fail the batch."""
+    """Check a column and view strings as bytes: one value that is not UTF-8 must not fail the batch."""
     import pyarrow as pa
 
     views = {
@@ -341,7 +339,9 @@ def _bytes(column: Any) -> Any:
         pa.large_string(): pa.large_binary(),
         pa.string_view(): pa.binary_view(),
     }
-    return column.view(views[column.type]) if column.type in views else column
+    column = column.view(views.get(column.type, column.type))
+    column.validate(full=True)
+    return column
 
 
 @contextmanager
@@ -352,7 +352,7 @@ def _readable(name: str, kind: str) -> Iterator[None]:
         yield
     except EmbedCacheError:
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a damaged column name
         reason = " ".join(str(error).split())
         raise InputError(
             f"{name} cannot be read as {kind} ({reason}): it is cut off, damaged or something else; "

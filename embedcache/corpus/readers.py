@@ -239,7 +239,8 @@ class _LabelType:
             label = float(label)
         if type(label) is not self._type:
             raise InputError(
-                f"{name}:{position}: label {label!r} is of type {type(label).__name__}, those before it of type "
-                f"{self._type.__name__}; write the column in one type (1.0, not 1, where there are fractions)"
+                f"{name}:{position}: label {label!r} is of type {type(label).__name__}, "
+                f"those before it of type {self._type.__name__}; "
+                "write the column in one type (1.0, not 1, where there are fractions)"
             )
         return label

@@ -34,6 +34,7 @@ __all__ = [
     "format_of",
     "open_bytes",
     "open_file",
+    "refuse_foreign",
     "source_name",
 ]
 

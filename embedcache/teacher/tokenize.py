@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -65,6 +66,17 @@ class FastTokenizer:
         self.uses_token_types = "token_type_ids" in tokenizer.model_input_names
         self.pads_left = tokenizer.padding_side == "left"
         self._prompt = prompt
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of token ids, added tokens included; every id is below it."""
+        return max(self._backend.get_vocab_size(with_added_tokens=True), self.pad_id + 1)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of everything that determines the ids: tokenizer, truncation, prompt."""
+        state = f"{self._prompt}\0{self._backend.to_str()}"
+        return hashlib.sha256(state.encode()).hexdigest()
 
     def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
         """Tokenise ``texts``; runs on all cores outside Python's lock."""

@@ -18,7 +18,7 @@ import numpy as np
 from embedcache.cache import Cache
 from embedcache.codecs import get_codec
 from embedcache.corpus.corpus import Corpus, check_name, store_corpus
-from embedcache.corpus.readers import ReadOptions, ReadReport, expand_sources, read_batches
+from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, expand_sources, read_batches
 from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.key_index import KeyIndex
 from embedcache.store.base import VectorBatch
@@ -182,11 +182,14 @@ def build(
     opened = Cache.create(cache)
     store = opened.store(teacher.contract, chosen_codec)
     opened.register_teacher(teacher.name, teacher.contract, _origin(teacher))
+    if _is_local(teacher):
+        opened.remember_model(teacher.contract, str(teacher.folder.resolve()))
 
+    reading = time.perf_counter()
     report = ReadReport()
     batches = _counted(read_batches(paths, options, report), report, progress, on_progress)
     corpus, _ = store_corpus(opened.corpora_folder, name, batches, report, replace=replace)
-    progress.busy["read"] = time.perf_counter() - started
+    progress.busy["read"] = time.perf_counter() - reading
 
     keys = corpus.keys()
     distinct = KeyIndex(keys).first_places()
@@ -271,8 +274,8 @@ def _refuse_non_finite(encoded: EncodedTexts, corpus: Corpus, rows: NDArray[np.i
 
 
 def _counted(
-    batches: Iterator[object], report: ReadReport, progress: BuildProgress, on_progress: OnProgress | None
-) -> Iterator[object]:
+    batches: Iterator[RowBatch], report: ReadReport, progress: BuildProgress, on_progress: OnProgress | None
+) -> Iterator[RowBatch]:
     started = time.perf_counter()
     for batch in batches:
         progress.rows, progress.seconds = report.rows, time.perf_counter() - started
@@ -281,10 +284,15 @@ def _counted(
         yield batch
 
 
+def _is_local(teacher: Teacher) -> bool:
+    spec = Path(teacher.source.spec).expanduser()
+    return teacher.source.alias is None and spec.is_dir() and spec.resolve() == teacher.folder.resolve()
+
+
 def _origin(teacher: Teacher) -> dict[str, str]:
     source = teacher.source
     # A local path says something about somebody's machine and nothing to a teammate; its last part is enough.
-    origin = {"spec": source.folder.resolve().name if source.folder.resolve() == Path(source.spec).resolve() else source.spec}
+    origin = {"spec": source.folder.resolve().name if _is_local(teacher) else source.spec}
     if source.revision:
         origin["revision"] = source.revision
     if source.alias:

@@ -1,0 +1,147 @@
+"""The model card of a student: what it is, what it learnt from and how good it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from embedcache.fsio import write_bytes
+
+# "organisation/name" as the Hugging Face hub spells it; anything else is a path of this machine.
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card reports.
+
+    Attributes:
+        student: what the student was made from: a hub id, a folder's name, ``layers:3`` ...
+        teacher_name: short name or hub id of the teacher.
+        teacher: the teacher contract, field -> value.
+        corpus: name, rows, digest and the like of what it was trained on.
+        loss: name of the loss.
+        settings: the main settings of the run.
+        scores: measure -> value, the development Spearman among them; in the order given.
+        parameters: number of parameters of the student.
+        dimension: width of its vectors.
+        seconds: duration of the training; None where it is not known.
+    """
+
+    student: str
+    teacher_name: str
+    teacher: Mapping[str, object]
+    corpus: Mapping[str, object]
+    loss: str
+    parameters: int
+    dimension: int
+    settings: Mapping[str, object] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
+    seconds: float | None = None
+
+
+def write_card(folder: Path, facts: CardFacts) -> None:
+    """Write the card as ``folder/README.md``, atomically, in place of one that is there.
+
+    Raises:
+        StorageError: if ``folder`` cannot be written.
+    """
+    write_bytes(folder / "README.md", render_card(facts).encode())
+
+
+def render_card(facts: CardFacts) -> str:
+    """Return the card: YAML front matter, usage, and a table for each group of facts."""
+    model = {
+        "made from": facts.student,
+        "parameters": f"{facts.parameters:,}",
+        "dimension": facts.dimension,
+    }
+    training = {"loss": facts.loss, **facts.settings}
+    if facts.seconds is not None:
+        training["training time"] = _duration(facts.seconds)
+    scores = "No scores were taken."
+    if facts.scores:
+        scores = _table("measure", "value", ((name, f"{value:.4f}") for name, value in facts.scores.items()))
+    parts = [
+        _front_matter(facts),
+        "# Sentence encoder distilled from " + _inline(facts.teacher_name),
+        _INTRODUCTION.format(dimension=facts.dimension),
+        _table("property", "value", model.items()),
+        "## Usage",
+        _USAGE,
+        "## Scores",
+        scores,
+        "## Teacher",
+        "The vectors it learnt from are determined by this contract.",
+        _table("field", "value", facts.teacher.items()),
+        "## Corpus",
+        _table("field", "value", facts.corpus.items()),
+        "## Training",
+        _table("setting", "value", training.items()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+_INTRODUCTION = """\
+This [sentence-transformers](https://www.sbert.net) model maps a text to a vector of {dimension} numbers,
+close to the one its teacher gives. It learnt from vectors that the teacher computed once."""
+
+_USAGE = """```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+vectors = model.encode(["A man is playing a guitar.", "Someone plays an instrument."])
+print(model.similarity(vectors, vectors))
+```"""
+
+
+def _front_matter(facts: CardFacts) -> str:
+    lines = [
+        "---",
+        "library_name: sentence-transformers",
+        "pipeline_tag: sentence-similarity",
+        "tags:",
+        "- sentence-transformers",
+        "- sentence-similarity",
+        "- distilled",
+        "- embedcache",
+    ]
+    if base := _base_model(facts):
+        lines.append(f"base_model: {base}")
+    return "\n".join([*lines, "---"])
+
+
+def _base_model(facts: CardFacts) -> str | None:
+    """Return the hub id of the model whose weights the student started from; None where it has none."""
+    start = facts.teacher_name if facts.student.startswith("layers:") else facts.student
+    return start if _HUB_ID.fullmatch(start) and not Path(start).exists() else None
+
+
+def _table(left: str, right: str, rows: Iterable[tuple[str, object]]) -> str:
+    body = [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows]
+    return "\n".join([f"| {left} | {right} |", "|---|---|", *body])
+
+
+def _cell(value: object) -> str:
+    """Return a value as one table cell: a pipe or a line break inside it would end the cell."""
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list, tuple)) else str(value)
+    return _inline(text).replace("|", "\\|")
+
+
+def _inline(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,31 @@
+"""The command ``distill``."""
+
+from __future__ import annotations
+
+import click
+from embedcache import EmbedCacheError, __version__
+from embedcache.cli.guard import guarded
+
+from distill.cli.demo import demo_command
+from distill.cli.evaluate import evaluate_command
+from distill.cli.ship import export_command
+from distill.cli.train import run_command
+from distill.errors import DistillError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="distill")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+def cli() -> None:
+    """Distil small sentence encoders from cached teacher vectors."""
+
+
+cli.add_command(run_command)
+cli.add_command(evaluate_command)
+cli.add_command(export_command)
+cli.add_command(demo_command)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    guarded(cli, "distill", (DistillError, EmbedCacheError))

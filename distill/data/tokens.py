@@ -1,0 +1,101 @@
+"""Token ids of a whole corpus, computed once per (corpus, tokenizer) and memory-mapped ever after."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from embedcache.cache import Cache
+from embedcache.corpus.corpus import Corpus
+from embedcache.fsio import TEMPORARY_PREFIX, fsync_directory, make_directory, write_json
+from embedcache.teacher.tokenize import FastTokenizer
+from numpy.typing import NDArray
+
+TOKENS_VERSION = 1
+_UINT16 = 2**16
+
+
+@dataclass(frozen=True)
+class TokenArrays:
+    """Token ids of every row of a corpus, flat.
+
+    Attributes:
+        ids: uint16 or int32, all rows' ids one after the other.
+        offsets: int64, shape (rows + 1,); row i has ``ids[offsets[i]:offsets[i + 1]]``.
+        pad_id: the id that fills a batch up.
+    """
+
+    ids: NDArray[np.uint16] | NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    pad_id: int
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens of each row, int32, shape (rows,)."""
+        return np.diff(self.offsets).astype(np.int32)
+
+
+def tokenise_corpus(
+    cache: Cache,
+    corpus: Corpus,
+    tokenizer: FastTokenizer,
+    on_progress: Callable[[int], None] | None = None,
+) -> TokenArrays:
+    """Return the token arrays of ``corpus``, from ``derived/tokens`` where they are, else computed and kept there.
+
+    Where the cache cannot be written (somebody else's, say), they are kept in a temporary folder of this process.
+
+    Args:
+        cache: the cache the corpus is in.
+        corpus: the corpus.
+        tokenizer: the student's tokenizer, with its maximal length and prompt.
+        on_progress: called with the number of rows done.
+    """
+    name = hashlib.sha256(f"{TOKENS_VERSION}:{corpus.info.digest}:{tokenizer.fingerprint}".encode()).hexdigest()[:32]
+    folder = cache.derived_folder / "tokens" / name
+    if not (folder / "tokens.json").exists():
+        if not os.access(cache.folder, os.W_OK):
+            folder = Path(tempfile.mkdtemp(prefix="distill-tokens-")) / name
+        _write(folder, corpus, tokenizer, on_progress)
+    return _open(folder)
+
+
+def _write(
+    folder: Path, corpus: Corpus, tokenizer: FastTokenizer, on_progress: Callable[[int], None] | None
+) -> None:
+    staging = make_directory(folder.parent) / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    make_directory(staging)
+    dtype = np.dtype(np.uint16 if tokenizer.vocabulary_size <= _UINT16 else np.int32)
+    lengths = [np.zeros(1, dtype=np.int64)]
+    done = 0
+    try:
+        with (staging / "ids.bin").open("wb") as sink:
+            for texts in corpus.iter_texts():
+                tokenized = tokenizer(texts)
+                sink.write(tokenized.ids.astype(dtype).tobytes())
+                lengths.append(tokenized.lengths)
+                done += len(texts)
+                if on_progress is not None:
+                    on_progress(done)
+        np.save(staging / "offsets.npy", np.cumsum(np.concatenate(lengths)))
+        write_json(staging / "tokens.json", {"dtype": dtype.name, "pad_id": tokenizer.pad_id, "rows": done})
+        if not folder.exists():
+            staging.rename(folder)
+            fsync_directory(folder.parent)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _open(folder: Path) -> TokenArrays:
+    header = json.loads((folder / "tokens.json").read_text(encoding="utf-8"))
+    offsets = np.load(folder / "offsets.npy", mmap_mode="r", allow_pickle=False)
+    ids = np.memmap(folder / "ids.bin", dtype=header["dtype"], mode="r")
+    return TokenArrays(ids, offsets, int(header["pad_id"]))

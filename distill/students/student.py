@@ -1,0 +1,128 @@
+"""A student from a spec: a hub id, a folder, or layers of its teacher; with a head where widths differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from embedcache.contract import Contract
+from embedcache.errors import TeacherError
+from embedcache.teacher.load import Teacher, load_teacher
+from torch import nn
+
+from distill.errors import StudentError
+from distill.students.initialise import from_teacher_layers
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+Head = Literal["auto", "linear", "none"]
+LAYERS = "layers:"
+
+
+def build_student(
+    spec: str,
+    contract: Contract,
+    live_teacher: Callable[[], Teacher],
+    *,
+    head: Head = "auto",
+    pooling: str | None = None,
+    max_length: int | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+) -> SentenceTransformer:
+    """Build a student whose output has the width, and where the teacher's has it the unit length, of its teacher's.
+
+    Args:
+        spec: ``layers:K`` and its forms, a folder, an alias or a hub id.
+        contract: the teacher's contract.
+        live_teacher: loads the teacher itself; called only for ``layers:``.
+        head: ``auto`` adds a linear head where widths differ, ``linear`` always, ``none`` never.
+        pooling: of a student folder that does not say it; default ``mean``.
+        max_length: tokens after which a text is cut; default: as the teacher, or what the student can take.
+        dropout: probability used everywhere in training; the saved config keeps the model's own.
+        seed: of the head's first weights.
+
+    Returns:
+        The model on the CPU, gradients on: [transformer, pooling, (head), (normalise)].
+
+    Raises:
+        StudentError: if the spec is not understood, or widths differ and ``head`` is ``none``.
+    """
+    if spec.startswith(LAYERS):
+        model = from_teacher_layers(live_teacher().model.cpu(), spec.removeprefix(LAYERS))
+        model.truncate_dim = None
+        positions = contract.max_length
+    else:
+        loaded = _load(spec, pooling)
+        model, positions = loaded.model, loaded.contract.max_length
+        model.requires_grad_(True)
+    _drop_normalize(model)
+    _add_head(model, contract.dimension, head, seed)
+    if contract.normalize:
+        from sentence_transformers.base.modules import Normalize
+
+        model.append(Normalize())
+    model.max_seq_length = _length(spec, max_length, contract.max_length, positions)
+    _set_dropout(model, dropout)
+    return model
+
+
+def _load(spec: str, pooling: str | None) -> Teacher:
+    try:
+        return load_teacher(spec, pooling=pooling, device="cpu")
+    except TeacherError as error:
+        if "plain transformers folder" not in str(error):
+            raise StudentError(f"student {spec!r}: {error}") from error
+    # A student is trained after this, so mean pooling is a choice here, not a guess at what it was made with.
+    return load_teacher(spec, pooling="mean", device="cpu")
+
+
+def _drop_normalize(model: SentenceTransformer) -> None:
+    for name, module in reversed(list(model.named_children())):
+        if type(module).__name__ == "Normalize":
+            del model[int(name)]
+
+
+def _add_head(model: SentenceTransformer, dimension: int, head: Head, seed: int) -> None:
+    from sentence_transformers.base.modules import Dense
+
+    width = int(model.get_embedding_dimension() or 0)
+    if width != dimension and head == "none":
+        raise StudentError(
+            f"the student's vectors have {width} dimensions, the teacher's {dimension}: use --head linear (or auto), "
+            f"or a student of width {dimension}"
+        )
+    if head == "linear" or width != dimension:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model.append(Dense(width, dimension, bias=True, activation_function=nn.Identity()))
+
+
+def _length(spec: str, asked: int | None, teacher: int, positions: int) -> int:
+    if asked is not None and positions and asked > positions:
+        raise StudentError(f"student.max_length {asked}: {spec!r} has positions for {positions} tokens only")
+    lengths = [length for length in (asked or teacher, positions) if length]
+    return min(lengths) if lengths else 512
+
+
+def _set_dropout(model: SentenceTransformer, dropout: float) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = dropout
+        # Some attention layers keep a number of their own instead of a module.
+        for name in ("attention_dropout", "attention_probs_dropout_prob"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, dropout)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Return the number of parameters, shared ones counted once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def forward(model: SentenceTransformer, input_ids: Any, attention_mask: Any) -> torch.Tensor:
+    """Return the sentence vectors (B, d) of padded token ids (B, T), as the model's own pipeline gives them."""
+    vectors: torch.Tensor = model({"input_ids": input_ids, "attention_mask": attention_mask})["sentence_embedding"]
+    return vectors

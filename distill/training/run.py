@@ -1,0 +1,301 @@
+"""One run, from a configuration to a student on disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embedcache.cache import Cache, CachedTeacher
+from embedcache.contract import describe_differences
+from embedcache.errors import ContractMismatchError
+from embedcache.fsio import TEMPORARY_PREFIX, make_directory, write_bytes, write_json
+from embedcache.teacher.load import Teacher, load_teacher, quiet_transformers
+from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
+
+from distill.card import CardFacts, write_card
+from distill.config import RunConfig
+from distill.data.dataset import DistillDataset, open_dataset
+from distill.data.tokens import tokenise_corpus
+from distill.errors import ConfigError, StudentError
+from distill.losses.registry import make_loss
+from distill.students.student import build_student, count_parameters
+from distill.training.selection import make_selector
+from distill.training.tracking import OnProgress, Tracker, TrainProgress
+from distill.training.trainer import Trainer, TrainResult, make_accelerator
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+BEST = "best"
+RECORD = "run.json"
+HELD_OUT = "held_out.txt"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        folder: the run's folder.
+        config: the configuration with all defaults filled in.
+        result: how training ended.
+        parameters: parameters of the student.
+        teacher: the teacher's name.
+        corpus: the corpus's name.
+        rows: rows trained on.
+    """
+
+    folder: Path
+    config: RunConfig
+    result: TrainResult
+    parameters: int
+    teacher: str
+    corpus: str
+    rows: int
+
+    @property
+    def best(self) -> Path:
+        """The folder of the best student; ``SentenceTransformer(run.best)`` opens it."""
+        return self.folder / BEST
+
+
+def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
+    """Train the student that ``config`` describes.
+
+    The run's folder receives ``config.yaml`` (everything filled in), ``run.json`` (teacher, corpus, result),
+    ``metrics.jsonl``, ``held_out.txt`` and ``best/``, the student as a sentence-transformers folder.
+
+    Raises:
+        ConfigError: if the configuration cannot be run as it is.
+        DataError: if vectors are missing or the corpus is too small.
+        StudentError: if the student cannot be built or does not fit the teacher.
+        TrainingError: if the loss becomes NaN or infinite.
+        EmbedCacheError: if the cache cannot be used.
+    """
+    cache = Cache(config.cache)
+    corpus = cache.corpus(config.corpus)
+    rows = min(len(corpus), config.training.limit or len(corpus))
+    config = config.resolved(rows)
+    dataset = open_dataset(
+        cache,
+        corpus=corpus.name,
+        teacher=config.teacher,
+        held_out=config.evaluation.held_out or 0,
+        limit=config.training.limit,
+        seed=config.seed,
+    )
+    teacher = dataset.teacher
+    config = config.model_copy(
+        update={"corpus": corpus.name, "teacher": teacher.name, "out": config.out or _default_out(config, corpus.name)}
+    )
+    folder = Path(str(config.out))
+    _require_free(folder, overwrite=config.overwrite)
+
+    accelerator = make_accelerator(config)
+    model = build_student(
+        config.student.spec,
+        teacher.contract,
+        lambda: load_live_teacher(cache, teacher, config.teacher_model),
+        head=config.student.head,
+        pooling=config.student.pooling,
+        max_length=config.student.max_length,
+        dropout=config.student.dropout,
+        seed=config.seed,
+    )
+    tokenizer = _tokenizer_of(model, config.student.spec)
+    selector = make_selector(config.evaluation.data, dataset, tokenizer)
+    tokens = tokenise_corpus(cache, corpus, tokenizer, _prepare_progress(on_progress, len(corpus)))
+    parameters = count_parameters(model)
+    record: dict[str, Any] = {
+        "version": 1,
+        "teacher": {
+            "name": teacher.name,
+            "spec": config.teacher_model or cache.model_source(teacher),
+            "contract_id": teacher.contract.id,
+        },
+        "cache": str(cache.folder.resolve()),
+        "corpus": {"name": corpus.name, "rows": len(corpus), "digest": corpus.info.digest},
+        "rows": len(dataset),
+        "held_out": len(dataset.held_out),
+        "student": config.student.spec,
+        "parameters": parameters,
+        "loss": config.loss.name,
+        "result": None,
+    }
+
+    def save_best() -> None:
+        _save(accelerator.unwrap_model(model), folder / BEST)
+
+    trainer = Trainer(
+        model,
+        make_loss(config.loss, teacher.contract.dimension),
+        dataset,
+        tokens,
+        tokenizer,
+        selector,
+        config,
+        accelerator,
+        save_best,
+    )
+    # From here on files are written; everything that can be refused has been.
+    _start_folder(folder, config, dataset, record)
+    with Tracker(folder, tensorboard=config.tracking.tensorboard) as tracker:
+        result = trainer.train(tracker, on_progress)
+    record["result"] = asdict(result)
+    write_json(folder / RECORD, record)
+    run = Run(folder, config, result, parameters, teacher.name, corpus.name, len(dataset))
+    _write_card(run, dataset, selector.name if selector else None)
+    return run
+
+
+def run(*, on_progress: OnProgress | None = None, **settings: Any) -> Run:
+    """Train a student; the keyword form of :func:`run_config`.
+
+    Args:
+        on_progress: called after every step.
+        settings: keys of the configuration. ``student`` and ``loss`` may be plain texts, and the common keys
+            ``epochs``, ``batch_size``, ``lr``, ``limit``, ``device``, ``head``, ``max_length`` may stand without
+            their group; every other key is given in its group: ``optimizer={"schedule": "linear"}``.
+
+    Raises:
+        ConfigError: naming every key that is unknown or has a value that cannot be used; else as :func:`run_config`.
+    """
+    from distill.config import SHORT_KEYS, load_config
+
+    flags: dict[str, object] = {}
+    for key, value in settings.items():
+        if key in SHORT_KEYS and not isinstance(value, dict):
+            flags[SHORT_KEYS[key]] = str(value) if isinstance(value, Path) else value
+        elif isinstance(value, dict):
+            flags |= {f"{key}.{inner}": inner_value for inner, inner_value in value.items()}
+        else:
+            flags[key] = str(value) if isinstance(value, Path) else value
+    return run_config(load_config(flags=flags), on_progress)
+
+
+def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None = None) -> Teacher:
+    """Load the teacher itself, and make sure it is the one the cache holds vectors of.
+
+    Args:
+        cache: the cache.
+        teacher: the cached teacher.
+        source: alias, hub id or folder to load from; default: as it was built.
+
+    Raises:
+        TeacherError: if it cannot be found.
+        ContractMismatchError: if it is another teacher now; it names the fields that differ.
+    """
+    contract = teacher.contract
+    poolings = {"lasttoken": "last"}
+    pooling = poolings.get(contract.pooling, contract.pooling)
+    loaded = load_teacher(
+        source or cache.model_source(teacher),
+        pooling=pooling if pooling in ("mean", "cls", "pooler", "last") else None,
+        prompt=contract.prompt,
+        max_length=contract.max_length or None,
+        truncate_dim=contract.truncate_dim,
+        normalize=contract.normalize,
+        name=teacher.name,
+        device="cpu",
+    )
+    if loaded.contract != contract:
+        differences = contract.differences(loaded.contract)
+        raise ContractMismatchError(
+            f"the model found for teacher {teacher.name!r} is not the one the cache was built with "
+            f"({describe_differences(differences)}): say where that one is with --teacher-model",
+            differences,
+        )
+    return loaded
+
+
+def _default_out(config: RunConfig, corpus: str) -> str:
+    student = Path(config.student.spec).name if "/" in config.student.spec else config.student.spec
+    words = f"{corpus}-{student}-{config.loss.name}"
+    return str(Path("runs") / "".join(c if c.isalnum() or c in "._-" else "_" for c in words))
+
+
+def _require_free(folder: Path, *, overwrite: bool) -> None:
+    if folder.is_file():
+        raise ConfigError(f"out: {folder} is a file; give a folder")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not (folder / RECORD).exists():
+        raise ConfigError(f"out: {folder} is not empty and holds no run; give another --out")
+    if not overwrite:
+        raise ConfigError(f"out: {folder} holds a run already; give another --out, or replace it with --overwrite")
+
+
+def _start_folder(folder: Path, config: RunConfig, dataset: DistillDataset, record: dict[str, Any]) -> None:
+    if folder.is_dir():
+        shutil.rmtree(folder)
+    make_directory(folder)
+    write_json(folder / RECORD, record)
+    write_bytes(folder / "config.yaml", config.to_yaml().encode())
+    if len(dataset.held_out):
+        lines = (json.dumps(text, ensure_ascii=False) for text in dataset.corpus.texts(dataset.held_out))
+        write_bytes(folder / HELD_OUT, ("\n".join(lines) + "\n").encode())
+
+
+def _tokenizer_of(model: SentenceTransformer, spec: str) -> FastTokenizer:
+    model.prompts, model.default_prompt_name = {}, None
+    tokenizer = fast_tokenizer(model, int(model.max_seq_length or 0), "")
+    if tokenizer is None:
+        raise StudentError(
+            f"student {spec!r} has no tokenizer with a fast (Rust) backend, which training needs; "
+            "choose a text encoder such as BERT, MiniLM or MPNet"
+        )
+    return tokenizer
+
+
+def _prepare_progress(on_progress: OnProgress | None, rows: int) -> Callable[[int], None] | None:
+    if on_progress is None:
+        return None
+    return lambda done: on_progress(TrainProgress("prepare", done, rows))
+
+
+def _save(model: SentenceTransformer, target: Path) -> None:
+    """Save ``model`` so that ``target`` is always a whole model, the old one or the new."""
+    staging = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{target.name}")
+    with quiet_transformers():
+        model.save_pretrained(str(staging), create_model_card=False)
+    old = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-old")
+    if target.exists():
+        target.rename(old)
+    staging.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_card(run: Run, dataset: DistillDataset, selected_by: str | None) -> None:
+    config, result = run.config, run.result
+    scores = {} if result.best_score is None or selected_by is None else {selected_by: result.best_score * 100}
+    write_card(
+        run.best,
+        CardFacts(
+            student=config.student.spec,
+            teacher=dataset.teacher.contract.to_json(),
+            teacher_name=dataset.teacher.origin.get("model_id", run.teacher),
+            corpus={
+                "name": run.corpus,
+                "rows": len(dataset.corpus),
+                "trained on": run.rows,
+                "digest": dataset.corpus.info.digest,
+            },
+            loss=config.loss.name,
+            settings={
+                "epochs": config.training.epochs,
+                "batch size": config.training.batch_size,
+                "peak learning rate": config.optimizer.lr,
+                "schedule": config.optimizer.schedule,
+                "seed": config.seed,
+            },
+            scores=scores,
+            parameters=run.parameters,
+            dimension=dataset.teacher.contract.dimension,
+            seconds=result.seconds,
+        ),
+    )

@@ -1,0 +1,159 @@
+"""What the best checkpoint is chosen by: labelled pairs of a development set, or held-out rows without labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from embedcache.codecs import Vectors
+from embedcache.teacher.batching import token_budget_batches
+from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from distill.data.dataset import DistillDataset
+from distill.errors import ConfigError
+from distill.evaluation.sts import read_pairs
+from distill.students.student import forward
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sentence_transformers import SentenceTransformer
+
+    Autocast = Callable[[], torch.autocast]
+
+_BATCH_TOKENS = 8192
+
+
+class Selector(Protocol):
+    """Scores a student; higher is better."""
+
+    name: str
+
+    def score(self, encode: Callable[[TokenizedTexts], Vectors]) -> float:
+        """Return the score, given a function that encodes tokenised texts with the student."""
+        ...
+
+
+@dataclass
+class PairSelector:
+    """Spearman correlation of cosine with gold scores over the pairs of a development set."""
+
+    texts: TokenizedTexts
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    gold: NDArray[np.float64]
+    name: str = "dev_spearman"
+
+    def score(self, encode: Callable[[TokenizedTexts], Vectors]) -> float:
+        """Return the correlation, -1 to 1."""
+        vectors = _unit(encode(self.texts))
+        return _correlation((vectors[self.first] * vectors[self.second]).sum(axis=1), self.gold)
+
+
+@dataclass
+class HeldOutSelector:
+    """Spearman correlation of the student's with the teacher's similarities over pairs of held-out rows.
+
+    Random pairs are nearly all unrelated, so every row is paired with its nearest neighbours under the teacher
+    as well: what a student has to get right is the order at the top.
+    """
+
+    texts: TokenizedTexts
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    gold: NDArray[np.float64]
+    name: str = "held_out_spearman"
+
+    score = PairSelector.score
+
+
+def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastTokenizer) -> Selector | None:
+    """Return the selector for ``data`` (a file of pairs) or, without one, for the dataset's held-out rows.
+
+    Returns None where there are neither; the last state of the run is then the best.
+
+    Raises:
+        ConfigError: if ``data`` is a test set.
+        DataError: if the file is not one of pairs with scores.
+    """
+    if data is not None:
+        path = Path(data)
+        if "test" in path.name.lower():
+            raise ConfigError(
+                f"evaluation.data: {path.name} looks like a test set; a checkpoint chosen on a test set makes its "
+                "score worthless. Choose on a development set (stsb_dev.tsv, say)"
+            )
+        pairs = read_pairs(path, path.stem)
+        place: dict[str, int] = {}
+        sides = [np.array([place.setdefault(t, len(place)) for t in side]) for side in (pairs.left, pairs.right)]
+        return PairSelector(tokenizer(list(place)), sides[0], sides[1], np.asarray(pairs.scores, dtype=np.float64))
+    rows = dataset.held_out
+    if len(rows) < 10:
+        return None
+    keys = dataset.corpus.keys()[rows]
+    teacher = _unit(dataset.store.codec.decode(dataset.store.gather(dataset.store.locate(keys))))
+    first, second = _pairs(teacher @ teacher.T)
+    gold = (teacher[first] * teacher[second]).sum(axis=1).astype(np.float64)
+    return HeldOutSelector(tokenizer(dataset.corpus.texts(rows)), first, second, gold)
+
+
+def _pairs(similarity: NDArray[np.float32], neighbours: int = 5, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    n = len(similarity)
+    near = np.argsort(-(similarity - 4 * np.eye(n, dtype=np.float32)), axis=1, kind="stable")[:, : min(neighbours, n - 1)]
+    first = np.repeat(np.arange(n), near.shape[1])
+    # As many pairs at random distances keep the scale anchored.
+    shift = np.random.default_rng(seed).integers(1, n, size=len(first))
+    return np.concatenate([first, first]), np.concatenate([near.reshape(-1), (first + shift) % n])
+
+
+class StudentEncoder:
+    """Encodes tokenised texts with the student that is being trained, in eval mode.
+
+    Args:
+        model: the student.
+        tokenizer: its tokenizer.
+        device: where it is.
+        autocast: makes the mixed-precision context of the run.
+    """
+
+    def __init__(
+        self, model: SentenceTransformer, tokenizer: FastTokenizer, device: torch.device, autocast: Autocast
+    ) -> None:
+        self._model, self._tokenizer, self._device, self._autocast = model, tokenizer, device, autocast
+
+    def __call__(self, texts: TokenizedTexts) -> Vectors:
+        """Return the vectors, float32 of shape (n, d), in order."""
+        from embedcache.teacher.encode import padded_features
+
+        out: Vectors | None = None
+        self._model.eval()
+        try:
+            for rows in token_budget_batches(texts.lengths, _BATCH_TOKENS):
+                features = padded_features(texts, rows, self._tokenizer)
+                ids = features["input_ids"].to(self._device)
+                mask = features["attention_mask"].to(self._device)
+                with torch.no_grad(), self._autocast():
+                    vectors = forward(self._model, ids, mask).float().cpu().numpy()
+                if out is None:
+                    out = np.empty((len(texts.lengths), vectors.shape[1]), dtype=np.float32)
+                out[rows] = vectors
+        finally:
+            self._model.train()
+        return np.empty((0, 0), dtype=np.float32) if out is None else out
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+
+
+def _correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
+    # A student whose similarities are all alike ranks nothing; spearmanr would say NaN and warn.
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 0.0
+    return float(spearmanr(a, b).statistic)

@@ -1,0 +1,78 @@
+"""What a run writes down on the way: ``metrics.jsonl``, TensorBoard on request, and a progress callback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from distill.errors import MissingExtraError
+
+
+@dataclass(frozen=True)
+class TrainProgress:
+    """Where a run stands; handed to the progress callback after every step.
+
+    Attributes:
+        phase: ``prepare``, ``train`` or ``done``.
+        step: steps done (in ``prepare``: rows tokenised).
+        total: steps of the run (in ``prepare``: rows).
+        loss: mean loss since the last report, None before the first.
+        rows_per_second: training rows a second since the start.
+        best: best selection score so far.
+    """
+
+    phase: str
+    step: int
+    total: int
+    loss: float | None = None
+    rows_per_second: float = 0.0
+    best: float | None = None
+
+
+OnProgress = Callable[[TrainProgress], None]
+
+
+class Tracker:
+    """Writes metrics of a run.
+
+    Args:
+        folder: the run's folder.
+        tensorboard: whether to write TensorBoard files too.
+
+    Raises:
+        MissingExtraError: if TensorBoard is asked for and not installed.
+    """
+
+    def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
+        self._writer: Any = None
+        if tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:
+                raise MissingExtraError(
+                    "TensorBoard is not installed: pip install 'embedcache[tensorboard]', or leave --tensorboard out"
+                ) from error
+            self._writer = SummaryWriter(str(folder / "tensorboard"))
+        self._file = (folder / "metrics.jsonl").open("w", encoding="utf-8")
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        """Write one line: the step and its values."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        if self._writer is not None:
+            self._writer.close()

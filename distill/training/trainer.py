@@ -1,0 +1,230 @@
+"""The training loop: stream rows with their cached vectors, step, look, keep the best."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from embedcache.teacher.inference import has_native_bfloat16
+
+from distill.config import RunConfig
+from distill.data.loader import Loader
+from distill.data.sampler import epoch_batches
+from distill.errors import TrainingError
+from distill.students.student import forward
+from distill.training.optimizer import make_optimizer
+from distill.training.schedule import learning_rate_factor, warmup_steps
+from distill.training.selection import StudentEncoder
+from distill.training.tracking import OnProgress, Tracker, TrainProgress
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from embedcache.teacher.tokenize import FastTokenizer
+    from sentence_transformers import SentenceTransformer
+
+    from distill.data.collate import Batch
+    from distill.data.dataset import DistillDataset
+    from distill.data.tokens import TokenArrays
+    from distill.losses.base import DistillLoss
+    from distill.training.selection import Selector
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a training ended.
+
+    Attributes:
+        steps: steps done.
+        total_steps: steps planned; more than ``steps`` where it stopped early.
+        best_step: step of the best checkpoint.
+        best_score: its selection score; None where there was nothing to select by.
+        final_loss: mean loss over the last stretch that was logged.
+        seconds: wall-clock seconds of the loop, evaluations included.
+        rows_per_second: training rows a second, evaluations excluded.
+        waited: share of the time the step waited for data, 0 to 1.
+        stopped_early: whether patience ran out.
+    """
+
+    steps: int
+    total_steps: int
+    best_step: int
+    best_score: float | None
+    final_loss: float
+    seconds: float
+    rows_per_second: float
+    waited: float
+    stopped_early: bool
+
+
+def make_accelerator(config: RunConfig) -> Accelerator:
+    """Return the accelerator for the run's device and precision."""
+    from accelerate import Accelerator
+
+    on_cpu = config.training.device == "cpu" or not torch.cuda.is_available()
+    precision = config.training.mixed_precision
+    if precision == "auto":
+        half = has_native_bfloat16() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bf16" if half else ("no" if on_cpu else "fp16")
+    if config.training.threads is not None:
+        torch.set_num_threads(config.training.threads)
+    return Accelerator(cpu=on_cpu, mixed_precision=precision)
+
+
+class Trainer:
+    """Trains one student.
+
+    Args:
+        model: the student.
+        loss: the loss; trained along where it has parameters.
+        dataset: rows and vectors.
+        tokens: the corpus's token ids for the student.
+        tokenizer: the student's tokenizer.
+        selector: chooses the best checkpoint; None keeps the last state.
+        config: the resolved configuration.
+        accelerator: device and precision.
+        save_best: called whenever the model is the best so far.
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        loss: DistillLoss,
+        dataset: DistillDataset,
+        tokens: TokenArrays,
+        tokenizer: FastTokenizer,
+        selector: Selector | None,
+        config: RunConfig,
+        accelerator: Accelerator,
+        save_best: Callable[[], None],
+    ) -> None:
+        self._config, self._dataset, self._tokens = config, dataset, tokens
+        self._selector, self._save_best, self._accelerator = selector, save_best, accelerator
+        self._lengths = tokens.lengths[dataset.rows]
+        self._batch_size = config.training.batch_size or 1
+        self._epochs = config.training.epochs or 1
+        self.total_steps = self._epochs * -(-len(dataset) // self._batch_size)
+        warmup = warmup_steps(config.optimizer.warmup, self.total_steps)
+        optimizer = make_optimizer([model, loss], config.optimizer)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, learning_rate_factor(config.optimizer.schedule, warmup, self.total_steps)
+        )
+        self._model, self._loss, self._optimizer = accelerator.prepare(model, loss, optimizer)
+        self._schedule = schedule
+        self._encoder = StudentEncoder(model, tokenizer, accelerator.device, self._autocast)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self._accelerator.autocast()
+        return context
+
+    def train(self, tracker: Tracker, on_progress: OnProgress | None = None) -> TrainResult:
+        """Run all epochs and return how it ended.
+
+        Raises:
+            TrainingError: if the loss becomes NaN or infinite; the best checkpoint so far stays.
+        """
+        config = self._config
+        every = config.evaluation.every or self.total_steps
+        started = time.perf_counter()
+        step = rows = best_step = since_best = 0
+        best: float | None = None
+        recent = Mean()
+        final_loss = math.nan
+        waited = evaluating = 0.0
+        stop = False
+        self._model.train()
+        for epoch in range(self._epochs):
+            batches = epoch_batches(self._lengths, self._batch_size, seed=config.seed, epoch=epoch)
+            loader = Loader(self._dataset, self._tokens, batches)
+            for batch in loader:
+                value = self._step(batch, step)
+                recent.add(value)
+                step += 1
+                rows += len(batch.rows)
+                rate = rows / (time.perf_counter() - started - evaluating)
+                if step % config.tracking.log_every == 0 or step == self.total_steps:
+                    final_loss = recent.take()
+                    tracker.log(step, self._metrics(final_loss, epoch, rate))
+                if step % every == 0 or step == self.total_steps:
+                    began = time.perf_counter()
+                    score = self._selector.score(self._encoder) if self._selector else None
+                    if score is None or best is None or score > best:
+                        best, best_step, since_best = score, step, 0
+                        self._save_best()
+                    else:
+                        since_best += 1
+                    if self._selector is not None and score is not None:
+                        tracker.log(step, {self._selector.name: score})
+                    evaluating += time.perf_counter() - began
+                    stop = since_best >= (config.evaluation.patience or math.inf)
+                if on_progress is not None:
+                    on_progress(TrainProgress("train", step, self.total_steps, recent.value, rate, best))
+                if stop:
+                    break
+            waited += loader.waited
+            if stop:
+                break
+        seconds = time.perf_counter() - started
+        return TrainResult(
+            steps=step,
+            total_steps=self.total_steps,
+            best_step=best_step,
+            best_score=best,
+            final_loss=final_loss,
+            seconds=seconds,
+            rows_per_second=rows / (seconds - evaluating),
+            waited=waited / seconds,
+            stopped_early=stop and step < self.total_steps,
+        )
+
+    def _step(self, batch: Batch, step: int) -> float:
+        batch = batch.to(self._accelerator.device)
+        # The cache may hold half precision; a loss is computed in float32 whatever the forward pass runs in.
+        targets = batch.targets.float()
+        with self._accelerator.autocast():
+            vectors = forward(self._model, batch.input_ids, batch.attention_mask)
+        with torch.autocast(self._accelerator.device.type, enabled=False):
+            loss = self._loss(vectors.float(), targets)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"the loss became {value} at step {step + 1} (corpus rows {batch.rows[:4].tolist()} …): lower "
+                "optimizer.lr, or use training.mixed_precision=no; the best checkpoint so far is kept"
+            )
+        self._accelerator.backward(loss)
+        if self._config.optimizer.max_grad_norm:
+            self._accelerator.clip_grad_norm_(self._model.parameters(), self._config.optimizer.max_grad_norm)
+        self._optimizer.step()
+        self._schedule.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self._loss.after_step(targets)
+        return value
+
+    def _metrics(self, loss: float, epoch: int, rate: float) -> dict[str, float]:
+        learning_rate = float(self._schedule.get_last_lr()[0])
+        return {"epoch": epoch, "loss": loss, "lr": learning_rate, "rows_per_second": rate, **self._loss.metrics()}
+
+
+class Mean:
+    """A running mean that starts anew whenever it is taken."""
+
+    def __init__(self) -> None:
+        self._sum, self._count = 0.0, 0
+        self.value: float | None = None
+        """The mean since the last take; the one taken last where nothing came since; None at first."""
+
+    def add(self, value: float) -> None:
+        """Add one value."""
+        self._sum += value
+        self._count += 1
+        self.value = self._sum / self._count
+
+    def take(self) -> float:
+        """Return the mean and start anew."""
+        mean = self._sum / self._count if self._count else math.nan
+        self._sum, self._count = 0.0, 0
+        return mean

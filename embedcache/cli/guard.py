@@ -1,0 +1,48 @@
+"""How both commands end: one line for what went wrong, the right exit code, a traceback only on request."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import click
+
+INTERRUPTED = 130
+
+
+def guarded(group: click.Group, name: str, domain_errors: tuple[type[Exception], ...]) -> None:
+    """Run ``group`` as the process's command line and exit.
+
+    Exit codes: 0 for success, 2 for what the user can mend, 1 for failures underneath, 130 after Ctrl-C.
+
+    Args:
+        group: the command line.
+        name: the command's name, which begins its error lines.
+        domain_errors: errors raised on purpose; each has an ``exit_code``.
+    """
+    debug = "--debug" in sys.argv[1:]
+    try:
+        group.main(args=[a for a in sys.argv[1:] if a != "--debug"], prog_name=name, standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo(f"\n{name}: interrupted; whatever was stored is whole, run the same command again", err=True)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has gone; there is nobody to tell, and Python must not try at exit either.
+        sys.stdout = None
+        sys.exit(1)
+    except domain_errors as error:
+        if debug:
+            traceback.print_exc()
+        click.echo(f"{name}: {' '.join(str(error).split())}", err=True)
+        sys.exit(int(getattr(error, "exit_code", 1)))
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        where = f" ({error.filename})" if error.filename else ""
+        click.echo(f"{name}: {error.strerror or error}{where}; --debug shows where", err=True)
+        sys.exit(1)

@@ -1,0 +1,27 @@
+"""The command ``embedcache``."""
+
+from __future__ import annotations
+
+import click
+
+from embedcache import EmbedCacheError, __version__
+from embedcache.cli.build import build_command
+from embedcache.cli.guard import guarded
+from embedcache.cli.inspect import ls_command, teachers_command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="embedcache")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+def cli() -> None:
+    """Run a sentence encoder once over a corpus and keep its vectors."""
+
+
+cli.add_command(build_command)
+cli.add_command(ls_command)
+cli.add_command(teachers_command)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    guarded(cli, "embedcache", (EmbedCacheError,))
