@@ -25,6 +25,7 @@ Count = Annotated[int, Field(ge=0)]
 _TARGET_ROWS = 600_000
 _EPOCHS = (3, 20)
 _EVALUATIONS_A_RUN = 20
+_FEWEST_STEPS_BETWEEN = 50
 
 
 class _Strict(BaseModel):
@@ -134,7 +135,7 @@ class RunConfig(_Strict):
                 "evaluation": self.evaluation.model_copy(
                     update={
                         "held_out": held_out,
-                        "every": self.evaluation.every or max(1, -(-steps // _EVALUATIONS_A_RUN)),
+                        "every": self.evaluation.every or max(_FEWEST_STEPS_BETWEEN, -(-steps // _EVALUATIONS_A_RUN)),
                     }
                 ),
             }

@@ -109,6 +109,9 @@ def export_onnx(
     from embedcache.teacher.load import load_teacher, quiet_transformers
 
     teacher = load_teacher(source, name="export", device="cpu")
+    first = type(teacher.model[0]).__name__
+    if first != "Transformer":
+        raise ExportError(f"{source} starts with {first}; only Transformer models can be exported")
     teacher.model.float()
     with _new_folder(target) as folder:
         # Saved before anything is encoded: the tokenizer file also carries the settings of its last call.
@@ -236,10 +239,6 @@ def _trace(teacher: Teacher, opset: int) -> Any:
     import torch
 
     model = teacher.model
-    if type(model[0]).__name__ != "Transformer":
-        raise ExportError(
-            f"the model starts with {type(model[0]).__name__}; only Transformer models can be exported"
-        )
     size = sum(parameter.numel() * 4 for parameter in model.parameters())
     if size > _LARGEST_GRAPH:
         raise ExportError(
@@ -312,6 +311,11 @@ def _without_traces(proto: Any) -> Any:
     ):
         del part.metadata_props[:]
         part.ClearField("doc_string")
+    # Initializers carry their own shape; a second statement of it turns wrong when one is transposed.
+    weights = {tensor.name for tensor in graph.initializer}
+    stated = [value for value in graph.value_info if value.name not in weights]
+    del graph.value_info[:]
+    graph.value_info.extend(stated)
     return proto
 
 

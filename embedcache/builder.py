@@ -125,6 +125,7 @@ def build(
     batch_tokens: int | None = None,
     threads: int | None = None,
     shard_rows: int = DEFAULT_SHARD_ROWS,
+    encoder: Encoder | None = None,
     on_progress: OnProgress | None = None,
 ) -> Cache:
     """Run a teacher once over a corpus and keep its vectors; return the cache.
@@ -144,6 +145,8 @@ def build(
         codec: ``float16`` or ``float32``; default: as the cache already stores this teacher, else ``float16``.
         compute_dtype, batch_tokens, threads: see :class:`embedcache.teacher.encode.Encoder`.
         shard_rows: vectors a shard; a killed build loses at most one shard.
+        encoder: an encoder of the same teacher made before, in place of ``compute_dtype``, ``batch_tokens`` and
+            ``threads``; it saves preparing the model again when several corpora are built.
         on_progress: called with a :class:`BuildProgress` as the build goes on.
 
     Raises:
@@ -153,7 +156,7 @@ def build(
         NonFiniteVectorError: if the teacher returns NaN or infinity; it names the row.
         StorageError: if the cache cannot be written; run again once there is room.
     """
-    from embedcache.teacher.encode import Encoder
+    from embedcache.teacher.encode import Encoder, EncodeTimes
     from embedcache.teacher.load import load_teacher
 
     started = time.perf_counter()
@@ -178,7 +181,9 @@ def build(
             device=device,
             trust_remote_code=trust_remote_code,
         )
-    encoder = Encoder(teacher, compute_dtype=compute_dtype, batch_tokens=batch_tokens, threads=threads)
+    if encoder is None:
+        encoder = Encoder(teacher, compute_dtype=compute_dtype, batch_tokens=batch_tokens, threads=threads)
+    encoder.times = EncodeTimes()
     opened = Cache.create(cache)
     store = opened.store(teacher.contract, chosen_codec)
     opened.register_teacher(teacher.name, teacher.contract, _origin(teacher))

@@ -147,7 +147,7 @@ class Encoder:
         ``on_wait`` is called a few times a second while a window is being worked on. Vectors may hold NaN or infinity; the caller checks, because it knows the rows' names.
         """
         source = iter(windows)
-        forward_pool = ThreadPoolExecutor(self.streams, "forward", initializer=self._start_stream)
+        forward_pool = ThreadPoolExecutor(self.streams, "forward", initializer=self.start_stream)
         tokenise_pool = ThreadPoolExecutor(1, "tokenise")
         ahead: deque[Future[_Window]] = deque()
         try:
@@ -161,7 +161,8 @@ class Encoder:
             tokenise_pool.shutdown(cancel_futures=True)
             forward_pool.shutdown(cancel_futures=True)
 
-    def _start_stream(self) -> None:
+    def start_stream(self) -> None:
+        """Prepare the calling thread for forward passes."""
         # The thread count is a property of the calling thread in OpenMP, so this leaves other threads alone.
         if self.device.type == "cpu":
             torch.set_num_threads(max(1, self.threads // self.streams))
@@ -194,7 +195,7 @@ class Encoder:
         features = self._features(rows, texts, tokenized)
         tokens = int(features["attention_mask"].sum()) if "attention_mask" in features else 0
         try:
-            out[rows] = self._forward(features)
+            out[rows] = self.forward(features)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
@@ -223,7 +224,8 @@ class Encoder:
             features["prompt_length"] = self._prompt_length
         return features
 
-    def _forward(self, features: dict[str, Any]) -> Vectors:
+    def forward(self, features: dict[str, Any]) -> Vectors:
+        """Return the vectors of one padded batch, float32 of shape (rows, d)."""
         moved = {
             name: value.to(self.device, non_blocking=True) if isinstance(value, torch.Tensor) else value
             for name, value in features.items()

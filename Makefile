@@ -1,0 +1,35 @@
+# `make demo` and `make test` need Python (3.10 or newer) and make, nothing else; both set up .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint docs slow bench clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/distill demo
+
+test: $(READY) lint
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+slow: $(READY)
+	$(BIN)/python -m pytest --slow
+
+docs: $(READY)
+	$(BIN)/python docs/generate_cli_reference.py
+
+bench: $(READY)
+	$(BIN)/python benchmarks/encode.py
+	$(BIN)/python benchmarks/loader.py
+
+clean:
+	rm -rf .venv demo

@@ -1,0 +1,159 @@
+"""How fast does a build encode, against what one would use otherwise?
+
+Three ways over the same sentences, in turn, several rounds, so that a busy machine slows all of them:
+
+  encode  ``SentenceTransformer.encode`` with its default settings
+  bare    the forward pass alone on batches that are ready, with the layers and streams the build uses
+  build   the whole ``embedcache.build``: read, key, tokenise, encode, write, fsync
+
+Ratios of the best rounds are what counts; the rates themselves depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import embedcache
+import numpy as np
+import torch
+from embedcache.teacher.batching import token_budget_batches
+from embedcache.teacher.encode import Encoder, padded_features
+from embedcache.teacher.load import Teacher, load_teacher, quiet_transformers
+
+
+def read_sentences(file: Path | None, column: str | None, rows: int) -> list[str]:
+    if file is None:
+        from distill.demo.harvest import harvest_sentences
+
+        return harvest_sentences(min(rows, 20_000), rows).sentences
+    from embedcache.corpus.readers import ReadOptions, ReadReport, read_batches
+
+    batches = read_batches([file], ReadOptions(text_column=column), ReadReport())
+    texts = list(dict.fromkeys(text for batch in batches for text in batch.texts))
+    chosen = np.random.default_rng(0).permutation(len(texts))[:rows]
+    return [texts[i] for i in chosen]
+
+
+def random_teacher(folder: Path, shape: str, device: str) -> Teacher:
+    """A teacher of a well-known shape with random weights: for speed, weights do not matter."""
+    from transformers import RobertaConfig, RobertaModel
+
+    sizes = {"roberta-large": (24, 1024, 16), "roberta-base": (12, 768, 12)}
+    layers, width, heads = sizes[shape]
+    config = RobertaConfig(
+        vocab_size=50265, num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads,
+        intermediate_size=4 * width, pad_token_id=0, max_position_embeddings=514, type_vocab_size=1,
+    )
+    with quiet_transformers():
+        RobertaModel(config).save_pretrained(folder)
+        load_teacher("minilm-l6", device="cpu").model.tokenizer.save_pretrained(folder)
+    return load_teacher(folder, pooling="mean", max_length=256, device=device, name=shape)
+
+
+def product_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Measured rate of one large matrix product, in FLOP/s."""
+    n = 8192 if device.type == "cuda" else 2048
+    a, b = torch.randn(n, n, device=device, dtype=dtype), torch.randn(n, n, device=device, dtype=dtype)
+
+    def product() -> None:
+        torch.mm(a, b)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return 2 * n**3 / min(timed(product) for _ in range(10))
+
+
+def timed(function: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+def bare_pass(encoder: Encoder, texts: list[str]) -> Callable[[], None]:
+    assert encoder.tokenizer is not None  # noqa: S101 - benchmarks use text encoders
+    tokenized = encoder.tokenizer(texts)
+    batches = token_budget_batches(tokenized.lengths, encoder.batch_tokens)
+    ready = [padded_features(tokenized, rows, encoder.tokenizer) for rows in batches]
+
+    def run() -> None:
+        with ThreadPoolExecutor(encoder.streams, initializer=encoder.start_stream) as pool:
+            list(pool.map(encoder.forward, ready))
+
+    return run
+
+
+def measure(teacher: Teacher, texts: list[str], dtype: str, rounds: int, folder: Path) -> dict[str, float]:
+    encoder = Encoder(teacher, compute_dtype=dtype)
+    model = teacher.model
+    corpus = folder / "sentences.txt"
+    corpus.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    bare = bare_pass(encoder, texts)
+    reference = model.encode(texts[:500])
+    got = encoder.encode(texts[:500]).vectors
+    cosine = (got * reference).sum(1) / np.linalg.norm(got, axis=1) / np.linalg.norm(reference, axis=1)
+    best = dict.fromkeys(("encode", "bare", "build"), float("inf"))
+    for number in range(rounds):
+        cache = folder / f"cache-{dtype}-{number}"
+        ways: dict[str, Callable[[], object]] = {
+            "encode": lambda: model.encode(texts),
+            "bare": bare,
+            "build": lambda cache=cache: embedcache.build(
+                corpus, teacher=teacher, cache=cache, encoder=encoder, codec="float16"
+            ),
+        }
+        for name, way in ways.items():
+            seconds = timed(way)
+            best[name] = min(best[name], seconds)
+            print(f"  round {number + 1} {dtype:9} {name:7} {len(texts) / seconds:10,.0f} rows/s", flush=True)
+    rates = {name: len(texts) / seconds for name, seconds in best.items()}
+    tokens = encoder.tokenizer(texts).ids.size if encoder.tokenizer else 0
+    linear = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and "embeddings" not in n)
+    rate = product_rate(encoder.device, encoder.dtype)
+    return {
+        **rates,
+        "build/encode": rates["build"] / rates["encode"],
+        "build/bare": rates["build"] / rates["bare"],
+        "cosine mean": float(cosine.mean()),
+        "cosine worst": float(cosine.min()),
+        "share of product rate": 2 * linear * tokens / best["build"] / rate,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teacher", default="minilm-l6")
+    parser.add_argument("--shape", choices=["roberta-large", "roberta-base"], help="random weights of this shape")
+    parser.add_argument("--sentences", type=Path, help="file of sentences; default: documentation on this machine")
+    parser.add_argument("--text-column")
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    arguments = parser.parse_args()
+    texts = read_sentences(arguments.sentences, arguments.text_column, arguments.rows)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if arguments.shape:
+            teacher = random_teacher(folder / "teacher", arguments.shape, arguments.device)
+        else:
+            teacher = load_teacher(arguments.teacher, device=arguments.device)
+        teacher.model.encode(texts[:200])
+        figures = {
+            dtype: measure(teacher, texts, dtype, arguments.rounds, folder) for dtype in arguments.dtypes
+        }
+    print(f"{len(texts):,} sentences, {arguments.shape or arguments.teacher}, {arguments.device}, best of {arguments.rounds}")
+    for dtype, values in figures.items():
+        print(dtype, "  ".join(f"{k} {v:,.0f}" if v > 10 else f"{k} {v:.5f}" for k, v in values.items()))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

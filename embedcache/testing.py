@@ -1,0 +1,178 @@
+"""For tests of embedcache and of what is built on it: a tiny real encoder, a contract, store conformance.
+
+Nothing here needs a network or downloaded weights.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from embedcache.codecs import Codec, Vectors
+from embedcache.contract import Contract
+from embedcache.keys import KeyArray, key_array
+from embedcache.store.base import VectorBatch, VectorStore
+
+WORDS = (
+    "a the one two small large old new red blue cat dog bird child river stone house road "
+    "sees likes finds follows runs sleeps sings falls under over near beside today often"
+).split()
+"""The vocabulary of :func:`tiny_encoder`, beside its special tokens and single letters."""
+
+
+def sentences(count: int, *, seed: int = 0, longest: int = 12) -> list[str]:
+    """Return ``count`` distinct sentences made of :data:`WORDS`; the same seed gives the same ones."""
+    generator = np.random.default_rng(seed)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        words = generator.choice(WORDS, size=int(generator.integers(3, longest + 1)))
+        found[" ".join(words) + f" {len(found)}"] = None
+    return list(found)
+
+
+def tiny_encoder(
+    folder: Path,
+    *,
+    dimension: int = 16,
+    layers: int = 2,
+    normalize: bool = True,
+    plain: bool = False,
+    seed: int = 0,
+) -> Path:
+    """Save a BERT with random weights and a WordPiece tokenizer, and return its folder.
+
+    It is small, not fake: every path a real model takes, it takes as well.
+
+    Args:
+        folder: where to save it.
+        dimension: width; a multiple of 4.
+        layers: transformer layers.
+        normalize: whether vectors are scaled to length one.
+        plain: save a plain transformers folder, without sentence-transformers' own files.
+        seed: of the weights.
+    """
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Normalize, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    from embedcache.teacher.load import quiet_transformers
+
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,?!'"
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *letters, *(f"##{x}" for x in letters)]
+    unique = list(dict.fromkeys(vocabulary))
+    config = BertConfig(
+        vocab_size=len(unique),
+        hidden_size=dimension,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=2 * dimension,
+        max_position_embeddings=64,
+        # Random weights this large tell texts apart; at the usual 0.02 all vectors look alike.
+        initializer_range=0.4,
+    )
+    with quiet_transformers(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = BertModel(config)
+        target = folder if plain else folder.with_name(folder.name + "-parts")
+        model.save_pretrained(target)
+        BertTokenizerFast(vocab={word: i for i, word in enumerate(unique)}, model_max_length=64).save_pretrained(target)
+        if plain:
+            return folder
+        transformer = Transformer(str(target))
+        modules = [transformer, Pooling(dimension, "mean"), *([Normalize()] if normalize else [])]
+        SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+def example_contract(dimension: int = 8, **changes: object) -> Contract:
+    """Return a contract of no real teacher, with ``changes`` to its fields."""
+    values: dict[str, object] = {
+        "weights": "1" * 64,
+        "tokenizer": "2" * 64,
+        "architecture": "3" * 64,
+        "pooling": "mean",
+        "modules": "",
+        "prompt": "",
+        "max_length": 64,
+        "normalize": True,
+        "dimension": dimension,
+    }
+    return Contract(**{**values, **changes})  # type: ignore[arg-type]  # a misspelt field fails at once
+
+
+def example_batch(texts: Sequence[str], dimension: int = 8, *, seed: int = 0) -> VectorBatch:
+    """Return a batch with a random unit vector for each text, drawn by ``seed``."""
+    vectors = np.random.default_rng(seed).normal(size=(len(texts), dimension)).astype(np.float32)
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return VectorBatch(
+        keys=key_array(texts),
+        vectors=vectors,
+        tokens=np.full(len(texts), 5, dtype=np.int32),
+        truncated=np.zeros(len(texts), dtype=np.bool_),
+        provenance={"compute_dtype": "float32"},
+    )
+
+
+class VectorStoreConformance(ABC):
+    """What every vector store has to do; subclass it in a test module and say how to make a store."""
+
+    @abstractmethod
+    def make(self, folder: Path, contract: Contract, codec: Codec | None = None) -> VectorStore:
+        """Open the store under test in ``folder``, creating it where there is none."""
+
+    def _stored(self, store: VectorStore, keys: KeyArray) -> Vectors:
+        return store.codec.decode(store.gather(store.locate(keys)))
+
+    def test_what_was_put_comes_back(self, tmp_path: Path) -> None:
+        """Vectors come back in the order asked, to the codec's precision."""
+        store = self.make(tmp_path, example_contract())
+        batch = example_batch([f"text {i}" for i in range(50)])
+        store.put(batch)
+        order = np.random.default_rng(1).permutation(50)
+        assert len(store) == 50
+        np.testing.assert_allclose(self._stored(store, batch.keys[order]), batch.vectors[order], atol=1e-3)
+
+    def test_missing_keys_are_minus_one(self, tmp_path: Path) -> None:
+        """A key that was never put is located at -1, and gathering -1 is an error, never another row."""
+        store = self.make(tmp_path, example_contract())
+        store.put(example_batch(["here"]))
+        positions = store.locate(key_array(["here", "elsewhere"]))
+        assert positions[0] >= 0
+        assert positions[1] == -1
+        try:
+            store.gather(positions)
+        except IndexError:
+            return
+        raise AssertionError("gathering a missing key gave a vector")
+
+    def test_it_is_all_there_when_opened_again(self, tmp_path: Path) -> None:
+        """Several batches survive the object that wrote them."""
+        contract = example_contract()
+        first, second = example_batch(["a", "b"]), example_batch(["c"], seed=1)
+        writer = self.make(tmp_path, contract)
+        writer.put(first)
+        writer.put(second)
+        reader = self.make(tmp_path, contract)
+        keys = np.concatenate([second.keys, first.keys])
+        expected = np.concatenate([second.vectors, first.vectors])
+        np.testing.assert_allclose(self._stored(reader, keys), expected, atol=1e-3)
+
+    def test_putting_twice_is_harmless(self, tmp_path: Path) -> None:
+        """The same rows again change nothing that can be seen."""
+        store = self.make(tmp_path, example_contract())
+        batch = example_batch(["a", "b"])
+        store.put(batch)
+        store.put(batch)
+        assert len(store) == 2
+        np.testing.assert_allclose(self._stored(store, batch.keys), batch.vectors, atol=1e-3)
+
+    def test_an_empty_batch_is_no_batch(self, tmp_path: Path) -> None:
+        """Putting nothing stores nothing."""
+        store = self.make(tmp_path, example_contract())
+        store.put(example_batch([]))
+        assert len(store) == 0
