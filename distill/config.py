@@ -1,11 +1,12 @@
 """A run's configuration: strict, complete, and the only thing that decides what a run does.
 
-Unknown keys are errors, and every error is reported at once with its dotted path. A configuration comes from a
-YAML file, then ``--set a.b=v``, then flags; later ones win.
+Unknown keys are errors, and every error is reported at once with its dotted path. A configuration comes from
+a YAML file, then ``--set a.b=v``, then flags; later ones win.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,93 +21,125 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 # Small corpora are seen more often: a student needs about so many rows of practice, within these bounds.
 _TARGET_ROWS = 600_000
 _EPOCHS = (3, 20)
 _EVALUATIONS_A_RUN = 20
 _FEWEST_STEPS_BETWEEN = 50
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class StudentConfig(_Strict):
     """The student."""
 
-    spec: str = Field("layers:3", description="hub id, folder, or layers:K, layers:first:K, layers:0,2,5")
-    head: Literal["auto", "linear", "none"] = Field("auto", description="linear head: where widths differ, always, never")
-    pooling: Literal["mean", "cls", "cls-before-pooler", "pooler", "last"] | None = Field(
-        None, description="pooling of a student folder that does not say it; default mean"
+    spec: str = Field(
+        default="layers:3", description="hub id, folder, or layers:K, layers:first:K, layers:0,2,5"
     )
-    max_length: PositiveInt | None = Field(None, description="tokens after which a text is cut; default: as the teacher")
-    dropout: Fraction = Field(0.0, description="dropout while training")
+    head: Literal["auto", "linear", "none"] = Field(
+        default="auto", description="linear head: where widths differ, always, never"
+    )
+    pooling: Literal["mean", "cls", "cls-before-pooler", "pooler", "last"] | None = Field(
+        default=None, description="pooling of a student folder; default: as it says, else mean"
+    )
+    max_length: PositiveInt | None = Field(
+        default=None, description="tokens after which a text is cut; default: as the teacher"
+    )
+    dropout: Fraction = Field(default=0.0, description="dropout while training")
 
 
 class LossConfig(_Strict):
     """The loss."""
 
-    name: Literal["mse", "cosine", "ckd"] = Field("mse", description="the loss")
-    tau: Positive | None = Field(None, description="ckd: a fixed temperature; default: learned")
-    bank: Count = Field(65536, description="ckd: teacher vectors kept as negatives")
+    name: Literal["mse", "cosine", "ckd"] = Field(default="mse", description="the loss")
+    tau: Positive | None = Field(default=None, description="ckd: a fixed temperature; default: learned")
+    bank: Count = Field(default=65536, description="ckd: teacher vectors kept as negatives")
 
 
 class OptimizerConfig(_Strict):
     """AdamW and its schedule."""
 
-    lr: Positive | None = Field(None, description="peak learning rate; default: by loss")
-    betas: tuple[Fraction, Fraction] = Field((0.9, 0.98), description="AdamW's betas")
-    eps: Positive = Field(1e-8, description="AdamW's epsilon")
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.01, description="not on biases and LayerNorm weights")
-    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="after the warm-up")
-    warmup: Annotated[float, Field(ge=0)] = Field(
-        0.06, description="below 1: share of all steps; 1 and above: number of steps"
+    lr: Positive | None = Field(default=None, description="peak learning rate; default: by loss")
+    betas: tuple[Fraction, Fraction] = Field(default=(0.9, 0.98), description="AdamW's betas")
+    eps: Positive = Field(default=1e-8, description="AdamW's epsilon")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(
+        default=0.01, description="not on biases and LayerNorm weights"
     )
-    max_grad_norm: Annotated[float, Field(ge=0)] = Field(1.0, description="gradients are clipped to it; 0: never")
+    schedule: Literal["cosine", "linear", "constant"] = Field(
+        default="cosine", description="after the warm-up"
+    )
+    warmup: Annotated[float, Field(ge=0)] = Field(
+        default=0.06, description="below 1: share of all steps; 1 and above: number of steps"
+    )
+    max_grad_norm: Annotated[float, Field(ge=0)] = Field(
+        default=1.0, description="gradients are clipped to it; 0: never"
+    )
 
 
 class TrainingConfig(_Strict):
     """How long and in what pieces."""
 
-    epochs: PositiveInt | None = Field(None, description="default: 3, more for corpora under 200 000 rows")
-    batch_size: PositiveInt | None = Field(None, description="rows a step; default: by loss")
-    limit: PositiveInt | None = Field(None, description="train on the first so many distinct rows")
-    mixed_precision: Literal["auto", "no", "bf16", "fp16"] = Field("auto", description="auto: bf16 where native")
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1 ...")
-    threads: PositiveInt | None = Field(None, description="CPU threads; default: all cores")
+    epochs: PositiveInt | None = Field(
+        default=None, description="default: 3, more for corpora under 200 000 rows"
+    )
+    batch_size: PositiveInt | None = Field(default=None, description="rows a step; default: by loss")
+    limit: PositiveInt | None = Field(default=None, description="train on the first so many distinct rows")
+    mixed_precision: Literal["auto", "no", "bf16", "fp16"] = Field(
+        default="auto", description="auto: bf16 where native"
+    )
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1 ...")
+    threads: PositiveInt | None = Field(default=None, description="CPU threads; default: all cores")
 
 
 class EvaluationConfig(_Strict):
     """What the best checkpoint is chosen by."""
 
     data: str | None = Field(
-        None, description="TSV with score, sentence1, sentence2 (a development set); default: held-out rows"
+        default=None,
+        description="TSV with score, sentence1, sentence2 (a development set); default: held-out rows",
     )
-    held_out: Count | None = Field(None, description="rows kept out of training; default: 2 %, at most 1000")
-    every: PositiveInt | None = Field(None, description="steps between evaluations; default: 20 evaluations a run")
-    patience: PositiveInt | None = Field(None, description="stop after so many evaluations without a new best")
+    held_out: Count | None = Field(
+        default=None, description="rows kept out of training; default: 2 %, at most 1000"
+    )
+    every: PositiveInt | None = Field(
+        default=None, description="steps between evaluations; default: 20 evaluations a run"
+    )
+    patience: PositiveInt | None = Field(
+        default=None, description="stop after so many evaluations without a new best"
+    )
 
 
 class TrackingConfig(_Strict):
     """What is written down on the way."""
 
-    log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
-    tensorboard: bool = Field(False, description="also write TensorBoard files to RUN/tensorboard")
+    log_every: PositiveInt = Field(default=50, description="steps between lines of metrics.jsonl")
+    tensorboard: bool = Field(default=False, description="also write TensorBoard files to RUN/tensorboard")
 
 
 class RunConfig(_Strict):
     """Everything a run depends on."""
 
     cache: str = Field(description="the cache's folder")
-    corpus: str | None = Field(None, description="corpus in the cache; may be left out where there is one")
-    teacher: str | None = Field(None, description="teacher in the cache; may be left out where there is one")
-    teacher_model: str | None = Field(
-        None, description="where to load the teacher itself from, for layers: students; default: as it was built"
+    corpus: str | None = Field(
+        default=None, description="corpus in the cache; may be left out where there is one"
     )
-    out: str | None = Field(None, description="the run's folder; default: runs/CORPUS-STUDENT-LOSS")
-    overwrite: bool = Field(False, description="replace a run that is in the folder already")
-    seed: Count = Field(0, description="of the order of rows, the held-out rows and new weights")
+    teacher: str | None = Field(
+        default=None, description="teacher in the cache; may be left out where there is one"
+    )
+    teacher_model: str | None = Field(
+        default=None,
+        description="where to load the teacher itself from, for layers: students; default: as it was built",
+    )
+    out: str | None = Field(default=None, description="the run's folder; default: runs/CORPUS-STUDENT-LOSS")
+    overwrite: bool = Field(default=False, description="replace a run that is in the folder already")
+    seed: Seed = Field(
+        default=0, description="of the order of rows, the held-out rows, new weights and dropout"
+    )
     student: StudentConfig = StudentConfig()
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -135,7 +168,8 @@ class RunConfig(_Strict):
                 "evaluation": self.evaluation.model_copy(
                     update={
                         "held_out": held_out,
-                        "every": self.evaluation.every or max(_FEWEST_STEPS_BETWEEN, -(-steps // _EVALUATIONS_A_RUN)),
+                        "every": self.evaluation.every
+                        or max(_FEWEST_STEPS_BETWEEN, -(-steps // _EVALUATIONS_A_RUN)),
                     }
                 ),
             }
@@ -192,13 +226,8 @@ def _read_value(text: str) -> object:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set: {text!r} is no YAML value") from error
-    if isinstance(value, str):
-        # YAML reads 3e-4 as a word; people mean the number.
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+    # YAML reads 3e-4 as a word; people mean the number. In quotes it is a word.
+    return float(text) if isinstance(value, str) and _EXPONENT.fullmatch(text) else value
 
 
 def _assign(values: dict[str, Any], path: str, value: object) -> None:

@@ -1,8 +1,8 @@
 """Run a sentence encoder once over a corpus and keep its vectors in a store a team can share.
 
-    >>> import embedcache
-    >>> cache = embedcache.build("corpus.txt", teacher="minilm-l6", cache="./cache")  # doctest: +SKIP
-    >>> cache.lookup(["A sentence."])                                                 # doctest: +SKIP
+>>> import embedcache
+>>> cache = embedcache.build("corpus.txt", teacher="minilm-l6", cache="./cache")  # doctest: +SKIP
+>>> cache.lookup(["A sentence."])                                                 # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from embedcache.errors import EmbedCacheError
 if TYPE_CHECKING:
     from embedcache.builder import build
     from embedcache.cache import Cache
-    from embedcache.cache import Cache as open  # noqa: A004 - embedcache.open("./cache") is the interface
+    from embedcache.cache import Cache as open  # noqa: A004, N813 - embedcache.open("./cache") is the interface
 
 __version__ = "0.1.0"
 __all__ = ["Cache", "EmbedCacheError", "__version__", "build", "open"]

@@ -1,22 +1,24 @@
 """Build: read a corpus, find what the cache lacks, encode exactly that, store it shard by shard.
 
-Killed at any moment, a build loses at most the shard in flight: shards are cut from the missing rows in corpus
-order and committed in that order, so the same command run again goes on where it stopped and cuts the same
-shards.
+Killed at any moment, a build loses at most the shard in flight: shards are cut from the missing rows in
+corpus order and committed in that order, so the same command run again goes on where it stopped and cuts the
+same shards.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from embedcache.cache import Cache
 from embedcache.codecs import get_codec
+from embedcache.contract import describe_differences
 from embedcache.corpus.corpus import Corpus, check_name, store_corpus
 from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, expand_sources, read_batches
 from embedcache.errors import InputError, NonFiniteVectorError
@@ -51,7 +53,9 @@ class BuildProgress:
     total: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("read", "tokenise", "encode", "write"), 0.0))
+    busy: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("read", "tokenise", "encode", "write"), 0.0)
+    )
 
 
 @dataclass(frozen=True)
@@ -142,11 +146,11 @@ def build(
         pooling, prompt, max_length, truncate_dim, normalize, trust_remote_code, device: see
             :func:`embedcache.teacher.load.load_teacher`.
         teacher_name: the teacher's name in the cache.
-        codec: ``float16`` or ``float32``; default: as the cache already stores this teacher, else ``float16``.
+        codec: ``float16`` or ``float32``; default: as the cache stores this teacher, else ``float16``.
         compute_dtype, batch_tokens, threads: see :class:`embedcache.teacher.encode.Encoder`.
         shard_rows: vectors a shard; a killed build loses at most one shard.
-        encoder: an encoder of the same teacher made before, in place of ``compute_dtype``, ``batch_tokens`` and
-            ``threads``; it saves preparing the model again when several corpora are built.
+        encoder: an encoder of the same teacher made before, in place of ``compute_dtype``, ``batch_tokens``
+            and ``threads``; it saves preparing the model again when several corpora are built.
         on_progress: called with a :class:`BuildProgress` as the build goes on.
 
     Raises:
@@ -169,20 +173,27 @@ def build(
     options = ReadOptions(text_column, id_column, label_column, format, limit)
 
     # Everything that can be refused is refused before anything is written.
+    settings: dict[str, Any] = {
+        "pooling": pooling,
+        "prompt": prompt,
+        "max_length": max_length,
+        "truncate_dim": truncate_dim,
+        "normalize": normalize,
+    }
     if isinstance(teacher, (str, Path)):
         teacher = load_teacher(
-            teacher,
-            pooling=pooling,
-            prompt=prompt,
-            max_length=max_length,
-            truncate_dim=truncate_dim,
-            normalize=normalize,
-            name=teacher_name,
-            device=device,
-            trust_remote_code=trust_remote_code,
+            teacher, **settings, name=teacher_name, device=device, trust_remote_code=trust_remote_code
         )
+    else:
+        _refuse_settings_of_a_loaded_teacher({**settings, "teacher_name": teacher_name})
     if encoder is None:
         encoder = Encoder(teacher, compute_dtype=compute_dtype, batch_tokens=batch_tokens, threads=threads)
+    elif encoder.teacher.contract != teacher.contract:
+        raise InputError(
+            f"the encoder was made of another teacher than {teacher.name!r} "
+            f"({describe_differences(encoder.teacher.contract.differences(teacher.contract))}): "
+            "make one with Encoder(teacher)"
+        )
     encoder.times = EncodeTimes()
     opened = Cache.create(cache)
     store = opened.store(teacher.contract, chosen_codec)
@@ -255,16 +266,29 @@ def _encode_missing(
         if on_progress is not None:
             on_progress(progress)
 
-    for rows, encoded in zip(windows, encoder.encode_windows(texts_of_windows(), report), strict=True):
-        _refuse_non_finite(encoded, corpus, rows)
-        began = time.perf_counter()
-        store.put(
-            VectorBatch(keys[rows], encoded.vectors, encoded.tokens, encoded.truncated, encoder.provenance)
-        )
-        progress.busy["write"] += time.perf_counter() - began
-        truncated += int(encoded.truncated.sum())
-        report()
+    # Closed at once where storing fails: the windows worked on ahead would keep the process from ending.
+    with closing(encoder.encode_windows(texts_of_windows(), report)) as results:
+        for rows, encoded in zip(windows, results, strict=True):
+            _refuse_non_finite(encoded, corpus, rows)
+            began = time.perf_counter()
+            store.put(
+                VectorBatch(
+                    keys[rows], encoded.vectors, encoded.tokens, encoded.truncated, encoder.provenance
+                )
+            )
+            progress.busy["write"] += time.perf_counter() - began
+            truncated += int(encoded.truncated.sum())
+            report()
     return truncated
+
+
+def _refuse_settings_of_a_loaded_teacher(settings: Mapping[str, object]) -> None:
+    given = [name for name, value in settings.items() if value is not None]
+    if given:
+        raise InputError(
+            f"{', '.join(given)} cannot be changed on a teacher that is already loaded: "
+            "give it to load_teacher, or give build the teacher's name"
+        )
 
 
 def _refuse_non_finite(encoded: EncodedTexts, corpus: Corpus, rows: NDArray[np.int64]) -> None:
@@ -273,8 +297,8 @@ def _refuse_non_finite(encoded: EncodedTexts, corpus: Corpus, rows: NDArray[np.i
         row = rows[bad[:1]]
         raise NonFiniteVectorError(
             f"the teacher returned NaN or infinity for row {row[0]} of corpus {corpus.name!r} "
-            f"({corpus.texts(row)[0][:80]!r}) and {len(bad) - 1} more rows of its shard; what was stored before is "
-            "kept. Try --compute-dtype float32, or take the text out of the corpus"
+            f"({corpus.texts(row)[0][:80]!r}) and {len(bad) - 1} more rows of its shard; what was "
+            "stored before is kept. Try --compute-dtype float32, or take the text out of the corpus"
         )
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 CACHE_VERSION = 1
 
+_MEND_TEACHER = "delete it and build again to write it anew; vectors are kept"
+
 
 @dataclass(frozen=True)
 class CachedTeacher:
@@ -37,7 +39,7 @@ class CachedTeacher:
     Attributes:
         name: the short name it is listed under in this cache.
         contract: what determines its vectors.
-        origin: where its model came from: ``spec``, ``model_id``, ``revision``, ``licence``. Informative only.
+        origin: where its model came from: ``spec``, ``model_id``, ``revision``, ``licence``; informative.
     """
 
     name: str
@@ -91,7 +93,8 @@ class Cache:
             others = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
             if others:
                 raise CacheFormatError(
-                    f"{path} is no cache and not empty (it holds {', '.join(others[:5])}): give an empty or new folder"
+                    f"{path} is no cache and not empty (it holds {', '.join(others[:5])}): "
+                    "give an empty or new folder"
                 )
             write_json(path / "cache.json", {"format": "embedcache", "version": CACHE_VERSION})
         return cls(path)
@@ -120,7 +123,9 @@ class Cache:
         if name is None and len(names) == 1:
             name = names[0]
         if name is None:
-            found = f"several corpora ({', '.join(names)}): choose one with --corpus" if names else "no corpus"
+            found = (
+                f"several corpora ({', '.join(names)}): choose one with --corpus" if names else "no corpus"
+            )
             raise InputError(f"the cache {self.folder} holds {found}")
         if name not in names:
             raise InputError(f"no corpus {name!r} in {self.folder}: it holds {', '.join(names) or 'none'}")
@@ -137,15 +142,14 @@ class Cache:
             try:
                 contract = Contract.from_json(json.loads(path.read_text(encoding="utf-8")))
             except (OSError, ValueError) as error:
-                if isinstance(error, CorruptCacheError):
-                    raise
-                raise CorruptCacheError(f"{path} is damaged ({error}): build again to write it anew") from error
+                raise CorruptCacheError(f"{path} is damaged ({error}): {_MEND_TEACHER}") from error
             if contract.id != path.parent.name:
                 raise CorruptCacheError(
                     f"{path} does not match its folder's name: it was changed or copied into the wrong place"
                 )
             for name_path in sorted((path.parent / "names").glob("*.json")):
-                found.append(CachedTeacher(name_path.stem, contract, json.loads(name_path.read_text("utf-8"))))
+                origin = _read_origin(name_path)
+                found.append(CachedTeacher(name_path.stem, contract, origin))
         return sorted(found, key=lambda teacher: teacher.name)
 
     def teacher(self, name: str | None = None) -> CachedTeacher:
@@ -238,3 +242,11 @@ class Cache:
                 f"{len(missing)} of {len(texts)} texts are not in the cache: {shown}{more}; build them first"
             )
         return store.codec.decode(store.gather(positions))
+
+
+def _read_origin(path: Path) -> dict[str, str]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): str(text) for name, text in value.items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise CorruptCacheError(f"{path} is damaged ({error}): {_MEND_TEACHER}") from error

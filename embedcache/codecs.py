@@ -41,7 +41,8 @@ class Codec:
         if not np.isfinite(stored).all():
             largest = float(np.abs(vectors).max())
             raise InputError(
-                f"a vector component of {largest:.6g} does not fit the codec {self.name}; build with --codec float32"
+                f"a vector component of {largest:.6g} does not fit the codec {self.name}; "
+                "build with --codec float32"
             )
         flat = pa.array(stored.reshape(-1), type=pa.from_numpy_dtype(self.dtype))
         return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
@@ -50,7 +51,8 @@ class Codec:
         """Return a column as an array (n, d) of the stored dtype, without copying."""
         width = column.type.list_size
         values = column.values.slice(column.offset * width, len(column) * width)
-        return values.to_numpy(zero_copy_only=True).reshape(len(column), width)
+        stored: NDArray[np.floating] = values.to_numpy(zero_copy_only=True).reshape(len(column), width)
+        return stored
 
     def decode(self, stored: NDArray[np.floating]) -> Vectors:
         """Turn stored rows into float32 vectors of the same shape."""

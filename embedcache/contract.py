@@ -15,17 +15,19 @@ from embedcache.fsio import canonical_json
 
 CONTRACT_VERSION = 1
 
+_TYPES = {"str": (str,), "int": (int,), "bool": (bool,), "int | None": (int, type(None))}
+
 
 @dataclass(frozen=True)
 class Contract:
     """What determines a vector.
 
     Attributes:
-        weights: sha256 over the names, dtypes, shapes and bytes of the weight tensors, whatever files hold them.
+        weights: sha256 over names, dtypes, shapes and bytes of the weight tensors, whatever files hold them.
         tokenizer: sha256 of the tokenizer's files, padding and truncation settings left out.
         architecture: sha256 of the model's ``config.json``, fields without influence on a vector left out.
         pooling: how token vectors become one: ``mean``, ``cls``, ``pooler``, ``lasttoken``, or ``none``.
-        modules: what follows the pooling (Dense layers and the like), as canonical JSON; empty where nothing does.
+        modules: what follows the pooling (Dense and the like), as canonical JSON; empty where nothing does.
         prompt: text put before every sentence; empty where there is none.
         max_length: tokens after which a text is cut, special tokens counted; 0 means never.
         normalize: whether vectors are scaled to length one.
@@ -58,19 +60,28 @@ class Contract:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> Contract:
+    def from_json(cls, value: object) -> Contract:
         """Read a contract back.
 
         Raises:
-            CorruptCacheError: if fields are missing or unknown.
+            CorruptCacheError: if fields are missing or unknown, or a value is of another type.
         """
-        expected = {field.name for field in fields(cls)}
-        if set(value) != expected:
+        if not isinstance(value, Mapping):
+            raise CorruptCacheError(f"a contract has to be a JSON object, found a {type(value).__name__}")
+        expected = {field.name: _TYPES[str(field.type)] for field in fields(cls)}
+        if set(value) != set(expected):
             raise CorruptCacheError(
                 f"a contract with the fields {sorted(value)} was found, expected {sorted(expected)}: "
                 "it was damaged or written by another version of embedcache"
             )
-        return cls(**value)  # type: ignore[arg-type]  # the field names were checked; the id is checked by callers
+        for name, types in expected.items():
+            # Not isinstance, which takes True for a number.
+            if type(value[name]) not in types:
+                raise CorruptCacheError(
+                    f"a contract whose {name} is {value[name]!r} was found, expected a value of type "
+                    f"{types[0].__name__}: it was damaged or written by another version of embedcache"
+                )
+        return cls(**value)
 
     def differences(self, other: Contract) -> dict[str, tuple[object, object]]:
         """Return the fields in which the two contracts differ, as field -> (own value, other's value)."""

@@ -22,7 +22,7 @@ TEMPORARY_PREFIX = ".tmp-"
 def explain_os_error(error: OSError, path: Path) -> StorageError:
     """Turn an ``OSError`` met while writing ``path`` into an error that says what to do."""
     remedies = {
-        errno.ENOSPC: "the disk is full; free some space and run the same command again: what is stored stays",
+        errno.ENOSPC: "the disk is full; make room and run the same command again: what is stored stays",
         errno.EDQUOT: "the disk quota is used up; free some space and run the same command again",
         errno.EROFS: "the file system is read-only; choose a folder that can be written",
         errno.EACCES: "permission denied; choose a folder that can be written",
@@ -51,7 +51,9 @@ def make_directory(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
-        raise StorageError(f"cannot write {folder}: it is a file, not a folder; choose another folder") from error
+        raise StorageError(
+            f"cannot write {folder}: it is a file, not a folder; choose another folder"
+        ) from error
     except OSError as error:
         raise explain_os_error(error, folder) from error
     return folder
@@ -100,7 +102,9 @@ def write_bytes(target: Path, data: bytes) -> None:
 
 def canonical_json(value: object) -> bytes:
     """Return the one JSON spelling of ``value`` that digests are taken of: sorted keys, no blanks, UTF-8."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
 
 
 def write_json(target: Path, value: Mapping[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""From keys to positions: sorted arrays and binary search, 24 bytes a row, rebuilt from the shards on opening."""
+"""From keys to positions: sorted arrays and binary search, 24 bytes a row, rebuilt when shards are opened."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 Nothing here needs a network or downloaded weights.
 """
+# ruff: noqa: S101 - the conformance class below is made of tests
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from embedcache.contract import Contract
 from embedcache.keys import KeyArray, key_array
 from embedcache.store.base import VectorBatch, VectorStore
 
-WORDS = (
-    "a the one two small large old new red blue cat dog bird child river stone house road "
-    "sees likes finds follows runs sleeps sings falls under over near beside today often"
-).split()
+WORDS = tuple(
+    "a the one two small large old new red blue cat dog bird child river stone house road "  # noqa: SIM905
+    "sees likes finds follows runs sleeps sings falls under over near beside today often".split()
+)
 """The vocabulary of :func:`tiny_encoder`, beside its special tokens and single letters."""
 
 
@@ -63,7 +64,16 @@ def tiny_encoder(
     from embedcache.teacher.load import quiet_transformers
 
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,?!'"
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *letters, *(f"##{x}" for x in letters)]
+    vocabulary = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *WORDS,
+        *letters,
+        *(f"##{x}" for x in letters),
+    ]
     unique = list(dict.fromkeys(vocabulary))
     config = BertConfig(
         vocab_size=len(unique),
@@ -80,12 +90,16 @@ def tiny_encoder(
         model = BertModel(config)
         target = folder if plain else folder.with_name(folder.name + "-parts")
         model.save_pretrained(target)
-        BertTokenizerFast(vocab={word: i for i, word in enumerate(unique)}, model_max_length=64).save_pretrained(target)
+        BertTokenizerFast(
+            vocab={word: i for i, word in enumerate(unique)}, model_max_length=64
+        ).save_pretrained(target)
         if plain:
             return folder
         transformer = Transformer(str(target))
         modules = [transformer, Pooling(dimension, "mean"), *([Normalize()] if normalize else [])]
-        SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder), create_model_card=False)
+        SentenceTransformer(modules=modules, device="cpu").save_pretrained(
+            str(folder), create_model_card=False
+        )
     return folder
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import click
-from embedcache import EmbedCacheError, __version__
-from embedcache.cli.guard import guarded
 
 from distill.cli.demo import demo_command
 from distill.cli.evaluate import evaluate_command
 from distill.cli.ship import export_command
 from distill.cli.train import run_command
 from distill.errors import DistillError
+from embedcache import EmbedCacheError, __version__
+from embedcache.cli.guard import guarded
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -28,12 +28,13 @@ def describe(progress: TrainProgress, seconds: float) -> str:
     loss = "" if progress.loss is None else f", loss {progress.loss:.5f}"
     best = "" if progress.best is None else f", best {100 * progress.best:.2f}"
     left = timedelta(seconds=round(seconds / max(progress.step, 1) * (progress.total - progress.step)))
-    return f"step {progress.step:,}/{progress.total:,}{loss}{best}, {progress.rows_per_second:,.0f} rows/s, {left} left"
+    steps = f"step {progress.step:,}/{progress.total:,}"
+    return f"{steps}{loss}{best}, {progress.rows_per_second:,.0f} rows/s, {left} left"
 
 
 @contextmanager
 def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
-    """Yield a callback that keeps one line on the terminal up to date, or writes a line now and then to a file."""
+    """Yield a callback that keeps one line on a terminal up to date, or writes a line now and then."""
     console = Console(file=sys.stderr)
     started: float | None = None
     last = 0.0
@@ -62,18 +63,27 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
 def print_run(run: Run) -> None:
     """Print how a run ended and what to type next."""
     result, config = run.result, run.config
-    table = Table(title=f"{config.student.spec} from {run.teacher} on {run.corpus}", show_header=False, title_justify="left")
+    table = Table(
+        title=f"{config.student.spec} from {run.teacher} on {run.corpus}",
+        show_header=False,
+        title_justify="left",
+    )
     table.add_column(style="bold")
     table.add_column()
     early = ", stopped early" if result.stopped_early else ""
     table.add_row("parameters", f"{run.parameters / 1e6:.2f} M")
-    table.add_row("trained on", f"{run.rows:,} rows, {config.training.epochs} epochs of at most {config.training.batch_size}")
+    table.add_row(
+        "trained on",
+        f"{run.rows:,} rows, {config.training.epochs} epochs of at most {config.training.batch_size}",
+    )
     table.add_row("steps", f"{result.steps:,} of {result.total_steps:,}{early}")
     table.add_row("loss", f"{config.loss.name} {result.final_loss:.6f}")
     if result.best_score is not None:
         by = "development pairs" if config.evaluation.data else "held-out rows"
         table.add_row("best", f"{100 * result.best_score:.2f} Spearman on {by}, at step {result.best_step:,}")
-    table.add_row("speed", f"{result.rows_per_second:,.0f} rows/s, {100 * result.waited:.2f} % of it waiting for data")
+    table.add_row(
+        "speed", f"{result.rows_per_second:,.0f} rows/s, {100 * result.waited:.2f} % of it waiting for data"
+    )
     table.add_row("time", f"{result.seconds:.0f} s")
     table.add_row("student", str(run.best))
     console = Console()

@@ -13,10 +13,18 @@ import click
 @click.option("--corpus", metavar="NAME", help="Corpus in the cache.  [default: the only one]")
 @click.option("--teacher", metavar="NAME", help="Teacher in the cache.  [default: the only one]")
 @click.option("--teacher-model", metavar="SPEC", help="Where to load the teacher from, for layers: students.")
-@click.option("--student", metavar="SPEC", help="Hub id, folder, or layers:K, layers:first:K, layers:0,2,5.  [default: layers:3]")
+@click.option(
+    "--student",
+    metavar="SPEC",
+    help="Hub id, folder, or layers:K, layers:first:K, layers:0,2,5.  [default: layers:3]",
+)
 @click.option("--loss", metavar="NAME", help="mse, cosine or ckd.  [default: mse]")
-@click.option("--head", metavar="KIND", help="Linear head: auto (where widths differ), linear or none.  [default: auto]")
-@click.option("--max-length", type=int, help="Tokens after which the student cuts a text.  [default: as the teacher]")
+@click.option(
+    "--head", metavar="KIND", help="Linear head: auto (where widths differ), linear or none.  [default: auto]"
+)
+@click.option(
+    "--max-length", type=int, help="Tokens after which the student cuts a text.  [default: as the teacher]"
+)
 @click.option("--epochs", type=int, help="[default: 3, more for corpora under 200 000 rows]")
 @click.option("--batch-size", type=int, help="Rows a step.  [default: 128]")
 @click.option("--lr", type=float, help="Peak learning rate.  [default: 7e-4]")
@@ -29,7 +37,11 @@ import click
 @click.option("--threads", type=int, help="CPU threads.  [default: all cores]")
 @click.option("--tau", type=float, help="ckd: a fixed temperature.  [default: learned]")
 @click.option("--bank", type=int, help="ckd: teacher vectors kept as negatives.  [default: 65536]")
-@click.option("--dev", metavar="FILE", help="Development pairs (TSV) to choose the best checkpoint by.  [default: held-out rows]")
+@click.option(
+    "--dev",
+    metavar="FILE",
+    help="Development pairs (TSV) to choose the best checkpoint by.  [default: held-out rows]",
+)
 @click.option("--held-out", type=int, help="Rows kept out of training.  [default: 2 %, at most 1000]")
 @click.option("--eval-every", type=int, help="Steps between evaluations.  [default: 20 a run]")
 @click.option("--patience", type=int, help="Stop after so many evaluations without a new best.")
@@ -37,8 +49,16 @@ import click
 @click.option("--seed", type=int, help="[default: 0]")
 @click.option("--out", metavar="DIR", help="The run's folder.  [default: runs/CORPUS-STUDENT-LOSS]")
 @click.option("--overwrite", is_flag=True, default=None, help="Replace a run that is in the folder already.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="A YAML configuration.")
-@click.option("--set", "assignments", multiple=True, metavar="A.B=V", help="Set any key of the configuration; repeatable.")
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="A YAML configuration."
+)
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="A.B=V",
+    help="Set any key of the configuration; repeatable.",
+)
 @click.option("--dump-config", is_flag=True, help="Print the configuration as YAML and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def run_command(
@@ -50,7 +70,9 @@ def run_command(
     """
     from distill.config import SHORT_KEYS, load_config
 
-    config = load_config(config_file, assignments, {SHORT_KEYS.get(key, key): value for key, value in flags.items()})
+    config = load_config(
+        config_file, assignments, {SHORT_KEYS.get(key, key): value for key, value in flags.items()}
+    )
     if dump_config:
         click.echo(config.to_yaml(), nl=False)
         return
@@ -63,7 +85,12 @@ def run_command(
     with train_progress() as on_progress:
         run = run_config(config, on_progress)
     if as_json:
-        facts = {"run": str(run.folder), "best": str(run.best), "parameters": run.parameters, **asdict(run.result)}
+        facts = {
+            "run": str(run.folder),
+            "best": str(run.best),
+            "parameters": run.parameters,
+            **asdict(run.result),
+        }
         click.echo(json.dumps(facts, indent=2))
     else:
         print_run(run)

@@ -32,8 +32,12 @@ class Batch:
         """Return the batch with its tensors on ``device``."""
         if device.type == "cpu":
             return self
-        moved = (t.to(device, non_blocking=True) for t in (self.input_ids, self.attention_mask, self.targets))
-        return Batch(*moved, rows=self.rows)
+        return Batch(
+            self.input_ids.to(device, non_blocking=True),
+            self.attention_mask.to(device, non_blocking=True),
+            self.targets.to(device, non_blocking=True),
+            self.rows,
+        )
 
 
 def pad_rows(tokens: TokenArrays, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
@@ -42,7 +46,7 @@ def pad_rows(tokens: TokenArrays, rows: NDArray[np.int64]) -> tuple[Tensor, Tens
     lengths = tokens.offsets[rows + 1] - starts
     columns = np.arange(int(lengths.max()))
     real = columns < lengths[:, None]
-    # Past a row's end the address may run into the next row or past the array; clipped, and overwritten below.
+    # Past a row's end the address may run into the next row or past the array: clipped, overwritten below.
     ids = np.take(tokens.ids, starts[:, None] + columns, mode="clip").astype(np.int64)
     ids[~real] = tokens.pad_id
     return torch.from_numpy(ids), torch.from_numpy(real.astype(np.int64))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from embedcache.cache import Cache, CachedTeacher
-from embedcache.corpus.corpus import Corpus
-from embedcache.key_index import KeyIndex
-from embedcache.store import VectorStore
 from numpy.typing import NDArray
 
 from distill.data.sampler import permutation
 from distill.errors import DataError
+from embedcache.cache import Cache, CachedTeacher
+from embedcache.corpus.corpus import Corpus
+from embedcache.key_index import KeyIndex
+from embedcache.store import VectorStore
 
 _HELD_OUT_STREAM = 2**31 - 1
 """Epoch number of the permutation that picks held-out rows; no training reaches it."""
@@ -78,13 +78,14 @@ def open_dataset(
     missing = int((positions < 0).sum())
     if missing:
         raise DataError(
-            f"{missing} of {len(distinct)} texts of corpus {chosen.name!r} have no vector of teacher {cached.name!r} "
-            "yet: run 'embedcache build' for this corpus and teacher (it encodes only what is missing)"
+            f"{missing} of {len(distinct)} texts of corpus {chosen.name!r} have no vector of teacher "
+            f"{cached.name!r} yet: run 'embedcache build' for this corpus and teacher (it encodes only what "
+            "is missing)"
         )
     if held_out * 2 > len(distinct):
         raise DataError(
-            f"corpus {chosen.name!r} has {len(distinct)} distinct texts; {held_out} held out leave too few to train "
-            "on: use a larger corpus or a smaller evaluation.held_out"
+            f"corpus {chosen.name!r} has {len(distinct)} distinct texts; {held_out} held out leave too few "
+            "to train on: use a larger corpus or a smaller evaluation.held_out"
         )
     shuffled = permutation(len(distinct), seed, _HELD_OUT_STREAM)
     kept = np.sort(shuffled[held_out:])

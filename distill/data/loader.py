@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -48,10 +49,9 @@ class Loader:
 
         def put(item: list[Batch] | BaseException | None) -> None:
             while not stop.is_set():
-                try:
-                    return ready.put(item, timeout=0.1)
-                except queue.Full:
-                    continue
+                with suppress(queue.Full):
+                    ready.put(item, timeout=0.1)
+                    return
 
         def prepare() -> None:
             try:
@@ -94,7 +94,7 @@ class Loader:
     def _gather(self, group: list[NDArray[np.int64]]) -> list[Batch]:
         dataset = self._dataset
         targets = torch.from_numpy(dataset.store.gather(dataset.positions[np.concatenate(group)]))
-        parts = targets.split([len(batch) for batch in group])
+        parts = torch.split(targets, [len(batch) for batch in group])
         out = []
         for batch, part in zip(group, parts, strict=True):
             rows = dataset.rows[batch]

@@ -28,9 +28,9 @@ def epoch_batches(
 ) -> list[NDArray[np.int64]]:
     """Return the batches of one epoch; every row stands in exactly one.
 
-    Rows are shuffled, cut into buckets of ``bucket_batches`` batches, sorted by length inside a bucket, cut into
-    batches, and the batches are shuffled over the whole epoch: padding is small, and neither the rows of a
-    batch nor the order of batches repeats from epoch to epoch.
+    Rows are shuffled, cut into buckets of ``bucket_batches`` batches, sorted by length inside a bucket, cut
+    into batches, and the batches are shuffled over the whole epoch: padding is small, and neither the rows of
+    a batch nor the order of batches repeats from epoch to epoch.
 
     Args:
         lengths: tokens of each row, shape (n,).

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import errno
 import hashlib
 import json
 import os
@@ -13,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+
 from embedcache.cache import Cache
 from embedcache.corpus.corpus import Corpus
-from embedcache.fsio import TEMPORARY_PREFIX, fsync_directory, make_directory, write_json
+from embedcache.errors import StorageError
+from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, fsync_directory, make_directory, write_json
 from embedcache.teacher.tokenize import FastTokenizer
-from numpy.typing import NDArray
 
 TOKENS_VERSION = 1
 _UINT16 = 2**16
@@ -49,23 +53,35 @@ def tokenise_corpus(
     tokenizer: FastTokenizer,
     on_progress: Callable[[int], None] | None = None,
 ) -> TokenArrays:
-    """Return the token arrays of ``corpus``, from ``derived/tokens`` where they are, else computed and kept there.
+    """Return the token arrays of ``corpus``: those in ``derived/tokens``, else computed and kept there.
 
-    Where the cache cannot be written (somebody else's, say), they are kept in a temporary folder of this process.
+    Where the cache cannot be written (somebody else's, say), they are kept in a temporary folder until this
+    process ends. Damaged arrays are computed anew.
 
     Args:
         cache: the cache the corpus is in.
         corpus: the corpus.
         tokenizer: the student's tokenizer, with its maximal length and prompt.
         on_progress: called with the number of rows done.
+
+    Raises:
+        StorageError: if they cannot be written.
     """
-    name = hashlib.sha256(f"{TOKENS_VERSION}:{corpus.info.digest}:{tokenizer.fingerprint}".encode()).hexdigest()[:32]
+    identity = f"{TOKENS_VERSION}:{corpus.info.digest}:{tokenizer.fingerprint}"
+    name = hashlib.sha256(identity.encode()).hexdigest()[:32]
     folder = cache.derived_folder / "tokens" / name
-    if not (folder / "tokens.json").exists():
-        if not os.access(cache.folder, os.W_OK):
-            folder = Path(tempfile.mkdtemp(prefix="distill-tokens-")) / name
-        _write(folder, corpus, tokenizer, on_progress)
-    return _open(folder)
+    found = _open(folder, len(corpus), tokenizer.pad_id)
+    if found is not None:
+        return found
+    if not os.access(cache.folder, os.W_OK):
+        temporary = tempfile.mkdtemp(prefix="distill-tokens-")
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        folder = Path(temporary) / name
+    _write(folder, corpus, tokenizer, on_progress)
+    written = _open(folder, len(corpus), tokenizer.pad_id)
+    if written is None:
+        raise StorageError(f"{folder} is not as it was just written: another program changed it; run again")
+    return written
 
 
 def _write(
@@ -86,16 +102,27 @@ def _write(
                 if on_progress is not None:
                     on_progress(done)
         np.save(staging / "offsets.npy", np.cumsum(np.concatenate(lengths)))
-        write_json(staging / "tokens.json", {"dtype": dtype.name, "pad_id": tokenizer.pad_id, "rows": done})
-        if not folder.exists():
+        write_json(staging / "tokens.json", {"dtype": dtype.name, "rows": done})
+        if _open(folder, done, tokenizer.pad_id) is None:
+            shutil.rmtree(folder, ignore_errors=True)
             staging.rename(folder)
             fsync_directory(folder.parent)
+    except OSError as error:
+        # Another process that was faster wrote the same arrays.
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise explain_os_error(error, folder) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _open(folder: Path) -> TokenArrays:
-    header = json.loads((folder / "tokens.json").read_text(encoding="utf-8"))
-    offsets = np.load(folder / "offsets.npy", mmap_mode="r", allow_pickle=False)
-    ids = np.memmap(folder / "ids.bin", dtype=header["dtype"], mode="r")
-    return TokenArrays(ids, offsets, int(header["pad_id"]))
+def _open(folder: Path, rows: int, pad_id: int) -> TokenArrays | None:
+    """Return the arrays in ``folder``; None where there are none or they are damaged."""
+    try:
+        header = json.loads((folder / "tokens.json").read_text(encoding="utf-8"))
+        offsets = np.load(folder / "offsets.npy", mmap_mode="r", allow_pickle=False)
+        ids = np.memmap(folder / "ids.bin", dtype=header["dtype"], mode="r")
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if len(offsets) != rows + 1 or offsets[-1] != len(ids):
+        return None
+    return TokenArrays(ids, offsets, pad_id)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 class TeacherBank(nn.Module):
     """Keeps the last ``size`` teacher vectors on the training device; starts empty.
 
-    The bank is a ring: new vectors overwrite the oldest where the pointer stands, so nothing is ever moved. Its
-    buffers are part of ``state_dict``.
+    The bank is a ring: new vectors overwrite the oldest where the pointer stands, so nothing is ever moved.
+    Its buffers are part of ``state_dict``.
 
     Args:
         size: vectors kept.

@@ -18,8 +18,8 @@ class CKDLoss(DistillLoss):
     .. math:: -\frac{1}{B}\sum_i \log \frac{e^{\cos(s_i,t_i)/\tau}}{\sum_{j \in B} e^{\cos(s_i,t_j)/\tau}
               + \sum_{b \in bank} e^{\cos(s_i,b)/\tau}}
 
-    A student vector has to find its own teacher vector among those of the batch and of the bank. The batch enters
-    the bank after it was used, and the bank starts empty.
+    A student vector has to find its own teacher vector among those of the batch and of the bank. The batch
+    enters the bank after it was used, and the bank starts empty.
 
     Source: DistilCSE, Eq. 5 and 6. The paper names no temperature; its code learns one, starting at
     :math:`\tau = e^{-1}`, which is what leaving ``tau`` out does.
@@ -49,4 +49,4 @@ class CKDLoss(DistillLoss):
 
     def metrics(self) -> dict[str, float]:
         """Return the temperature."""
-        return {"tau": math.exp(-float(self.logit_scale))}
+        return {"tau": math.exp(-float(self.logit_scale.detach()))}

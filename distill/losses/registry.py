@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from distill.config import LossConfig
     from distill.losses.base import DistillLoss
+
 
 @dataclass(frozen=True)
 class LossDefaults:

@@ -35,7 +35,9 @@ def parse_layers(spec: str, total: int) -> list[int]:
         )
     if kind or "," not in count:
         if not 1 <= numbers[0] <= total:
-            raise StudentError(f"student 'layers:{spec}': the teacher has {total} layers; choose 1 to {total}")
+            raise StudentError(
+                f"student 'layers:{spec}': the teacher has {total} layers; choose 1 to {total}"
+            )
         return list(range(numbers[0])) if kind == "first" else list(range(total - numbers[0], total))
     if min(numbers) < 0 or max(numbers) >= total or len(set(numbers)) != len(numbers):
         raise StudentError(
@@ -61,8 +63,8 @@ def from_teacher_layers(teacher: SentenceTransformer, spec: str) -> SentenceTran
     ]
     if total is None or len(stacks) != 1:
         raise StudentError(
-            f"student 'layers:{spec}': a {type(inner or student[0]).__name__} has no plain stack of layers to choose "
-            "from; give a model folder or a hub id as the student"
+            f"student 'layers:{spec}': a {type(inner or student[0]).__name__} has no plain stack of layers "
+            "to choose from; give a model folder or a hub id as the student"
         )
     parent, name, stack = stacks[0]
     chosen = parse_layers(spec, total)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from embedcache.contract import Contract
-from embedcache.errors import TeacherError
-from embedcache.teacher.load import Teacher, load_teacher
 from torch import nn
 
 from distill.errors import StudentError
 from distill.students.initialise import from_teacher_layers
+from embedcache.contract import Contract
+from embedcache.errors import TeacherError
+from embedcache.teacher.load import Teacher, load_teacher
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -32,14 +32,14 @@ def build_student(
     dropout: float = 0.0,
     seed: int = 0,
 ) -> SentenceTransformer:
-    """Build a student whose output has the width, and where the teacher's has it the unit length, of its teacher's.
+    """Build a student whose vectors have the width of its teacher's, and length one where those have it.
 
     Args:
         spec: ``layers:K`` and its forms, a folder, an alias or a hub id.
         contract: the teacher's contract.
         live_teacher: loads the teacher itself; called only for ``layers:``.
         head: ``auto`` adds a linear head where widths differ, ``linear`` always, ``none`` never.
-        pooling: of a student folder that does not say it; default ``mean``.
+        pooling: of a student that is no cut-out of its teacher; default: as its folder says, else ``mean``.
         max_length: tokens after which a text is cut; default: as the teacher, or what the student can take.
         dropout: probability used everywhere in training; the saved config keeps the model's own.
         seed: of the head's first weights.
@@ -48,16 +48,22 @@ def build_student(
         The model on the CPU, gradients on: [transformer, pooling, (head), (normalise)].
 
     Raises:
-        StudentError: if the spec is not understood, or widths differ and ``head`` is ``none``.
+        StudentError: if the spec is not understood, a setting does not apply to it, or widths differ and
+            ``head`` is ``none``.
     """
     if spec.startswith(LAYERS):
+        if pooling is not None:
+            raise StudentError(
+                f"student.pooling {pooling}: {spec!r} pools as its teacher does; leave student.pooling out"
+            )
         model = from_teacher_layers(live_teacher().model.cpu(), spec.removeprefix(LAYERS))
-        model.truncate_dim = None
         positions = contract.max_length
     else:
         loaded = _load(spec, pooling)
         model, positions = loaded.model, loaded.contract.max_length
         model.requires_grad_(True)
+    # Training sees whole vectors; a head brings them to the teacher's width.
+    model.truncate_dim = None
     _drop_normalize(model)
     _add_head(model, contract.dimension, head, seed)
     if contract.normalize:
@@ -91,8 +97,8 @@ def _add_head(model: SentenceTransformer, dimension: int, head: Head, seed: int)
     width = int(model.get_embedding_dimension() or 0)
     if width != dimension and head == "none":
         raise StudentError(
-            f"the student's vectors have {width} dimensions, the teacher's {dimension}: use --head linear (or auto), "
-            f"or a student of width {dimension}"
+            f"the student's vectors have {width} dimensions, the teacher's {dimension}: use --head linear "
+            f"(or auto), or a student of width {dimension}"
         )
     if head == "linear" or width != dimension:
         with torch.random.fork_rng(devices=[]):
@@ -102,7 +108,7 @@ def _add_head(model: SentenceTransformer, dimension: int, head: Head, seed: int)
 
 def _length(spec: str, asked: int | None, teacher: int, positions: int) -> int:
     if asked is not None and positions and asked > positions:
-        raise StudentError(f"student.max_length {asked}: {spec!r} has positions for {positions} tokens only")
+        raise StudentError(f"student.max_length {asked}: {spec!r} takes at most {positions} tokens")
     lengths = [length for length in (asked or teacher, positions) if length]
     return min(lengths) if lengths else 512
 
@@ -123,6 +129,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def forward(model: SentenceTransformer, input_ids: Any, attention_mask: Any) -> torch.Tensor:
-    """Return the sentence vectors (B, d) of padded token ids (B, T), as the model's own pipeline gives them."""
-    vectors: torch.Tensor = model({"input_ids": input_ids, "attention_mask": attention_mask})["sentence_embedding"]
+    """Return the sentence vectors (B, d) of padded token ids (B, T), as the model's own pipeline has them."""
+    features = model({"input_ids": input_ids, "attention_mask": attention_mask})
+    vectors: torch.Tensor = features["sentence_embedding"]
     return vectors

@@ -10,12 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embedcache.cache import Cache, CachedTeacher
-from embedcache.contract import describe_differences
-from embedcache.errors import ContractMismatchError
-from embedcache.fsio import TEMPORARY_PREFIX, make_directory, write_bytes, write_json
-from embedcache.teacher.load import Teacher, load_teacher, quiet_transformers
-from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
+from safetensors import SafetensorError
 
 from distill.card import CardFacts, write_card
 from distill.config import RunConfig
@@ -24,9 +19,17 @@ from distill.data.tokens import tokenise_corpus
 from distill.errors import ConfigError, StudentError
 from distill.losses.registry import make_loss
 from distill.students.student import build_student, count_parameters
+from distill.training.device import make_accelerator, seeded
 from distill.training.selection import make_selector
-from distill.training.tracking import OnProgress, Tracker, TrainProgress
-from distill.training.trainer import Trainer, TrainResult, make_accelerator
+from distill.training.tracking import OnProgress, Tracker, TrainProgress, require_tensorboard
+from distill.training.trainer import Trainer, TrainResult
+from embedcache.cache import Cache, CachedTeacher
+from embedcache.contract import describe_differences
+from embedcache.errors import ContractMismatchError, StorageError
+from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, make_directory, write_bytes, write_json
+from embedcache.key_index import KeyIndex
+from embedcache.teacher.load import Teacher, load_teacher, quiet_transformers
+from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -79,8 +82,8 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
     """
     cache = Cache(config.cache)
     corpus = cache.corpus(config.corpus)
-    rows = min(len(corpus), config.training.limit or len(corpus))
-    config = config.resolved(rows)
+    distinct = len(KeyIndex(corpus.keys()))
+    config = config.resolved(min(distinct, config.training.limit or distinct))
     dataset = open_dataset(
         cache,
         corpus=corpus.name,
@@ -91,12 +94,18 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
     )
     teacher = dataset.teacher
     config = config.model_copy(
-        update={"corpus": corpus.name, "teacher": teacher.name, "out": config.out or _default_out(config, corpus.name)}
+        update={
+            "corpus": corpus.name,
+            "teacher": teacher.name,
+            "out": config.out or _default_out(config, corpus.name),
+        }
     )
-    folder = Path(str(config.out))
+    folder = Path(str(config.out)).expanduser()
     _require_free(folder, overwrite=config.overwrite)
+    if config.tracking.tensorboard:
+        require_tensorboard()
 
-    accelerator = make_accelerator(config)
+    accelerator = make_accelerator(config.training)
     model = build_student(
         config.student.spec,
         teacher.contract,
@@ -144,7 +153,10 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
     )
     # From here on files are written; everything that can be refused has been.
     _start_folder(folder, config, dataset, record)
-    with Tracker(folder, tensorboard=config.tracking.tensorboard) as tracker:
+    with (
+        Tracker(folder, tensorboard=config.tracking.tensorboard) as tracker,
+        seeded(config.seed, accelerator.device),
+    ):
         result = trainer.train(tracker, on_progress)
     record["result"] = asdict(result)
     write_json(folder / RECORD, record)
@@ -158,24 +170,24 @@ def run(*, on_progress: OnProgress | None = None, **settings: Any) -> Run:
 
     Args:
         on_progress: called after every step.
-        settings: keys of the configuration. ``student`` and ``loss`` may be plain texts, and the common keys
-            ``epochs``, ``batch_size``, ``lr``, ``limit``, ``device``, ``head``, ``max_length`` may stand without
-            their group; every other key is given in its group: ``optimizer={"schedule": "linear"}``.
+        settings: keys of the configuration. Those of ``distill.config.SHORT_KEYS`` may stand without their
+            group: ``student="layers:3"``, ``epochs=4``, ``lr=3e-4``; every other key is given in its group:
+            ``optimizer={"eps": 1e-6}``.
 
     Raises:
-        ConfigError: naming every key that is unknown or has a value that cannot be used; else as :func:`run_config`.
+        ConfigError: naming every key that is unknown or has a value that cannot be used; else as
+            :func:`run_config`.
     """
     from distill.config import SHORT_KEYS, load_config
 
     flags: dict[str, object] = {}
     for key, value in settings.items():
-        if key in SHORT_KEYS and not isinstance(value, dict):
-            flags[SHORT_KEYS[key]] = str(value) if isinstance(value, Path) else value
-        elif isinstance(value, dict):
+        if isinstance(value, dict):
             flags |= {f"{key}.{inner}": inner_value for inner, inner_value in value.items()}
         else:
-            flags[key] = str(value) if isinstance(value, Path) else value
-    return run_config(load_config(flags=flags), on_progress)
+            flags[SHORT_KEYS.get(key, key)] = value
+    texts = {key: str(value) if isinstance(value, Path) else value for key, value in flags.items()}
+    return run_config(load_config(flags=texts), on_progress)
 
 
 def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None = None) -> Teacher:
@@ -224,10 +236,21 @@ def _require_free(folder: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"out: {folder} is a file; give a folder")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
-    if not (folder / RECORD).exists():
+    if not _is_run(folder):
         raise ConfigError(f"out: {folder} is not empty and holds no run; give another --out")
     if not overwrite:
-        raise ConfigError(f"out: {folder} holds a run already; give another --out, or replace it with --overwrite")
+        raise ConfigError(
+            f"out: {folder} holds a run already; give another --out, or replace it with --overwrite"
+        )
+
+
+def _is_run(folder: Path) -> bool:
+    # A run may be deleted to make room for another; other people's files that happen to be called so may not.
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(record, dict) and {"version", "teacher", "corpus", "student", "loss"} <= set(record)
 
 
 def _start_folder(folder: Path, config: RunConfig, dataset: DistillDataset, record: dict[str, Any]) -> None:
@@ -261,22 +284,41 @@ def _prepare_progress(on_progress: OnProgress | None, rows: int) -> Callable[[in
 def _save(model: SentenceTransformer, target: Path) -> None:
     """Save ``model`` so that ``target`` is always a whole model, the old one or the new."""
     staging = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{target.name}")
-    with quiet_transformers():
-        model.save_pretrained(str(staging), create_model_card=False)
     old = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-old")
-    if target.exists():
-        target.rename(old)
-    staging.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
+    try:
+        with quiet_transformers():
+            model.save_pretrained(str(staging), create_model_card=False)
+        if target.exists():
+            target.rename(old)
+        staging.rename(target)
+    except OSError as error:
+        raise explain_os_error(error, target) from error
+    except SafetensorError as error:
+        # Safetensors hides the number of the system's error; nearly always the disk is full.
+        raise StorageError(
+            f"cannot write {target}: {error}; free some space and run the command again"
+        ) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _folder_name(spec: str) -> str:
+    """Return the spec; of a folder its name alone, which says as much to others as its place does."""
+    folder = Path(spec).expanduser()
+    return folder.resolve().name if folder.is_dir() else spec
 
 
 def _write_card(run: Run, dataset: DistillDataset, selected_by: str | None) -> None:
     config, result = run.config, run.result
-    scores = {} if result.best_score is None or selected_by is None else {selected_by: result.best_score * 100}
+    scores = (
+        {} if result.best_score is None or selected_by is None else {selected_by: result.best_score * 100}
+    )
     write_card(
         run.best,
         CardFacts(
-            student=config.student.spec,
+            student=_folder_name(config.student.spec),
             teacher=dataset.teacher.contract.to_json(),
             teacher_name=dataset.teacher.origin.get("model_id", run.teacher),
             corpus={

@@ -1,16 +1,14 @@
-"""What the best checkpoint is chosen by: labelled pairs of a development set, or held-out rows without labels."""
+"""What the best checkpoint is chosen by: labelled pairs of a development set, or held-out rows."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
-from embedcache.codecs import Vectors
-from embedcache.teacher.batching import token_budget_batches
-from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
@@ -18,13 +16,18 @@ from distill.data.dataset import DistillDataset
 from distill.errors import ConfigError
 from distill.evaluation.sts import read_pairs
 from distill.students.student import forward
+from embedcache.codecs import Vectors
+from embedcache.teacher.batching import token_budget_batches
+from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from typing import Any
 
     from sentence_transformers import SentenceTransformer
 
-    Autocast = Callable[[], torch.autocast]
+    Autocast = Callable[[], AbstractContextManager[Any]]
 
 _BATCH_TOKENS = 8192
 
@@ -59,8 +62,8 @@ class PairSelector:
 class HeldOutSelector:
     """Spearman correlation of the student's with the teacher's similarities over pairs of held-out rows.
 
-    Random pairs are nearly all unrelated, so every row is paired with its nearest neighbours under the teacher
-    as well: what a student has to get right is the order at the top.
+    Random pairs are nearly all unrelated, so every row is paired with its nearest neighbours under the
+    teacher as well: what a student has to get right is the order at the top.
     """
 
     texts: TokenizedTexts
@@ -83,15 +86,20 @@ def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastToke
     """
     if data is not None:
         path = Path(data)
-        if "test" in path.name.lower():
+        # A word that begins with "test", not any that holds it: latest_dev.tsv is no test set.
+        if re.search(r"(?<![a-z])test", path.name.lower()):
             raise ConfigError(
-                f"evaluation.data: {path.name} looks like a test set; a checkpoint chosen on a test set makes its "
-                "score worthless. Choose on a development set (stsb_dev.tsv, say)"
+                f"evaluation.data: {path.name} looks like a test set; a checkpoint chosen on a test set "
+                "makes its score worthless. Choose on a development set (stsb_dev.tsv, say)"
             )
         pairs = read_pairs(path, path.stem)
         place: dict[str, int] = {}
-        sides = [np.array([place.setdefault(t, len(place)) for t in side]) for side in (pairs.left, pairs.right)]
-        return PairSelector(tokenizer(list(place)), sides[0], sides[1], np.asarray(pairs.scores, dtype=np.float64))
+        sides = [
+            np.array([place.setdefault(t, len(place)) for t in side]) for side in (pairs.left, pairs.right)
+        ]
+        return PairSelector(
+            tokenizer(list(place)), sides[0], sides[1], np.asarray(pairs.scores, dtype=np.float64)
+        )
     rows = dataset.held_out
     if len(rows) < 10:
         return None
@@ -102,9 +110,13 @@ def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastToke
     return HeldOutSelector(tokenizer(dataset.corpus.texts(rows)), first, second, gold)
 
 
-def _pairs(similarity: NDArray[np.float32], neighbours: int = 5, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _pairs(
+    similarity: NDArray[np.float32], neighbours: int = 5, seed: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     n = len(similarity)
-    near = np.argsort(-(similarity - 4 * np.eye(n, dtype=np.float32)), axis=1, kind="stable")[:, : min(neighbours, n - 1)]
+    near = np.argsort(-(similarity - 4 * np.eye(n, dtype=np.float32)), axis=1, kind="stable")[
+        :, : min(neighbours, n - 1)
+    ]
     first = np.repeat(np.arange(n), near.shape[1])
     # As many pairs at random distances keep the scale anchored.
     shift = np.random.default_rng(seed).integers(1, n, size=len(first))
@@ -149,7 +161,8 @@ class StudentEncoder:
 
 def _unit(vectors: Vectors) -> Vectors:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+    unit: Vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+    return unit
 
 
 def _correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:

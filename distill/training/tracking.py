@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,7 +18,7 @@ class TrainProgress:
     """Where a run stands; handed to the progress callback after every step.
 
     Attributes:
-        phase: ``prepare``, ``train`` or ``done``.
+        phase: ``prepare`` or ``train``.
         step: steps done (in ``prepare``: rows tokenised).
         total: steps of the run (in ``prepare``: rows).
         loss: mean loss since the last report, None before the first.
@@ -36,6 +37,14 @@ class TrainProgress:
 OnProgress = Callable[[TrainProgress], None]
 
 
+def require_tensorboard() -> None:
+    """Raise :class:`MissingExtraError` where TensorBoard is not installed."""
+    if find_spec("tensorboard") is None:
+        raise MissingExtraError(
+            "TensorBoard is not installed: pip install 'embedcache[tensorboard]', or leave --tensorboard out"
+        )
+
+
 class Tracker:
     """Writes metrics of a run.
 
@@ -50,12 +59,9 @@ class Tracker:
     def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
         self._writer: Any = None
         if tensorboard:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError as error:
-                raise MissingExtraError(
-                    "TensorBoard is not installed: pip install 'embedcache[tensorboard]', or leave --tensorboard out"
-                ) from error
+            require_tensorboard()
+            from torch.utils.tensorboard import SummaryWriter
+
             self._writer = SummaryWriter(str(folder / "tensorboard"))
         self._file = (folder / "metrics.jsonl").open("w", encoding="utf-8")
 

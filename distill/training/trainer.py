@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from embedcache.teacher.inference import has_native_bfloat16
 
 from distill.config import RunConfig
 from distill.data.loader import Loader
@@ -21,10 +20,10 @@ from distill.training.optimizer import make_optimizer
 from distill.training.schedule import learning_rate_factor, warmup_steps
 from distill.training.selection import StudentEncoder
 from distill.training.tracking import OnProgress, Tracker, TrainProgress
+from embedcache.teacher.attention import use_short_attention
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from embedcache.teacher.tokenize import FastTokenizer
     from sentence_transformers import SentenceTransformer
 
     from distill.data.collate import Batch
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from distill.data.tokens import TokenArrays
     from distill.losses.base import DistillLoss
     from distill.training.selection import Selector
+    from embedcache.teacher.tokenize import FastTokenizer
 
 
 @dataclass(frozen=True)
@@ -59,20 +59,6 @@ class TrainResult:
     rows_per_second: float
     waited: float
     stopped_early: bool
-
-
-def make_accelerator(config: RunConfig) -> Accelerator:
-    """Return the accelerator for the run's device and precision."""
-    from accelerate import Accelerator
-
-    on_cpu = config.training.device == "cpu" or not torch.cuda.is_available()
-    precision = config.training.mixed_precision
-    if precision == "auto":
-        half = has_native_bfloat16() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)
-        precision = "bf16" if half else ("no" if on_cpu else "fp16")
-    if config.training.threads is not None:
-        torch.set_num_threads(config.training.threads)
-    return Accelerator(cpu=on_cpu, mixed_precision=precision)
 
 
 class Trainer:
@@ -113,7 +99,11 @@ class Trainer:
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, learning_rate_factor(config.optimizer.schedule, warmup, self.total_steps)
         )
-        self._model, self._loss, self._optimizer = accelerator.prepare(model, loss, optimizer)
+        if accelerator.device.type == "cpu":
+            use_short_attention(model)
+        self._model, self._optimizer = accelerator.prepare(model, optimizer)
+        # Not prepared: accelerate would run it in the precision of the forward pass.
+        self._loss = loss.to(accelerator.device)
         self._schedule = schedule
         self._encoder = StudentEncoder(model, tokenizer, accelerator.device, self._autocast)
 
@@ -146,12 +136,9 @@ class Trainer:
                 step += 1
                 rows += len(batch.rows)
                 rate = rows / (time.perf_counter() - started - evaluating)
-                if step % config.tracking.log_every == 0 or step == self.total_steps:
-                    final_loss = recent.take()
-                    tracker.log(step, self._metrics(final_loss, epoch, rate))
                 if step % every == 0 or step == self.total_steps:
                     began = time.perf_counter()
-                    score = self._selector.score(self._encoder) if self._selector else None
+                    score = self._score(step)
                     if score is None or best is None or score > best:
                         best, best_step, since_best = score, step, 0
                         self._save_best()
@@ -161,6 +148,9 @@ class Trainer:
                         tracker.log(step, {self._selector.name: score})
                     evaluating += time.perf_counter() - began
                     stop = since_best >= (config.evaluation.patience or math.inf)
+                if step % config.tracking.log_every == 0 or step == self.total_steps or stop:
+                    final_loss = recent.take()
+                    tracker.log(step, self._metrics(final_loss, epoch, rate))
                 if on_progress is not None:
                     on_progress(TrainProgress("train", step, self.total_steps, recent.value, rate, best))
                 if stop:
@@ -181,6 +171,17 @@ class Trainer:
             stopped_early=stop and step < self.total_steps,
         )
 
+    def _score(self, step: int) -> float | None:
+        if self._selector is None:
+            return None
+        score = self._selector.score(self._encoder)
+        if not math.isfinite(score):
+            raise TrainingError(
+                f"the student's vectors became NaN or infinite by step {step}: lower optimizer.lr, or use "
+                "training.mixed_precision=no; the best checkpoint so far is kept"
+            )
+        return score
+
     def _step(self, batch: Batch, step: int) -> float:
         batch = batch.to(self._accelerator.device)
         # The cache may hold half precision; a loss is computed in float32 whatever the forward pass runs in.
@@ -192,8 +193,8 @@ class Trainer:
         value = float(loss.detach())
         if not math.isfinite(value):
             raise TrainingError(
-                f"the loss became {value} at step {step + 1} (corpus rows {batch.rows[:4].tolist()} …): lower "
-                "optimizer.lr, or use training.mixed_precision=no; the best checkpoint so far is kept"
+                f"the loss became {value} at step {step + 1} (corpus rows {batch.rows[:4].tolist()} …): "
+                "lower optimizer.lr, or use training.mixed_precision=no; the best checkpoint so far is kept"
             )
         self._accelerator.backward(loss)
         if self._config.optimizer.max_grad_norm:
@@ -206,7 +207,13 @@ class Trainer:
 
     def _metrics(self, loss: float, epoch: int, rate: float) -> dict[str, float]:
         learning_rate = float(self._schedule.get_last_lr()[0])
-        return {"epoch": epoch, "loss": loss, "lr": learning_rate, "rows_per_second": rate, **self._loss.metrics()}
+        return {
+            "epoch": epoch,
+            "loss": loss,
+            "lr": learning_rate,
+            "rows_per_second": rate,
+            **self._loss.metrics(),
+        }
 
 
 class Mean:

@@ -29,7 +29,9 @@ def guarded(group: click.Group, name: str, domain_errors: tuple[type[Exception],
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.echo(f"\n{name}: interrupted; whatever was stored is whole, run the same command again", err=True)
+        click.echo(
+            f"\n{name}: interrupted; whatever was stored is whole, run the same command again", err=True
+        )
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone; there is nobody to tell, and Python must not try at exit either.

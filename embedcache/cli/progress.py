@@ -37,7 +37,7 @@ def describe(progress: BuildProgress) -> str:
 
 @contextmanager
 def build_progress() -> Iterator[Callable[[BuildProgress], None]]:
-    """Yield a callback that keeps one line on the terminal up to date, or writes a line now and then to a file."""
+    """Yield a callback that keeps a line on the terminal up to date, or now and then writes one to a file."""
     console = Console(file=sys.stderr)
     if console.is_terminal:
         with Live(console=console, refresh_per_second=5, transient=True) as live:
@@ -81,7 +81,9 @@ def print_build_summary(summary: BuildSummary) -> None:
         ("contract", summary.contract_id[:12]),
     ]
     if summary.batches_halved:
-        rows.insert(6, ("halved", f"{summary.batches_halved:,} batches did not fit into memory; lower --batch-tokens"))
+        rows.insert(
+            6, ("halved", f"{summary.batches_halved:,} batches did not fit into memory; lower --batch-tokens")
+        )
     for name, value in rows:
         table.add_row(name, value)
     Console().print(table)

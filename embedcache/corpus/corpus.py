@@ -46,7 +46,8 @@ def check_name(name: str) -> str:
     """Return ``name`` if it can name a corpus, else raise :class:`InputError`."""
     if not re.fullmatch(r"\w[\w.-]{0,99}", name):
         raise InputError(
-            f"{name!r} cannot name a corpus: use up to 100 letters, digits, '.', '_' and '-'; choose one with --name"
+            f"{name!r} cannot name a corpus: use up to 100 letters, digits, '.', '_' and '-'; "
+            "choose one with --name"
         )
     return name
 
@@ -105,8 +106,8 @@ class Corpus:
             value = json.loads(path.read_text(encoding="utf-8"))
             if value["version"] > CORPUS_VERSION:
                 raise CacheFormatError(
-                    f"{path} has format version {value['version']}, this embedcache reads up to {CORPUS_VERSION}: "
-                    "upgrade embedcache"
+                    f"{path} has format version {value['version']}, this embedcache reads up to "
+                    f"{CORPUS_VERSION}: upgrade embedcache"
                 )
             self.info = CorpusInfo(
                 name=str(value["name"]),
@@ -144,16 +145,31 @@ class Corpus:
             expected = min(PART_ROWS, self.info.rows - number * PART_ROWS)
             try:
                 part = pa.ipc.open_file(pa.memory_map(str(path), "r")).get_batch(0)
-                missing = {"row", "key", ORIGINAL} - set(part.schema.names)
-                if part.num_rows != expected or missing:
+                # Reads every text once; offsets that lead outside the file would end the process instead.
+                part.validate(full=True)
+                self._check_columns(part)
+                if part.num_rows != expected:
                     raise ValueError(f"{part.num_rows} rows, expected {expected}")
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise CorruptCacheError(
-                    f"corpus part {path} is damaged ({error}): delete the folder {self.folder} and build the corpus "
-                    "again; its vectors are kept"
+                    f"corpus part {path} is damaged ({error}): delete the folder {self.folder} and build the "
+                    "corpus again; its vectors are kept"
                 ) from error
             parts.append(part)
         return parts
+
+    def _check_columns(self, part: pa.RecordBatch) -> None:
+        import pyarrow as pa
+
+        wanted = {"row": pa.int64(), "key": pa.binary(KEY_BYTES), ORIGINAL: pa.large_string()}
+        if self.info.has_ids:
+            wanted["id"] = pa.string()
+        found = dict(zip(part.schema.names, part.schema.types, strict=True))
+        has_labels = found.pop("label", None) is not None
+        if found != wanted or has_labels != self.info.has_labels:
+            raise ValueError(f"columns {part.schema.names}, not of the names and types expected")
+        if any(column.null_count for column in part.columns):
+            raise ValueError("gaps in its columns")
 
     def keys(self) -> KeyArray:
         """Return the key of every row's original text, dtype ``V16``, shape (rows,)."""
@@ -222,34 +238,39 @@ def store_corpus(
         info = _write_parts(staging, name, batches, report)
         write_json(staging / "corpus.json", info.to_json())
         if target.exists():
-            present = Corpus(target)
-            if present.info.digest == info.digest:
-                return present, True
+            there = Corpus(target)
+            if there.info.digest == info.digest:
+                return there, True
             if not replace:
                 raise InputError(
-                    f"the cache holds another corpus called {name!r} ({present.info.rows} rows, digest "
-                    f"{present.info.digest[:12]}; this one has {info.rows} rows, digest {info.digest[:12]}): "
+                    f"the cache holds another corpus called {name!r} ({there.info.rows} rows, digest "
+                    f"{there.info.digest[:12]}; this one has {info.rows} rows, digest {info.digest[:12]}): "
                     "choose another --name, or replace it with --replace (vectors are kept)"
                 )
             old = corpora / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-old-{name}"
             target.rename(old)
             shutil.rmtree(old)
-        _move(staging, target)
-        return Corpus(target), False
+        present = _move(staging, target, info)
+        return Corpus(target), present
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _move(staging: Path, target: Path) -> None:
+def _move(staging: Path, target: Path, info: CorpusInfo) -> bool:
+    """Make ``staging`` appear as ``target``; return whether another build did so first, with the same rows."""
     try:
         staging.rename(target)
         fsync_directory(target.parent)
     except OSError as error:
-        if target.is_dir():
-            raise StorageError(
-                f"another build stored a corpus called {target.name!r} at the same moment: run the command again"
-            ) from error
-        raise explain_os_error(error, target) from error
+        if not target.is_dir():
+            raise explain_os_error(error, target) from error
+        if Corpus(target).info.digest == info.digest:
+            return True
+        raise StorageError(
+            f"another build stored a corpus called {target.name!r} with other rows at the same moment: "
+            "run the command again with another --name"
+        ) from error
+    return False
 
 
 def _write_parts(folder: Path, name: str, batches: Iterable[RowBatch], report: ReadReport) -> CorpusInfo:
@@ -282,8 +303,8 @@ def _check_ids(id_keys: KeyArray) -> None:
     repeated = len(id_keys) - len(KeyIndex(id_keys))
     if repeated:
         raise InputError(
-            f"{repeated} of {len(id_keys)} ids stand more than once: ids must be unique; leave --id-column out or "
-            "mend the data"
+            f"{repeated} of {len(id_keys)} ids stand more than once: ids must be unique; "
+            "leave --id-column out or mend the data"
         )
 
 

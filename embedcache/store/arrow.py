@@ -5,7 +5,7 @@ The set of shard files is the truth. Everything kept in memory is derived from t
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,9 @@ from embedcache.codecs import CODECS, DEFAULT_CODEC, Codec
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, InputError
 from embedcache.fsio import make_directory
+from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store.base import Positions, VectorBatch
-from embedcache.key_index import KeyIndex
 from embedcache.store.shard import Shard, open_shard, write_shard
 
 
@@ -27,7 +27,8 @@ class ArrowStore:
     Args:
         folder: the folder of the shards; created at the first write.
         contract: the contract every shard must carry.
-        codec: how new vectors are stored; default: as the shards that are there, else ``float16``.
+        codec: how new vectors are stored; default: as the shards that are there (``float32`` where they
+            differ), else ``float16``.
 
     Raises:
         ContractMismatchError: if a shard carries another contract; nothing of it is used.
@@ -56,7 +57,9 @@ class ArrowStore:
                 f"the cache stores these vectors as {', '.join(sorted(found))}, not as {codec.name}: "
                 "leave --codec out, or build into another cache"
             )
-        self._codec = codec or (self._shards[0].codec if self._shards else CODECS[DEFAULT_CODEC])
+        # Merging caches may bring both codecs together; the finer one, listed first, holds either's vectors.
+        present = [known for known in CODECS.values() if known.name in found]
+        self._codec = codec or (present[0] if present else CODECS[DEFAULT_CODEC])
         self._reindex()
 
     def _reindex(self) -> None:
@@ -125,7 +128,7 @@ class ArrowStore:
         numbers = np.searchsorted(self._starts, positions, side="right") - 1
         order = np.argsort(numbers, kind="stable")
         edges = np.flatnonzero(np.diff(numbers[order], prepend=-1, append=-1))
-        for start, end in zip(edges[:-1], edges[1:], strict=True):
+        for start, end in pairwise(edges):
             rows = order[start:end]
             number = numbers[rows[0]]
             out[rows] = self._shards[number].stored[positions[rows] - self._starts[number]]

@@ -1,4 +1,4 @@
-"""One shard: an immutable Arrow IPC file of (key, vector, tokens, truncated), named by the sha256 of its bytes.
+"""One shard: an immutable Arrow IPC file of (key, vector, tokens, truncated), named by its bytes' sha256.
 
 Contract, codec, row count and format version travel inside, in the schema's metadata. Nothing that differs
 between two runs of the same build (times, machine names) goes in, so the same rows give the same bytes.
@@ -118,25 +118,36 @@ def open_shard(path: Path) -> Shard:
         header = json.loads((reader.schema.metadata or {})[_METADATA_KEY])
         if header["version"] > SHARD_VERSION:
             raise CacheFormatError(
-                f"shard {path} has format version {header['version']}, this embedcache reads up to {SHARD_VERSION}: "
-                "upgrade embedcache"
+                f"shard {path} has format version {header['version']}, this embedcache reads up to "
+                f"{SHARD_VERSION}: upgrade embedcache"
             )
-        contract, codec, rows = Contract.from_json(header["contract"]), CODECS[header["codec"]], header["rows"]
-        provenance = header["provenance"]
+        contract, codec, rows = (
+            Contract.from_json(header["contract"]),
+            CODECS[header["codec"]],
+            header["rows"],
+        )
+        if type(rows) is not int or rows < 1:
+            raise ValueError(f"its header promises {rows!r} rows")
+        provenance = {**header["provenance"]}
+        schema = _schema(contract, codec, rows, provenance)
         if reader.num_record_batches != 1:
-            raise corrupt(f"{reader.num_record_batches} record batches, expected 1")
+            raise ValueError(f"{reader.num_record_batches} record batches, expected 1")
         batch = reader.get_batch(0)
         batch.validate(full=True)
+    except CacheFormatError:
+        raise
     except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
-        if isinstance(error, (CacheFormatError, CorruptCacheError)):
-            raise
-        raise corrupt(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
-    if not batch.schema.equals(_schema(contract, codec, rows, provenance), check_metadata=False):
+        reason = str(error).splitlines()[0] if str(error) else ""
+        raise corrupt(f"{type(error).__name__}: {reason}") from error
+    if not batch.schema.equals(schema, check_metadata=False):
         raise corrupt("its columns are not those its header promises")
-    if batch.num_rows != rows or any(column.null_count for column in batch.columns):
-        raise corrupt(f"{batch.num_rows} rows, its header promises {rows} without gaps")
+    gaps = sum(column.null_count for column in [*batch.columns, batch.column("vector").values])
+    if batch.num_rows != rows or gaps:
+        raise corrupt(f"{batch.num_rows} rows with {gaps} gaps, its header promises {rows} without")
     key_column = batch.column("key")
-    raw = np.frombuffer(key_column.buffers()[1], dtype=KEY_DTYPE, count=rows, offset=key_column.offset * KEY_BYTES)
+    raw = np.frombuffer(
+        key_column.buffers()[1], dtype=KEY_DTYPE, count=rows, offset=key_column.offset * KEY_BYTES
+    )
     return Shard(
         path=path,
         contract=contract,

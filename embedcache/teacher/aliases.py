@@ -31,8 +31,8 @@ class Alias:
 _SIMCSE = "princeton-nlp"
 
 # Supervised SimCSE was trained on the pooler output, unsupervised SimCSE on the [CLS] state before the pooler
-# (the pooler served during training only). Their folders do not say so, and the usual fallback to mean pooling
-# costs points, so it is written down here.
+# (the pooler served during training only). Their folders do not say so, and the usual fallback to mean
+# pooling costs points, so it is written down here.
 ALIASES: dict[str, Alias] = {
     "minilm-l6": Alias(
         "sentence-transformers/all-MiniLM-L6-v2",
@@ -49,6 +49,11 @@ ALIASES: dict[str, Alias] = {
     "unsup-simcse-bert-base": Alias(f"{_SIMCSE}/unsup-simcse-bert-base-uncased", 768, "cls", "not stated"),
     "bge-small": Alias("BAAI/bge-small-en-v1.5", 384, None, "MIT"),
     "e5-small": Alias(
-        "intfloat/e5-small-v2", 384, None, "MIT", prompt="query: ", note="symmetric tasks use the query prompt"
+        "intfloat/e5-small-v2",
+        384,
+        None,
+        "MIT",
+        prompt="query: ",
+        note="symmetric tasks use the query prompt",
     ),
 }

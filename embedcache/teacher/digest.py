@@ -1,8 +1,8 @@
 """Digests of a model folder: its weights, its tokenizer and its architecture.
 
 They are taken from the files, not from loaded objects, so another version of a library does not rename a
-teacher; and from what the files say rather than from their bytes, so the same tensors in one file, in several,
-or in another container are the same weights.
+teacher; and from what the files say rather than from their bytes, so the same tensors in one file, in
+several, or in another container are the same weights.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ _VOLATILE_TOKENIZER_CONFIG = {
     "truncation_side",
     "truncation_strategy",
 }
+_UNREADABLE = (
+    "holds more than plain tensors or is damaged, and is not loaded: ask for the model in safetensors form"
+)
 _SLOW_TOKENIZER_FILES = ("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model")
 
 
@@ -69,7 +72,8 @@ def weight_files(folder: Path) -> list[Path]:
     if not found:
         raise TeacherError(
             f"no weights in {folder}: expected model.safetensors or pytorch_model.bin, "
-            f"found {sorted(p.name for p in folder.iterdir())[:12]}; check the path or download the model again"
+            f"found {sorted(p.name for p in folder.iterdir())[:12]}; "
+            "check the path or download the model again"
         )
     return found
 
@@ -85,17 +89,21 @@ def _tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
                 for name in handle.keys():  # noqa: SIM118 - a safetensors handle is no mapping
                     yield name, handle.get_tensor(name)
         except SafetensorError as error:
-            raise TeacherError(f"{path} is no complete safetensors file ({error}); copy the model again") from error
+            raise TeacherError(
+                f"{path} is no complete safetensors file ({error}); copy the model again"
+            ) from error
     else:
         import pickle
 
         try:
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except (pickle.UnpicklingError, RuntimeError) as error:
-            raise TeacherError(
-                f"{path} holds more than plain tensors or is damaged, and is not loaded: "
-                "ask for the model in safetensors form"
-            ) from error
+            plain = isinstance(state, dict) and all(
+                isinstance(value, torch.Tensor) for value in state.values()
+            )
+        except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+            raise TeacherError(f"{path} {_UNREADABLE}") from error
+        if not plain:
+            raise TeacherError(f"{path} {_UNREADABLE}")
         yield from sorted(state.items())
 
 
@@ -112,7 +120,7 @@ def weights_digest(folder: Path) -> tuple[str, list[str]]:
         place = path.parent.relative_to(folder).as_posix()
         for name, tensor in _tensors(path):
             data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-            digest = hashlib.sha256(data).hexdigest()
+            digest = hashlib.sha256(data.data).hexdigest()
             entries[f"{place}/{name}"] = f"{tensor.dtype}:{list(tensor.shape)}:{digest}"
     return hashlib.sha256(canonical_json(entries)).hexdigest(), sorted(entries)
 
@@ -130,7 +138,9 @@ def read_json(path: Path) -> dict[str, object]:
     except ValueError as error:
         raise TeacherError(f"{path} is not JSON ({error}); copy the model again") from error
     if not isinstance(value, dict):
-        raise TeacherError(f"{path} holds a {type(value).__name__}, expected a JSON object; copy the model again")
+        raise TeacherError(
+            f"{path} holds a {type(value).__name__}, expected a JSON object; copy the model again"
+        )
     return value
 
 

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,9 @@ class EncodeTimes:
     batches_halved: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def add(self, *, rows: int = 0, tokens: int = 0, forward: float = 0.0, tokenise: float = 0.0, halved: int = 0) -> None:
+    def add(
+        self, *, rows: int = 0, tokens: int = 0, forward: float = 0.0, tokenise: float = 0.0, halved: int = 0
+    ) -> None:
         """Add to the counts; safe from several threads."""
         with self._lock:
             self.rows += rows
@@ -108,12 +110,12 @@ class Encoder:
         self.tokenizer = fast_tokenizer(teacher.model, contract.max_length, contract.prompt)
         self._model = prepare(teacher.model, self.dtype, optimise=optimise)
         self._prompt_length = self._measure_prompt()
-        # One stream per core on a CPU; on a GPU a second one launches work while the first waits for its result.
+        # One stream per core on a CPU; on a GPU a second launches work while the first waits for its result.
         self.streams = self.threads if self.device.type == "cpu" else 2
 
     @property
     def provenance(self) -> dict[str, object]:
-        """What may change a vector's last bits without changing which teacher it is; recorded with every shard."""
+        """What may change a vector's last bits, but not which teacher it is; recorded with every shard."""
         import sentence_transformers
         import transformers
 
@@ -131,7 +133,9 @@ class Encoder:
         parts = list(self.encode_windows(windows))
         if not parts:
             return EncodedTexts(
-                np.empty((0, self.teacher.dimension), np.float32), np.empty(0, np.int32), np.empty(0, np.bool_)
+                np.empty((0, self.teacher.dimension), np.float32),
+                np.empty(0, np.int32),
+                np.empty(0, np.bool_),
             )
         return EncodedTexts(
             np.concatenate([part.vectors for part in parts]),
@@ -141,10 +145,11 @@ class Encoder:
 
     def encode_windows(
         self, windows: Iterable[Sequence[str]], on_wait: Callable[[], None] | None = None
-    ) -> Iterator[EncodedTexts]:
+    ) -> Generator[EncodedTexts, None, None]:
         """Encode one window of texts after the other, working ahead; yields in order.
 
-        ``on_wait`` is called a few times a second while a window is being worked on. Vectors may hold NaN or infinity; the caller checks, because it knows the rows' names.
+        ``on_wait`` is called a few times a second while a window is being worked on. Vectors may hold NaN or
+        infinity; the caller checks, because it knows the rows' names.
         """
         source = iter(windows)
         forward_pool = ThreadPoolExecutor(self.streams, "forward", initializer=self.start_stream)
@@ -201,7 +206,8 @@ class Encoder:
                 raise
             if len(rows) == 1:
                 raise TeacherError(
-                    f"out of memory on a single text of {tokens} tokens; lower --max-length or use another device"
+                    f"out of memory on a single text of {tokens} tokens; "
+                    "lower --max-length or use another device"
                 ) from error
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -219,7 +225,7 @@ class Encoder:
             prompt = self.teacher.contract.prompt or None
             features: dict[str, Any] = self._model.preprocess([texts[i] for i in rows], prompt=prompt)
             return features
-        features = padded_features(tokenized, rows, self.tokenizer)
+        features = {**padded_features(tokenized, rows, self.tokenizer)}
         if self._prompt_length is not None:
             features["prompt_length"] = self._prompt_length
         return features

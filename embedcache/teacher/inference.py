@@ -1,28 +1,25 @@
 """Make a model ready for fast inference without changing what it computes.
 
-On x86 CPUs two things are worth doing, both measured in ``benchmarks/encode.py``: linear layers whose weights
-are laid out once for oneDNN (instead of at every call) with a following GELU fused in, and a plain attention
-for short sequences, where the blocked kernel spends its time on bookkeeping.
+On x86 CPUs two things are worth doing: linear layers whose weights are laid out once for oneDNN (instead of
+at every call) with a following GELU fused in, and a plain attention for short sequences.
 """
 
 from __future__ import annotations
 
 import copy
 import platform
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from embedcache.errors import InputError
+from embedcache.teacher.attention import use_short_attention
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16", "float16")
-_SHORT_SEQUENCE = 64
-_SHORT_ATTENTION = "embedcache_short"
 
 
 def resolve_compute_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -50,7 +47,7 @@ def has_native_bfloat16() -> bool:
 
 
 class PackedLinear(nn.Module):
-    """``nn.Linear`` for inference, its weight laid out once for oneDNN, optionally followed by an exact GELU."""
+    """``nn.Linear`` for inference, its weight laid out once for oneDNN, an exact GELU fused in or not."""
 
     def __init__(self, linear: nn.Linear, *, gelu: bool = False) -> None:
         super().__init__()
@@ -60,7 +57,9 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., d_in) to (..., d_out)."""
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, self.activation, [], "none")
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(
+            x, self.weight, self.bias, self.activation, [], "none"
+        )
         return out
 
 
@@ -69,7 +68,7 @@ def can_pack(device: torch.device) -> bool:
     return (
         device.type == "cpu"
         and platform.machine().lower() in ("x86_64", "amd64")
-        and torch.backends.mkldnn.is_available()
+        and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     )
@@ -95,51 +94,6 @@ def _is_exact_gelu(activation: object) -> bool:
     return type(activation).__name__ == "GELUActivation"
 
 
-def _short_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Softmax attention in the interface of transformers; (batch, heads, length, width) in, length first out."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    plain = (
-        query.shape[2] <= _SHORT_SEQUENCE
-        and query.shape[1] == key.shape[1]
-        and not getattr(module, "is_causal", True)
-        and (attention_mask is None or attention_mask.dtype == torch.bool)
-    )
-    if not plain:
-        out: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **kwargs
-        )
-        return out
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = torch.matmul(query * scale, key.transpose(2, 3))
-    if attention_mask is not None:
-        scores = scores.masked_fill_(~attention_mask, torch.finfo(scores.dtype).min)
-    weighted = torch.matmul(F.softmax(scores, dim=-1), value)
-    return weighted.transpose(1, 2).contiguous(), None
-
-
-def _use_short_attention(model: SentenceTransformer) -> None:
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
-    inner: Any = getattr(model[0], "model", None)
-    config = getattr(inner, "config", None)
-    supported = getattr(inner, "_supports_attention_backend", False)
-    if not supported or getattr(config, "_attn_implementation", None) != "sdpa":
-        return
-    AttentionInterface.register(_SHORT_ATTENTION, _short_attention)
-    AttentionMaskInterface.register(_SHORT_ATTENTION, sdpa_mask)
-    inner.set_attn_implementation(_SHORT_ATTENTION)
-
-
 def prepare(model: SentenceTransformer, dtype: torch.dtype, *, optimise: bool = True) -> SentenceTransformer:
     """Return a copy of ``model`` for inference in ``dtype`` on the device the model is on.
 
@@ -152,5 +106,5 @@ def prepare(model: SentenceTransformer, dtype: torch.dtype, *, optimise: bool = 
     copied.eval()
     if optimise and can_pack(torch.device(model.device)):
         _pack_linears(copied)
-        _use_short_attention(copied)
+        use_short_attention(copied)
     return copied

@@ -18,8 +18,8 @@ from embedcache.teacher.resolve import ModelSource, resolve
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Accepted words -> the one word the contract stores. SimCSE calls the raw [CLS] state "cls before pooler"; what
-# its code calls "cls" is the pooler output.
+# Accepted words -> the one word the contract stores. SimCSE calls the raw [CLS] state "cls before pooler";
+# what its code calls "cls" is the pooler output.
 POOLINGS = {
     "mean": "mean",
     "cls": "cls",
@@ -75,7 +75,8 @@ def load_teacher(
     """Load a teacher and work out its contract.
 
     Args:
-        spec: alias, hub id with optional ``@revision``, or local folder (sentence-transformers or plain transformers).
+        spec: alias, hub id with optional ``@revision``, or local folder (of sentence-transformers or of plain
+            transformers).
         pooling: one of ``POOLINGS``; needed for a plain transformers folder, an override for any other.
         prompt: text put before every sentence; default: the alias's or the model's own default prompt.
         max_length: tokens after which a text is cut; default: the model's own.
@@ -109,7 +110,7 @@ def load_teacher(
             "choose another pooling (mean, cls, last)"
         )
     model = _load_model(folder, pooling, trust_remote_code)
-    _refuse_random_weights(model, tensor_names, folder)
+    _refuse_random_weights(model, folder)
     if normalize is not None:
         _set_normalize(model, normalize)
     model.requires_grad_(False)
@@ -125,7 +126,9 @@ def load_teacher(
             raise TeacherError(f"--max-length {max_length}: expected at least 1 token")
         limit = _position_limit(model)
         if limit is not None and max_length > limit:
-            raise TeacherError(f"--max-length {max_length}: {source.name} has positions for {limit} tokens only")
+            raise TeacherError(
+                f"--max-length {max_length}: {source.name} has positions for {limit} tokens only"
+            )
         model.max_seq_length = max_length
     width = int(model.get_embedding_dimension() or 0)
     if truncate_dim is not None and not 0 < truncate_dim <= width:
@@ -161,7 +164,8 @@ def _pooling_choice(source: ModelSource, asked: str | None) -> str | None:
     if chosen is None and not (source.folder / "modules.json").exists():
         raise TeacherError(
             f"{source.folder} is a plain transformers folder: it does not say how token vectors become a "
-            f"sentence vector. Say it with --pooling {'|'.join(POOLINGS)} (look into the model's own documentation)"
+            f"sentence vector. Say it with --pooling {'|'.join(POOLINGS)} "
+            "(look into the model's own documentation)"
         )
     return POOLINGS[chosen] if chosen else None
 
@@ -189,7 +193,7 @@ def _load_model(folder: Path, pooling: str | None, trust_remote_code: bool) -> S
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' progress bars and load reports off the screen; what matters in them is checked here."""
+    """Keep transformers' progress bars and reports off the screen; what matters in them is checked here."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -203,21 +207,28 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _refuse_random_weights(model: SentenceTransformer, tensor_names: list[str], folder: Path) -> None:
+def _refuse_random_weights(model: SentenceTransformer, folder: Path) -> None:
     """Refuse a folder whose weights do not fit its config: loading fills the gaps with random numbers."""
+    from transformers import PreTrainedModel
+
     inner = getattr(model[0], "model", None)
-    if inner is None:
+    if not isinstance(inner, PreTrainedModel):
         return
-    # Old checkpoints call LayerNorm's parameters gamma and beta; every checkpoint may put a prefix before names.
-    stored = [n.replace(".gamma", ".weight").replace(".beta", ".bias") for n in tensor_names]
-    suffixes = {name[i:] for name in stored for i in [0, *(m.end() for m in re.finditer(r"[./]", name))]}
-    wanted = [name for name, _ in inner.named_parameters() if not name.startswith("pooler.")]
-    missing = [name for name in wanted if name not in suffixes]
-    # Some architectures rename a few tensors while loading, so a small share is no evidence.
-    if len(missing) > len(wanted) // 5:
+    with quiet_transformers():
+        # On the meta device nothing but names and shapes is read; transformers itself knows what it renames.
+        _, report = type(inner).from_pretrained(
+            inner.name_or_path,
+            config=inner.config,
+            device_map="meta",
+            output_loading_info=True,
+            local_files_only=True,
+        )
+    # Where the pooler's output is wanted, its weights were looked for before.
+    missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
+    if missing:
         raise TeacherError(
-            f"{folder}: its files hold no weights for {len(missing)} of {len(wanted)} parameters "
-            f"(first: {missing[0]}), which would be random; the weights belong to another config.json"
+            f"{folder}: its files hold no weights for {len(missing)} parameters (first: {missing[0]}), "
+            "which would be random: the weights belong to another config.json; copy the model again"
         )
 
 
@@ -244,7 +255,9 @@ def _read_modules(folder: Path) -> list[dict[str, Any]]:
     try:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     except ValueError as error:
-        raise TeacherError(f"{folder / 'modules.json'} is not JSON ({error}); copy the model again") from error
+        raise TeacherError(
+            f"{folder / 'modules.json'} is not JSON ({error}); copy the model again"
+        ) from error
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise TeacherError(f"{folder / 'modules.json'} is no list of modules; copy the model again")
     return modules
@@ -261,7 +274,10 @@ def _plain_modules(folder: Path, pooling: str | None, trust_remote_code: bool) -
         text = {"method": "forward", "method_output_name": "pooler_output"}
         return [
             Transformer(
-                str(folder), **options, modality_config={"text": text}, module_output_name="sentence_embedding"
+                str(folder),
+                **options,
+                modality_config={"text": text},
+                module_output_name="sentence_embedding",
             )
         ]
     transformer = Transformer(str(folder), **options)
@@ -273,7 +289,9 @@ def _replace_pooling(model: SentenceTransformer, pooling: str) -> None:
         if type(module).__name__ == "Pooling":
             model[int(name)] = type(module)(module.embedding_dimension, pooling)
             return
-    raise TeacherError(f"--pooling {pooling}: the model has no pooling module to replace; leave --pooling out")
+    raise TeacherError(
+        f"--pooling {pooling}: the model has no pooling module to replace; leave --pooling out"
+    )
 
 
 def _set_normalize(model: SentenceTransformer, wanted: bool) -> None:
@@ -298,12 +316,16 @@ def _resolve_device(device: str) -> str:
 
 
 def _position_limit(model: SentenceTransformer) -> int | None:
-    config = getattr(model[0], "config", None)
+    config: Any = getattr(model[0], "config", None)
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions <= 0:
         return None
     # RoBERTa-like position tables start after the padding index.
-    offset = (config.pad_token_id or 0) + 1 if config.model_type in ("roberta", "xlm-roberta", "mpnet", "camembert") else 0
+    offset = (
+        (config.pad_token_id or 0) + 1
+        if config.model_type in ("roberta", "xlm-roberta", "mpnet", "camembert")
+        else 0
+    )
     return positions - offset
 
 

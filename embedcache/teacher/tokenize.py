@@ -93,16 +93,21 @@ class FastTokenizer:
 def fast_tokenizer(model: SentenceTransformer, max_length: int, prompt: str) -> FastTokenizer | None:
     """Return a :class:`FastTokenizer` where it gives exactly what the model's own preprocessing gives.
 
-    Returns None for models whose input is more than token ids (chat templates, images, static embeddings), for
-    tokenizers without a Rust backend, and wherever the two disagree on a few probe texts: a fast path may skip
-    work, never change the result.
+    Returns None for models whose input is more than token ids (chat templates, images, static embeddings),
+    for tokenizers without a Rust backend, and wherever the two disagree on a few probe texts: a fast path may
+    skip work, never change the result.
     """
     first: Any = model[0]
     tokenizer = getattr(first, "tokenizer", None)
     if type(first).__name__ != "Transformer" or tokenizer is None or not getattr(tokenizer, "is_fast", False):
         return None
     fast = FastTokenizer(tokenizer, max_length, prompt)
-    probes = ["A probe.", "Ünïcode, NUMBERS 123 & 'quotes' – 漢字 🙂", " blank  ends ", "word " * (max_length or 64)]
+    probes = [
+        "A probe.",
+        "Ünïcode, NUMBERS 123 & 'quotes' — 漢字 🙂",
+        " blank  ends ",
+        "word " * (max_length or 64),
+    ]
     for probe in probes:
         features = model.preprocess([probe], prompt=prompt or None)
         if set(features) - {"input_ids", "attention_mask", "token_type_ids", "modality", "prompt_length"}:

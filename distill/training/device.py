@@ -1,0 +1,74 @@
+"""Where a run computes and in what precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from distill.config import TrainingConfig
+from distill.errors import ConfigError
+from embedcache.teacher.inference import has_native_bfloat16
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device ``name`` means: ``auto`` is the GPU where there is one, else the CPU.
+
+    Raises:
+        ConfigError: if there is no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"training.device: {name!r} is no device; use auto, cpu, cuda or cuda:1") from error
+    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    count = there.get(device.type, 0)
+    if (device.index or 0) >= count:
+        raise ConfigError(
+            f"training.device: {name!r} is asked for, and this machine has {count} {device.type} devices; "
+            "use auto or cpu"
+        )
+    return device
+
+
+def make_accelerator(config: TrainingConfig) -> Accelerator:
+    """Return the accelerator for the run's device and precision.
+
+    Raises:
+        ConfigError: if the device is not there or cannot compute in the precision.
+    """
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    device = resolve_device(config.device)
+    precision = config.mixed_precision
+    if precision == "auto":
+        if device.type == "cuda":
+            precision = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+        else:
+            precision = "bf16" if device.type == "cpu" and has_native_bfloat16() else "no"
+    if precision == "fp16" and device.type == "cpu":
+        raise ConfigError("training.mixed_precision: fp16 needs a GPU; use bf16, no or auto on a CPU")
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    # accelerate keeps one state a process and refuses a second run of another device or precision.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return Accelerator(cpu=device.type == "cpu", mixed_precision=precision)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's random numbers, which dropout draws, inside the block; the caller's go on as they were."""
+    devices = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield

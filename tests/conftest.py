@@ -1,0 +1,48 @@
+"""What every test may use: a tiny teacher on disk, and the flag for slow tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from embedcache.teacher.load import Teacher
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run tests marked slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--slow"):
+        return
+    skip = pytest.mark.skip(reason="slow: add --slow to run it")
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def tiny_teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a sentence-transformers folder of a tiny BERT; read it, never write into it."""
+    from embedcache.testing import tiny_encoder
+
+    return tiny_encoder(tmp_path_factory.mktemp("teachers") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def plain_teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a plain transformers folder of a tiny BERT; read it, never write into it."""
+    from embedcache.testing import tiny_encoder
+
+    return tiny_encoder(tmp_path_factory.mktemp("teachers") / "plain", plain=True)
+
+
+@pytest.fixture(scope="session")
+def loaded_teacher(tiny_teacher: Path) -> Teacher:
+    """Return the tiny teacher, loaded once; leave it as it is."""
+    from embedcache.teacher.load import load_teacher
+
+    return load_teacher(tiny_teacher, device="cpu")

@@ -1,0 +1,38 @@
+"""Texts, builds and short runs for the tests of training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import distill
+import embedcache
+from distill.training.run import Run
+from embedcache.cache import Cache
+from embedcache.testing import sentences
+
+TEXTS = sentences(160, seed=3, longest=20)
+HELD_OUT = 30
+
+
+def build(corpus: Path, teacher: Path, cache: Path, **options: Any) -> Cache:
+    settings = {"codec": "float32", "compute_dtype": "float32", "device": "cpu", "shard_rows": 48, **options}
+    return embedcache.build(corpus, teacher=str(teacher), cache=cache, **settings)
+
+
+def small_run(cache: Path, out: Path, **settings: Any) -> Run:
+    """A run of a few steps, on the CPU in float32."""
+    defaults: dict[str, Any] = {
+        "student": "layers:1",
+        "epochs": 1,
+        "batch_size": 32,
+        "held_out": HELD_OUT,
+        "mixed_precision": "no",
+        "device": "cpu",
+    }
+    return distill.run(cache=cache, out=out, **{**defaults, **settings})
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+from distill_helpers import HELD_OUT
+
+from distill.cli.main import cli, main
+from distill.cli.progress import describe, train_progress
+from distill.cli.train import run_command
+from distill.config import SHORT_KEYS
+from distill.errors import TrainingError
+from distill.training.tracking import TrainProgress
+
+pytest_plugins = ["distill_fixtures"]
+
+NOT_SETTINGS = {"config_file", "assignments", "dump_config", "as_json"}
+FLAG_VALUES = {
+    "cache": "elsewhere",
+    "corpus": "nli",
+    "teacher": "large",
+    "teacher_model": "models/large",
+    "student": "layers:2",
+    "loss": "ckd",
+    "head": "linear",
+    "max_length": 33,
+    "epochs": 7,
+    "batch_size": 11,
+    "lr": 1e-5,
+    "schedule": "linear",
+    "warmup": 17.0,
+    "weight_decay": 0.5,
+    "limit": 99,
+    "mixed_precision": "no",
+    "device": "cpu",
+    "threads": 3,
+    "tau": 0.07,
+    "bank": 12,
+    "dev": "dev.tsv",
+    "held_out": 8,
+    "eval_every": 9,
+    "patience": 4,
+    "tensorboard": True,
+    "seed": 6,
+    "out": "there",
+    "overwrite": True,
+}
+SETTINGS = [option for option in run_command.params if option.name not in NOT_SETTINGS]
+
+
+def run_main(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["distill", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    captured = capsys.readouterr()
+    return int(stop.value.code or 0), captured.out, captured.err
+
+
+def flat(tree: dict, prefix: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in tree.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
+
+
+def dumped(*arguments: str) -> dict[str, object]:
+    result = CliRunner().invoke(cli, ["run", *arguments, "--dump-config"], catch_exceptions=False)
+    assert result.exit_code == 0
+    return flat(yaml.safe_load(result.stdout))
+
+
+@pytest.mark.parametrize("option", SETTINGS, ids=lambda option: option.name)
+def test_every_flag_changes_its_key_and_no_other(option):
+    value = FLAG_VALUES[option.name]
+    before = dumped("--cache", "c")
+    after = dumped("--cache", "c", option.opts[0], *([] if option.is_flag else [str(value)]))
+    key = SHORT_KEYS.get(option.name, option.name)
+    assert before[key] != value
+    assert after == {**before, key: value}
+
+
+def test_set_reaches_the_keys_that_have_no_flag():
+    found = dumped("--cache", "c", "--set", "optimizer.betas=[0.5, 0.6]", "--set", "student.dropout=0.1")
+    assert found["optimizer.betas"] == [0.5, 0.6]
+    assert found["student.dropout"] == 0.1
+
+
+def test_a_file_then_set_then_flags(tmp_path):
+    (tmp_path / "run.yaml").write_text("cache: c\ntraining: {epochs: 1, batch_size: 2, limit: 3}\n")
+    found = dumped(
+        "--config",
+        str(tmp_path / "run.yaml"),
+        *("--set", "training.batch_size=20", "--set", "training.limit=30", "--limit", "300"),
+    )
+    assert [found[f"training.{key}"] for key in ("epochs", "batch_size", "limit")] == [1, 20, 300]
+
+
+def test_a_dumped_configuration_is_a_configuration(tmp_path):
+    first = CliRunner().invoke(cli, ["run", "--cache", "c", "--lr", "3e-7", "--loss", "ckd", "--dump-config"])
+    (tmp_path / "run.yaml").write_text(first.stdout)
+    again = CliRunner().invoke(cli, ["run", "--config", str(tmp_path / "run.yaml"), "--dump-config"])
+    assert again.stdout == first.stdout
+
+
+def test_dumping_trains_nothing(built_cache, tmp_path, monkeypatch, capsys):
+    def refuse(config, on_progress):
+        raise AssertionError("a run was started")
+
+    monkeypatch.setattr("distill.training.run.run_config", refuse)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run_main(monkeypatch, capsys, "run", "--cache", built_cache, "--dump-config")
+    assert (code, err) == (0, "")
+    assert yaml.safe_load(out)["cache"] == str(built_cache)
+    assert list(tmp_path.iterdir()) == []
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    return [("distill", cli), *cli.commands.items()]
+
+
+@pytest.mark.parametrize(("name", "command"), commands())
+def test_every_command_and_option_has_help(name, command):
+    assert command.help, name
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, (name, parameter.name)
+            assert len(parameter.help) > 5, (name, parameter.name)
+    arguments = [] if name == "distill" else [name]
+    shown = CliRunner().invoke(cli, [*arguments, "--help"])
+    assert shown.exit_code == 0
+    assert shown.stdout.startswith("Usage:")
+
+
+def test_the_commands_are_those_of_the_documentation():
+    assert set(cli.commands) == {"run", "eval", "export", "demo"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run"], "cache: missing (give --cache DIR)"),
+        (["run", "--cache", "nowhere"], "nowhere"),
+        (["run", "--cache", "c", "--set", "training.epoch=3"], "did you mean training.epochs?"),
+        (["run", "--cache", "c", "--loss", "kl"], "loss.name"),
+        (["run", "--cache", "c", "--lr", "nan"], "optimizer.lr"),
+        (["run", "--config", "nowhere.yaml"], "no configuration file"),
+        (["run", "--cache", "CACHE", "--student", "layers:9"], "the teacher has 4 layers"),
+        (["run", "--cache", "CACHE", "--held-out", "159"], "smaller evaluation.held_out"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line_and_code_two(
+    built_cache, tmp_path, monkeypatch, capsys, arguments, told
+):
+    monkeypatch.chdir(tmp_path)
+    filled = [str(built_cache) if argument == "CACHE" else argument for argument in arguments]
+    code, out, err = run_main(monkeypatch, capsys, *filled)
+    assert (code, out) == (2, "")
+    assert err.startswith("distill: ")
+    assert told in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["run", "--epochs", "many"], ["run", "--nonsense"], ["nonsense"]])
+def test_flags_that_make_no_sense_end_with_code_two(monkeypatch, capsys, arguments):
+    code, _, err = run_main(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert "Traceback" not in err
+
+
+def failing(error: BaseException):
+    def run_config(config, on_progress):
+        raise error
+
+    return run_config
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (TrainingError("the loss\nbecame nan"), 1, "distill: the loss became nan\n"),
+        (OSError(28, "No space left on device", "/full"), 1, "distill: No space left on device (/full)"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_failures_underneath_have_their_own_codes(monkeypatch, capsys, error, code, told):
+    monkeypatch.setattr("distill.training.run.run_config", failing(error))
+    found, out, err = run_main(monkeypatch, capsys, "run", "--cache", "c")
+    assert (found, out) == (code, "")
+    assert told in err
+    assert "Traceback" not in err
+
+
+def test_debug_shows_where_it_happened(monkeypatch, capsys):
+    monkeypatch.setattr("distill.training.run.run_config", failing(TrainingError("a loss")))
+    code, _, err = run_main(monkeypatch, capsys, "--debug", "run", "--cache", "c")
+    assert code == 1
+    assert "Traceback" in err
+    assert err.endswith("distill: a loss\n")
+
+
+def quick(cache, out) -> list[object]:
+    return [
+        *(
+            "run",
+            "--cache",
+            cache,
+            "--student",
+            "layers:1",
+            "--epochs",
+            1,
+            "--batch-size",
+            64,
+            "--device",
+            "cpu",
+        ),
+        *("--held-out", HELD_OUT, "--mixed-precision", "no", "--out", out),
+    ]
+
+
+def test_json_is_all_that_is_printed(built_cache, tmp_path, monkeypatch, capsys):
+    code, out, err = run_main(monkeypatch, capsys, *quick(built_cache, tmp_path / "run"), "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["best"] == str(tmp_path / "run" / "best")
+    assert facts["steps"] == facts["total_steps"] == 3
+    assert 0 < facts["best_score"] <= 1
+    assert "step 3/3" in err
+
+
+def test_without_json_the_end_says_what_to_type_next(built_cache, tmp_path, monkeypatch, capsys):
+    out_folder = tmp_path / "run"
+    code, out, _ = run_main(monkeypatch, capsys, *quick(built_cache, out_folder))
+    assert code == 0
+    assert f'SentenceTransformer("{out_folder / "best"}")' in out
+    assert f"distill eval {out_folder} --suite fidelity" in out
+    assert "3 of 3" in out
+    assert "on held-out rows, at step 3" in out
+
+
+def test_progress_lines_say_where_a_run_stands():
+    line = describe(TrainProgress("train", 50, 200, 0.123456, 1234.5, 0.8765), seconds=10)
+    assert line == "step 50/200, loss 0.12346, best 87.65, 1,234 rows/s, 0:00:30 left"
+    assert describe(TrainProgress("prepare", 1000, 2000), 0) == "tokenise 1,000/2,000 rows"
+    assert "loss" not in describe(TrainProgress("train", 1, 2), 1)
+
+
+def test_a_log_file_gets_the_last_line_and_not_all_of_them(capsys):
+    with train_progress() as tell:
+        for step in range(1, 101):
+            tell(TrainProgress("train", step, 100, 0.5))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("step 100/100")
+    assert len(lines) <= 2
+
+
+def test_help_and_import_load_nothing_heavy():
+    code = (
+        "import sys\n"
+        "import distill\n"
+        "from click.testing import CliRunner\n"
+        "from distill.cli.main import cli\n"
+        "for arguments in (['--help'], ['run', '--help']):\n"
+        "    assert CliRunner().invoke(cli, arguments).exit_code == 0\n"
+        "heavy = {'torch', 'transformers', 'sentence_transformers', 'pyarrow', 'scipy', 'accelerate'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

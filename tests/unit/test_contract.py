@@ -1,0 +1,97 @@
+"""The contract's id changes with every field and with nothing else; reading one back is strict."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from embedcache.contract import Contract, describe_differences
+from embedcache.errors import CorruptCacheError
+from embedcache.testing import example_contract
+
+CHANGES: dict[str, Any] = {
+    "weights": "9" * 64,
+    "tokenizer": "9" * 64,
+    "architecture": "9" * 64,
+    "pooling": "cls",
+    "modules": '[{"type":"Dense"}]',
+    "prompt": "query: ",
+    "max_length": 65,
+    "normalize": False,
+    "dimension": 9,
+    "output": "logits",
+    "truncate_dim": 8,
+    "version": 2,
+}
+
+
+def test_the_id_of_a_contract_never_changes() -> None:
+    # Every cache names its folders by these ids: another value here makes all of them unreadable.
+    assert example_contract().id == "GOLDEN"
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Contract)])
+def test_every_field_changes_the_id(name: str) -> None:
+    contract, changed = example_contract(), example_contract(**{name: CHANGES[name]})
+    assert changed.id != contract.id
+    assert changed != contract
+    assert contract.differences(changed) == {name: (getattr(contract, name), CHANGES[name])}
+
+
+def test_values_of_two_fields_cannot_be_confused() -> None:
+    assert example_contract(pooling="a", prompt="b").id != example_contract(pooling="b", prompt="a").id
+
+
+def test_equal_contracts_have_no_differences() -> None:
+    assert example_contract().differences(example_contract()) == {}
+    assert example_contract().id == example_contract().id
+
+
+def test_a_contract_comes_back_from_json() -> None:
+    contract = example_contract(prompt="Ünïcode: ", truncate_dim=4)
+    again = Contract.from_json(contract.to_json())
+    assert again == contract
+    assert again.id == contract.id
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Contract)])
+def test_a_missing_field_is_refused(name: str) -> None:
+    value = example_contract().to_json()
+    del value[name]
+    with pytest.raises(CorruptCacheError, match=f"expected .*'{name}'"):
+        Contract.from_json(value)
+
+
+def test_an_unknown_field_is_refused() -> None:
+    with pytest.raises(CorruptCacheError, match="'colour'"):
+        Contract.from_json({**example_contract().to_json(), "colour": "red"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("weights", None),
+        ("max_length", "64"),
+        ("max_length", 64.0),
+        ("max_length", True),
+        ("normalize", 1),
+        ("truncate_dim", "8"),
+        ("prompt", ["a"]),
+    ],
+)
+def test_a_value_of_another_type_is_refused(name: str, value: object) -> None:
+    with pytest.raises(CorruptCacheError, match=f"whose {name} is"):
+        Contract.from_json({**example_contract().to_json(), name: value})
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", [], [{}]])
+def test_what_is_no_object_is_refused(value: object) -> None:
+    with pytest.raises(CorruptCacheError, match="JSON object"):
+        Contract.from_json(value)
+
+
+def test_differences_are_described_with_short_digests() -> None:
+    differences = example_contract().differences(example_contract(weights="9" * 64, max_length=8))
+    assert describe_differences(differences) == f"weights '{'1' * 12}…' -> '{'9' * 12}…', max_length 64 -> 8"

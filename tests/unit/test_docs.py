@@ -1,0 +1,85 @@
+"""The documentation says what is so: its commands parse, its links lead somewhere, its generated page is current."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from distill.cli.main import cli as distill_cli
+from embedcache.cli.main import cli as embedcache_cli
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+GROUPS = {"embedcache": embedcache_cli, "distill": distill_cli}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    found = []
+    for page in PAGES:
+        for block in blocks(page, "bash"):
+            for line in block.replace("\\\n", " ").splitlines():
+                # What follows a pipe is a command of its own; what follows > or && is not ours.
+                for part in line.split(" | "):
+                    words = shlex.split(part, comments=True)
+                    if words and words[0] in GROUPS:
+                        end = next((i for i, w in enumerate(words) if w in (">", "&&", "2>")), len(words))
+                        found.append((page.name, words[:end]))
+    return found
+
+
+@pytest.mark.parametrize(("page", "words"), commands(), ids=lambda v: v if isinstance(v, str) else " ".join(v))
+def test_every_documented_command_parses(page: str, words: list[str]) -> None:
+    group = GROUPS[words[0]]
+    assert isinstance(group, click.Group)
+    command = group.commands[words[1]]
+    # Raises UsageError for a flag that does not exist or a value it does not take.
+    command.make_context(words[1], words[2:])
+
+
+def test_documented_commands_are_found_at_all() -> None:
+    assert len(commands()) > 10
+    with pytest.raises(click.UsageError):
+        embedcache_cli.commands["build"].make_context("build", ["x", "--no-such-flag"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_python_blocks_use_what_there_is(page: Path) -> None:
+    import distill
+    import embedcache
+
+    modules = {"embedcache": embedcache, "distill": distill}
+    for block in blocks(page, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+                assert hasattr(modules[node.value.id], node.attr), f"{page.name}: {ast.unparse(node)}"
+
+
+def test_the_command_reference_is_current() -> None:
+    path = ROOT / "docs" / "generate_cli_reference.py"
+    spec = importlib.util.spec_from_file_location("generate_cli_reference", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == module.render(), "run `make docs`"
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"/(?:work|root|home)/|index-url|find-links", text), page.name

@@ -1,0 +1,109 @@
+"""Files appear whole or not at all, and a failing write says what to do."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from embedcache import fsio
+from embedcache.errors import MissingInputError, StorageError
+from embedcache.fsio import TEMPORARY_PREFIX
+
+
+def failing(code: int):
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+def test_bytes_are_written_and_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "folder" / "file"
+    fsio.write_bytes(target, b"one")
+    fsio.write_bytes(target, b"two")
+    assert target.read_bytes() == b"two"
+    assert os.listdir(target.parent) == ["file"]  # noqa: PTH208 - hidden files count
+
+
+def test_the_bytes_are_durable_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = []
+    fsync, replace = os.fsync, os.replace
+
+    def logged_fsync(descriptor: int) -> None:
+        place = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        events.append("folder" if place == tmp_path else "file")
+        fsync(descriptor)
+
+    def logged_replace(*paths: Path) -> None:
+        assert paths[0].read_bytes() == b"data"
+        events.append("rename")
+        replace(*paths)
+
+    monkeypatch.setattr(os, "fsync", logged_fsync)
+    monkeypatch.setattr(os, "replace", logged_replace)
+    fsio.write_bytes(tmp_path / "file", b"data")
+    assert events == ["file", "rename", "folder"]
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.ENOSPC, "the disk is full; make room and run the same command again"),
+        (errno.EDQUOT, "quota"),
+        (errno.EROFS, "the file system is read-only; choose a folder that can be written"),
+        (errno.EACCES, "permission denied; choose a folder that can be written"),
+        (errno.EIO, "Input/output error; nothing stored so far is lost"),
+    ],
+)
+def test_a_failing_write_leaves_the_old_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, code: int, remedy: str
+) -> None:
+    target = tmp_path / "file"
+    fsio.write_bytes(target, b"old")
+    monkeypatch.setattr(os, function, failing(code))
+    with pytest.raises(StorageError, match=remedy) as caught:
+        fsio.write_bytes(target, b"new")
+    assert str(target) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert target.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208 - hidden files count
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), fsio.temporary_sibling(tmp_path / "file") as temporary:
+        temporary.write_bytes(b"half")
+        assert temporary.name.startswith(TEMPORARY_PREFIX)
+        raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == []  # noqa: PTH208 - hidden files count
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="it is a file, not a folder"):
+        fsio.make_directory(tmp_path / "file")
+    with pytest.raises(StorageError, match="a part of the path is a file"):
+        fsio.make_directory(tmp_path / "file" / "below")
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match=f"no cache at {tmp_path}/none"):
+        fsio.require_directory(tmp_path / "none", "cache")
+
+
+def test_canonical_json_has_one_spelling() -> None:
+    assert fsio.canonical_json({"b": 1, "a": ["ü", None, True]}) == '{"a":["ü",null,true],"b":1}'.encode()
+    assert fsio.canonical_json({"a": 1, "b": 2}) == fsio.canonical_json({"b": 2, "a": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        fsio.canonical_json({"a": float("nan")})
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1])
+def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path: Path, size: int) -> None:
+    data = bytes(range(256)) * (size // 256 + 1)
+    (tmp_path / "file").write_bytes(data[:size])
+    assert fsio.sha256_file(tmp_path / "file") == hashlib.sha256(data[:size]).hexdigest()

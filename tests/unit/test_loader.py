@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from distill_helpers import TEXTS, build
+
+from distill.data import loader as loader_module
+from distill.data.dataset import open_dataset
+from distill.data.loader import Loader
+from distill.data.sampler import epoch_batches
+from distill.data.tokens import tokenise_corpus
+
+pytest_plugins = ["distill_fixtures"]
+
+
+def loader_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "loader"]
+
+
+@pytest.fixture(scope="module", params=["float16", "float32"])
+def joined(request, tmp_path_factory, teacher_folder, tokenizer):
+    """A cache of many small shards, a dataset over it, and its tokens."""
+    folder = tmp_path_factory.mktemp("loader")
+    rows = TEXTS[:90] + TEXTS[:15]
+    (folder / "rows.txt").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    cache = build(folder / "rows.txt", teacher_folder, folder / "cache", shard_rows=7, codec=request.param)
+    dataset = open_dataset(cache, held_out=12)
+    assert len(dataset.store.shards) > 10
+    return cache, dataset, tokenise_corpus(cache, dataset.corpus, tokenizer)
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    monkeypatch.setattr(loader_module, "_GATHER_ROWS", 16)
+
+
+def some_batches(dataset, tokens, epoch: int = 0) -> list[np.ndarray]:
+    return epoch_batches(tokens.lengths[dataset.rows], 9, seed=5, epoch=epoch)
+
+
+@pytest.mark.parametrize("gather_rows", [1, 16, 10_000])
+def test_every_row_comes_with_its_own_vector_and_its_own_ids(joined, teacher, monkeypatch, gather_rows):
+    monkeypatch.setattr(loader_module, "_GATHER_ROWS", gather_rows)
+    cache, dataset, tokens = joined
+    seen = 0
+    for batch in Loader(dataset, tokens, some_batches(dataset, tokens)):
+        for i, text in enumerate(dataset.corpus.texts(batch.rows)):
+            expected = torch.from_numpy(cache.lookup([text])[0])
+            assert torch.equal(batch.targets[i].float(), expected)
+            ids = teacher.model.tokenizer(text)["input_ids"]
+            assert batch.input_ids[i, : len(ids)].tolist() == ids
+            assert (batch.input_ids[i, len(ids) :] == tokens.pad_id).all()
+            assert batch.attention_mask[i].tolist() == [1] * len(ids) + [0] * (
+                batch.input_ids.shape[1] - len(ids)
+            )
+            seen += 1
+        assert batch.attention_mask.sum(dim=1).max() == batch.input_ids.shape[1], (
+            "padded beyond the longest row"
+        )
+    assert seen == len(dataset) == 78
+    vectors = cache.lookup(dataset.corpus.texts(dataset.rows))
+    assert len(np.unique(vectors, axis=0)) == len(vectors), "vectors are alike, so a mix-up would go unseen"
+
+
+def test_vectors_stay_in_the_dtype_they_are_stored_in(joined):
+    _, dataset, tokens = joined
+    batch = next(iter(Loader(dataset, tokens, some_batches(dataset, tokens))))
+    assert str(batch.targets.dtype) == f"torch.{dataset.store.codec.name}"
+    assert batch.input_ids.dtype == batch.attention_mask.dtype == torch.int64
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_batches_come_in_the_order_given(joined):
+    _, dataset, tokens = joined
+    for epoch in range(2):
+        batches = some_batches(dataset, tokens, epoch)
+        loader = Loader(dataset, tokens, batches)
+        assert len(loader) == len(batches)
+        got = [batch.rows.tolist() for batch in loader]
+        assert got == [dataset.rows[batch].tolist() for batch in batches]
+        assert loader.waited > 0
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_an_error_while_preparing_is_raised_where_batches_are_used(joined):
+    _, dataset, tokens = joined
+    positions = dataset.positions.copy()
+    positions[-1] = -1
+    batches = [np.arange(20), np.arange(20, 40), np.array([len(dataset) - 1])]
+    seen = []
+    with pytest.raises(IndexError, match="missing key"):
+        seen.extend(batch.rows for batch in Loader(replace(dataset, positions=positions), tokens, batches))
+    assert not loader_threads()
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_leaving_early_leaves_no_thread(joined):
+    _, dataset, tokens = joined
+    batches = some_batches(dataset, tokens) * 20
+    for _ in Loader(dataset, tokens, batches):
+        assert loader_threads()
+        break
+    assert not loader_threads()
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_an_error_of_the_consumer_leaves_no_thread(joined):
+    _, dataset, tokens = joined
+
+    def consume() -> None:
+        for batch in Loader(dataset, tokens, some_batches(dataset, tokens) * 20):
+            raise ZeroDivisionError(len(batch.rows))
+
+    with pytest.raises(ZeroDivisionError):
+        consume()
+    assert not loader_threads()
+
+
+def test_no_batches_are_no_error(joined):
+    _, dataset, tokens = joined
+    assert list(Loader(dataset, tokens, [])) == []
+    assert not loader_threads()

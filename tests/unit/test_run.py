@@ -1,0 +1,304 @@
+"""A run from its configuration to its folder: what it writes, what it refuses, what it never deletes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+from distill_helpers import HELD_OUT, TEXTS, build, small_run
+
+import distill
+from distill.config import load_config
+from distill.data.dataset import open_dataset
+from distill.errors import ConfigError, DataError, MissingExtraError, StudentError
+from distill.training import run as run_module
+from embedcache.cache import Cache
+from embedcache.errors import ContractMismatchError, InputError, MissingInputError, StorageError
+from embedcache.testing import tiny_encoder
+
+pytest_plugins = ["distill_fixtures"]
+
+
+@pytest.fixture(scope="module")
+def finished(built_cache, tmp_path_factory):
+    """One run, its student as it was in memory, and its cache; not to be changed."""
+    students = []
+    original = run_module.build_student
+
+    def remembered(spec, contract, live_teacher, **settings):
+        students.append(original(spec, contract, live_teacher, **settings))
+        return students[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "build_student", remembered)
+        run = distill.run(
+            cache=built_cache,
+            student="layers:1",
+            loss="mse",
+            epochs=1,
+            held_out=HELD_OUT,
+            batch_size=64,
+            mixed_precision="no",
+            device="cpu",
+            tensorboard=True,
+            out=tmp_path_factory.mktemp("runs") / "finished",
+        )
+    return run, students[0].eval()
+
+
+def test_the_run_folder_holds_everything_there_is_to_know(finished, built_cache):
+    run, _ = finished
+    names = {path.name for path in run.folder.iterdir()}
+    assert names == {
+        "best",
+        "config.yaml",
+        "held_out.txt",
+        "metrics.jsonl",
+        "run.json",
+        "tensorboard",
+    }
+    cache = Cache(built_cache)
+    record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    assert record["teacher"]["contract_id"] == cache.teacher().contract.id
+    assert record["teacher"]["name"] == "tiny"
+    assert record["corpus"] == {
+        "name": "texts",
+        "rows": len(TEXTS),
+        "digest": cache.corpus().info.digest,
+    }
+    assert (record["rows"], record["held_out"]) == (len(TEXTS) - HELD_OUT, HELD_OUT)
+    assert record["result"]["steps"] == run.result.steps == 3
+    assert record["parameters"] == run.parameters > 0
+
+
+def test_the_written_configuration_is_complete_and_runs_again_to_the_same_student(finished, tmp_path):
+    run, _ = finished
+    written = yaml.safe_load((run.folder / "config.yaml").read_text(encoding="utf-8"))
+    assert (written["corpus"], written["teacher"]) == ("texts", "tiny")
+    for group, key in (("optimizer", "lr"), ("training", "epochs"), ("evaluation", "every")):
+        assert written[group][key] is not None
+    config = load_config(run.folder / "config.yaml", [f"out={tmp_path / 'again'}"])
+    again = run_module.run_config(config)
+    name = "model.safetensors"
+    assert (again.best / name).read_bytes() == (run.best / name).read_bytes()
+
+
+def test_held_out_texts_are_written_down_one_a_line(finished, built_cache):
+    run, _ = finished
+    lines = (run.folder / "held_out.txt").read_text(encoding="utf-8").splitlines()
+    dataset = open_dataset(Cache(built_cache), held_out=HELD_OUT)
+    assert [json.loads(line) for line in lines] == dataset.corpus.texts(dataset.held_out)
+
+
+def test_the_saved_student_gives_the_vectors_of_the_trained_one(finished):
+    from sentence_transformers import SentenceTransformer
+
+    run, trained = finished
+    saved = SentenceTransformer(str(run.best), device="cpu")
+    vectors = saved.encode(TEXTS[:20])
+    np.testing.assert_allclose(vectors, trained.encode(TEXTS[:20]), atol=1e-6)
+    untrained = run_module.build_student(
+        "layers:1", Cache(run.config.cache).teacher().contract, lambda: run_teacher(run)
+    )
+    assert np.abs(vectors - untrained.encode(TEXTS[:20])).max() > 1e-3
+
+
+def run_teacher(run):
+    cache = Cache(run.config.cache)
+    return run_module.load_live_teacher(cache, cache.teacher())
+
+
+def test_the_card_says_what_the_student_is(finished, built_cache):
+    run, _ = finished
+    card = (run.best / "README.md").read_text(encoding="utf-8")
+    for fact in ("layers:1", "tiny", "held_out_spearman", "mse", Cache(built_cache).corpus().info.digest):
+        assert fact in card
+    assert f"{100 * run.result.best_score:.4f}" in card
+
+
+def test_nothing_that_is_shared_names_a_place_on_this_machine(finished, built_cache, teacher_folder):
+    run, _ = finished
+    for path in run.best.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert str(built_cache).encode() not in content, path
+            assert str(teacher_folder).encode() not in content, path
+
+
+def test_tensorboard_files_are_written_on_request(finished, built_cache, tmp_path):
+    run, _ = finished
+    (events,) = (run.folder / "tensorboard").iterdir()
+    assert b"held_out_spearman" in events.read_bytes()
+    assert not (small_run(built_cache, tmp_path / "plain").folder / "tensorboard").exists()
+
+
+def test_a_run_that_is_there_is_not_replaced_unasked(built_cache, tmp_path):
+    first = small_run(built_cache, tmp_path / "run")
+    before = (first.best / "model.safetensors").read_bytes()
+    (first.folder / "old.txt").write_text("old")
+    with pytest.raises(ConfigError, match=r"holds a run already.*--overwrite"):
+        small_run(built_cache, tmp_path / "run", seed=1)
+    assert (first.best / "model.safetensors").read_bytes() == before
+    small_run(built_cache, tmp_path / "run", seed=1, overwrite=True)
+    assert (first.best / "model.safetensors").read_bytes() != before
+    assert not (first.folder / "old.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "run.json"])
+@pytest.mark.parametrize("content", ["{}", "my results"])
+def test_a_folder_that_holds_no_run_is_never_deleted(built_cache, tmp_path, name, content):
+    folder = tmp_path / "precious"
+    folder.mkdir()
+    (folder / name).write_text(content)
+    with pytest.raises(ConfigError, match="not empty and holds no run"):
+        small_run(built_cache, folder, overwrite=True)
+    assert [path.read_text() for path in folder.iterdir()] == [content]
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(built_cache, tmp_path):
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(ConfigError, match="is a file"):
+        small_run(built_cache, tmp_path / "run", overwrite=True)
+
+
+def test_an_empty_folder_is_filled(built_cache, tmp_path):
+    (tmp_path / "run").mkdir()
+    assert small_run(built_cache, tmp_path / "run").best.is_dir()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"student": "layers:9"},
+        {"student": "nowhere"},
+        {"warmup": 1000},
+        {"dev": "stsb_test.tsv"},
+        {"device": "abacus"},
+        {"held_out": 150},
+        {"corpus": "nothing"},
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_deleted_or_written(built_cache, tmp_path, bad):
+    run = small_run(built_cache, tmp_path / "run")
+    before = sorted((path, path.stat().st_mtime_ns) for path in run.folder.rglob("*"))
+    with pytest.raises((ConfigError, StudentError, DataError, InputError)):
+        small_run(built_cache, tmp_path / "run", overwrite=True, **bad)
+    with pytest.raises((ConfigError, StudentError, DataError, InputError)):
+        small_run(built_cache, tmp_path / "new", **bad)
+    assert sorted((path, path.stat().st_mtime_ns) for path in run.folder.rglob("*")) == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_without_tensorboard_the_run_does_not_begin(built_cache, tmp_path, monkeypatch):
+    monkeypatch.setattr("distill.training.tracking.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'embedcache\[tensorboard\]'"):
+        small_run(built_cache, tmp_path / "run", tensorboard=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_named_after_what_it_is_made_of(built_cache, tmp_path, monkeypatch, teacher_folder):
+    monkeypatch.chdir(tmp_path)
+    assert str(small_run(built_cache, None, loss="ckd").folder) == "runs/texts-layers_1-ckd"
+    run = small_run(built_cache, None, student=teacher_folder)
+    assert str(run.folder) == "runs/texts-tiny-mse"
+    assert (tmp_path / run.best / "model.safetensors").exists()
+    assert "| made from | tiny |" in (run.best / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def local_teacher(tmp_path, teacher_folder):
+    """A copy of the teacher and a cache that remembers it there."""
+    folder = tmp_path / "models" / "local"
+    shutil.copytree(teacher_folder, folder)
+    (tmp_path / "few.txt").write_text("\n".join(TEXTS[:60]) + "\n", encoding="utf-8")
+    build(tmp_path / "few.txt", folder, tmp_path / "cache")
+    return folder, tmp_path / "cache"
+
+
+def test_a_teacher_that_changed_since_the_build_is_refused(local_teacher, tmp_path):
+    folder, cache = local_teacher
+    shutil.rmtree(folder)
+    tiny_encoder(folder, layers=4, seed=77)
+    with pytest.raises(ContractMismatchError, match=r"weights .* -> .*--teacher-model") as caught:
+        small_run(cache, tmp_path / "run", held_out=0)
+    assert set(caught.value.differences) == {"weights"}
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_that_moved_is_found_where_one_says(local_teacher, tmp_path):
+    folder, cache = local_teacher
+    folder.rename(tmp_path / "moved")
+    assert small_run(cache, tmp_path / "run", held_out=0, teacher_model=tmp_path / "moved").result.steps > 0
+
+
+def test_a_folder_student_needs_no_teacher_at_all(local_teacher, tmp_path):
+    folder, cache = local_teacher
+    student = tiny_encoder(tmp_path / "student", dimension=8, layers=1, seed=4)
+    shutil.rmtree(folder)
+    run = small_run(cache, tmp_path / "run", student=student, held_out=0)
+    assert run.result.steps == 2
+    assert (run.best / "2_Dense" / "model.safetensors").exists()
+
+
+def test_the_defaults_count_distinct_rows(tmp_path, teacher_folder):
+    (tmp_path / "few.txt").write_text("\n".join(TEXTS[:2] * 100) + "\n", encoding="utf-8")
+    build(tmp_path / "few.txt", teacher_folder, tmp_path / "cache")
+    run = small_run(tmp_path / "cache", tmp_path / "run", held_out=None, epochs=None)
+    assert run.rows == 2
+    assert (run.config.evaluation.held_out, run.config.training.epochs) == (0, 20)
+
+
+def test_limit_and_development_set_are_used(built_cache, tmp_path):
+    rows = [f"dev\t{i % 6}\t{TEXTS[i]}\t{TEXTS[-i - 1]}" for i in range(30)]
+    (tmp_path / "dev.tsv").write_text("subset\tscore\tsentence1\tsentence2\n" + "\n".join(rows) + "\n")
+    run = small_run(built_cache, tmp_path / "run", limit=40, held_out=5, dev=tmp_path / "dev.tsv")
+    assert run.rows == 35
+    assert "dev_spearman" in (run.folder / "metrics.jsonl").read_text()
+    assert run.result.best_score is not None
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_no_half_model(built_cache, tmp_path, monkeypatch):
+    from sentence_transformers import SentenceTransformer
+
+    save = SentenceTransformer.save_pretrained
+    calls = []
+
+    def full(model, path, **options):
+        calls.append(path)
+        save(model, path, **options)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SentenceTransformer, "save_pretrained", full)
+    with pytest.raises(StorageError, match="disk is full"):
+        small_run(built_cache, tmp_path / "run", held_out=0, eval_every=1)
+    assert len(calls) == 2
+    assert not list((tmp_path / "run").glob(".tmp-*"))
+    assert SentenceTransformer(str(tmp_path / "run" / "best"), device="cpu").encode(["a cat"]).shape == (
+        1,
+        16,
+    )
+
+
+def test_settings_may_stand_in_their_group_or_without(built_cache, tmp_path):
+    plain = small_run(built_cache, tmp_path / "a", lr=1e-3, student="layers:1").config
+    grouped = small_run(
+        built_cache, tmp_path / "b", optimizer={"lr": 1e-3}, student={"spec": "layers:1"}
+    ).config
+    assert plain.model_copy(update={"out": None}) == grouped.model_copy(update={"out": None})
+
+
+def test_unknown_settings_are_all_named(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        distill.run(cache=tmp_path, epoch=3, optimizer={"speed": 1})
+    assert "epoch: unknown key" in str(caught.value)
+    assert "optimizer.speed: unknown key" in str(caught.value)
+
+
+def test_a_cache_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(MissingInputError, match="nowhere"):
+        distill.run(cache=tmp_path / "nowhere")

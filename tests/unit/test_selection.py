@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from distill_helpers import HELD_OUT, TEXTS
+from scipy.stats import spearmanr
+
+from distill.data.dataset import open_dataset
+from distill.errors import ConfigError, DataError
+from distill.students.initialise import from_teacher_layers
+from distill.training.selection import PairSelector, StudentEncoder, make_selector
+from embedcache.cache import Cache
+
+pytest_plugins = ["distill_fixtures"]
+
+
+@pytest.fixture
+def held_out_vectors(built_cache, dataset) -> np.ndarray:
+    return Cache(built_cache).lookup(dataset.corpus.texts(dataset.held_out))
+
+
+def write_pairs(path: Path, count: int = 40) -> tuple[list[float], list[str], list[str]]:
+    scores = np.random.default_rng(0).uniform(0, 5, count).round(2).tolist()
+    left, right = TEXTS[:count], [TEXTS[(7 * i + 1) % count] for i in range(count)]
+    rows = [f"dev\t{s}\t{a}\t{b}" for s, a, b in zip(scores, left, right, strict=True)]
+    path.write_text("subset\tscore\tsentence1\tsentence2\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return scores, left, right
+
+
+def held_out_score(dataset, tokenizer, vectors: np.ndarray) -> float:
+    selector = make_selector(None, dataset, tokenizer)
+    assert selector is not None
+    assert selector.name == "held_out_spearman"
+    return selector.score(lambda texts: vectors)
+
+
+def test_a_perfect_copy_scores_one_whatever_its_scale(dataset, tokenizer, held_out_vectors):
+    assert held_out_score(dataset, tokenizer, held_out_vectors) == pytest.approx(1.0, abs=1e-6)
+    assert held_out_score(dataset, tokenizer, 7 * held_out_vectors) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_the_order_of_the_vectors_matters(dataset, tokenizer, held_out_vectors):
+    mixed = held_out_vectors[np.random.default_rng(0).permutation(HELD_OUT)]
+    assert held_out_score(dataset, tokenizer, mixed) < 0.6
+
+
+def test_noise_costs_more_the_more_there_is_of_it(dataset, tokenizer, held_out_vectors):
+    noise = np.random.default_rng(0).normal(size=held_out_vectors.shape).astype(np.float32)
+    scores = [held_out_score(dataset, tokenizer, held_out_vectors + s * noise) for s in (0.0, 0.02, 0.1, 1.0)]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[1] < 0.9999
+
+
+def test_a_collapsed_student_scores_nothing(dataset, tokenizer, held_out_vectors):
+    collapsed = np.tile(held_out_vectors[:1], (HELD_OUT, 1))
+    assert held_out_score(dataset, tokenizer, collapsed) == 0.0
+    assert held_out_score(dataset, tokenizer, np.zeros_like(held_out_vectors)) == 0.0
+
+
+def test_the_texts_scored_are_the_held_out_ones(dataset, tokenizer, held_out_vectors):
+    selector = make_selector(None, dataset, tokenizer)
+    seen = []
+
+    def encode(texts):
+        seen.append(texts)
+        return held_out_vectors
+
+    selector.score(encode)
+    assert seen[0].ids.tolist() == tokenizer(dataset.corpus.texts(dataset.held_out)).ids.tolist()
+
+
+@pytest.mark.parametrize(("held_out", "there"), [(0, False), (9, False), (10, True)])
+def test_too_few_held_out_rows_select_nothing(built_cache, tokenizer, held_out, there):
+    dataset = open_dataset(Cache(built_cache), held_out=held_out)
+    assert (make_selector(None, dataset, tokenizer) is not None) == there
+
+
+@pytest.mark.parametrize("name", ["stsb_test.tsv", "STS-Test.tsv", "test.tsv", "sts12_testset.tsv"])
+def test_a_test_set_is_refused_by_its_name(tmp_path, dataset, tokenizer, name):
+    write_pairs(tmp_path / name)
+    with pytest.raises(ConfigError, match=r"evaluation\.data: .* looks like a test set"):
+        make_selector(str(tmp_path / name), dataset, tokenizer)
+
+
+@pytest.mark.parametrize("name", ["stsb_dev.tsv", "latest_dev.tsv", "contest.tsv"])
+def test_other_names_are_no_test_sets(tmp_path, dataset, tokenizer, name):
+    write_pairs(tmp_path / name)
+    assert isinstance(make_selector(str(tmp_path / name), dataset, tokenizer), PairSelector)
+
+
+def test_a_development_set_is_scored_by_spearman_of_cosines(tmp_path, dataset, tokenizer, teacher):
+    scores, left, right = write_pairs(tmp_path / "dev.tsv")
+    selector = make_selector(str(tmp_path / "dev.tsv"), dataset, tokenizer)
+    assert selector.name == "dev_spearman"
+    encoder = StudentEncoder(teacher.model, tokenizer, torch.device("cpu"), nullcontext)
+    a, b = teacher.model.encode(left), teacher.model.encode(right)
+    expected = spearmanr((a * b).sum(axis=1), scores).statistic
+    assert selector.score(encoder) == pytest.approx(expected, abs=1e-6)
+    backwards = spearmanr((a * np.roll(b, 1, axis=0)).sum(axis=1), scores).statistic
+    assert abs(expected - backwards) > 0.01
+
+
+def test_a_missing_development_set_is_refused(tmp_path, dataset, tokenizer):
+    with pytest.raises(DataError, match="nowhere"):
+        make_selector(str(tmp_path / "nowhere.tsv"), dataset, tokenizer)
+
+
+def test_the_student_is_encoded_in_order_without_dropout_and_trains_on(teacher, tokenizer):
+    student = from_teacher_layers(teacher.model, "2").train()
+    vectors = StudentEncoder(student, tokenizer, torch.device("cpu"), nullcontext)(tokenizer(TEXTS))
+    assert student.training
+    assert all(not p.requires_grad or p.grad is None for p in student.parameters())
+    np.testing.assert_allclose(vectors, student.eval().encode(TEXTS), atol=1e-5)
+    assert vectors.dtype == np.float32

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distill_helpers import TEXTS
+
+from distill.data.tokens import TokenArrays, tokenise_corpus
+from embedcache.cache import Cache
+from embedcache.errors import StorageError
+from embedcache.teacher.tokenize import FastTokenizer
+
+pytest_plugins = ["distill_fixtures"]
+
+
+@pytest.fixture
+def cache(own_cache: Path) -> Cache:
+    return Cache(own_cache)
+
+
+@pytest.fixture
+def short(teacher) -> FastTokenizer:
+    return FastTokenizer(teacher.model.tokenizer, 12)
+
+
+def rows_of(tokens: TokenArrays) -> list[list[int]]:
+    return [
+        tokens.ids[start:end].tolist()
+        for start, end in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)
+    ]
+
+
+def token_files(cache: Cache) -> list[Path]:
+    return sorted((cache.derived_folder / "tokens").rglob("*.bin"))
+
+
+@pytest.fixture
+def no_tokenising(monkeypatch):
+    def refuse(self, texts):
+        raise AssertionError("the tokenizer was called")
+
+    monkeypatch.setattr(FastTokenizer, "__call__", refuse)
+
+
+def test_ids_are_those_of_the_tokenizer_itself_cut_where_it_cuts(cache, teacher, short):
+    tokens = tokenise_corpus(cache, cache.corpus(), short)
+    expected = [teacher.model.tokenizer(text, truncation=True, max_length=12)["input_ids"] for text in TEXTS]
+    whole = [teacher.model.tokenizer(text)["input_ids"] for text in TEXTS]
+    assert rows_of(tokens) == expected
+    assert expected != whole, "no text was long enough to be cut"
+    assert tokens.lengths.tolist() == [len(ids) for ids in expected]
+    assert tokens.pad_id == teacher.model.tokenizer.pad_token_id
+
+
+def test_the_second_call_reads_the_files(cache, short, monkeypatch):
+    first = tokenise_corpus(cache, cache.corpus(), short)
+
+    def refuse(self, texts):
+        raise AssertionError("the tokenizer was called")
+
+    monkeypatch.setattr(FastTokenizer, "__call__", refuse)
+    assert rows_of(tokenise_corpus(cache, cache.corpus(), short)) == rows_of(first)
+
+
+def test_other_settings_have_files_of_their_own(cache, teacher, short):
+    cut = tokenise_corpus(cache, cache.corpus(), short)
+    longer = tokenise_corpus(cache, cache.corpus(), FastTokenizer(teacher.model.tokenizer, 30))
+    prompted = tokenise_corpus(cache, cache.corpus(), FastTokenizer(teacher.model.tokenizer, 12, "the "))
+    assert len(token_files(cache)) == 3
+    assert longer.offsets[-1] > cut.offsets[-1]
+    assert rows_of(prompted) != rows_of(cut)
+    assert cut.lengths.max() == 12
+
+
+def test_a_small_vocabulary_takes_two_bytes_an_id_and_a_large_one_four(cache, short, monkeypatch):
+    small = tokenise_corpus(cache, cache.corpus(), short)
+    assert small.ids.dtype == np.uint16
+    monkeypatch.setattr(FastTokenizer, "vocabulary_size", 2**16 + 1)
+    for path in token_files(cache):
+        path.unlink()
+    large = tokenise_corpus(cache, cache.corpus(), short)
+    assert large.ids.dtype == np.int32
+    assert rows_of(large) == rows_of(small)
+
+
+@pytest.mark.parametrize("name", ["ids.bin", "offsets.npy", "tokens.json"])
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_damaged_files_are_computed_anew_never_used(cache, short, name, damage):
+    expected = rows_of(tokenise_corpus(cache, cache.corpus(), short))
+    path = token_files(cache)[0].with_name(name)
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 // 8 * 8])
+    assert rows_of(tokenise_corpus(cache, cache.corpus(), short)) == expected
+    assert path.exists()
+
+
+def test_a_cache_that_cannot_be_written_stays_untouched(cache, short, tmp_path, monkeypatch):
+    expected = rows_of(tokenise_corpus(cache, cache.corpus(), short))
+    for path in token_files(cache):
+        path.unlink()
+    before = sorted(cache.folder.rglob("*"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    monkeypatch.setattr("distill.data.tokens.os.access", lambda path, mode: False)
+    assert rows_of(tokenise_corpus(cache, cache.corpus(), short)) == expected
+    assert sorted(cache.folder.rglob("*")) == before
+    assert len(list(elsewhere.rglob("ids.bin"))) == 1
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing_behind(cache, short, monkeypatch):
+    def full(path, array):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("distill.data.tokens.np.save", full)
+    with pytest.raises(StorageError, match="disk is full"):
+        tokenise_corpus(cache, cache.corpus(), short)
+    assert list((cache.derived_folder / "tokens").iterdir()) == []
+
+
+def test_progress_tells_the_rows_done(cache, short):
+    told: list[int] = []
+    tokenise_corpus(cache, cache.corpus(), short, told.append)
+    assert told[-1] == len(TEXTS)

@@ -1,0 +1,262 @@
+"""What happens inside a training: steps, the best checkpoint, early stopping, numbers that go wrong."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from distill_helpers import HELD_OUT, TEXTS, metrics, small_run
+from safetensors.torch import load_file
+
+from distill.errors import TrainingError
+from distill.losses.pointwise import MSELoss
+from distill.training import run as run_module
+
+pytest_plugins = ["distill_fixtures"]
+
+PROBES = TEXTS[:6]
+
+
+def weights(run) -> dict[str, torch.Tensor]:
+    return load_file(run.best / "model.safetensors")
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def encode(folder: Path) -> np.ndarray:
+    from sentence_transformers import SentenceTransformer
+
+    return np.asarray(SentenceTransformer(str(folder), device="cpu").encode(PROBES))
+
+
+@dataclass
+class Scripted:
+    """A selector that gives the scores it was told, and remembers the student at each of them."""
+
+    scores: list[float]
+    probes: object = None
+    name: str = "scripted"
+    vectors: list[np.ndarray] = field(default_factory=list)
+
+    def score(self, encode) -> float:
+        self.vectors.append(encode(self.probes))
+        return self.scores[len(self.vectors) - 1]
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Return a function that puts a scripted selector into the next run."""
+
+    def use(*scores: float) -> Scripted:
+        selector = Scripted(list(scores))
+
+        def make(data, dataset, tokenizer):
+            selector.probes = tokenizer(PROBES)
+            return selector
+
+        monkeypatch.setattr(run_module, "make_selector", make)
+        return selector
+
+    return use
+
+
+class Spoiled(MSELoss):
+    """Mean squared error that becomes ``value`` at a given step."""
+
+    def __init__(self, at: int, value: float) -> None:
+        super().__init__()
+        self.at, self.value, self.calls = at, value, 0
+
+    def forward(self, student, teacher):
+        self.calls += 1
+        loss = super().forward(student, teacher)
+        return loss * self.value if self.calls == self.at else loss
+
+
+@pytest.mark.parametrize("loss", ["mse", "cosine", "ckd"])
+def test_the_loss_falls_and_the_student_comes_closer(built_cache, tmp_path, loss):
+    run = small_run(
+        built_cache,
+        tmp_path / "run",
+        loss=loss,
+        epochs=12,
+        bank=0,
+        lr=3e-3,
+        eval_every=4,
+        tracking={"log_every": 4},
+    )
+    lines = metrics(run.folder)
+    losses = [line["loss"] for line in lines if "loss" in line]
+    scores = [line["held_out_spearman"] for line in lines if "held_out_spearman" in line]
+    assert len(losses) == len(scores) == 12 * 5 // 4
+    assert losses[-1] < 0.8 * losses[0]
+    assert losses[-1] == run.result.final_loss
+    assert scores[-1] > scores[0] + 0.01
+    assert max(scores) == run.result.best_score
+
+
+def test_a_seed_is_a_student(built_cache, tmp_path):
+    first, again, other = (
+        small_run(built_cache, tmp_path / f"run{i}", seed=seed, student={"spec": "layers:2", "dropout": 0.2})
+        for i, seed in enumerate((1, 1, 2))
+    )
+    assert same(weights(first), weights(again))
+    assert not same(weights(first), weights(other))
+    assert (first.folder / "held_out.txt").read_bytes() == (again.folder / "held_out.txt").read_bytes()
+    assert (first.folder / "held_out.txt").read_bytes() != (other.folder / "held_out.txt").read_bytes()
+
+
+def test_a_run_neither_reads_nor_moves_the_callers_random_numbers(built_cache, tmp_path):
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    first = small_run(built_cache, tmp_path / "a", student={"dropout": 0.2})
+    assert torch.equal(torch.rand(2), expected)
+    assert same(weights(first), weights(small_run(built_cache, tmp_path / "b", student={"dropout": 0.2})))
+
+
+def test_the_loss_decides_what_is_learnt(built_cache, tmp_path):
+    found = [weights(small_run(built_cache, tmp_path / loss, loss=loss)) for loss in ("mse", "ckd")]
+    assert not same(*found)
+
+
+def test_the_best_folder_holds_the_best_scoring_student(built_cache, tmp_path, scripted):
+    selector = scripted(0.1, 0.7, 0.3, 0.7, 0.2)
+    run = small_run(built_cache, tmp_path / "run", eval_every=1, lr=0.05, warmup=0)
+    assert len(selector.vectors) == run.result.steps == 5
+    assert (run.result.best_step, run.result.best_score) == (2, 0.7)
+    found = encode(run.best)
+    distances = [float(np.abs(found - vectors).max()) for vectors in selector.vectors]
+    assert distances[1] < 1e-5
+    assert min(distances[:1] + distances[2:]) > 1e-3
+
+
+def test_evaluations_come_every_so_many_steps_and_at_the_end(built_cache, tmp_path, scripted):
+    scripted(0.1, 0.2, 0.3)
+    run = small_run(built_cache, tmp_path / "run", eval_every=2)
+    assert [line["step"] for line in metrics(run.folder) if "scripted" in line] == [2, 4, 5]
+
+
+def test_patience_ends_a_run_that_gets_no_better(built_cache, tmp_path, scripted):
+    selector = scripted(0.5, 0.6, 0.4, 0.6, 0.3, 0.9)
+    run = small_run(built_cache, tmp_path / "run", eval_every=1, patience=2, epochs=4)
+    result = run.result
+    assert len(selector.vectors) == result.steps == 4 < result.total_steps == 20
+    assert result.stopped_early
+    assert (result.best_step, result.best_score) == (2, 0.6)
+    record = json.loads((run.folder / "run.json").read_text())["result"]
+    assert record["final_loss"] == result.final_loss > 0
+    assert metrics(run.folder)[-1]["step"] == 4
+
+
+def test_a_run_that_goes_to_its_end_has_not_stopped_early(built_cache, tmp_path, scripted):
+    scripted(0.5, 0.4, 0.3, 0.2, 0.1)
+    result = small_run(built_cache, tmp_path / "run", eval_every=1, patience=4).result
+    assert not result.stopped_early
+    assert result.steps == result.total_steps == 5
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_ends_the_run_and_names_the_step(
+    built_cache, tmp_path, monkeypatch, scripted, value
+):
+    selector = scripted(0.1, 0.2, 0.3)
+    monkeypatch.setattr(run_module, "make_loss", lambda config, dimension: Spoiled(3, value))
+    with pytest.raises(TrainingError, match=rf"the loss became {value} at step 3 .*optimizer\.lr") as caught:
+        small_run(built_cache, tmp_path / "run", eval_every=1)
+    assert caught.value.exit_code == 1
+    np.testing.assert_allclose(encode(tmp_path / "run" / "best"), selector.vectors[1], atol=1e-5)
+    assert not [thread for thread in threading.enumerate() if thread.name == "loader"]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["result"] is None
+
+
+def test_a_score_that_is_no_number_is_never_the_best(built_cache, tmp_path, scripted):
+    scripted(0.1, float("nan"))
+    with pytest.raises(TrainingError, match="NaN or infinite by step 2"):
+        small_run(built_cache, tmp_path / "run", eval_every=1)
+
+
+def test_without_anything_to_select_by_the_last_state_is_saved(built_cache, tmp_path, monkeypatch):
+    students = []
+    build = run_module.build_student
+    monkeypatch.setattr(
+        run_module, "build_student", lambda *a, **k: students.append(build(*a, **k)) or students[-1]
+    )
+    run = small_run(built_cache, tmp_path / "run", held_out=0, eval_every=2, patience=1)
+    assert run.result.best_score is None
+    assert run.result.best_step == run.result.steps == 5
+    np.testing.assert_allclose(encode(run.best), students[0].eval().encode(PROBES), atol=1e-6)
+
+
+def test_every_row_is_seen_once_an_epoch(built_cache, tmp_path):
+    told = []
+    run = small_run(built_cache, tmp_path / "run", epochs=2, on_progress=told.append)
+    assert run.rows == len(TEXTS) - HELD_OUT
+    assert run.result.total_steps == 2 * -(-run.rows // 32)
+    steps = [progress.step for progress in told if progress.phase == "train"]
+    assert steps == list(range(1, run.result.steps + 1))
+    assert told[-1].best == run.result.best_score
+
+
+def test_the_rate_warms_up_and_falls(built_cache, tmp_path):
+    run = small_run(built_cache, tmp_path / "run", epochs=2, lr=0.01, warmup=3, tracking={"log_every": 1})
+    rates = [line["lr"] for line in metrics(run.folder) if "lr" in line]
+    assert rates[:2] == pytest.approx([0.005, 0.0075])
+    assert rates[2] == max(rates) == pytest.approx(0.01)
+    assert rates[-1] == pytest.approx(0, abs=1e-9)
+
+
+def test_gradients_are_clipped_where_asked(built_cache, tmp_path):
+    common = {"betas": [0, 0], "eps": 1.0, "lr": 0.1}
+    clipped, free = (
+        weights(small_run(built_cache, tmp_path / name, optimizer={**common, "max_grad_norm": norm}))
+        for name, norm in (("clipped", 1e-6), ("free", 0))
+    )
+    start = weights(
+        small_run(built_cache, tmp_path / "still", optimizer={**common, "lr": 1e-12, "weight_decay": 0})
+    )
+    name = "encoder.layer.0.output.dense.bias"
+    assert (clipped[name] - start[name]).abs().max() < 1e-5 < 10 * (free[name] - start[name]).abs().max()
+
+
+class Watching(MSELoss):
+    """Remembers in which dtype it was asked to compute."""
+
+    seen: set[torch.dtype]
+
+    def forward(self, student, teacher):
+        self.seen = {student.dtype, teacher.dtype, (student @ teacher.T).dtype}
+        return super().forward(student, teacher)
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_the_loss_is_computed_in_float32_whatever_the_forward_pass(
+    built_cache, tmp_path, monkeypatch, precision
+):
+    loss = Watching()
+    monkeypatch.setattr(run_module, "make_loss", lambda config, dimension: loss)
+    students = []
+    inner = []
+    build = run_module.build_student
+
+    def watched(spec, contract, live_teacher, **settings):
+        model = build(spec, contract, live_teacher, **settings)
+        model[0].model.encoder.layer[0].output.dense.register_forward_hook(
+            lambda module, inputs, output: inner.append(output.dtype)
+        )
+        students.append(model)
+        return model
+
+    monkeypatch.setattr(run_module, "build_student", watched)
+    run = small_run(built_cache, tmp_path / "run", mixed_precision=precision)
+    assert loss.seen == {torch.float32}
+    assert set(inner) == {torch.bfloat16 if precision == "bf16" else torch.float32}
+    assert {value.dtype for value in weights(run).values()} == {torch.float32}
+    assert run.result.final_loss > 0
