@@ -108,7 +108,7 @@ def main() -> None:
         folder = Path(name)
         cache = make_cache(folder / "cache", arguments.rows, arguments.dimension)
         dataset = open_dataset(cache)
-        tokenizer = fast_tokenizer(load_teacher("minilm-l6", device="cpu").model, 128, "")
+        tokenizer = fast_tokenizer(load_teacher("minilm-l6", max_length=128, device="cpu").model, 128, "")
         assert tokenizer is not None  # noqa: S101 - the teacher above has one
         tokens = tokenise_corpus(cache, dataset.corpus, tokenizer)
         rates = [loader_rate(dataset, tokens, arguments.batch_size, i) for i in range(arguments.rounds)]

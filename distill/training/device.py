@@ -58,11 +58,20 @@ def make_accelerator(config: TrainingConfig) -> Accelerator:
         raise ConfigError("training.mixed_precision: fp16 needs a GPU; use bf16, no or auto on a CPU")
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     # accelerate keeps one state a process and refuses a second run of another device or precision.
     AcceleratorState._reset_state(reset_partial_state=True)
     return Accelerator(cpu=device.type == "cpu", mixed_precision=precision)
+
+
+@contextmanager
+def cpu_threads(count: int | None) -> Iterator[None]:
+    """Let torch compute on ``count`` CPU threads inside the block; None leaves them as they are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from distill.data.tokens import tokenise_corpus
 from distill.errors import ConfigError, StudentError
 from distill.losses.registry import make_loss
 from distill.students.student import build_student, count_parameters
-from distill.training.device import make_accelerator, seeded
+from distill.training.device import cpu_threads, make_accelerator, seeded
 from distill.training.selection import make_selector
 from distill.training.tracking import OnProgress, Tracker, TrainProgress, require_tensorboard
 from distill.training.trainer import Trainer, TrainResult
@@ -155,6 +155,7 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
     _start_folder(folder, config, dataset, record)
     with (
         Tracker(folder, tensorboard=config.tracking.tensorboard) as tracker,
+        cpu_threads(config.training.threads),
         seeded(config.seed, accelerator.device),
     ):
         result = trainer.train(tracker, on_progress)

@@ -90,6 +90,8 @@ class ArrowStore:
 
     def __len__(self) -> int:
         """Return the number of distinct keys."""
+        if self._stale:
+            self._reindex()
         return len(self._index)
 
     def put(self, batch: VectorBatch) -> None:

@@ -46,11 +46,12 @@ def short_attention(
         )
         return out
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = torch.matmul(query * scale, key.transpose(2, 3))
+    # Keys first: a softmax down the columns runs over whole vectors at once, one along rows of a dozen does not.
+    scores = torch.matmul(key * scale, query.transpose(2, 3))
     if attention_mask is not None:
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    weighted = torch.matmul(F.softmax(scores, dim=-1).to(value.dtype), value)
-    return weighted.transpose(1, 2).contiguous(), None
+        scores = scores.masked_fill(~attention_mask.transpose(2, 3), torch.finfo(scores.dtype).min)
+    weights = F.softmax(scores, dim=-2).to(value.dtype).transpose(2, 3)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), None
 
 
 def use_short_attention(model: SentenceTransformer) -> None:

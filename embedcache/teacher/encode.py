@@ -30,7 +30,7 @@ from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_toke
 if TYPE_CHECKING:
     from embedcache.teacher.load import Teacher
 
-DEFAULT_BATCH_TOKENS = {"cpu": 1024, "cuda": 65536, "mps": 16384}
+DEFAULT_BATCH_TOKENS = {"cpu": 2048, "cuda": 65536, "mps": 16384}
 _WINDOW = 16384
 _WINDOWS_AHEAD = 2
 _POLL_SECONDS = 0.2

@@ -49,7 +49,8 @@ def resolve(spec: str | Path) -> ModelSource:
     if base in ALIASES and isinstance(spec, str):
         return _resolve_alias(base, revision or None)
     folder = Path(spec).expanduser()
-    if folder.is_dir():
+    # To Path an empty name, say of an unset variable, is the current folder.
+    if text and folder.is_dir():
         return ModelSource(folder.resolve().name, text, folder)
     if folder.is_file():
         raise TeacherError(f"{text} is a file; a teacher is a folder with config.json and weights")

@@ -55,10 +55,13 @@ SETTINGS = [option for option in run_command.params if option.name not in NOT_SE
 
 def run_main(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["distill", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
+    try:
         main()
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
     captured = capsys.readouterr()
-    return int(stop.value.code or 0), captured.out, captured.err
+    return code, captured.out, captured.err
 
 
 def flat(tree: dict, prefix: str = "") -> dict[str, object]:

@@ -47,7 +47,9 @@ def test_float16_of_unit_vectors_keeps_the_direction() -> None:
 
 def test_the_largest_float16_fits_and_the_next_does_not() -> None:
     codec = CODECS["float16"]
-    assert codec.view(codec.encode(np.array([[65504.0, -65504.0]], np.float32))).tolist() == [[65504.0, -65504.0]]
+    assert codec.view(codec.encode(np.array([[65504.0, -65504.0]], np.float32))).tolist() == [
+        [65504.0, -65504.0]
+    ]
     with pytest.raises(InputError, match=r"65520 does not fit the codec float16; build with --codec float32"):
         codec.encode(np.array([[1.0, -65520.0]], np.float32))
 

@@ -5,7 +5,7 @@ import torch
 
 from distill.config import TrainingConfig
 from distill.errors import ConfigError
-from distill.training.device import make_accelerator, resolve_device, seeded
+from distill.training.device import cpu_threads, make_accelerator, resolve_device, seeded
 
 
 def test_auto_is_the_gpu_where_there_is_one():
@@ -43,13 +43,13 @@ def test_auto_takes_bfloat16_where_the_cpu_computes_in_it(monkeypatch, native, e
     assert make_accelerator(TrainingConfig(device="cpu")).mixed_precision == expected
 
 
-def test_threads_are_what_was_asked_for():
+def test_threads_are_what_was_asked_for_and_then_as_before():
     before = torch.get_num_threads()
-    try:
-        make_accelerator(TrainingConfig(device="cpu", threads=before + 1))
+    with cpu_threads(before + 1):
         assert torch.get_num_threads() == before + 1
-    finally:
-        torch.set_num_threads(before)
+        with cpu_threads(None):
+            assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
 
 
 def test_the_seed_rules_inside_the_block_and_the_caller_goes_on_as_before():

@@ -34,7 +34,7 @@ def test_the_bytes_are_durable_before_the_name_is(tmp_path: Path, monkeypatch: p
     fsync, replace = os.fsync, os.replace
 
     def logged_fsync(descriptor: int) -> None:
-        place = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
         events.append("folder" if place == tmp_path else "file")
         fsync(descriptor)
 
@@ -75,10 +75,14 @@ def test_a_failing_write_leaves_the_old_file_alone(
 
 
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), fsio.temporary_sibling(tmp_path / "file") as temporary:
-        temporary.write_bytes(b"half")
-        assert temporary.name.startswith(TEMPORARY_PREFIX)
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        with fsio.temporary_sibling(tmp_path / "file") as temporary:
+            temporary.write_bytes(b"half")
+            assert temporary.name.startswith(TEMPORARY_PREFIX)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert os.listdir(tmp_path) == []  # noqa: PTH208 - hidden files count
 
 

@@ -44,6 +44,7 @@ def finished(built_cache, tmp_path_factory):
             batch_size=64,
             mixed_precision="no",
             device="cpu",
+            threads=1,
             tensorboard=True,
             out=tmp_path_factory.mktemp("runs") / "finished",
         )

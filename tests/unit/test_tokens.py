@@ -36,14 +36,6 @@ def token_files(cache: Cache) -> list[Path]:
     return sorted((cache.derived_folder / "tokens").rglob("*.bin"))
 
 
-@pytest.fixture
-def no_tokenising(monkeypatch):
-    def refuse(self, texts):
-        raise AssertionError("the tokenizer was called")
-
-    monkeypatch.setattr(FastTokenizer, "__call__", refuse)
-
-
 def test_ids_are_those_of_the_tokenizer_itself_cut_where_it_cuts(cache, teacher, short):
     tokens = tokenise_corpus(cache, cache.corpus(), short)
     expected = [teacher.model.tokenizer(text, truncation=True, max_length=12)["input_ids"] for text in TEXTS]

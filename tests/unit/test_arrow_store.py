@@ -1,0 +1,180 @@
+"""The Arrow store: the conformance tests of every store, and what is its own."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embedcache.codecs import CODECS, Codec
+from embedcache.contract import Contract
+from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError
+from embedcache.fsio import sha256_file
+from embedcache.keys import key_array
+from embedcache.store.arrow import ArrowStore
+from embedcache.store.base import VectorBatch
+from embedcache.testing import VectorStoreConformance, example_batch, example_contract
+
+CONTRACT = example_contract()
+
+
+class TestArrowStoreConforms(VectorStoreConformance):
+    def make(self, folder: Path, contract: Contract, codec: Codec | None = None) -> ArrowStore:
+        return ArrowStore(folder / "shards", contract, codec)
+
+
+class TestArrowStoreConformsAsFloat32(VectorStoreConformance):
+    def make(self, folder: Path, contract: Contract, codec: Codec | None = None) -> ArrowStore:
+        return ArrowStore(folder / "shards", contract, codec or CODECS["float32"])
+
+
+def texts(first: int, last: int) -> list[str]:
+    return [f"text {number}" for number in range(first, last)]
+
+
+def filled(folder: Path, shards: int = 7, rows: int = 11) -> tuple[ArrowStore, VectorBatch]:
+    """Return a float32 store of several shards, and everything in it as one batch."""
+    store = ArrowStore(folder, CONTRACT, CODECS["float32"])
+    batches = [
+        example_batch(texts(number * rows, (number + 1) * rows), seed=number) for number in range(shards)
+    ]
+    for batch in batches:
+        store.put(batch)
+    return store, VectorBatch(
+        np.concatenate([batch.keys for batch in batches]),
+        np.concatenate([batch.vectors for batch in batches]),
+        np.concatenate([batch.tokens for batch in batches]),
+        np.concatenate([batch.truncated for batch in batches]),
+    )
+
+
+def test_rows_of_many_shards_come_in_the_order_asked(tmp_path: Path) -> None:
+    _, everything = filled(tmp_path)
+    store = ArrowStore(tmp_path, CONTRACT)
+    assert len(store.shards) == 7
+    assert len(store) == 77
+    rows = np.random.default_rng(0).integers(0, 77, size=500)
+    found = store.gather(store.locate(everything.keys[rows]))
+    assert found.tobytes() == everything.vectors[rows].tobytes()
+
+
+def test_nothing_asked_is_nothing_given(tmp_path: Path) -> None:
+    store, _ = filled(tmp_path, shards=2)
+    assert store.gather(store.locate(key_array([]))).shape == (0, 8)
+    assert ArrowStore(tmp_path / "none", CONTRACT).gather(np.empty(0, np.int64)).shape == (0, 8)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_position_outside_the_store_is_an_error(tmp_path: Path, shards: int) -> None:
+    store, _ = filled(tmp_path, shards=shards)
+    assert store.gather(np.array([shards * 11 - 1])).shape == (1, 8)
+    for outside in (-1, -2, shards * 11):
+        with pytest.raises(IndexError, match="outside the store"):
+            store.gather(np.array([0, outside]))
+
+
+def test_positions_keep_their_meaning_when_rows_are_added(tmp_path: Path) -> None:
+    store, everything = filled(tmp_path, shards=2)
+    positions = store.locate(everything.keys)
+    for number in range(5):
+        store.put(example_batch([f"later {number}"], seed=number))
+    assert store.gather(positions).tobytes() == everything.vectors.tobytes()
+    assert store.locate(everything.keys).tolist() == positions.tolist()
+
+
+def test_shards_are_named_by_their_bytes(tmp_path: Path) -> None:
+    store, _ = filled(tmp_path)
+    paths = sorted(tmp_path.iterdir())
+    assert [path.stem for path in paths] == [sha256_file(path) for path in paths]
+    assert store.bytes_on_disk == sum(path.stat().st_size for path in paths)
+
+
+def test_of_a_key_in_several_shards_the_choice_does_not_depend_on_the_order_of_writing(
+    tmp_path: Path,
+) -> None:
+    batches = [example_batch(["same"], seed=seed) for seed in range(6)]
+    found = []
+    for name, order in (("forth", batches), ("back", batches[::-1])):
+        for batch in order:
+            ArrowStore(tmp_path / name, CONTRACT).put(batch)
+        store = ArrowStore(tmp_path / name, CONTRACT)
+        assert len(store) == 1
+        assert len(store.shards) == 6
+        found.append(store.gather(store.locate(key_array(["same"]))).tobytes())
+    assert found[0] == found[1]
+
+
+def test_a_shard_of_another_teacher_is_refused_by_field_and_values(tmp_path: Path) -> None:
+    filled(tmp_path / "mean", shards=1)
+    ArrowStore(tmp_path / "cls", example_contract(pooling="cls", max_length=32)).put(example_batch(["x"]))
+    (stranger,) = (tmp_path / "cls").iterdir()
+    shutil.copy(stranger, tmp_path / "mean")
+    with pytest.raises(
+        ContractMismatchError, match=r"pooling 'mean' -> 'cls', max_length 64 -> 32"
+    ) as caught:
+        ArrowStore(tmp_path / "mean", CONTRACT)
+    assert caught.value.differences == {"pooling": ("mean", "cls"), "max_length": (64, 32)}
+    assert stranger.name in str(caught.value)
+    (tmp_path / "mean" / stranger.name).unlink()
+    assert len(ArrowStore(tmp_path / "mean", CONTRACT)) == 11
+
+
+def test_the_codec_is_that_of_the_shards(tmp_path: Path) -> None:
+    filled(tmp_path, shards=1)
+    assert ArrowStore(tmp_path, CONTRACT).codec.name == "float32"
+    assert ArrowStore(tmp_path, CONTRACT, CODECS["float32"]).codec.name == "float32"
+    assert ArrowStore(tmp_path / "new", CONTRACT).codec.name == "float16"
+    with pytest.raises(
+        InputError, match="stores these vectors as float32, not as float16: leave --codec out"
+    ):
+        ArrowStore(tmp_path, CONTRACT, CODECS["float16"])
+
+
+def test_shards_of_both_codecs_lose_nothing(tmp_path: Path) -> None:
+    fine, coarse = example_batch(texts(0, 4)), example_batch(texts(4, 9), seed=1)
+    fine.vectors[0, 0] = 70_000.0
+    ArrowStore(tmp_path / "a", CONTRACT, CODECS["float32"]).put(fine)
+    ArrowStore(tmp_path / "b", CONTRACT, CODECS["float16"]).put(coarse)
+    merged = tmp_path / "merged"
+    shutil.copytree(tmp_path / "a", merged)
+    shutil.copytree(tmp_path / "b", merged, dirs_exist_ok=True)
+    store = ArrowStore(merged, CONTRACT)
+    assert store.codec.name == "float32"
+    assert store.gather(store.locate(fine.keys)).tobytes() == fine.vectors.tobytes()
+    assert np.array_equal(store.gather(store.locate(coarse.keys)), coarse.vectors.astype(np.float16))
+
+
+def test_a_damaged_shard_is_refused(tmp_path: Path) -> None:
+    filled(tmp_path, shards=2)
+    victim = min(tmp_path.iterdir())
+    victim.write_bytes(victim.read_bytes()[:-20])
+    with pytest.raises(CorruptCacheError, match=victim.name):
+        ArrowStore(tmp_path, CONTRACT)
+
+
+def test_what_a_crash_left_is_no_shard(tmp_path: Path) -> None:
+    filled(tmp_path, shards=1)
+    (tmp_path / ".tmp-0123-shard.arrow").write_bytes(b"half")
+    assert len(ArrowStore(tmp_path, CONTRACT)) == 11
+
+
+def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, everything = filled(tmp_path, shards=2)
+    before = sorted(tmp_path.iterdir())
+
+    def full(*paths: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(StorageError, match="the disk is full"):
+            store.put(example_batch(["new"]))
+    assert sorted(tmp_path.iterdir()) == before
+    assert len(store) == 22
+    store.put(example_batch(["new"]))
+    assert len(store) == 23
+    assert store.gather(store.locate(everything.keys)).tobytes() == everything.vectors.tobytes()

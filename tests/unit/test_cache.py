@@ -1,0 +1,234 @@
+"""A cache says what it holds, mixes nothing up, and two caches merge by copying."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import embedcache
+from embedcache.cache import Cache
+from embedcache.contract import Contract
+from embedcache.corpus.corpus import store_corpus
+from embedcache.corpus.readers import ReadReport, RowBatch
+from embedcache.errors import (
+    CacheFormatError,
+    ContractMismatchError,
+    CorruptCacheError,
+    InputError,
+    MissingInputError,
+    MissingVectorsError,
+)
+from embedcache.testing import example_batch, example_contract
+
+MEAN, CLS = example_contract(), example_contract(pooling="cls")
+
+
+def filled(folder: Path, corpus: str, texts: list[str], teacher: str, contract: Contract) -> Cache:
+    cache = Cache.create(folder)
+    store_corpus(cache.corpora_folder, corpus, [RowBatch(texts, None, None)], ReadReport())
+    cache.register_teacher(teacher, contract, {"spec": teacher})
+    cache.store(contract).put(example_batch(texts))
+    return cache
+
+
+def contract_file(cache: Cache, contract: Contract) -> Path:
+    return cache.folder / "teachers" / contract.id / "contract.json"
+
+
+def test_a_cache_is_created_once_and_opened_again(tmp_path: Path) -> None:
+    created = Cache.create(tmp_path / "a" / "cache")
+    assert Cache.create(created.folder).folder == created.folder
+    opened = embedcache.open(str(created.folder))
+    assert isinstance(opened, embedcache.Cache)
+    assert opened.last_build is None
+    assert (opened.corpora(), opened.teachers()) == ([], [])
+
+
+def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(
+        CacheFormatError, match=r"not empty \(it holds thesis\.tex\): give an empty or new folder"
+    ):
+        Cache.create(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_is_no_cache_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="the folder does not exist"):
+        Cache(tmp_path / "none")
+    with pytest.raises(CacheFormatError, match=r"is no cache: it has no cache\.json; build one with"):
+        Cache(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", "3"])
+def test_a_damaged_marker_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cache.json").write_text(content)
+    with pytest.raises(CacheFormatError, match=r"cache\.json is damaged"):
+        Cache(tmp_path)
+
+
+@pytest.mark.parametrize("version", [2, "1", None])
+def test_a_cache_of_another_version_is_refused(tmp_path: Path, version: object) -> None:
+    (tmp_path / "cache.json").write_text(json.dumps({"version": version}))
+    with pytest.raises(CacheFormatError, match=f"format version {version}, .* up to 1: upgrade"):
+        Cache(tmp_path)
+
+
+def test_the_only_corpus_and_teacher_need_no_name(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "news", ["a", "b"], "tiny", MEAN)
+    assert cache.corpus().name == cache.corpus("news").name == "news"
+    assert cache.teacher().contract == cache.teacher("tiny").contract == MEAN
+
+
+def test_of_several_one_has_to_be_named(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
+    filled(tmp_path, "mail", ["b"], "other", CLS)
+    with pytest.raises(InputError, match=r"several corpora \(mail, news\): choose one with --corpus"):
+        cache.corpus()
+    with pytest.raises(InputError, match=r"several teachers \(other, tiny\): choose one with --teacher"):
+        cache.teacher()
+    with pytest.raises(InputError, match="several teachers"):
+        cache.lookup(["a"])
+    assert [corpus.name for corpus in cache.corpora()] == ["mail", "news"]
+    assert [teacher.name for teacher in cache.teachers()] == ["other", "tiny"]
+
+
+def test_an_unknown_name_lists_those_there_are(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
+    with pytest.raises(InputError, match=r"no corpus 'mail' in .*: it holds news"):
+        cache.corpus("mail")
+    with pytest.raises(InputError, match=r"no teacher 'large' in .*: it holds tiny"):
+        cache.teacher("large")
+    empty = Cache.create(tmp_path / "empty")
+    with pytest.raises(InputError, match="holds no corpus"):
+        empty.corpus()
+    with pytest.raises(InputError, match="holds no teacher"):
+        empty.teacher()
+
+
+def test_a_teacher_is_found_by_the_beginning_of_its_contract(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
+    assert cache.teacher(MEAN.id).contract == cache.teacher(MEAN.id[:6]).contract == MEAN
+    for unknown in (MEAN.id[:5], CLS.id[:12]):
+        with pytest.raises(InputError, match="no teacher"):
+            cache.teacher(unknown)
+
+
+def test_lookup_gives_vectors_in_the_order_asked(tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(20)]
+    cache = filled(tmp_path, "news", texts, "tiny", MEAN)
+    order = np.random.default_rng(0).permutation(20)
+    found = cache.lookup([texts[i] for i in order])
+    assert found.dtype == np.float32
+    assert np.array_equal(found, example_batch(texts).vectors[order].astype(np.float16))
+    assert cache.lookup([]).shape == (0, 8)
+
+
+def test_lookup_names_the_missing_texts_and_only_those(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "news", ["here"], "tiny", MEAN)
+    with pytest.raises(MissingVectorsError) as caught:
+        cache.lookup(["here", *(f"missing {n}" for n in range(5)), "x" * 99])
+    message = str(caught.value)
+    assert message.startswith(
+        "6 of 7 texts are not in the cache: 'missing 0', 'missing 1', 'missing 2' and 3 more;"
+    )
+    assert "'here'" not in message
+    assert isinstance(caught.value, KeyError)
+
+
+def test_vectors_of_one_teacher_are_not_those_of_another(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
+    cache.register_teacher("other", CLS, {})
+    with pytest.raises(MissingVectorsError):
+        cache.lookup(["a"], teacher="other")
+
+
+def test_a_name_belongs_to_one_contract(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
+    with pytest.raises(
+        ContractMismatchError, match=r"'tiny' with another contract \(pooling 'mean' -> 'cls'\)"
+    ) as e:
+        cache.register_teacher("tiny", CLS, {})
+    assert e.value.differences == {"pooling": ("mean", "cls")}
+    assert "--teacher-name" in str(e.value)
+    assert not contract_file(cache, CLS).exists()
+    cache.register_teacher("tiny", MEAN, {})
+    assert cache.teacher("tiny").origin == {"spec": "tiny"}
+
+
+def test_a_contract_may_have_several_names(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
+    cache.register_teacher("same", MEAN, {})
+    assert [teacher.name for teacher in cache.teachers()] == ["same", "tiny"]
+    assert cache.teacher().contract == MEAN
+
+
+@pytest.mark.parametrize("direction", ["ab", "ba"])
+def test_caches_are_merged_by_copying_their_files_over_each_other(tmp_path: Path, direction: str) -> None:
+    filled(tmp_path / "a", "news", ["x", "y"], "tiny", MEAN)
+    filled(tmp_path / "a", "news", ["x", "y"], "third", example_contract(prompt="query: "))
+    filled(tmp_path / "b", "mail", ["y", "z"], "tiny", MEAN)
+    filled(tmp_path / "b", "mail", ["y", "z"], "other", CLS)
+    for name in direction:
+        shutil.copytree(tmp_path / name, tmp_path / "merged", dirs_exist_ok=True)
+    merged = Cache(tmp_path / "merged")
+    assert [corpus.texts() for corpus in merged.corpora()] == [["y", "z"], ["x", "y"]]
+    assert [teacher.name for teacher in merged.teachers()] == ["other", "third", "tiny"]
+    assert len(merged.store(MEAN)) == 3
+    assert merged.lookup(["x", "y", "z"], "tiny").shape == (3, 8)
+    assert merged.lookup(["z", "y"], "other").shape == (2, 8)
+    with pytest.raises(MissingVectorsError, match="1 of 2 texts"):
+        merged.lookup(["x", "y"], "other")
+
+
+def test_two_teachers_of_one_name_after_a_merge_are_told_apart(tmp_path: Path) -> None:
+    filled(tmp_path / "a", "news", ["x"], "tiny", MEAN)
+    filled(tmp_path / "b", "mail", ["z"], "tiny", CLS)
+    shutil.copytree(tmp_path / "b", tmp_path / "a", dirs_exist_ok=True)
+    merged = Cache(tmp_path / "a")
+    with pytest.raises(InputError, match="two teachers are called 'tiny'") as caught:
+        merged.teacher("tiny")
+    assert MEAN.id[:12] in str(caught.value)
+    assert CLS.id[:12] in str(caught.value)
+    assert merged.lookup(["z"], CLS.id[:12]).shape == (1, 8)
+    with pytest.raises(MissingVectorsError):
+        merged.lookup(["z"], MEAN.id[:12])
+
+
+@pytest.mark.parametrize("content", ["", "{", "3", "null", "[{}]", "{}"])
+def test_a_damaged_contract_is_refused(tmp_path: Path, content: str) -> None:
+    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
+    contract_file(cache, MEAN).write_text(content)
+    with pytest.raises(CorruptCacheError, match=r"contract\.json is damaged .*vectors are kept"):
+        cache.teachers()
+
+
+def test_a_contract_in_the_wrong_folder_is_refused(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
+    contract_file(cache, MEAN).write_text(json.dumps(CLS.to_json()))
+    with pytest.raises(CorruptCacheError, match="does not match its folder's name"):
+        cache.teacher("tiny")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "3"])
+def test_a_damaged_name_is_refused(tmp_path: Path, content: str) -> None:
+    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
+    (contract_file(cache, MEAN).parent / "names" / "tiny.json").write_text(content)
+    with pytest.raises(CorruptCacheError, match=r"tiny\.json is damaged"):
+        cache.teachers()
+
+
+def test_where_a_model_lies_is_remembered_here_and_guessed_elsewhere(tmp_path: Path) -> None:
+    cache = Cache.create(tmp_path)
+    teacher = cache.register_teacher("tiny", MEAN, {"spec": "org/tiny", "revision": "abc"})
+    assert cache.model_source(teacher) == "org/tiny@abc"
+    cache.remember_model(MEAN, "/models/tiny")
+    assert cache.model_source(teacher) == "/models/tiny"
+    shutil.rmtree(cache.derived_folder)
+    assert cache.model_source(teacher) == "org/tiny@abc"
+    pinned = cache.register_teacher("pinned", CLS, {"spec": "org/tiny@def", "revision": "def"})
+    assert cache.model_source(pinned) == "org/tiny@def"

@@ -1,0 +1,257 @@
+"""A shard's bytes follow from its rows; opening one believes nothing that its columns do not bear out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedcache.codecs import CODECS
+from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
+from embedcache.fsio import sha256_file
+from embedcache.keys import key_array
+from embedcache.store.base import VectorBatch
+from embedcache.store.shard import Shard, open_shard, write_shard
+from embedcache.testing import example_contract
+
+ROWS = 3
+GOLDEN = {
+    "float32": "f59df08a1ba03869b0a8a5bca2c219b8a47c5fcc16edbeb2b3976c99f2e75b7d",
+    "float16": "bc6c956a0e214370d1d04690a97977b6513f8331b9f7f88a0de11a4b62177731",
+}
+
+
+def batch(shift: float = 0.0) -> VectorBatch:
+    vectors = (np.arange(ROWS * 8, dtype=np.float32).reshape(ROWS, 8) + np.float32(shift)) / 8
+    return VectorBatch(
+        keys=key_array(["a", "b", "c"]),
+        vectors=vectors,
+        tokens=np.array([3, 4, 64], np.int32),
+        truncated=np.array([False, False, True]),
+        provenance={"compute_dtype": "float32"},
+    )
+
+
+def written(folder: Path, codec: str = "float16") -> Path:
+    folder.mkdir(exist_ok=True)
+    return write_shard(folder, example_contract(), CODECS[codec], batch())
+
+
+@pytest.fixture(scope="module")
+def shard_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("shard"))
+
+
+def rewritten(path: Path, target: Path, *, batches: int = 1, columns: Any = None, **header: Any) -> Path:
+    """Write the shard ``path`` anew with changes to its header or columns."""
+    source = pa.ipc.open_file(path).get_batch(0)
+    if columns is not None:
+        source = columns(source)
+    claims = {**json.loads(pa.ipc.open_file(path).schema.metadata[b"embedcache"]), **header}
+    whole = source.replace_schema_metadata({b"embedcache": json.dumps(claims).encode()})
+    with pa.OSFile(str(target), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
+        for _ in range(batches):
+            writer.write_batch(whole)
+    return target
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_shard_comes_back(tmp_path: Path, codec: str) -> None:
+    shard = open_shard(written(tmp_path, codec))
+    assert shard.contract == example_contract()
+    assert shard.codec is CODECS[codec]
+    assert shard.provenance == {"compute_dtype": "float32"}
+    assert (shard.keys == batch().keys).all()
+    assert shard.stored.dtype == np.dtype(codec)
+    assert np.array_equal(shard.stored, batch().vectors)
+    assert shard.tokens.tolist() == [3, 4, 64]
+    assert shard.truncated.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_bytes_of_a_shard_never_change(tmp_path: Path, codec: str) -> None:
+    # Builds are compared, resumed and shared by these names: another value here needs a new SHARD_VERSION.
+    path = written(tmp_path, codec)
+    assert path.name == f"{GOLDEN[codec]}.arrow"
+    assert sha256_file(path) == GOLDEN[codec]
+
+
+def test_two_writes_give_the_same_file(tmp_path: Path) -> None:
+    first, second = written(tmp_path / "one"), written(tmp_path / "two")
+    assert first.name == second.name
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_anything_that_differs_gives_another_name(tmp_path: Path) -> None:
+    plain = batch()
+    names = {
+        write_shard(tmp_path, contract, CODECS[codec], rows).name
+        for contract, codec, rows in (
+            (example_contract(), "float16", plain),
+            (example_contract(), "float32", plain),
+            (example_contract(pooling="cls"), "float16", plain),
+            (example_contract(), "float16", batch(shift=1)),
+            (
+                example_contract(),
+                "float16",
+                VectorBatch(plain.keys, plain.vectors, plain.tokens, plain.truncated),
+            ),
+        )
+    }
+    assert len(names) == 5
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_vector_that_does_not_fit_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not fit"):
+        write_shard(tmp_path, example_contract(), CODECS["float16"], batch(shift=1e7))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"rows": ROWS + 1},
+        {"rows": ROWS - 1},
+        {"rows": 0},
+        {"rows": float(ROWS)},
+        {"rows": None},
+        {"codec": "float32"},
+        {"codec": "int4"},
+        {"codec": ["float16"]},
+        {"contract": {}},
+        {"contract": None},
+        {"contract": example_contract(dimension=9).to_json()},
+        {"contract": {**example_contract().to_json(), "dimension": "8"}},
+        {"contract": {**example_contract().to_json(), "dimension": float("nan")}},
+        {"provenance": None},
+        {"provenance": [1]},
+        {"provenance": {"a": float("nan")}},
+        {"version": "1"},
+        {"version": None},
+    ],
+    ids=str,
+)
+def test_a_header_that_claims_something_else_is_found(
+    shard_path: Path, tmp_path: Path, header: dict[str, Any]
+) -> None:
+    path = rewritten(shard_path, tmp_path / "0.arrow", **header)
+    with pytest.raises(CorruptCacheError, match=r"is damaged .*delete it and build again") as caught:
+        open_shard(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_rewriting_alone_is_no_damage(shard_path: Path, tmp_path: Path) -> None:
+    # The damages above and below are found for what they are, not for how they were made.
+    assert len(open_shard(rewritten(shard_path, tmp_path / "0.arrow")).keys) == ROWS
+
+
+def test_another_contract_is_carried_not_hidden(shard_path: Path, tmp_path: Path) -> None:
+    other = example_contract(pooling="cls")
+    shard = open_shard(rewritten(shard_path, tmp_path / "0.arrow", contract=other.to_json()))
+    assert shard.contract == other
+    assert shard.contract != example_contract()
+
+
+def test_a_newer_version_asks_for_an_upgrade(shard_path: Path, tmp_path: Path) -> None:
+    path = rewritten(shard_path, tmp_path / "0.arrow", version=2, contract={"new": "fields"})
+    with pytest.raises(CacheFormatError, match=r"format version 2, .* up to 1: upgrade embedcache"):
+        open_shard(path)
+
+
+def with_null(source: pa.RecordBatch) -> pa.RecordBatch:
+    tokens = pa.array([3, None, 64], pa.int32())
+    return source.set_column(2, pa.field("tokens", pa.int32(), nullable=False), tokens)
+
+
+def with_wide_tokens(source: pa.RecordBatch) -> pa.RecordBatch:
+    return source.set_column(2, pa.field("tokens", pa.int64(), nullable=False), pa.array([3, 4, 64]))
+
+
+def with_gap_in_a_vector(source: pa.RecordBatch) -> pa.RecordBatch:
+    values = pa.array([None, *np.zeros(ROWS * 8 - 1)], pa.float16())
+    column = pa.FixedSizeListArray.from_arrays(values, 8)
+    return source.set_column(1, pa.field("vector", column.type, nullable=False), column)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        with_null,
+        with_wide_tokens,
+        with_gap_in_a_vector,
+        lambda source: source.select(["vector", "key", "tokens", "truncated"]),
+        lambda source: source.select(["key", "vector", "tokens"]),
+        lambda source: source.slice(0, 0),
+    ],
+    ids=["null", "type", "gap", "order", "missing", "empty"],
+)
+def test_columns_that_are_not_those_promised_are_found(
+    shard_path: Path, tmp_path: Path, columns: Any
+) -> None:
+    with pytest.raises(CorruptCacheError, match="is damaged"):
+        open_shard(rewritten(shard_path, tmp_path / "0.arrow", columns=columns))
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+def test_a_shard_is_one_record_batch(shard_path: Path, tmp_path: Path, batches: int) -> None:
+    with pytest.raises(CorruptCacheError, match=f"{batches} record batches, expected 1"):
+        open_shard(rewritten(shard_path, tmp_path / "0.arrow", batches=batches))
+
+
+def test_an_arrow_file_of_somebody_else_is_no_shard(tmp_path: Path) -> None:
+    table = pa.table({"key": [1]})
+    with pa.OSFile(str(tmp_path / "0.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(CorruptCacheError, match="is damaged"):
+        open_shard(tmp_path / "0.arrow")
+
+
+@given(st.data())
+def test_a_shard_cut_off_anywhere_is_found(shard_path: Path, data: st.DataObject) -> None:
+    whole = shard_path.read_bytes()
+    path = shard_path.with_name("cut")
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    with pytest.raises(CorruptCacheError):
+        open_shard(path)
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_no_shard(shard_path: Path, data: bytes) -> None:
+    path = shard_path.with_name("random")
+    for content in (data, b"ARROW1\0\0" + data + b"ARROW1"):
+        path.write_bytes(content)
+        with pytest.raises(CorruptCacheError):
+            open_shard(path)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_flipped_bit_is_a_clean_error_or_an_opened_shard(shard_path: Path, data: st.DataObject) -> None:
+    damaged = bytearray(shard_path.read_bytes())
+    position = data.draw(st.integers(0, len(damaged) - 1))
+    damaged[position] ^= 1 << data.draw(st.integers(0, 7))
+    path = shard_path.with_name("flipped")
+    path.write_bytes(damaged)
+    try:
+        shard: Shard = open_shard(path)
+    except (CorruptCacheError, CacheFormatError):
+        return
+    assert shard.keys.shape == shard.tokens.shape == shard.truncated.shape == (ROWS,)
+    assert shard.stored.shape == (ROWS, 8)
+
+
+def test_flipped_vectors_open_and_are_seen(shard_path: Path) -> None:
+    damaged = bytearray(shard_path.read_bytes())
+    damaged[damaged.index(batch().vectors.astype(np.float16).tobytes()) + 16] ^= 1
+    path = shard_path.with_name("vector")
+    path.write_bytes(damaged)
+    assert not np.array_equal(open_shard(path).stored, open_shard(shard_path).stored)
+    assert sha256_file(path) != shard_path.stem
