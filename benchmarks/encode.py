@@ -19,15 +19,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import embedcache
 import numpy as np
 import torch
+
+import embedcache
 from embedcache.teacher.batching import token_budget_batches
 from embedcache.teacher.encode import Encoder, padded_features
 from embedcache.teacher.load import Teacher, load_teacher, quiet_transformers
 
 
 def read_sentences(file: Path | None, column: str | None, rows: int) -> list[str]:
+    """Distinct sentences of ``file``, at most ``rows`` of them chosen by a fixed seed."""
     if file is None:
         from distill.demo.harvest import harvest_sentences
 
@@ -47,8 +49,14 @@ def random_teacher(folder: Path, shape: str, device: str) -> Teacher:
     sizes = {"roberta-large": (24, 1024, 16), "roberta-base": (12, 768, 12)}
     layers, width, heads = sizes[shape]
     config = RobertaConfig(
-        vocab_size=50265, num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads,
-        intermediate_size=4 * width, pad_token_id=0, max_position_embeddings=514, type_vocab_size=1,
+        vocab_size=50265,
+        num_hidden_layers=layers,
+        hidden_size=width,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        pad_token_id=0,
+        max_position_embeddings=514,
+        type_vocab_size=1,
     )
     with quiet_transformers():
         RobertaModel(config).save_pretrained(folder)
@@ -70,12 +78,14 @@ def product_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def timed(function: Callable[[], object]) -> float:
+    """Wall-clock seconds of one call."""
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
 
 
 def bare_pass(encoder: Encoder, texts: list[str]) -> Callable[[], None]:
+    """A function that runs the forward pass alone, on batches made beforehand."""
     assert encoder.tokenizer is not None  # noqa: S101 - benchmarks use text encoders
     tokenized = encoder.tokenizer(texts)
     batches = token_budget_batches(tokenized.lengths, encoder.batch_tokens)
@@ -89,6 +99,7 @@ def bare_pass(encoder: Encoder, texts: list[str]) -> Callable[[], None]:
 
 
 def measure(teacher: Teacher, texts: list[str], dtype: str, rounds: int, folder: Path) -> dict[str, float]:
+    """Rates of the three ways and what follows from them."""
     encoder = Encoder(teacher, compute_dtype=dtype)
     model = teacher.model
     corpus = folder / "sentences.txt"
@@ -126,10 +137,17 @@ def measure(teacher: Teacher, texts: list[str], dtype: str, rounds: int, folder:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--teacher", default="minilm-l6")
-    parser.add_argument("--shape", choices=["roberta-large", "roberta-base"], help="random weights of this shape")
-    parser.add_argument("--sentences", type=Path, help="file of sentences; default: documentation on this machine")
+    parser.add_argument(
+        "--shape", choices=["roberta-large", "roberta-base"], help="random weights of this shape"
+    )
+    parser.add_argument(
+        "--sentences", type=Path, help="file of sentences; default: documentation on this machine"
+    )
     parser.add_argument("--text-column")
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=2)
@@ -148,7 +166,10 @@ def main() -> None:
         figures = {
             dtype: measure(teacher, texts, dtype, arguments.rounds, folder) for dtype in arguments.dtypes
         }
-    print(f"{len(texts):,} sentences, {arguments.shape or arguments.teacher}, {arguments.device}, best of {arguments.rounds}")
+    print(
+        f"{len(texts):,} sentences, {arguments.shape or arguments.teacher}, {arguments.device}, "
+        f"best of {arguments.rounds}"
+    )
     for dtype, values in figures.items():
         print(dtype, "  ".join(f"{k} {v:,.0f}" if v > 10 else f"{k} {v:.5f}" for k, v in values.items()))
     if arguments.json:

@@ -1,7 +1,7 @@
 """How fast do training batches come, against Hugging Face datasets on the same rows?
 
-Token ids and vectors of every row, shuffled, bucketed by length and padded. First the loader alone, then how long
-a real training step waits for it. The corpus and the vectors are made up: their values do not matter here.
+Token ids and vectors of every row, shuffled, bucketed by length and padded. First the loader alone, then how
+long a real training step waits for it. Corpus and vectors are made up: their values do not matter here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.loader import Loader
 from distill.data.sampler import epoch_batches
@@ -47,6 +48,7 @@ def make_cache(folder: Path, rows: int, dimension: int) -> Cache:
 
 
 def loader_rate(dataset: DistillDataset, tokens: TokenArrays, batch_size: int, epoch: int) -> float:
+    """Rows a second of one epoch of the loader."""
     lengths = tokens.lengths[dataset.rows]
     began = time.perf_counter()
     rows = 0
@@ -87,14 +89,24 @@ def waiting(cache: Path, steps: int, batch_size: int, folder: Path, device: str)
     import distill
 
     run = distill.run(
-        cache=cache, student="minilm-l6", out=folder, epochs=1, limit=steps * batch_size, batch_size=batch_size,
-        held_out=0, device=device, optimizer={"warmup": 0.0},
+        cache=cache,
+        student="minilm-l6",
+        out=folder,
+        epochs=1,
+        limit=steps * batch_size,
+        batch_size=batch_size,
+        held_out=0,
+        device=device,
+        optimizer={"warmup": 0.0},
     )
     return run.result.waited, run.result.rows_per_second
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--dimension", type=int, default=384)
     parser.add_argument("--batch-size", type=int, default=128)
@@ -114,7 +126,9 @@ def main() -> None:
         rates = [loader_rate(dataset, tokens, arguments.batch_size, i) for i in range(arguments.rounds)]
         figures["loader rows/s"] = max(rates)
         try:
-            figures["datasets rows/s"] = huggingface_rate(dataset, tokens, arguments.batch_size, folder / "hf")
+            figures["datasets rows/s"] = huggingface_rate(
+                dataset, tokens, arguments.batch_size, folder / "hf"
+            )
             figures["ratio"] = figures["loader rows/s"] / figures["datasets rows/s"]
         except ImportError:
             print("Hugging Face datasets is not installed: pip install 'embedcache[bench]' to compare")

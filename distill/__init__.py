@@ -1,8 +1,8 @@
 """Distil small sentence encoders from cached teacher vectors.
 
-    >>> import distill
-    >>> run = distill.run(cache="./cache", student="layers:3", loss="mse")          # doctest: +SKIP
-    >>> scores = distill.evaluate(run.best, suite="fidelity", teacher="minilm-l6")  # doctest: +SKIP
+>>> import distill
+>>> run = distill.run(cache="./cache", student="layers:3", loss="mse")          # doctest: +SKIP
+>>> scores = distill.evaluate(run.best, suite="fidelity", teacher="minilm-l6")  # doctest: +SKIP
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+
 from distill.cli.main import cli as distill_cli
 from distill.config import describe_keys
 from embedcache.cli.main import cli as embedcache_cli

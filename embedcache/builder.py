@@ -40,7 +40,7 @@ class BuildProgress:
     """Where a build stands; handed to the progress callback again and again.
 
     Attributes:
-        phase: ``read``, ``encode`` or ``done``.
+        phase: ``read`` or ``encode``.
         rows: rows read so far, or vectors encoded so far.
         total: vectors to encode; 0 while reading.
         tokens: tokens encoded so far.

@@ -257,7 +257,7 @@ def store_corpus(
 
 
 def _move(staging: Path, target: Path, info: CorpusInfo) -> bool:
-    """Make ``staging`` appear as ``target``; return whether another build did so first, with the same rows."""
+    """Make ``staging`` appear as ``target``; return whether another build did so first with the same rows."""
     try:
         staging.rename(target)
         fsync_directory(target.parent)

@@ -1,4 +1,4 @@
-"""The documentation says what is so: its commands parse, its links lead somewhere, its generated page is current."""
+"""The docs say what is so: commands parse, links lead somewhere, the generated page is current."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+
 from distill.cli.main import cli as distill_cli
 from embedcache.cli.main import cli as embedcache_cli
 
@@ -19,7 +20,9 @@ GROUPS = {"embedcache": embedcache_cli, "distill": distill_cli}
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
 
 
 def commands() -> list[tuple[str, list[str]]]:
@@ -36,7 +39,9 @@ def commands() -> list[tuple[str, list[str]]]:
     return found
 
 
-@pytest.mark.parametrize(("page", "words"), commands(), ids=lambda v: v if isinstance(v, str) else " ".join(v))
+@pytest.mark.parametrize(
+    ("page", "words"), commands(), ids=lambda v: v if isinstance(v, str) else " ".join(v)
+)
 def test_every_documented_command_parses(page: str, words: list[str]) -> None:
     group = GROUPS[words[0]]
     assert isinstance(group, click.Group)
@@ -65,7 +70,11 @@ def test_python_blocks_use_what_there_is(page: Path) -> None:
     modules = {"embedcache": embedcache, "distill": distill}
     for block in blocks(page, "python"):
         for node in ast.walk(ast.parse(block)):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id in modules
+            ):
                 assert hasattr(modules[node.value.id], node.attr), f"{page.name}: {ast.unparse(node)}"
 
 

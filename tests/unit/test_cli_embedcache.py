@@ -1,0 +1,307 @@
+"""The command line: exit codes, one line an error, JSON that parses, help for everything, a quick start."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+from embedcache import __version__
+from embedcache.cache import Cache
+from embedcache.cli import build as build_module
+from embedcache.cli.main import cli, main
+from embedcache.teacher.aliases import ALIASES
+from embedcache.testing import sentences
+
+TEXTS = sentences(20)
+COMMANDS = sorted(cli.commands)
+
+
+class Outcome(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Shell:
+    """Runs ``embedcache`` in this process, as its console script would."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: object) -> Outcome:
+        self.monkeypatch.setattr(sys, "argv", ["embedcache", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Outcome(code, *self.capsys.readouterr())
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    monkeypatch.setenv("COLUMNS", "200")
+    return Shell(monkeypatch, capsys)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.txt"
+    path.write_text("".join(f"{text}\n" for text in [*TEXTS, "", TEXTS[0]]))
+    return path
+
+
+def assert_one_line(outcome: Outcome, code: int, *parts: str) -> None:
+    assert outcome.code == code
+    assert outcome.out == ""
+    assert outcome.err.startswith("embedcache: ")
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.endswith("\n")
+    for part in parts:
+        assert part in outcome.err
+
+
+def test_build_encodes_then_reuses(shell: Shell, corpus: Path, tmp_path: Path, tiny_teacher: Path) -> None:
+    arguments = (
+        "build",
+        corpus,
+        "--teacher",
+        tiny_teacher,
+        "--cache",
+        tmp_path / "c",
+        "--compute-dtype",
+        "float32",
+    )
+    first = shell(*arguments, "--json")
+    assert first.code == 0
+    summary = json.loads(first.out)
+    assert (summary["rows"], summary["distinct"], summary["encoded"]) == (21, 20, 20)
+    assert summary["skipped"] == {"empty": 1}
+    assert json.loads(shell(*arguments, "--json").out)["encoded"] == 0
+    table = shell(*arguments)
+    assert table.code == 0
+    for part in ("corpus with tiny", "20 (1 duplicates)", "20 already in the cache", "1 empty", "0 B"):
+        assert part in table.out
+
+
+def test_every_setting_of_build_reaches_it(
+    shell: Shell, corpus: Path, tmp_path: Path, plain_teacher: Path
+) -> None:
+    outcome = shell(
+        *(
+            "build",
+            corpus,
+            "--teacher",
+            plain_teacher,
+            "--cache",
+            tmp_path / "c",
+            "--name",
+            "named",
+            "--limit",
+            9,
+        ),
+        *("--pooling", "cls", "--prompt", "the ", "--max-length", 9, "--truncate-dim", 4, "--normalize"),
+        *("--teacher-name", "other", "--codec", "float32", "--compute-dtype", "bfloat16", "--device", "cpu"),
+        *("--batch-tokens", 50, "--threads", 1, "--shard-rows", 4, "--format", "text"),
+    )
+    assert outcome.code == 0
+    cache = Cache(tmp_path / "c")
+    assert len(cache.corpus("named")) == 9
+    contract = cache.teacher("other").contract
+    assert (contract.pooling, contract.prompt, contract.max_length) == ("cls", "the ", 9)
+    assert (contract.truncate_dim, contract.dimension, contract.normalize) == (4, 4, True)
+    store = cache.store(contract)
+    assert (store.codec.name, len(store.shards)) == ("float32", 3)
+    assert store.shards[0].provenance["compute_dtype"] == "bfloat16"
+
+
+def test_ls_lists_corpora_and_teachers(
+    shell: Shell, corpus: Path, tmp_path: Path, tiny_teacher: Path
+) -> None:
+    shell("build", corpus, "--teacher", tiny_teacher, "--cache", tmp_path / "c")
+    found = json.loads(shell("ls", "--cache", tmp_path / "c", "--json").out)
+    assert [(one["name"], one["rows"], one["labels"]) for one in found["corpora"]] == [("corpus", 21, False)]
+    (teacher,) = found["teachers"]
+    assert (teacher["name"], teacher["vectors"], teacher["width"]) == ("tiny", 20, 16)
+    assert (teacher["codec"], teacher["pooling"], teacher["max_length"]) == ("float16", "mean", 64)
+    table = shell("ls", "--cache", tmp_path / "c").out
+    assert "corpus" in table
+    assert "tiny" in table
+
+
+def test_teachers_lists_the_aliases(shell: Shell) -> None:
+    found = json.loads(shell("teachers", "--json").out)
+    assert set(found) == set(ALIASES)
+    assert {
+        "minilm-l6",
+        "simcse-roberta-large",
+        "unsup-simcse-roberta-large",
+        "simcse-bert-base",
+        "unsup-simcse-bert-base",
+        "mpnet-base",
+        "bge-small",
+        "e5-small",
+    } <= set(found)
+    assert set(found["e5-small"]) >= {"model_id", "dimension", "pooling", "licence", "prompt"}
+    table = shell("teachers").out
+    for name, alias in ALIASES.items():
+        assert name in table
+        assert alias.model_id in table
+
+
+def test_what_the_user_can_mend_is_one_line_and_exit_code_2(
+    shell: Shell, corpus: Path, tmp_path: Path, tiny_teacher: Path, plain_teacher: Path
+) -> None:
+    cache = ("--cache", tmp_path / "c")
+    assert_one_line(shell("ls", *cache), 2, "no cache at", "does not exist")
+    assert_one_line(
+        shell("build", "none.txt", "--teacher", tiny_teacher, *cache), 2, "none.txt does not exist"
+    )
+    assert_one_line(shell("build", corpus, "--teacher", "nobody", *cache), 2, "no teacher 'nobody'")
+    assert_one_line(shell("build", corpus, "--teacher", plain_teacher, *cache), 2, "--pooling mean|cls")
+    (tmp_path / "file").write_text("")
+    assert_one_line(
+        shell("build", tmp_path / "file", "--teacher", tiny_teacher, *cache), 2, "no rows to read"
+    )
+
+
+def test_failures_underneath_are_one_line_and_exit_code_1(
+    shell: Shell, corpus: Path, tmp_path: Path, tiny_teacher: Path
+) -> None:
+    build = ("build", corpus, "--teacher", tiny_teacher, "--cache", tmp_path / "c")
+    shell(*build)
+    (shard,) = (tmp_path / "c").glob("teachers/*/shards/*")
+    shard.write_bytes(b"nothing")
+    assert_one_line(shell(*build), 1, shard.name, "is damaged", "delete it and build again")
+    shard.unlink()
+    assert shell(*build).code == 0
+
+
+def test_a_folder_that_cannot_be_made_is_exit_code_1(
+    shell: Shell, corpus: Path, tmp_path: Path, tiny_teacher: Path
+) -> None:
+    outcome = shell("build", corpus, "--teacher", tiny_teacher, "--cache", corpus / "cache")
+    assert_one_line(outcome, 1, "cannot write", "choose another folder")
+
+
+def test_debug_shows_the_traceback(shell: Shell, tmp_path: Path) -> None:
+    outcome = shell("ls", "--cache", tmp_path / "none", "--debug")
+    assert outcome.code == 2
+    assert "Traceback (most recent call last)" in outcome.err
+    assert outcome.err.splitlines()[-1].startswith("embedcache: no cache at")
+
+
+def test_ctrl_c_says_that_nothing_is_lost(
+    shell: Shell, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("embedcache.builder.build", interrupted)
+    outcome = shell("build", corpus, "--teacher", "t", "--cache", "c")
+    assert outcome.code == 130
+    assert "whatever was stored is whole, run the same command again" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("build",),
+        ("build", "x", "--cache", "c"),
+        ("build", "x", "--teacher", "t"),
+        ("build", "x", "--teacher", "t", "--cache", "c", "--limit", "0"),
+        ("build", "x", "--teacher", "t", "--cache", "c", "--codec", "int4"),
+        ("build", "x", "--teacher", "t", "--cache", "c", "--colour", "red"),
+        ("ls",),
+        ("nothing",),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_exit_code_2(shell: Shell, arguments: tuple[str, ...]) -> None:
+    outcome = shell(*arguments)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert "Error: " in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_there_are_commands() -> None:
+    assert {"build", "ls", "teachers"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_has_help(name: str, shell: Shell) -> None:
+    command = cli.commands[name]
+    assert command.help
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+            assert parameter.help.endswith((".", "]", "...")), parameter.help
+    outcome = shell(name, "--help")
+    assert outcome.code == 0
+    assert outcome.out.startswith(f"Usage: embedcache {name}")
+
+
+def test_build_offers_what_the_library_does() -> None:
+    import inspect
+
+    from embedcache.builder import build
+
+    offered = {parameter.name for parameter in build_module.build_command.params} - {"as_json"}
+    assert offered == set(inspect.signature(build).parameters) - {"encoder", "on_progress"}
+
+
+def test_the_version_is_told(shell: Shell) -> None:
+    outcome = shell("--version")
+    assert outcome.code == 0
+    assert __version__ in outcome.out
+
+
+def python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def called(command: str, *arguments: str) -> str:
+    """Return Python code that does what the console script ``command`` does."""
+    return f"import sys; sys.argv = {[command, *arguments]}; from {command}.cli.main import main; main()"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import embedcache",
+        "import distill",
+        called("embedcache", "--help"),
+        called("embedcache", "build", "--help"),
+        called("distill", "--help"),
+    ],
+    ids=[
+        "import embedcache",
+        "import distill",
+        "embedcache --help",
+        "embedcache build --help",
+        "distill --help",
+    ],
+)
+def test_the_start_is_light_and_quick(code: str) -> None:
+    heavy = "{'torch', 'transformers', 'sentence_transformers', 'pyarrow', 'numpy', 'scipy', 'pandas'}"
+    loaded = python(f"{code}\nimport sys; print(sorted({heavy} & set(sys.modules)))").splitlines()[-1]
+    assert loaded == "[]"
+
+    def cpu_seconds() -> float:
+        # Not the wall clock: that measures who else uses the machine.
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        python(code)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(cpu_seconds() for _ in range(3)) < 0.3
