@@ -46,7 +46,7 @@ def short_attention(
         )
         return out
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    """Attend as transformers asks for it: (batch, heads, length, width) in, length before heads out."""
+    # Keys first: a softmax down the columns works on whole vectors, one along rows of a dozen does not.
     scores = torch.matmul(key * scale, query.transpose(2, 3))
     if attention_mask is not None:
         scores = scores.masked_fill(~attention_mask.transpose(2, 3), torch.finfo(scores.dtype).min)
