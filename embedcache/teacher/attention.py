@@ -57,7 +57,7 @@ def short_attention(
 def use_short_attention(model: SentenceTransformer) -> None:
     """Make ``model`` use :func:`short_attention` where its architecture lets attention be chosen.
 
-    Undone by :func:`use_default_attention`.
+    The choice lives in memory only: a saved model's config does not name it.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -66,12 +66,6 @@ def use_short_attention(model: SentenceTransformer) -> None:
         AttentionInterface.register(_NAME, short_attention)
         AttentionMaskInterface.register(_NAME, sdpa_mask)
         model[0].model.set_attn_implementation(_NAME)
-
-
-def use_default_attention(model: SentenceTransformer) -> None:
-    """Give ``model`` PyTorch's own attention back, so that it is saved and handed out as it came."""
-    if _attention_of(model) == _NAME:
-        model[0].model.set_attn_implementation("sdpa")
 
 
 def _attention_of(model: SentenceTransformer) -> str | None:
