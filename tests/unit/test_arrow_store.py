@@ -108,6 +108,19 @@ def test_of_a_key_in_several_shards_the_choice_does_not_depend_on_the_order_of_w
     assert found[0] == found[1]
 
 
+def test_positions_do_not_depend_on_how_the_file_system_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, everything = filled(tmp_path)
+    glob, found = Path.glob, []
+    for backwards in (False, True):
+        monkeypatch.setattr(Path, "glob", lambda path, rule, b=backwards: sorted(glob(path, rule), reverse=b))
+        store = ArrowStore(tmp_path, CONTRACT)
+        found.append(([shard.path for shard in store.shards], store.locate(everything.keys).tolist()))
+    assert found[0] == found[1]
+    assert len(set(found[0][1])) == 77
+
+
 def test_a_shard_of_another_teacher_is_refused_by_field_and_values(tmp_path: Path) -> None:
     filled(tmp_path / "mean", shards=1)
     ArrowStore(tmp_path / "cls", example_contract(pooling="cls", max_length=32)).put(example_batch(["x"]))

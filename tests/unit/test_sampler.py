@@ -80,6 +80,17 @@ def test_neither_batches_nor_their_order_repeat_from_epoch_to_epoch():
     assert len(set().union(*epochs)) == 3 * 125
 
 
+def test_the_order_of_batches_is_drawn_anew_every_epoch():
+    def order(epoch: int) -> list[int]:
+        # Rows of one length stay in shuffled order, so that a batch tells its place before the last shuffle.
+        rows = permutation(640, seed=0, epoch=epoch)
+        places = {int(row): place // 16 for place, row in enumerate(rows)}
+        return [places[int(batch[0])] for batch in epoch_batches(np.ones(640, int), 16, seed=0, epoch=epoch)]
+
+    assert sorted(order(0)) == list(range(40))
+    assert order(0) != order(1)
+
+
 def test_bucketed_batches_hold_far_less_padding_than_random_ones():
     lengths = lengths_of(4096)
     bucketed = epoch_batches(lengths, 32, seed=0, epoch=0)

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from distill.errors import TrainingError
 from distill.losses.pointwise import MSELoss
 from distill.training import run as run_module
+from distill.training import trainer as trainer_module
 from embedcache.cache import Cache
 
 pytest_plugins = ["distill_fixtures"]
@@ -92,13 +93,13 @@ def learn(cache: Path, out: Path, loss: str) -> tuple[run_module.Run, list[float
         bank=0,
         tau=0.2,
         lr=3e-3,
-        eval_every=4,
-        tracking={"log_every": 4},
+        eval_every=5,
+        tracking={"log_every": 5},
     )
     lines = metrics(run.folder)
     losses = [line["loss"] for line in lines if "loss" in line]
     scores = [line["held_out_spearman"] for line in lines if "held_out_spearman" in line]
-    assert len(losses) == len(scores) == run.result.steps // 4 == 20
+    assert len(losses) == len(scores) == run.result.steps // 5 == 16
     return run, losses, scores
 
 
@@ -108,7 +109,7 @@ def test_the_loss_falls(built_cache, tmp_path, loss, share):
     assert losses[-1] < share * losses[0]
     assert losses[-1] == run.result.final_loss
     assert max(scores) == run.result.best_score
-    assert scores.index(max(scores)) == run.result.best_step // 4 - 1
+    assert scores.index(max(scores)) == run.result.best_step // 5 - 1
 
 
 def test_the_student_learns_the_order_of_the_teachers_similarities(built_cache, tmp_path):
@@ -217,6 +218,19 @@ def test_every_row_is_seen_once_an_epoch(built_cache, tmp_path):
     steps = [progress.step for progress in told if progress.phase == "train"]
     assert steps == list(range(1, run.result.steps + 1))
     assert told[-1].best == run.result.best_score
+
+
+def test_the_order_of_rows_is_that_of_seed_and_epoch(built_cache, tmp_path, monkeypatch):
+    asked = []
+    original = trainer_module.epoch_batches
+
+    def watched(lengths, batch_size, **settings):
+        asked.append((len(lengths), batch_size, settings))
+        return original(lengths, batch_size, **settings)
+
+    monkeypatch.setattr(trainer_module, "epoch_batches", watched)
+    small_run(built_cache, tmp_path / "run", epochs=2, seed=9)
+    assert asked == [(130, 32, {"seed": 9, "epoch": epoch}) for epoch in range(2)]
 
 
 def test_the_rate_warms_up_and_falls(built_cache, tmp_path):
