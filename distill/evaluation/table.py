@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from distill.evaluation.tasks import EvaluationResult
+if TYPE_CHECKING:
+    from distill.evaluation.tasks import EvaluationResult
 
 
 def render(result: EvaluationResult) -> RenderableType:
