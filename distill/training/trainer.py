@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from distill.config import RunConfig
 from distill.data.loader import Loader
@@ -122,7 +123,7 @@ class Trainer:
         started = time.perf_counter()
         step = rows = best_step = since_best = 0
         best: float | None = None
-        recent = Mean()
+        recent = RecentLosses()
         final_loss = math.nan
         waited = evaluating = 0.0
         stop = False
@@ -131,12 +132,12 @@ class Trainer:
             batches = epoch_batches(self._lengths, self._batch_size, seed=config.seed, epoch=epoch)
             loader = Loader(self._dataset, self._tokens, batches)
             for batch in loader:
-                value = self._step(batch, step)
-                recent.add(value)
+                recent.add(self._step(batch))
                 step += 1
                 rows += len(batch.rows)
                 rate = rows / (time.perf_counter() - started - evaluating)
                 if step % every == 0 or step == self.total_steps:
+                    recent.check(step)
                     began = time.perf_counter()
                     score = self._score(step)
                     if score is None or best is None or score > best:
@@ -149,10 +150,10 @@ class Trainer:
                     evaluating += time.perf_counter() - began
                     stop = since_best >= (config.evaluation.patience or math.inf)
                 if step % config.tracking.log_every == 0 or step == self.total_steps or stop:
-                    final_loss = recent.take()
+                    final_loss = recent.take(step)
                     tracker.log(step, self._metrics(final_loss, epoch, rate))
                 if on_progress is not None:
-                    on_progress(TrainProgress("train", step, self.total_steps, recent.value, rate, best))
+                    on_progress(TrainProgress("train", step, self.total_steps, recent.mean, rate, best))
                 if stop:
                     break
             waited += loader.waited
@@ -182,7 +183,7 @@ class Trainer:
             )
         return score
 
-    def _step(self, batch: Batch, step: int) -> float:
+    def _step(self, batch: Batch) -> Tensor:
         batch = batch.to(self._accelerator.device)
         # The cache may hold half precision; a loss is computed in float32 whatever the forward pass runs in.
         targets = batch.targets.float()
@@ -190,12 +191,6 @@ class Trainer:
             vectors = forward(self._model, batch.input_ids, batch.attention_mask)
         with torch.autocast(self._accelerator.device.type, enabled=False):
             loss = self._loss(vectors.float(), targets)
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise TrainingError(
-                f"the loss became {value} at step {step + 1} (corpus rows {batch.rows[:4].tolist()} …): "
-                "lower optimizer.lr, or use training.mixed_precision=no; the best checkpoint so far is kept"
-            )
         self._accelerator.backward(loss)
         if self._config.optimizer.max_grad_norm:
             self._accelerator.clip_grad_norm_(self._model.parameters(), self._config.optimizer.max_grad_norm)
@@ -203,7 +198,7 @@ class Trainer:
         self._schedule.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._loss.after_step(targets)
-        return value
+        return loss.detach()
 
     def _metrics(self, loss: float, epoch: int, rate: float) -> dict[str, float]:
         learning_rate = float(self._schedule.get_last_lr()[0])
@@ -216,22 +211,40 @@ class Trainer:
         }
 
 
-class Mean:
-    """A running mean that starts anew whenever it is taken."""
+class RecentLosses:
+    """The losses since the last report, left on their device: reading one a step would make a GPU wait."""
 
     def __init__(self) -> None:
-        self._sum, self._count = 0.0, 0
-        self.value: float | None = None
-        """The mean since the last take; the one taken last where nothing came since; None at first."""
+        self._losses: list[Tensor] = []
+        self.mean: float | None = None
+        """The mean that was taken last; None at first."""
 
-    def add(self, value: float) -> None:
-        """Add one value."""
-        self._sum += value
-        self._count += 1
-        self.value = self._sum / self._count
+    def add(self, loss: Tensor) -> None:
+        """Add the loss of one step, a scalar."""
+        self._losses.append(loss)
 
-    def take(self) -> float:
-        """Return the mean and start anew."""
-        mean = self._sum / self._count if self._count else math.nan
-        self._sum, self._count = 0.0, 0
-        return mean
+    def check(self, step: int) -> list[float]:
+        """Return the losses of the last steps, the last of them ``step``.
+
+        Raises:
+            TrainingError: if one is NaN or infinite; it names the first such step.
+        """
+        values: list[float] = torch.stack(self._losses).tolist() if self._losses else []
+        for number, value in enumerate(values, start=step - len(values) + 1):
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"the loss became {value} at step {number}: lower optimizer.lr, or use "
+                    "training.mixed_precision=no; the best checkpoint so far is kept"
+                )
+        return values
+
+    def take(self, step: int) -> float:
+        """Return the mean of the losses since the last take, the last of them of ``step``, and start anew.
+
+        Raises:
+            TrainingError: as :meth:`check`.
+        """
+        values = self.check(step)
+        self._losses = []
+        self.mean = sum(values) / len(values) if values else math.nan
+        return self.mean

@@ -110,11 +110,16 @@ def test_assignments_that_cannot_be_used_are_refused(assignment, told):
 
 def test_flags_win_over_assignments_over_the_file(tmp_path):
     file = tmp_path / "run.yaml"
-    file.write_text("cache: c\nseed: 1\ntraining: {epochs: 1, batch_size: 16}\noptimizer: {lr: 3.0e-4}\n")
+    file.write_text(
+        "cache: c\nseed: 1\nout: a\ntraining: {epochs: 1, batch_size: 16}\noptimizer: {lr: 3.0e-4}\n"
+    )
     found = load_config(
-        file, ["training.epochs=2", "seed=2"], {"training.epochs": 3, "seed": None, "loss.name": "ckd"}
+        file,
+        ["training.epochs=2", "seed=2", "out=b"],
+        {"training.epochs": 3, "seed": None, "out": "c", "loss.name": "ckd"},
     )
     assert (found.training.epochs, found.seed, found.training.batch_size) == (3, 2, 16)
+    assert found.out == "c"
     assert (found.optimizer.lr, found.loss.name) == (3e-4, "ckd")
 
 

@@ -184,7 +184,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_step(
 ):
     selector = scripted(0.1, 0.2, 0.3)
     monkeypatch.setattr(run_module, "make_loss", lambda config, dimension: Spoiled(3, value))
-    with pytest.raises(TrainingError, match=rf"the loss became {value} at step 3 .*optimizer\.lr") as caught:
+    with pytest.raises(TrainingError, match=rf"the loss became {value} at step 3: .*optimizer\.lr") as caught:
         small_run(built_cache, tmp_path / "run", eval_every=1)
     assert caught.value.exit_code == 1
     np.testing.assert_allclose(encode(tmp_path / "run" / "best"), selector.vectors[1], atol=1e-5)
