@@ -190,7 +190,7 @@ class Trainer:
         with self._accelerator.autocast():
             vectors = forward(self._model, batch.input_ids, batch.attention_mask)
         with torch.autocast(self._accelerator.device.type, enabled=False):
-            loss = self._loss(vectors.float(), targets)
+            loss: Tensor = self._loss(vectors.float(), targets)
         self._accelerator.backward(loss)
         if self._config.optimizer.max_grad_norm:
             self._accelerator.clip_grad_norm_(self._model.parameters(), self._config.optimizer.max_grad_norm)

@@ -192,6 +192,17 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_step(
     assert json.loads((tmp_path / "run" / "run.json").read_text())["result"] is None
 
 
+def test_a_loss_that_went_wrong_between_two_looks_is_named_by_its_own_step(
+    built_cache, tmp_path, monkeypatch, scripted
+):
+    selector = scripted(0.1)
+    monkeypatch.setattr(run_module, "make_loss", lambda config, dimension: Spoiled(2, float("nan")))
+    with pytest.raises(TrainingError, match="at step 2"):
+        small_run(built_cache, tmp_path / "run", eval_every=4, tracking={"log_every": 50})
+    assert selector.vectors == [], "a student that is no number was scored"
+    assert not (tmp_path / "run" / "best").exists()
+
+
 def test_a_score_that_is_no_number_is_never_the_best(built_cache, tmp_path, scripted):
     scripted(0.1, float("nan"))
     with pytest.raises(TrainingError, match="NaN or infinite by step 2"):
