@@ -26,6 +26,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 # Small corpora are seen more often: a student needs about so many rows of practice, within these bounds.
 _TARGET_ROWS = 600_000
 _EPOCHS = (3, 20)
+_BANK = 65536
 _EVALUATIONS_A_RUN = 20
 _FEWEST_STEPS_BETWEEN = 50
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
@@ -58,7 +59,9 @@ class LossConfig(_Strict):
 
     name: Literal["mse", "cosine", "ckd"] = Field(default="mse", description="the loss")
     tau: Positive | None = Field(default=None, description="ckd: a fixed temperature; default: learned")
-    bank: Count = Field(default=65536, description="ckd: teacher vectors kept as negatives")
+    bank: Count | None = Field(
+        default=None, description="ckd: teacher vectors kept as negatives; default: 65536"
+    )
 
 
 class OptimizerConfig(_Strict):
@@ -152,7 +155,18 @@ class RunConfig(_Strict):
 
         Args:
             rows: distinct rows of the corpus, after ``training.limit``.
+
+        Raises:
+            ConfigError: if a setting is given that the loss has no use for.
         """
+        loss = self.loss
+        if loss.name == "ckd":
+            loss = loss.model_copy(update={"bank": _BANK if loss.bank is None else loss.bank})
+        elif loss.tau is not None or loss.bank is not None:
+            raise ConfigError(
+                f"loss.tau and loss.bank belong to ckd, and the loss is {loss.name}: leave them out, "
+                "or use --loss ckd"
+            )
         defaults = LOSS_DEFAULTS[self.loss.name]
         held_out = self.evaluation.held_out
         if held_out is None:
@@ -163,6 +177,7 @@ class RunConfig(_Strict):
         steps = epochs * -(-max(1, rows - held_out) // batch_size)
         return self.model_copy(
             update={
+                "loss": loss,
                 "optimizer": self.optimizer.model_copy(update={"lr": self.optimizer.lr or defaults.lr}),
                 "training": self.training.model_copy(update={"epochs": epochs, "batch_size": batch_size}),
                 "evaluation": self.evaluation.model_copy(

@@ -36,5 +36,5 @@ def make_loss(config: LossConfig, dimension: int) -> DistillLoss:
     from distill.losses.pointwise import CosineLoss, MSELoss
 
     if config.name == "ckd":
-        return CKDLoss(dimension, bank=config.bank, tau=config.tau)
+        return CKDLoss(dimension, bank=config.bank or 0, tau=config.tau)
     return MSELoss() if config.name == "mse" else CosineLoss()

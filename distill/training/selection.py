@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Autocast = Callable[[], AbstractContextManager[Any]]
 
 _BATCH_TOKENS = 8192
+_MOST_HELD_OUT = 2000
 
 
 class Selector(Protocol):
@@ -103,6 +104,8 @@ def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastToke
     rows = dataset.held_out
     if len(rows) < 10:
         return None
+    # All pairs of them are compared, so their number is bounded; the rest is still there for evaluation.
+    rows = rows[:: -(-len(rows) // _MOST_HELD_OUT)]
     keys = dataset.corpus.keys()[rows]
     teacher = _unit(dataset.store.codec.decode(dataset.store.gather(dataset.store.locate(keys))))
     first, second = _pairs(teacher @ teacher.T)

@@ -287,7 +287,8 @@ def _plain_modules(folder: Path, pooling: str | None, trust_remote_code: bool) -
 def _replace_pooling(model: SentenceTransformer, pooling: str) -> None:
     for name, module in model.named_children():
         if type(module).__name__ == "Pooling":
-            model[int(name)] = type(module)(module.embedding_dimension, pooling)
+            if module.pooling_mode != pooling:
+                model[int(name)] = type(module)(module.embedding_dimension, pooling)
             return
     raise TeacherError(
         f"--pooling {pooling}: the model has no pooling module to replace; leave --pooling out"

@@ -223,3 +223,11 @@ def test_yaml_is_what_a_person_would_write():
     written = yaml.safe_load(config().to_yaml())
     assert list(written)[:3] == ["cache", "corpus", "teacher"]
     assert written["optimizer"]["betas"] == [0.9, 0.98]
+
+
+def test_settings_of_another_loss_are_refused_not_ignored():
+    config = load_config(flags={"cache": "c", "loss.name": "mse", "loss.tau": 0.05})
+    with pytest.raises(ConfigError, match=r"loss\.tau.*ckd.*mse"):
+        config.resolved(1000)
+    assert load_config(flags={"cache": "c", "loss.name": "ckd"}).resolved(1000).loss.bank == 65536
+    assert load_config(flags={"cache": "c", "loss.name": "ckd", "loss.bank": 0}).resolved(1000).loss.bank == 0
