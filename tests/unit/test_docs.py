@@ -47,13 +47,15 @@ def test_every_documented_command_parses(page: str, words: list[str]) -> None:
     assert isinstance(group, click.Group)
     command = group.commands[words[1]]
     # Raises UsageError for a flag that does not exist or a value it does not take.
-    command.make_context(words[1], words[2:])
+    # With its parent: a command keeps the help option of the context that first asked for it.
+    command.make_context(words[1], words[2:], parent=click.Context(group, **group.context_settings))
 
 
 def test_documented_commands_are_found_at_all() -> None:
     assert len(commands()) > 10
+    root = click.Context(embedcache_cli, **embedcache_cli.context_settings)
     with pytest.raises(click.UsageError):
-        embedcache_cli.commands["build"].make_context("build", ["x", "--no-such-flag"])
+        embedcache_cli.commands["build"].make_context("build", ["x", "--no-such-flag"], parent=root)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
