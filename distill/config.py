@@ -219,7 +219,7 @@ def load_config(
         except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file} is not readable as YAML: {' '.join(str(error).split())}") from error
         if not isinstance(loaded, dict):
-            raise ConfigError(f"{file} holds a {type(loaded).__name__}, expected keys and values")
+            raise ConfigError(f"{file} holds {_kind(loaded)}, expected keys and values")
         values = loaded
     for assignment in assignments:
         path, separator, text = assignment.partition("=")
@@ -234,6 +234,10 @@ def load_config(
     except ValidationError as error:
         problems = "; ".join(_describe(problem) for problem in error.errors(include_url=False))
         raise ConfigError(f"the configuration cannot be used: {problems}") from error
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
 
 
 def _read_value(text: str) -> object:

@@ -31,6 +31,10 @@ class TeacherError(EmbedCacheError, ValueError):
     """A teacher that cannot be found, loaded or understood."""
 
 
+class PoolingNeededError(TeacherError):
+    """A model folder that does not say how its token vectors become a sentence vector."""
+
+
 class MissingExtraError(EmbedCacheError, ImportError):
     """An optional dependency is needed; the message names the install line."""
 

@@ -24,7 +24,6 @@ def epoch_batches(
     seed: int,
     epoch: int,
     bucket_batches: int = BUCKET_BATCHES,
-    drop_last: bool = False,
 ) -> list[NDArray[np.int64]]:
     """Return the batches of one epoch; every row stands in exactly one.
 
@@ -37,7 +36,6 @@ def epoch_batches(
         batch_size: rows a batch; the last one of an epoch may be smaller.
         seed, epoch: what the order is a function of.
         bucket_batches: batches a bucket; 1 gives plain random batches.
-        drop_last: leave out a last batch that is not full.
     """
     order = permutation(len(lengths), seed, epoch)
     bucket_rows = batch_size * bucket_batches
@@ -46,8 +44,6 @@ def epoch_batches(
         bucket = order[start : start + bucket_rows]
         bucket = bucket[np.argsort(lengths[bucket], kind="stable")]
         batches.extend(bucket[i : i + batch_size] for i in range(0, len(bucket), batch_size))
-    if drop_last and batches and len(batches[-1]) < batch_size:
-        batches.pop()
     # A stream of its own: seeds are words of the key, so (seed, epoch, 1) is independent of (seed, epoch).
     words = np.random.PCG64(np.random.SeedSequence([seed, epoch, 1])).random_raw(len(batches))
     return [batches[i] for i in np.argsort(words, kind="stable")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -24,23 +26,30 @@ class TeacherBank(nn.Module):
     def __init__(self, size: int, dimension: int) -> None:
         super().__init__()
         self.size = size
+        # Read at every step; the buffers, which a GPU would have to be waited for, are for saving.
+        self._at = self._count = 0
         self.register_buffer("vectors", torch.zeros(size, dimension))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.long))
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
 
     def content(self) -> Tensor:
         """Return the vectors in the bank, shape (filled, d); a view, in no particular order."""
-        return self.vectors[: int(self.filled)]
+        return self.vectors[: self._count]
 
     @torch.no_grad()
     def push(self, vectors: Tensor) -> None:
         """Put vectors (B, d) in; of more than ``size``, the last ``size`` stay."""
         vectors = vectors[-self.size :] if self.size else vectors[:0]
         count = len(vectors)
-        start = int(self.pointer)
+        start = self._at
         until_end = min(count, self.size - start)
         self.vectors[start : start + until_end] = vectors[:until_end]
         self.vectors[: count - until_end] = vectors[until_end:]
         if self.size:
-            self.pointer.fill_((start + count) % self.size)
-            self.filled.fill_(min(self.size, int(self.filled) + count))
+            self._at, self._count = (start + count) % self.size, min(self.size, self._count + count)
+            self.pointer.fill_(self._at)
+            self.filled.fill_(self._count)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._at, self._count = int(self.pointer), int(self.filled)

@@ -11,7 +11,7 @@ from torch import nn
 from distill.errors import StudentError
 from distill.students.initialise import from_teacher_layers
 from embedcache.contract import Contract
-from embedcache.errors import TeacherError
+from embedcache.errors import PoolingNeededError, TeacherError
 from embedcache.teacher.load import Teacher, load_teacher
 
 if TYPE_CHECKING:
@@ -62,11 +62,14 @@ def build_student(
         loaded = _load(spec, pooling)
         model, positions = loaded.model, loaded.contract.max_length
         model.requires_grad_(True)
-    # Training sees whole vectors; a head brings them to the teacher's width.
+    # Training sees whole vectors; a head brings them to the teacher's width. Weights may be stored in half
+    # precision, which is too coarse for small updates to add up in.
     model.truncate_dim = None
+    model.float()
     _drop_normalize(model)
     _add_head(model, contract.dimension, head, seed)
-    if contract.normalize:
+    # A truncated vector is the beginning of a unit vector, not one of length one itself.
+    if contract.normalize and contract.truncate_dim is None:
         from sentence_transformers.base.modules import Normalize
 
         model.append(Normalize())
@@ -78,11 +81,11 @@ def build_student(
 def _load(spec: str, pooling: str | None) -> Teacher:
     try:
         return load_teacher(spec, pooling=pooling, device="cpu")
+    except PoolingNeededError:
+        # A student is trained after this, so the mean is a choice here, not a guess at what it was made with.
+        return load_teacher(spec, pooling="mean", device="cpu")
     except TeacherError as error:
-        if "plain transformers folder" not in str(error):
-            raise StudentError(f"student {spec!r}: {error}") from error
-    # A student is trained after this, so mean pooling is a choice here, not a guess at what it was made with.
-    return load_teacher(spec, pooling="mean", device="cpu")
+        raise StudentError(f"student {spec!r}: {error}") from error
 
 
 def _drop_normalize(model: SentenceTransformer) -> None:

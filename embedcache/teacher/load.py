@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedcache.contract import Contract
-from embedcache.errors import TeacherError
+from embedcache.errors import PoolingNeededError, TeacherError
 from embedcache.fsio import canonical_json
 from embedcache.teacher.digest import architecture_digest, read_json, tokenizer_digest, weights_digest
 from embedcache.teacher.resolve import ModelSource, resolve
@@ -162,7 +162,7 @@ def _pooling_choice(source: ModelSource, asked: str | None) -> str | None:
         raise TeacherError(f"unknown pooling {asked!r}: choose one of {', '.join(POOLINGS)}")
     chosen = asked or (source.alias.pooling if source.alias else None)
     if chosen is None and not (source.folder / "modules.json").exists():
-        raise TeacherError(
+        raise PoolingNeededError(
             f"{source.folder} is a plain transformers folder: it does not say how token vectors become a "
             f"sentence vector. Say it with --pooling {'|'.join(POOLINGS)} "
             "(look into the model's own documentation)"

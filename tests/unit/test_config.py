@@ -132,7 +132,7 @@ def test_a_later_assignment_wins():
     [
         (None, "no configuration file"),
         ("- a\n- b\n", "holds a list"),
-        ("", "holds a NoneType"),
+        ("", "holds nothing"),
         ("a: [", "not readable as YAML"),
         ("student: layers:3", "student"),
     ],

@@ -94,3 +94,9 @@ def test_the_project_speaks_of_itself_alone() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert not re.search(r"/(?:work|root|home)/|index-url|find-links", text), page.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_no_placeholder_is_left(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert not [line for line in lines if re.fullmatch(r"[A-Z]{4,}", line.strip())]

@@ -226,3 +226,14 @@ def test_the_settings_of_ckd_reach_it():
     assert isinstance(loss, CKDLoss)
     assert loss.bank.vectors.shape == (3, 8)
     assert loss.metrics()["tau"] == pytest.approx(0.1)
+
+
+def test_a_bank_goes_on_where_its_saved_state_stood():
+    first, second = TeacherBank(4, 2), TeacherBank(4, 2)
+    first.push(torch.arange(6.0).reshape(3, 2))
+    second.load_state_dict(first.state_dict())
+    assert second.content().tolist() == first.content().tolist()
+    for bank in (first, second):
+        bank.push(torch.full((2, 2), 9.0))
+    assert second.vectors.tolist() == first.vectors.tolist()
+    assert len(second.content()) == 4

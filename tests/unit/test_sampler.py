@@ -50,16 +50,6 @@ def test_every_row_stands_in_exactly_one_batch(n, batch_size, bucket_batches, se
     assert sum(len(batch) != batch_size for batch in batches) == (n % batch_size > 0)
 
 
-@given(n=st.integers(0, 200), batch_size=st.integers(1, 40), bucket_batches=st.integers(1, 5))
-def test_drop_last_leaves_out_only_the_rest(n, batch_size, bucket_batches):
-    batches = epoch_batches(
-        lengths_of(n), batch_size, seed=0, epoch=0, bucket_batches=bucket_batches, drop_last=True
-    )
-    rows = [row for batch in batches for row in batch.tolist()]
-    assert {len(batch) for batch in batches} <= {batch_size}
-    assert len(rows) == len(set(rows)) == n - n % batch_size
-
-
 def test_the_batches_are_a_function_of_seed_and_epoch():
     lengths = lengths_of(1000)
 

@@ -186,6 +186,27 @@ def test_length_one_as_the_teacher_has_it(teacher, narrow, tmp_path):
     assert np.abs(np.linalg.norm(encode(student), axis=1) - 1).min() > 0.01
 
 
+def test_a_truncated_teachers_vectors_have_no_length_of_one_to_match(tmp_path):
+    cut = load_teacher(tiny_encoder(tmp_path / "cut"), truncate_dim=8, device="cpu")
+    assert kinds(make("layers:1", cut)) == ["Transformer", "Pooling", "Dense"]
+
+
+def test_weights_stored_in_half_precision_are_trained_in_full(tmp_path):
+    import json
+
+    from safetensors.torch import load_file, save_file
+
+    folder = tiny_encoder(tmp_path / "half")
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: value.bfloat16() for name, value in weights.items()}, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    half = load_teacher(folder, device="cpu")
+    assert {p.dtype for p in half.model.parameters()} == {torch.bfloat16}
+    for spec in ("layers:1", str(folder)):
+        assert {p.dtype for p in make(spec, half).parameters()} == {torch.float32}
+
+
 def test_the_length_is_the_teachers_unless_told(teacher, plain):
     assert make("layers:1", teacher).max_seq_length == 64
     assert make(plain, teacher).max_seq_length == 64
