@@ -25,12 +25,14 @@ from distill.onnx_check import check_texts, largest_difference, mean_cosine
 from distill.onnx_encoder import (
     GRAPH,
     INT8_GRAPH,
-    OUTPUTS,
     RECIPE,
     RECIPE_FORMAT,
+    TOKEN_OUTPUT,
+    VECTOR_OUTPUT,
     OnnxEncoder,
     first_line,
     import_onnxruntime,
+    root_cause,
 )
 from embedcache.fsio import explain_os_error, fsync_directory, make_directory, write_bytes, write_json
 
@@ -120,8 +122,9 @@ def export_onnx(
         if (source / "README.md").is_file():
             shutil.copyfile(source / "README.md", folder / "README.md")
         (folder / "onnx").mkdir()
-        write_json(folder / "onnx" / RECIPE, _recipe(teacher, folder))
+        recipe = _recipe(teacher, folder)
         graph = _trace(teacher, opset)
+        write_json(folder / "onnx" / RECIPE, {**recipe, "outputs": [n.name for n in graph.graph.output]})
         write_bytes(folder / "onnx" / GRAPH, graph.SerializeToString(deterministic=True))
         texts = check_texts(teacher.contract.max_length)
         wanted = teacher.model.encode(
@@ -255,19 +258,26 @@ def _trace(teacher: Teacher, opset: int) -> Any:
             super().__init__()
             self.model = model
 
-        def forward(self, *columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def forward(self, *columns: torch.Tensor) -> tuple[torch.Tensor, ...]:
             features = self.model({**dict(zip(names, columns, strict=True)), "modality": "text"})
-            return features["token_embeddings"], features["sentence_embedding"][:, : teacher.dimension]
+            vectors = features["sentence_embedding"][:, : teacher.dimension]
+            # A pooler inside the transformer leaves nothing but its output.
+            tokens = features.get("token_embeddings")
+            return (vectors,) if tokens is None else (tokens, vectors)
 
+    wrapped = TokensToVector().eval()
+    columns = tuple(tensors[name] for name in names)
+    with torch.inference_mode():
+        outputs = [TOKEN_OUTPUT, VECTOR_OUTPUT][-len(wrapped(*columns)) :]
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
     try:
         with torch.inference_mode(), _quiet_exporter():
             program = torch.onnx.export(
-                TokensToVector().eval(),
-                tuple(tensors[name] for name in names),
+                wrapped,
+                columns,
                 dynamo=True,
                 input_names=names,
-                output_names=list(OUTPUTS),
+                output_names=outputs,
                 dynamic_shapes=(tuple(axes for _ in names),),
                 opset_version=opset,
                 verbose=False,
@@ -275,7 +285,7 @@ def _trace(teacher: Teacher, opset: int) -> Any:
     except ImportError as error:
         raise MissingExtraError(f"{first_line(error)}; run: pip install 'embedcache[onnx]'") from error
     except torch.onnx.OnnxExporterError as error:
-        raise ExportError(f"torch cannot export this model: {first_line(error)}") from error
+        raise ExportError(f"torch cannot export this model: {root_cause(error)}") from error
     assert program is not None  # noqa: S101  # None is only returned by the exporter that dynamo=True replaces
     return _without_traces(program.model_proto)
 

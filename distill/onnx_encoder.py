@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from distill.errors import DataError, ExportError, MissingExtraError
 
 GRAPH, INT8_GRAPH, RECIPE = "model.onnx", "model_int8.onnx", "encoder.json"
 RECIPE_FORMAT = 1
-OUTPUTS = ("last_hidden_state", "sentence_embedding")
+_COLOUR = r"\x1b\[[0-9;]*m"
+TOKEN_OUTPUT, VECTOR_OUTPUT = "last_hidden_state", "sentence_embedding"
 
 
 class OnnxEncoder:
@@ -51,6 +53,7 @@ class OnnxEncoder:
                 f"onnxruntime cannot read {path} ({first_line(error)}); export again"
             ) from error
         self._inputs = [node.name for node in self._session.get_inputs()]
+        self._outputs = [node.name for node in self._session.get_outputs()]
         self._prompt = str(recipe["prompt"])
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_padding(**recipe["padding"])
@@ -75,11 +78,14 @@ class OnnxEncoder:
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            vectors[rows] = self.run([texts[i] for i in rows])["sentence_embedding"]
+            vectors[rows] = self.run([texts[i] for i in rows])[VECTOR_OUTPUT]
         return vectors
 
     def run(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Run one batch: ``last_hidden_state`` (n, length, width), ``sentence_embedding`` (n, dimension)."""
+        """Run one batch: ``sentence_embedding`` (n, dimension), ``last_hidden_state`` (n, length, width).
+
+        Models that pool inside, by a pooler, have no ``last_hidden_state``.
+        """
         encoded = self._tokenizer.encode_batch([self._prompt + text for text in texts])
         columns = {
             "input_ids": [row.ids for row in encoded],
@@ -87,7 +93,7 @@ class OnnxEncoder:
             "token_type_ids": [row.type_ids for row in encoded],
         }
         feed = {name: np.asarray(columns[name], dtype=np.int64) for name in self._inputs}
-        return dict(zip(OUTPUTS, self._session.run(list(OUTPUTS), feed), strict=True))
+        return dict(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))
 
 
 def import_onnxruntime() -> Any:
@@ -104,6 +110,13 @@ def import_onnxruntime() -> Any:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type where it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def root_cause(error: BaseException) -> str:
+    """Return type and first line of what first went wrong, without colours."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {re.sub(_COLOUR, '', first_line(error))}"
 
 
 def _read_recipe(folder: Path) -> dict[str, Any]:

@@ -91,12 +91,14 @@ class Cache:
         if not (path / "cache.json").exists():
             make_directory(path)
             others = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-            if others:
+            # Another builder may have made the cache since it was looked for.
+            if others and not (path / "cache.json").exists():
                 raise CacheFormatError(
                     f"{path} is no cache and not empty (it holds {', '.join(others[:5])}): "
                     "give an empty or new folder"
                 )
-            write_json(path / "cache.json", {"format": "embedcache", "version": CACHE_VERSION})
+            if not others:
+                write_json(path / "cache.json", {"format": "embedcache", "version": CACHE_VERSION})
         return cls(path)
 
     @property
@@ -201,17 +203,19 @@ class Cache:
 
     def remember_model(self, contract: Contract, source: str) -> None:
         """Note where a teacher's model can be loaded from on this machine; never shared."""
-        write_json(self.derived_folder / "models" / f"{contract.id}.json", {"source": source})
+        note = self.derived_folder / "models" / f"{contract.id}.json"
+        # An identical note stays, so that a complete cache can be used where it cannot be written.
+        if _noted_source(note) != source:
+            write_json(note, {"source": source})
 
     def model_source(self, teacher: CachedTeacher) -> str:
         """Return what to load ``teacher``'s model from: the noted place, else what it was built as."""
         note = self.derived_folder / "models" / f"{teacher.contract.id}.json"
-        try:
-            return str(json.loads(note.read_text(encoding="utf-8"))["source"])
-        except (OSError, ValueError, KeyError, TypeError):
-            revision = teacher.origin.get("revision")
-            spec = teacher.origin.get("spec", teacher.name)
-            return f"{spec}@{revision}" if revision and "@" not in spec else spec
+        if (source := _noted_source(note)) is not None:
+            return source
+        revision = teacher.origin.get("revision")
+        spec = teacher.origin.get("spec", teacher.name)
+        return f"{spec}@{revision}" if revision and "@" not in spec else spec
 
     def store(self, contract: Contract, codec: Codec | None = None) -> ArrowStore:
         """Return the store of a contract's vectors.
@@ -242,6 +246,13 @@ class Cache:
                 f"{len(missing)} of {len(texts)} texts are not in the cache: {shown}{more}; build them first"
             )
         return store.codec.decode(store.gather(positions))
+
+
+def _noted_source(note: Path) -> str | None:
+    try:
+        return str(json.loads(note.read_text(encoding="utf-8"))["source"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _read_origin(path: Path) -> dict[str, str]:

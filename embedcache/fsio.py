@@ -11,7 +11,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from embedcache.errors import MissingInputError, StorageError
@@ -74,11 +74,17 @@ def temporary_sibling(target: Path) -> Iterator[Path]:
     try:
         yield temporary
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        _remove(temporary)
         raise explain_os_error(error, target) from error
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        _remove(temporary)
         raise
+
+
+def _remove(temporary: Path) -> None:
+    # Where nothing can be written nothing can be removed either; that must not hide the first error.
+    with suppress(OSError):
+        temporary.unlink(missing_ok=True)
 
 
 def commit(temporary: Path, target: Path) -> None:

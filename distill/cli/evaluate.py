@@ -7,11 +7,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from distill.evaluation.suites import SUITES, evaluate
 from distill.evaluation.tasks import Progress, silent
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _SUITE_HELP = "; ".join(f"{name}: {suite.summary}" for name, suite in SUITES.items())
 # Where no terminal says how wide it is, columns must not be cut: a file or a pipe has room.
@@ -27,7 +31,11 @@ _WIDTH_WITHOUT_TERMINAL = 160
     help="sts: the folder of test files. fidelity: a file of sentences [default: those the run held out]",
 )
 @click.option("--teacher", metavar="SPEC", help="Teacher to compare with [default: the one the run names]")
-@click.option("--cache", type=click.Path(path_type=Path), help="fidelity: cache with the teacher's vectors")
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path),
+    help="fidelity: cache with the teacher's vectors [default: the one the run names]",
+)
 @click.option("--text-column", metavar="NAME", help="fidelity: column of --data that holds the sentences")
 @click.option("--limit", type=click.IntRange(min=1), help="fidelity: read at most so many sentences")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps")
@@ -78,11 +86,14 @@ def evaluate_command(
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2, ensure_ascii=False))
         return
+    table_console().print(result.table())
+
+
+def table_console() -> Console:
+    """Return a console for results: as wide as the terminal, or wide enough for seven sets without one."""
     from rich.console import Console
 
-    # At 80 columns, seven sets would be cut.
-    width = None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
-    Console(width=width).print(result.table())
+    return Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
 
 
 @contextmanager

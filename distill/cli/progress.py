@@ -89,4 +89,8 @@ def print_run(run: Run) -> None:
     console = Console()
     console.print(table)
     console.print(f'Use it:    SentenceTransformer("{run.best}")', highlight=False, soft_wrap=True)
-    console.print(f"Check it:  distill eval {run.folder} --suite fidelity", highlight=False, soft_wrap=True)
+    # Without held-out rows the command would have no sentences to compare on.
+    if config.evaluation.held_out:
+        console.print(
+            f"Check it:  distill eval {run.folder} --suite fidelity", highlight=False, soft_wrap=True
+        )

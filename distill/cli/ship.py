@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder to write; default: beside the model, its name with '-onnx' behind it.",
+    help="Folder to write; default: beside the model or its run, the name with '-onnx' behind it.",
 )
 @click.option(
     "--opset",
@@ -48,11 +48,15 @@ def export_command(
     """
     from rich.console import Console
 
+    from distill.evaluation.model import run_folder
     from distill.export import export_onnx, model_folder
 
     if out is None:
         source = model_folder(model)
-        out = source.with_name(f"{source.name}-{form}")
+        # Never inside a run's folder, which the next run of that name would replace.
+        beside = source if source == model.expanduser().resolve() else source.parent
+        beside = run_folder(source) or beside
+        out = beside.with_name(f"{beside.name}-{form}")
     result = export_onnx(model, out, int8=int8, opset=opset, tolerance=tolerance, force=force)
     console = Console()
     console.print(_table(result))

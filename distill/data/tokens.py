@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +102,10 @@ def _write(
                 done += len(texts)
                 if on_progress is not None:
                     on_progress(done)
-        np.save(staging / "offsets.npy", np.cumsum(np.concatenate(lengths)))
+            _make_durable(sink)
+        with (staging / "offsets.npy").open("wb") as sink:
+            np.save(sink, np.cumsum(np.concatenate(lengths)))
+            _make_durable(sink)
         write_json(staging / "tokens.json", {"dtype": dtype.name, "rows": done})
         if _open(folder, done, tokenizer.pad_id) is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -113,6 +117,12 @@ def _write(
             raise explain_os_error(error, folder) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _make_durable(sink: BinaryIO) -> None:
+    # The rename may reach the disk before the data does, and a crash between them would leave empty arrays.
+    sink.flush()
+    os.fsync(sink.fileno())
 
 
 def _open(folder: Path, rows: int, pad_id: int) -> TokenArrays | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 import embedcache
+from distill.cli.evaluate import table_console
 from distill.cli.progress import print_run, train_progress
 from distill.demo.harvest import harvest_sentences
 from distill.evaluation.suites import evaluate
@@ -74,7 +75,7 @@ def run_demo(out: Path, *, teacher: str, student: str, sentences: int, epochs: i
     print_run(trained)
 
     console.rule("4  student beside teacher, on sentences neither was fitted to")
-    console.print(evaluate(trained.folder, suite="fidelity", cache=cache_folder).table())
+    table_console().print(evaluate(trained.folder, suite="fidelity", cache=cache_folder).table())
 
     minutes = (time.perf_counter() - started) / 60
     console.rule(f"done in {minutes:.1f} minutes")

@@ -10,7 +10,6 @@ The teacher's vectors come from a cache as far as it holds them; only the others
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,17 +17,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.errors import DataError
-from distill.evaluation.model import EvaluatedModel, run_folder
+from distill.errors import DataError, DistillError
+from distill.evaluation.model import EvaluatedModel, read_run_cache, run_folder
+from distill.evaluation.sentences import Sentences, read_sentences
 from distill.evaluation.tasks import (
     EvaluationResult,
     ModelReport,
     Request,
+    TeacherChoice,
     encode_distinct,
     require_usable,
     unit_rows,
 )
 from embedcache.contract import Contract
+from embedcache.errors import EmbedCacheError
 
 SAMPLE = 2000
 """Sentences whose pairwise similarities are compared."""
@@ -37,7 +39,6 @@ NEIGHBOURS = 10
 """Nearest neighbours compared; never more than half of the other sentences, or any two models would agree."""
 
 SMALLEST_SPREAD = 1e-6  # below this, similarities of float32 vectors differ by rounding alone
-_HELD_OUT = "held_out.txt"
 _FEWEST = 3  # with two sentences there is one similarity, and nothing to rank
 
 
@@ -89,13 +90,22 @@ class FidelityScores:
 
 
 @dataclass(frozen=True)
-class _Sentences:
-    """Distinct sentences in order, where they came from, and what was left out on the way."""
+class _TeacherVectors:
+    """The teacher's vectors, (n, d).
 
-    texts: list[str]
-    source: str
-    duplicates: int
-    skipped: str = ""
+    Attributes:
+        vectors: float32.
+        cached: how many of them a cache held.
+        contract: that of the cached ones.
+        model: the teacher itself, where it had to be loaded.
+        speed: sentences per second, where it encoded all of them.
+    """
+
+    vectors: NDArray[np.float32]
+    cached: int
+    contract: Contract | None
+    model: EvaluatedModel | None
+    speed: float | None
 
 
 def score_fidelity(
@@ -138,15 +148,20 @@ def run(request: Request) -> EvaluationResult:
         raise DataError(
             "fidelity is to a teacher, and no model given is a run that names one: give --teacher"
         )
-    sentences = _read_sentences(request)
+    sentences = read_sentences(request)
     if len(sentences.texts) < _FEWEST:
         raise DataError(
             f"{sentences.source} holds {len(sentences.texts)} distinct sentences, expected at least {_FEWEST}"
         )
-    teacher, cached = _teacher_vectors(request, sentences.texts)
-    notes = _notes(sentences, request.teacher.name, cached)
-    reports = []
+    lookup_notes: list[str] = []
+    known = _teacher_vectors(request, sentences.texts, lookup_notes)
+    teacher, cached = known.vectors, known.cached
+    notes = [*_notes(sentences, request.teacher.name, cached), *lookup_notes]
+    row = _teacher_report(request, known, sentences.texts, notes)
+    reports = [] if row is None else [row]
     for spec in request.models:
+        if row is not None and spec == request.teacher.spec:
+            continue
         model = request.load(spec)
         encoded = encode_distinct(model, sentences.texts, request.progress)
         scores = score_fidelity(encoded.pick(sentences.texts), teacher, seed=request.seed)
@@ -169,40 +184,83 @@ def run(request: Request) -> EvaluationResult:
     return EvaluationResult("fidelity", tuple(reports), facts, tuple(notes))
 
 
-def _teacher_vectors(request: Request, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
-    """Return the teacher's vectors of ``texts``, (n, d), and how many of them the cache held."""
-    cached, contract = _cached_vectors(request, texts)
+def _teacher_vectors(request: Request, texts: Sequence[str], notes: list[str]) -> _TeacherVectors:
+    """Return the teacher's vectors of ``texts``: cached ones, and the teacher's own of the others."""
+    cached, contract = _cached_vectors(request, texts, notes)
     missing = [text for text in texts if text not in cached]
     fresh: dict[str, NDArray[np.float32]] = {}
+    model, speed = None, None
     if missing:
         model = request.load_teacher()
         if cached and contract is not None:
             _require_same_teacher(contract, model, request)
-        fresh = dict(
-            zip(missing, encode_distinct(model, missing, request.progress).pick(missing), strict=True)
-        )
+        encoded = encode_distinct(model, missing, request.progress)
+        fresh = dict(zip(missing, encoded.pick(missing), strict=True))
+        speed = None if cached else encoded.sentences_per_second
     vectors = np.stack([cached[text] if text in cached else fresh[text] for text in texts])
     require_usable(vectors, texts, "the teacher")
-    return vectors, len(cached)
+    return _TeacherVectors(vectors, len(cached), contract, model, speed)
 
 
 def _cached_vectors(
-    request: Request, texts: Sequence[str]
+    request: Request, texts: Sequence[str], notes: list[str]
 ) -> tuple[dict[str, NDArray[np.float32]], Contract | None]:
     """Return the vectors that the cache holds, by text, and their contract; nothing without a cache."""
-    if request.cache is None or request.teacher is None:
+    if request.teacher is None:
         return {}, None
+    if request.cache is not None:
+        return _look_up(request.cache, request.teacher, texts)
+    # Only the run that names the teacher can say where its vectors are.
+    runs = (
+        [run for run in map(run_folder, request.models) if run is not None] if request.teacher.implied else []
+    )
+    folder = next((cache for cache in map(read_run_cache, runs) if cache is not None), None)
+    if folder is None:
+        return {}, None
+    try:
+        return _look_up(folder, request.teacher, texts)
+    except EmbedCacheError as error:
+        # A cache nobody asked for is a service; the teacher itself may still be there.
+        notes.append(f"the run's cache {folder} is not usable: {error}")
+        return {}, None
+
+
+def _look_up(
+    folder: Path, teacher: TeacherChoice, texts: Sequence[str]
+) -> tuple[dict[str, NDArray[np.float32]], Contract]:
     import embedcache
     from embedcache.keys import key_array
 
-    cache = embedcache.open(request.cache)
+    cache = embedcache.open(folder)
     # A name may have been given to another contract since the run; its contract's id cannot.
-    contract = cache.teacher(request.teacher.contract_id or request.teacher.name).contract
+    contract = cache.teacher(teacher.contract_id or teacher.name).contract
     held = cache.store(contract).locate(key_array(texts)) >= 0
     found = [text for text, is_held in zip(texts, held, strict=True) if is_held]
     if not found:
         return {}, contract
     return dict(zip(found, cache.lookup(found, teacher=contract.id), strict=True)), contract
+
+
+def _teacher_report(
+    request: Request, known: _TeacherVectors, texts: Sequence[str], notes: list[str]
+) -> ModelReport | None:
+    """Return the teacher's own row, by definition a full likeness; None, with a note, where it is not there.
+
+    Its speed is measured on the same sentences as the models', where most vectors are cached on a sample.
+    """
+    try:
+        model = known.model or request.load_teacher()
+        if known.cached and known.contract is not None:
+            _require_same_teacher(known.contract, model, request)
+        speed = known.speed
+        if speed is None:
+            timed = texts[:: -(-len(texts) // SAMPLE)]
+            speed = encode_distinct(model, timed, request.progress).sentences_per_second
+    except (DistillError, EmbedCacheError) as error:
+        # Its vectors are all there, so the models can be scored without it.
+        notes.append(f"no row of the teacher: {error}")
+        return None
+    return ModelReport.of(model, "teacher", speed, FidelityScores(1.0, 1.0, 1.0, 100.0, 100.0))
 
 
 def _require_same_teacher(cached: Contract, model: EvaluatedModel, request: Request) -> None:
@@ -219,13 +277,13 @@ def _require_same_teacher(cached: Contract, model: EvaluatedModel, request: Requ
     found = {} if model.contract is None else cached.differences(model.contract)
     why = describe_differences(found) or "the loaded model has none"
     raise ContractMismatchError(
-        f"{request.cache} lacks some vectors of {model.name}, and the teacher as loaded has another contract "
+        f"vectors of {model.name} in the cache are of another contract than the teacher as loaded "
         f"({why}): give the teacher that the cache was built with, or leave out --cache",
         found,
     )
 
 
-def _notes(sentences: _Sentences, teacher: str, cached: int) -> list[str]:
+def _notes(sentences: Sentences, teacher: str, cached: int) -> list[str]:
     count = len(sentences.texts)
     notes = [
         f"{count} distinct sentences; vectors of {teacher}: {cached} cached, {count - cached} encoded now"
@@ -237,55 +295,6 @@ def _notes(sentences: _Sentences, teacher: str, cached: int) -> list[str]:
     if sentences.skipped:
         notes.append(f"rows skipped: {sentences.skipped}")
     return notes
-
-
-def _read_sentences(request: Request) -> _Sentences:
-    if request.data is not None:
-        return _read_file(request.data, request.text_column, request.limit)
-    if request.text_column is not None:
-        raise DataError("--text-column names a column of --data: give --data, or leave it out")
-    runs = dict.fromkeys(run for run in map(run_folder, request.models) if run is not None)
-    if not runs:
-        raise DataError("no sentences to compare on: give --data FILE, or evaluate a run that held some out")
-    held_out = {run: _read_held_out(run / _HELD_OUT) for run in runs}
-    first_run, texts = next(iter(held_out.items()))
-    for run, other in held_out.items():
-        if other != texts:
-            raise DataError(f"{first_run} and {run} held out different sentences: give --data FILE")
-    return _distinct(texts[: request.limit], str(first_run / _HELD_OUT))
-
-
-def _read_file(path: Path, text_column: str | None, limit: int | None) -> _Sentences:
-    from embedcache.corpus.readers import ReadOptions, ReadReport, expand_sources, read_batches
-
-    if path.is_dir():
-        raise DataError(
-            f"{path} is a folder; the fidelity suite reads sentences from a file: give --data FILE"
-        )
-    report = ReadReport()
-    options = ReadOptions(text_column=text_column, limit=limit)
-    texts = [t for batch in read_batches(expand_sources([path]), options, report) for t in batch.texts]
-    return _distinct(texts, str(path), report.describe_skipped())
-
-
-def _read_held_out(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-        texts = [json.loads(line) for line in lines if line]
-    except FileNotFoundError as error:
-        raise DataError(f"no {path}: the run held no sentences out; give --data FILE") from error
-    except (ValueError, OSError) as error:
-        raise DataError(
-            f"{path} cannot be read, expected one JSON string a line ({error}); give --data"
-        ) from error
-    if not all(isinstance(text, str) for text in texts):
-        raise DataError(f"{path} holds something else than JSON strings; give --data FILE")
-    return texts
-
-
-def _distinct(texts: Sequence[str], source: str, skipped: str = "") -> _Sentences:
-    distinct = list(dict.fromkeys(texts))
-    return _Sentences(distinct, source, len(texts) - len(distinct), skipped)
 
 
 def _similarities(vectors: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -73,15 +73,20 @@ class EvaluatedModel:
 
 @dataclass(frozen=True)
 class RunTeacher:
-    """The teacher that a run's record names; ``spec`` loads it, ``contract_id`` is what it was then."""
+    """The teacher that a run's record names; ``spec`` loads it, the contract says what it was then."""
 
     name: str
     spec: str
     contract_id: str | None
+    contract: Contract | None = None
 
 
 def load_model(
-    spec: str | Path | EvaluatedModel, *, device: str = "auto", compute_dtype: str = "float32"
+    spec: str | Path | EvaluatedModel,
+    *,
+    device: str = "auto",
+    compute_dtype: str = "float32",
+    teacher: RunTeacher | None = None,
 ) -> EvaluatedModel:
     """Load a model for evaluation; an already loaded one is returned as it is.
 
@@ -89,8 +94,10 @@ def load_model(
         spec: run folder, sentence-transformers folder, ONNX export (folder or graph), hub id or alias.
         device: ``auto``, ``cpu``, ``cuda`` ...; an ONNX graph runs on the CPU.
         compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``; an ONNX graph has its own.
+        teacher: where ``spec`` is a run's teacher: what it was then, settings included.
 
     Raises:
+        ContractMismatchError: if ``spec`` no longer is that teacher.
         DataError: if a run has no saved model yet, a graph is not there, or a setting does not apply to it.
         TeacherError: if no model of that name can be found or loaded.
     """
@@ -109,7 +116,8 @@ def load_model(
     if graph is not None:
         _require_plain_settings(graph, device, compute_dtype)
         return _load_onnx(graph)
-    return _load_torch(folder, run.name if run else None, device, compute_dtype)
+    name = run.name if run else teacher.name if teacher else None
+    return _load_torch(folder, name, device, compute_dtype, teacher.contract if teacher else None)
 
 
 def run_folder(spec: str | Path | EvaluatedModel) -> Path | None:
@@ -143,7 +151,34 @@ def read_run_teacher(run: Path) -> RunTeacher | None:
         raise DataError(f"{path}: 'teacher' is {teacher!r}, expected an object with a name; give --teacher")
     name = teacher["name"]
     contract_id = teacher.get("contract_id")
-    return RunTeacher(name, str(teacher.get("spec") or name), str(contract_id) if contract_id else None)
+    return RunTeacher(
+        name,
+        str(teacher.get("spec") or name),
+        str(contract_id) if contract_id else None,
+        _read_contract(path, teacher.get("contract")),
+    )
+
+
+def read_run_cache(run: Path) -> Path | None:
+    """Return the cache that ``run`` was trained from; None where its record names none that still exists."""
+    try:
+        record = json.loads((run / _RUN_RECORD).read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        return None
+    cache = record.get("cache") if isinstance(record, dict) else None
+    return Path(cache) if isinstance(cache, str) and Path(cache).is_dir() else None
+
+
+def _read_contract(path: Path, value: object) -> Contract | None:
+    from embedcache.contract import Contract
+    from embedcache.errors import CorruptCacheError
+
+    if value is None:
+        return None
+    try:
+        return Contract.from_json(value)
+    except CorruptCacheError as error:
+        raise DataError(f"{path}: the teacher's contract cannot be read ({error}); give --teacher") from error
 
 
 def weight_bytes(folder: Path) -> int:
@@ -182,11 +217,18 @@ def _require_plain_settings(graph: Path, device: str, compute_dtype: str) -> Non
         )
 
 
-def _load_torch(folder: str | Path, name: str | None, device: str, compute_dtype: str) -> EvaluatedModel:
+def _load_torch(
+    folder: str | Path, name: str | None, device: str, compute_dtype: str, contract: Contract | None
+) -> EvaluatedModel:
+    from distill.students.teacher import load_by_contract
     from embedcache.teacher.encode import Encoder as TeacherEncoder
     from embedcache.teacher.load import load_teacher
 
-    teacher = load_teacher(folder, name=name, device=device)
+    if contract is None:
+        teacher = load_teacher(folder, name=name, device=device)
+    else:
+        remedy = "give --teacher to compare with another one"
+        teacher = load_by_contract(folder, contract, name=name or "teacher", remedy=remedy, device=device)
     parameters = sum(parameter.numel() for parameter in teacher.model.parameters())
     # One encoder for all calls: making it ready lays out the weights anew.
     encoder = TeacherEncoder(teacher, compute_dtype=compute_dtype)

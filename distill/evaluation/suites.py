@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distill.errors import DataError
-from distill.evaluation.model import EvaluatedModel, load_model, read_run_teacher, run_folder
+from distill.evaluation.model import EvaluatedModel, RunTeacher, load_model, read_run_teacher, run_folder
 from distill.evaluation.tasks import EvaluationResult, Progress, Request, Spec, TeacherChoice, silent
 
 
@@ -60,7 +60,8 @@ def evaluate(
         data: what the suite reads: a folder of test files (``sts``) or a file of sentences (``fidelity``;
             default: the sentences that the evaluated run held out).
         teacher: the teacher to compare with; default: the one that the evaluated run names.
-        cache: folder of a cache that may hold the teacher's vectors (``fidelity``).
+        cache: folder of a cache that may hold the teacher's vectors (``fidelity``; default: the cache of the
+            run that names the teacher, where it still exists).
         device: ``auto``, ``cpu``, ``cuda`` ...
         compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``.
         text_column: column of ``data`` that holds the sentences (``fidelity``).
@@ -101,8 +102,8 @@ class _Loader:
     compute_dtype: str
     names: set[str] = field(default_factory=set)
 
-    def __call__(self, spec: Spec) -> EvaluatedModel:
-        model = load_model(spec, device=self.device, compute_dtype=self.compute_dtype)
+    def __call__(self, spec: Spec, teacher: RunTeacher | None = None) -> EvaluatedModel:
+        model = load_model(spec, device=self.device, compute_dtype=self.compute_dtype, teacher=teacher)
         if model.name in self.names and not isinstance(spec, EvaluatedModel):
             model = replace(model, name=str(spec))
         self.names.add(model.name)
@@ -121,7 +122,7 @@ def _choose_teacher(models: Sequence[Spec], asked: Spec | None, notes: list[str]
             f"the runs have different teachers ({names}); give --teacher to compare with one of them"
         )
         return None
-    return next((TeacherChoice(t.name, t.spec, t.contract_id, implied=True) for t in named), None)
+    return next((TeacherChoice(t.name, t.spec, t) for t in named), None)
 
 
 def _short_name(spec: Spec) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from distill.errors import DataError
-from distill.evaluation.model import EvaluatedModel
+from distill.evaluation.model import EvaluatedModel, RunTeacher
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,14 +44,30 @@ class TeacherChoice:
     Attributes:
         name: the teacher's name, in the report and in a cache.
         spec: what it is loaded from.
-        contract_id: the contract it must have; None where any will do.
-        implied: True where no caller named it but a run's own record did.
+        run_teacher: what a run's own record says of it; None where a caller named it.
     """
 
     name: str
     spec: Spec
-    contract_id: str | None = None
-    implied: bool = False
+    run_teacher: RunTeacher | None = None
+
+    @property
+    def implied(self) -> bool:
+        """True where no caller named it but a run's own record did."""
+        return self.run_teacher is not None
+
+    @property
+    def contract_id(self) -> str | None:
+        """The contract it must have; None where any will do."""
+        return self.run_teacher.contract_id if self.run_teacher else None
+
+
+class Load(Protocol):
+    """Turns a spec into a model; a run's teacher into what it was then."""
+
+    def __call__(self, spec: Spec, teacher: RunTeacher | None = None) -> EvaluatedModel:
+        """Return the model."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -74,7 +90,7 @@ class Request:
     data: Path | None
     teacher: TeacherChoice | None
     cache: Path | None
-    load: Callable[[Spec], EvaluatedModel]
+    load: Load
     text_column: str | None = None
     limit: int | None = None
     seed: int = 0
@@ -84,12 +100,12 @@ class Request:
         """Load the teacher, and check that it still is what the run was distilled from, where a run named it.
 
         Raises:
-            DataError: if there is no teacher, or its contract has changed.
+            DataError, ContractMismatchError: if there is no teacher, or its contract has changed.
             TeacherError: if it cannot be found or loaded.
         """
         if self.teacher is None:
             raise DataError("no teacher is known: give --teacher")
-        model = self.load(self.teacher.spec)
+        model = self.load(self.teacher.spec, self.teacher.run_teacher)
         contract_id = model.contract.id if model.contract else "none"
         if self.teacher.contract_id not in (None, contract_id):
             raise DataError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable
@@ -19,16 +21,17 @@ from distill.data.tokens import tokenise_corpus
 from distill.errors import ConfigError, StudentError
 from distill.losses.registry import make_loss
 from distill.students.student import build_student, count_parameters
+from distill.students.teacher import load_by_contract
 from distill.training.device import cpu_threads, make_accelerator, seeded
 from distill.training.selection import make_selector
 from distill.training.tracking import OnProgress, Tracker, TrainProgress, require_tensorboard
 from distill.training.trainer import Trainer, TrainResult
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.contract import describe_differences
-from embedcache.errors import ContractMismatchError, StorageError
+from embedcache.errors import StorageError
 from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, make_directory, write_bytes, write_json
 from embedcache.key_index import KeyIndex
-from embedcache.teacher.load import Teacher, load_teacher, quiet_transformers
+from embedcache.teacher.aliases import ALIASES
+from embedcache.teacher.load import Teacher, quiet_transformers
 from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 BEST = "best"
 RECORD = "run.json"
 HELD_OUT = "held_out.txt"
+# How Rust ends the message of a system error.
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)$")
 
 
 @dataclass(frozen=True)
@@ -118,14 +123,21 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
     )
     tokenizer = _tokenizer_of(model, config.student.spec)
     selector = make_selector(config.evaluation.data, dataset, tokenizer)
+    if selector is None and config.evaluation.patience is not None:
+        raise ConfigError(
+            f"evaluation.patience: {config.evaluation.patience} evaluations without a new best can only be "
+            f"counted where there are evaluations, and {len(dataset.held_out)} rows are held out; "
+            "hold out at least 10, give --dev, or leave --patience out"
+        )
     tokens = tokenise_corpus(cache, corpus, tokenizer, _prepare_progress(on_progress, len(corpus)))
     parameters = count_parameters(model)
     record: dict[str, Any] = {
         "version": 1,
         "teacher": {
             "name": teacher.name,
-            "spec": config.teacher_model or cache.model_source(teacher),
+            "spec": _place(config.teacher_model or cache.model_source(teacher)),
             "contract_id": teacher.contract.id,
+            "contract": teacher.contract.to_json(),
         },
         "cache": str(cache.folder.resolve()),
         "corpus": {"name": corpus.name, "rows": len(corpus), "digest": corpus.info.digest},
@@ -203,27 +215,18 @@ def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None =
         TeacherError: if it cannot be found.
         ContractMismatchError: if it is another teacher now; it names the fields that differ.
     """
-    contract = teacher.contract
-    poolings = {"lasttoken": "last"}
-    pooling = poolings.get(contract.pooling, contract.pooling)
-    loaded = load_teacher(
+    return load_by_contract(
         source or cache.model_source(teacher),
-        pooling=pooling if pooling in ("mean", "cls", "pooler", "last") else None,
-        prompt=contract.prompt,
-        max_length=contract.max_length or None,
-        truncate_dim=contract.truncate_dim,
-        normalize=contract.normalize,
+        teacher.contract,
         name=teacher.name,
-        device="cpu",
+        remedy="say where that one is with --teacher-model",
     )
-    if loaded.contract != contract:
-        differences = contract.differences(loaded.contract)
-        raise ContractMismatchError(
-            f"the model found for teacher {teacher.name!r} is not the one the cache was built with "
-            f"({describe_differences(differences)}): say where that one is with --teacher-model",
-            differences,
-        )
-    return loaded
+
+
+def _place(spec: str) -> str:
+    """Return the spec; of a folder its whole path, which means the same wherever it is read."""
+    folder = Path(spec).expanduser()
+    return str(folder.resolve()) if spec not in ALIASES and folder.is_dir() else spec
 
 
 def _default_out(config: RunConfig, corpus: str) -> str:
@@ -237,21 +240,25 @@ def _require_free(folder: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"out: {folder} is a file; give a folder")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
-    if not _is_run(folder):
+    record = _read_record(folder)
+    if record is None:
         raise ConfigError(f"out: {folder} is not empty and holds no run; give another --out")
-    if not overwrite:
+    # A run without a result was interrupted; the same command starts it anew.
+    if record.get("result", True) is not None and not overwrite:
         raise ConfigError(
             f"out: {folder} holds a run already; give another --out, or replace it with --overwrite"
         )
 
 
-def _is_run(folder: Path) -> bool:
+def _read_record(folder: Path) -> dict[str, Any] | None:
+    """Return the record of the run in ``folder``; None where there is none."""
     # A run may be deleted to make room for another; other people's files that happen to be called so may not.
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
-    return isinstance(record, dict) and {"version", "teacher", "corpus", "student", "loss"} <= set(record)
+        return None
+    is_run = isinstance(record, dict) and {"version", "teacher", "corpus", "student", "loss"} <= set(record)
+    return record if is_run else None
 
 
 def _start_folder(folder: Path, config: RunConfig, dataset: DistillDataset, record: dict[str, Any]) -> None:
@@ -299,6 +306,13 @@ def _save(model: SentenceTransformer, target: Path) -> None:
         raise StorageError(
             f"cannot write {target}: {error}; free some space and run the command again"
         ) from error
+    except Exception as error:
+        # What the tokenizer's Rust writer raises has no class of its own; anything else passes on.
+        found = _SYSTEM_ERROR.search(str(error))
+        if type(error) is not Exception or found is None:
+            raise
+        number = int(found.group(1))
+        raise explain_os_error(OSError(number, os.strerror(number)), target) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
         if target.exists():

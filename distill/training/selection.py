@@ -82,7 +82,7 @@ def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastToke
     Returns None where there are neither; the last state of the run is then the best.
 
     Raises:
-        ConfigError: if ``data`` is a test set.
+        ConfigError: if ``data`` is a test set or holds rows of one.
         DataError: if the file is not one of pairs with scores.
     """
     if data is not None:
@@ -94,6 +94,12 @@ def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastToke
                 "makes its score worthless. Choose on a development set (stsb_dev.tsv, say)"
             )
         pairs = read_pairs(path, path.stem)
+        if held_back := sum(subset.strip().lower() == "test" for subset in pairs.subsets):
+            raise ConfigError(
+                f"evaluation.data: {held_back} of {len(pairs.subsets)} pairs of {path.name} are of subset "
+                "'test'; a checkpoint chosen on them makes the test score worthless. Copy the file without "
+                "those rows and give the copy"
+            )
         place: dict[str, int] = {}
         sides = [
             np.array([place.setdefault(t, len(place)) for t in side]) for side in (pairs.left, pairs.right)

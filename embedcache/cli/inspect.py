@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
+
+# Wide enough for every name; at the 80 columns assumed of a pipe, names would be cut.
+_WIDTH_WITHOUT_TERMINAL = 200
 
 
 @click.command("teachers")
@@ -19,13 +24,15 @@ def teachers_command(as_json: bool) -> None:
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("name", "model id", "width", "pooling", "licence", "note")
     for name, alias in ALIASES.items():
         prompt = f"prompt {alias.prompt!r}; " if alias.prompt else ""
-        pooling = alias.pooling or "from the model"
-        table.add_row(name, alias.model_id, str(alias.dimension), pooling, alias.licence, prompt + alias.note)
-    Console().print(table)
+        pooling = alias.pooling or alias.own_pooling
+        cells = (name, alias.model_id, str(alias.dimension), pooling, alias.licence, prompt + alias.note)
+        table.add_row(*(Text(cell) for cell in cells))
+    Console(width=_width()).print(table)
 
 
 @click.command("ls")
@@ -63,11 +70,16 @@ def ls_command(cache: str, as_json: bool) -> None:
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console()
+    console = Console(width=_width())
     for title, entries in (("corpora", corpora), ("teachers", teachers)):
         table = Table(*(entries[0] if entries else ["none"]), title=title, title_justify="left")
         for entry in entries:
             cells = {k: size(v) if k == "bytes" and isinstance(v, int) else v for k, v in entry.items()}
-            table.add_row(*(f"{v:,}" if type(v) is int else str(v) for v in cells.values()))
+            table.add_row(*(Text(f"{v:,}" if type(v) is int else str(v)) for v in cells.values()))
         console.print(table)
+
+
+def _width() -> int | None:
+    return None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL

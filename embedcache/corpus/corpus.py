@@ -197,9 +197,23 @@ class Corpus:
     def _values(self, column: str, rows: NDArray[np.int64] | None) -> list[Any]:
         import pyarrow as pa
 
-        table = pa.Table.from_batches(self._parts).select([column])
-        chunks = table.column(column)
-        return list((chunks if rows is None else chunks.take(pa.array(rows))).to_pylist())
+        columns = [part.column(column) for part in self._parts]
+        if rows is None:
+            return [value for one in columns for value in one.to_pylist()]
+        # Part by part: taking from all parts at once would first copy the whole column into one piece.
+        rows = np.asarray(rows, dtype=np.int64)
+        if not len(rows):
+            return []
+        if rows.min() < 0 or rows.max() >= len(self):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} asked for, of {len(self)}")
+        values: list[Any] = [None] * len(rows)
+        order = np.argsort(rows // PART_ROWS, kind="stable")
+        numbers, starts = np.unique(rows[order] // PART_ROWS, return_index=True)
+        for number, places in zip(numbers, np.split(order, starts[1:]), strict=True):
+            found = columns[number].take(pa.array(rows[places] - number * PART_ROWS)).to_pylist()
+            for place, value in zip(places, found, strict=True):
+                values[place] = value
+        return values
 
     def iter_texts(self) -> Iterator[list[str]]:
         """Yield all original texts in order, a part at a time."""
@@ -247,13 +261,29 @@ def store_corpus(
                     f"{there.info.digest[:12]}; this one has {info.rows} rows, digest {info.digest[:12]}): "
                     "choose another --name, or replace it with --replace (vectors are kept)"
                 )
-            old = corpora / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-old-{name}"
-            target.rename(old)
-            shutil.rmtree(old)
+            _replace(staging, target, info)
+            return Corpus(target), False
         present = _move(staging, target, info)
         return Corpus(target), present
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _replace(staging: Path, target: Path, info: CorpusInfo) -> None:
+    """Make ``staging`` appear as ``target``; the old one is deleted last, and comes back if that fails."""
+    old = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-old-{target.name}")
+    try:
+        target.rename(old)
+        _move(staging, target, info)
+    except BaseException as error:
+        if old.exists() and not target.exists():
+            old.rename(target)
+        if isinstance(error, OSError):
+            raise explain_os_error(error, target) from error
+        raise
+    finally:
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _move(staging: Path, target: Path, info: CorpusInfo) -> bool:

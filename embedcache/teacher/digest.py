@@ -56,17 +56,23 @@ _UNREADABLE = (
 _SLOW_TOKENIZER_FILES = ("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model")
 
 
-def weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path, subfolder: str = "") -> list[Path]:
     """Return the weight files below ``folder`` that loading reads: safetensors, else ``pytorch_model*.bin``.
 
-    Each folder of modules (the root, ``2_Dense`` ...) is judged on its own; ``onnx`` and ``openvino`` exports
-    are left out.
+    Each folder of modules (the transformer's, ``2_Dense`` ...) is judged on its own; ``onnx`` and
+    ``openvino`` exports are left out.
+
+    Args:
+        folder: the model folder.
+        subfolder: where below it the transformer lies, where that is not the folder itself.
 
     Raises:
-        TeacherError: if the root holds no weights at all.
+        TeacherError: if there are no weights at all.
     """
     found: list[Path] = []
-    for place in [folder, *sorted(p for p in folder.iterdir() if p.is_dir() and p.name[:1].isdigit())]:
+    first = folder / subfolder
+    others = sorted(p for p in folder.iterdir() if p.is_dir() and p.name[:1].isdigit() and p != first)
+    for place in [first, *others]:
         safe = sorted(place.glob("*.safetensors"))
         found += safe or sorted(place.glob("pytorch_model*.bin"))
     if not found:
@@ -107,8 +113,14 @@ def _tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
         yield from sorted(state.items())
 
 
-def weights_digest(folder: Path) -> tuple[str, list[str]]:
+def weights_digest(folder: Path, subfolder: str = "") -> tuple[str, list[str]]:
     """Return the digest of all weight tensors below ``folder`` and the tensors' names.
+
+    The transformer's tensors are named alike wherever it lies, so its place does not rename a teacher.
+
+    Args:
+        folder: the model folder.
+        subfolder: where below it the transformer lies, where that is not the folder itself.
 
     Raises:
         TeacherError: if there are no weights, or a file is damaged or holds more than tensors.
@@ -116,8 +128,8 @@ def weights_digest(folder: Path) -> tuple[str, list[str]]:
     import torch
 
     entries: dict[str, str] = {}
-    for path in weight_files(folder):
-        place = path.parent.relative_to(folder).as_posix()
+    for path in weight_files(folder, subfolder):
+        place = "." if path.parent == folder / subfolder else path.parent.relative_to(folder).as_posix()
         for name, tensor in _tensors(path):
             data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
             digest = hashlib.sha256(data.data).hexdigest()
@@ -156,7 +168,8 @@ def tokenizer_digest(folder: Path) -> str:
     """Return the digest of the tokenizer's files.
 
     ``tokenizer.json`` is the whole tokenizer where it is there; its padding and truncation settings are left
-    out because every encode call sets its own. Otherwise the vocabulary files count.
+    out because every encode call sets its own, all but the side a text is cut on. Otherwise the vocabulary
+    files count.
 
     Raises:
         TeacherError: if the folder holds no tokenizer.
@@ -175,5 +188,14 @@ def tokenizer_digest(folder: Path) -> str:
         )
     config = read_json(folder / "tokenizer_config.json")
     parts["tokenizer_config.json"] = {k: v for k, v in config.items() if k not in _VOLATILE_TOKENIZER_CONFIG}
+    # Only where it is not the usual one, so that spelling out the default does not rename a teacher.
+    if (side := _truncation_side(config, fast)) != "right":
+        parts["truncation_side"] = side
     parts["do_lower_case"] = read_json(folder / "sentence_bert_config.json").get("do_lower_case", False)
     return hashlib.sha256(canonical_json(parts)).hexdigest()
+
+
+def _truncation_side(config: dict[str, object], fast: dict[str, object]) -> str:
+    truncation = fast.get("truncation")
+    direction = truncation.get("direction") if isinstance(truncation, dict) else None
+    return str(config.get("truncation_side") or direction or "right").lower()

@@ -199,6 +199,7 @@ class Encoder:
         started = time.perf_counter()
         features = self._features(rows, texts, tokenized)
         tokens = int(features["attention_mask"].sum()) if "attention_mask" in features else 0
+        too_large = False
         try:
             out[rows] = self.forward(features)
         except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -209,6 +210,10 @@ class Encoder:
                     f"out of memory on a single text of {tokens} tokens; "
                     "lower --max-length or use another device"
                 ) from error
+            too_large = True
+        # Outside the except block: inside it, the error's traceback keeps the failed batch's tensors alive.
+        if too_large:
+            del features
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
             self.times.add(halved=1)

@@ -13,6 +13,7 @@ from embedcache.contract import Contract
 from embedcache.errors import PoolingNeededError, TeacherError
 from embedcache.fsio import canonical_json
 from embedcache.teacher.digest import architecture_digest, read_json, tokenizer_digest, weights_digest
+from embedcache.teacher.layout import read_modules, transformer_subfolder
 from embedcache.teacher.resolve import ModelSource, resolve
 
 if TYPE_CHECKING:
@@ -102,15 +103,16 @@ def load_teacher(
     folder = source.folder
     if not (folder / "config.json").exists() and not (folder / "modules.json").exists():
         raise TeacherError(f"{folder} is no model folder: it has neither config.json nor modules.json")
-    weights, tensor_names = weights_digest(folder)
+    subfolder = transformer_subfolder(folder)
+    weights, tensor_names = weights_digest(folder, subfolder)
     pooling = _pooling_choice(source, pooling)
     if pooling == "pooler" and not any("pooler.dense.weight" in tensor for tensor in tensor_names):
         raise TeacherError(
             f"{folder} has no pooler weights, so --pooling pooler would use random ones; "
             "choose another pooling (mean, cls, last)"
         )
-    model = _load_model(folder, pooling, trust_remote_code)
-    _refuse_random_weights(model, folder)
+    model = _load_model(folder, subfolder, pooling, trust_remote_code)
+    _refuse_random_weights(model, folder, subfolder)
     if normalize is not None:
         _set_normalize(model, normalize)
     model.requires_grad_(False)
@@ -130,7 +132,7 @@ def load_teacher(
                 f"--max-length {max_length}: {source.name} has positions for {limit} tokens only"
             )
         model.max_seq_length = max_length
-    width = int(model.get_embedding_dimension() or 0)
+    width = _width(model, folder)
     if truncate_dim is not None and not 0 < truncate_dim <= width:
         raise TeacherError(f"--truncate-dim {truncate_dim}: {source.name} gives {width} dimensions")
     if truncate_dim is None and model.truncate_dim is not None:
@@ -144,8 +146,8 @@ def load_teacher(
     length = model.max_seq_length
     contract = Contract(
         weights=weights,
-        tokenizer=tokenizer_digest(folder),
-        architecture=architecture_digest(folder),
+        tokenizer=tokenizer_digest(folder / subfolder),
+        architecture=architecture_digest(folder / subfolder),
         pooling=_pooling_of(model),
         modules=_modules_after_pooling(model),
         prompt=prompt,
@@ -155,6 +157,16 @@ def load_teacher(
         dimension=truncate_dim or width,
     )
     return Teacher(source, model, contract)
+
+
+def _width(model: SentenceTransformer, folder: Path) -> int:
+    width = model.get_embedding_dimension()
+    if not isinstance(width, int):
+        raise TeacherError(
+            f"cannot load {folder}: its modules give their width as {width!r}, expected a whole number; "
+            "copy the model again"
+        )
+    return width
 
 
 def _pooling_choice(source: ModelSource, asked: str | None) -> str | None:
@@ -170,25 +182,40 @@ def _pooling_choice(source: ModelSource, asked: str | None) -> str | None:
     return POOLINGS[chosen] if chosen else None
 
 
-def _load_model(folder: Path, pooling: str | None, trust_remote_code: bool) -> SentenceTransformer:
+def _load_model(
+    folder: Path, subfolder: str, pooling: str | None, trust_remote_code: bool
+) -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
 
     if not trust_remote_code:
-        _refuse_foreign_code(folder)
+        _refuse_foreign_code(folder, subfolder)
     plain = not (folder / "modules.json").exists()
     try:
         with quiet_transformers():
-            if plain or pooling == "pooler":
+            if plain:
                 modules = _plain_modules(folder, pooling, trust_remote_code)
                 return SentenceTransformer(modules=modules, device="cpu")
             model = SentenceTransformer(
                 str(folder), device="cpu", local_files_only=True, trust_remote_code=trust_remote_code
             )
-            if pooling is not None:
+            if pooling == "pooler":
+                transformer = _plain_modules(folder / subfolder, pooling, trust_remote_code)[0]
+                _replace_by_pooler(model, transformer)
+            elif pooling is not None:
                 _replace_pooling(model, pooling)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise TeacherError(f"cannot load {folder}: {str(error).strip().splitlines()[0]}") from error
+        raise TeacherError(f"cannot load {folder}: {_first_line(error)}") from error
+    # A module whose configuration lacks a field, or has one of another type, fails like this.
+    except (TypeError, AttributeError) as error:
+        raise TeacherError(
+            f"cannot load {folder}: a module's configuration is damaged ({_first_line(error)}); "
+            "copy the model again"
+        ) from error
     return model
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 @contextmanager
@@ -207,7 +234,7 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _refuse_random_weights(model: SentenceTransformer, folder: Path) -> None:
+def _refuse_random_weights(model: SentenceTransformer, folder: Path, subfolder: str) -> None:
     """Refuse a folder whose weights do not fit its config: loading fills the gaps with random numbers."""
     from transformers import PreTrainedModel
 
@@ -222,6 +249,8 @@ def _refuse_random_weights(model: SentenceTransformer, folder: Path) -> None:
             device_map="meta",
             output_loading_info=True,
             local_files_only=True,
+            # Where the pooler was asked for, the transformer was loaded from its own folder.
+            subfolder=subfolder if Path(inner.name_or_path) == folder else "",
         )
     # Where the pooler's output is wanted, its weights were looked for before.
     missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
@@ -232,35 +261,20 @@ def _refuse_random_weights(model: SentenceTransformer, folder: Path) -> None:
         )
 
 
-def _refuse_foreign_code(folder: Path) -> None:
+def _refuse_foreign_code(folder: Path, subfolder: str) -> None:
     """Refuse classes from outside the known libraries before anything of the folder is loaded."""
-    modules = (folder / "modules.json").exists() and _read_modules(folder)
     foreign = [
         str(module.get("type"))
-        for module in modules or []
+        for module in read_modules(folder)
         if not str(module.get("type")).startswith("sentence_transformers.")
     ]
-    if read_json(folder / "config.json").get("auto_map"):
+    if any(read_json(place / "config.json").get("auto_map") for place in (folder, folder / subfolder)):
         foreign.append("config.json auto_map")
     if foreign:
         raise TeacherError(
             f"{folder} wants to run code of its own ({', '.join(foreign)}); nothing was run. "
             "If you trust its authors, add --trust-remote-code"
         )
-
-
-def _read_modules(folder: Path) -> list[dict[str, Any]]:
-    import json
-
-    try:
-        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise TeacherError(
-            f"{folder / 'modules.json'} is not JSON ({error}); copy the model again"
-        ) from error
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise TeacherError(f"{folder / 'modules.json'} is no list of modules; copy the model again")
-    return modules
 
 
 def _plain_modules(folder: Path, pooling: str | None, trust_remote_code: bool) -> list[Any]:
@@ -278,6 +292,7 @@ def _plain_modules(folder: Path, pooling: str | None, trust_remote_code: bool) -
                 **options,
                 modality_config={"text": text},
                 module_output_name="sentence_embedding",
+                do_lower_case=bool(read_json(folder / "sentence_bert_config.json").get("do_lower_case")),
             )
         ]
     transformer = Transformer(str(folder), **options)
@@ -293,6 +308,18 @@ def _replace_pooling(model: SentenceTransformer, pooling: str) -> None:
     raise TeacherError(
         f"--pooling {pooling}: the model has no pooling module to replace; leave --pooling out"
     )
+
+
+def _replace_by_pooler(model: SentenceTransformer, transformer: Any) -> None:
+    """Let ``transformer``, which gives the pooler's output, stand for the first two modules."""
+    if len(model) < 2 or type(model[1]).__name__ != "Pooling":
+        raise TeacherError(
+            "--pooling pooler: the model has no pooling module right after its transformer to replace; "
+            "leave --pooling out"
+        )
+    transformer.max_seq_length = model[0].max_seq_length
+    model[0] = transformer
+    del model[1]
 
 
 def _set_normalize(model: SentenceTransformer, wanted: bool) -> None:

@@ -101,7 +101,9 @@ def test_a_run_stands_beside_the_teacher_it_names(saved, tmp_path):
 
 def test_fidelity_of_a_run_on_its_held_out_sentences(saved):
     report = evaluate([saved.parent, "minilm-l6"], suite="fidelity", device="cpu").to_json()
-    cut, whole = report["models"]
+    whole, cut = report["models"]
+    assert whole["role"] == "teacher"
+    assert whole["parameters"] > cut["parameters"]
     assert report["sentences"] == len(SENTENCES)
     assert whole["cosine"]["worst"] == pytest.approx(1, abs=1e-5)
     assert whole["neighbour_overlap"] == pytest.approx(100, abs=1)

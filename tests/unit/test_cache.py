@@ -57,6 +57,32 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_builders_that_start_together_share_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other_is_first(folder: Path) -> Path:
+        monkeypatch.undo()
+        filled(folder, "news", ["a"], "tiny", MEAN)
+        return folder
+
+    monkeypatch.setattr("embedcache.cache.make_directory", other_is_first)
+    cache = Cache.create(tmp_path / "cache")
+    assert cache.teacher().name == "tiny"
+
+
+def test_an_identical_note_of_a_model_is_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache.create(tmp_path)
+    cache.remember_model(MEAN, "/models/tiny")
+    written = []
+    monkeypatch.setattr("embedcache.cache.write_json", lambda path, value: written.append(value))
+    cache.remember_model(MEAN, "/models/tiny")
+    assert written == []
+    cache.remember_model(MEAN, "/models/other")
+    assert written == [{"source": "/models/other"}]
+
+
 def test_what_is_no_cache_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="the folder does not exist"):
         Cache(tmp_path / "none")

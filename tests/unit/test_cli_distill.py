@@ -14,7 +14,7 @@ from distill.cli.main import cli, main
 from distill.cli.progress import describe, train_progress
 from distill.cli.train import run_command
 from distill.config import SHORT_KEYS
-from distill.errors import TrainingError
+from distill.errors import ExportError, TrainingError
 from distill.training.tracking import TrainProgress
 
 pytest_plugins = ["distill_fixtures"]
@@ -276,3 +276,27 @@ def test_help_and_import_load_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_check_is_proposed_only_where_rows_were_held_out(built_cache, tmp_path, monkeypatch, capsys):
+    arguments = [*quick(built_cache, tmp_path / "run"), "--held-out", "0"]
+    code, out, _ = run_main(monkeypatch, capsys, *arguments)
+    assert code == 0
+    assert "Use it:" in out
+    assert "Check it:" not in out
+
+
+@pytest.mark.parametrize("tail", ["", "best"])
+def test_an_export_lies_beside_its_run(tmp_path, monkeypatch, tail):
+    asked = []
+
+    def export(model, out, **options):
+        asked.append(out)
+        raise ExportError("enough for this test")
+
+    (tmp_path / "run" / "best").mkdir(parents=True)
+    (tmp_path / "run" / "run.json").write_text("{}")
+    (tmp_path / "run" / "best" / "modules.json").write_text("[]")
+    monkeypatch.setattr("distill.export.export_onnx", export)
+    CliRunner().invoke(cli, ["export", str(tmp_path / "run" / tail), "--to", "onnx"])
+    assert asked == [tmp_path / "run-onnx"]

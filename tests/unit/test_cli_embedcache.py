@@ -158,6 +158,22 @@ def test_teachers_lists_the_aliases(shell: Shell) -> None:
         assert alias.model_id in table
 
 
+def test_tables_are_whole_in_a_pipe(
+    shell: Shell, corpus: Path, tmp_path: Path, tiny_teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    table = shell("teachers").out
+    assert "offline with the [minilm] extra" in table
+    assert "from the model" not in table
+    rows = {name: next(line for line in table.splitlines() if f" {name} " in line) for name in ALIASES}
+    for name, alias in ALIASES.items():
+        assert alias.model_id in rows[name]
+        assert f" {alias.pooling or alias.own_pooling} " in rows[name]
+    name = "a-teacher-of-a-rather-long-name-that-would-be-cut"
+    shell("build", corpus, "--teacher", tiny_teacher, "--teacher-name", name, "--cache", tmp_path / "c")
+    assert name in shell("ls", "--cache", tmp_path / "c").out
+
+
 def test_what_the_user_can_mend_is_one_line_and_exit_code_2(
     shell: Shell, corpus: Path, tmp_path: Path, tiny_teacher: Path, plain_teacher: Path
 ) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from embedcache.corpus import corpus as module
 from embedcache.corpus.corpus import Corpus, store_corpus
 from embedcache.corpus.readers import ReadReport, RowBatch
-from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
+from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, StorageError
 from embedcache.keys import key_array
 from embedcache.testing import sentences
 
@@ -253,3 +253,63 @@ def test_a_newer_corpus_asks_for_an_upgrade(tmp_path: Path) -> None:
     (folder / "corpus.json").write_text(json.dumps({"version": 2}))
     with pytest.raises(CacheFormatError, match="upgrade embedcache"):
         Corpus(folder)
+
+
+def test_rows_are_taken_inside_their_part(tmp_path: Path) -> None:
+    corpus = stored(tmp_path, TEXTS, None, LABELS)
+    rows = np.random.default_rng(0).integers(0, len(TEXTS), 50)
+    assert corpus.texts(rows) == [TEXTS[row] for row in rows]
+    assert corpus.labels(rows) == [LABELS[row] for row in rows]
+    assert corpus.texts(np.empty(0, np.int64)) == []
+    for beyond in (-1, len(TEXTS)):
+        with pytest.raises(IndexError, match=r"of 10$"):
+            corpus.texts(np.array([0, beyond]))
+
+
+def test_taking_a_few_rows_copies_only_those(tmp_path: Path) -> None:
+    corpus = stored(tmp_path, [f"{number} {'x' * 1_000_000}" for number in range(10)])
+    rows = np.array([9, 0, 5])
+    corpus.texts(rows[:1])  # maps the parts
+    usual = pa.default_memory_pool()
+    counting = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(counting)
+    try:
+        found = corpus.texts(rows)
+    finally:
+        pa.set_memory_pool(usual)
+    assert [text.split()[0] for text in found] == ["9", "0", "5"]
+    assert 0 < counting.max_memory() < 4_000_000
+
+
+def test_replacing_deletes_the_old_rows_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(tmp_path, TEXTS)
+    seen = []
+    rmtree = shutil.rmtree
+
+    def watched(folder: Path, **settings: Any) -> None:
+        if "-old-" in folder.name:
+            seen.append(Corpus(tmp_path / "corpus").texts())
+        rmtree(folder, **settings)
+
+    monkeypatch.setattr(shutil, "rmtree", watched)
+    stored(tmp_path, TEXTS[:3], replace=True)
+    assert seen == [TEXTS[:3]]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_replacement_that_fails_brings_the_old_rows_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    stored(tmp_path, TEXTS)
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> Path:
+        if target == tmp_path / "corpus" and "-old-" not in path.name:
+            raise error
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises((StorageError, KeyboardInterrupt)):
+        stored(tmp_path, TEXTS[:3], replace=True)
+    assert Corpus(tmp_path / "corpus").texts() == TEXTS
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]

@@ -49,6 +49,8 @@ def test_the_demo_goes_from_sentences_to_a_student_and_says_what_to_type_next(
     for part in (
         "tiny",
         "fidelity",
+        "tiny (teacher)",
+        "100.00 %",
         str(trained.best),
         "distill export",
         "distill run --cache",

@@ -211,3 +211,24 @@ def test_a_damaged_config_is_named(folder: Path, content: str, message: str) -> 
     (folder / "config.json").write_text(content)
     with pytest.raises(TeacherError, match=rf"config\.json {message}"):
         architecture_digest(folder)
+
+
+def test_the_side_a_text_is_cut_on_counts_and_the_usual_one_needs_no_mention(folder: Path) -> None:
+    digest = tokenizer_digest(folder)
+    edit(folder / "tokenizer_config.json", truncation_side="right")
+    assert tokenizer_digest(folder) == digest
+    edit(folder / "tokenizer_config.json", truncation_side="left")
+    left = tokenizer_digest(folder)
+    assert left != digest
+    edit(folder / "tokenizer_config.json", truncation_side=None)
+    edit(folder / "tokenizer.json", truncation={"max_length": 8, "direction": "Right"})
+    assert tokenizer_digest(folder) == digest
+    edit(folder / "tokenizer.json", truncation={"max_length": 8, "direction": "Left"})
+    assert tokenizer_digest(folder) == left
+
+
+def test_a_transformer_in_a_folder_of_its_own_has_the_same_weights(folder: Path) -> None:
+    digest, names = weights_digest(folder)
+    (folder / "0_Transformer").mkdir()
+    (folder / "model.safetensors").rename(folder / "0_Transformer" / "model.safetensors")
+    assert weights_digest(folder, "0_Transformer") == (digest, names)

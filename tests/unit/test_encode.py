@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -148,6 +149,28 @@ def test_batches_that_do_not_fit_are_halved(
     assert small.times.batches_halved == 31
     assert small.times.rows == len(TEXTS)
     assert small.times.tokens == encoder(loaded_teacher).encode(TEXTS).tokens.sum()
+
+
+def test_the_failed_batch_is_freed_before_its_halves_are_tried(
+    loaded_teacher: Teacher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = encoder(loaded_teacher, batch_tokens=100_000, threads=1)
+    forward = small._model.forward
+    activations: list[weakref.ref[torch.Tensor]] = []
+    alive = []
+
+    def limited(features: dict[str, Any], **options: Any) -> Any:
+        alive.append(sum(one() is not None for one in activations))
+        if len(features["input_ids"]) > 30:
+            activation = torch.zeros(3)
+            activations.append(weakref.ref(activation))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(features, **options)
+
+    monkeypatch.setattr(small._model, "forward", limited)
+    small.encode(TEXTS)
+    assert len(activations) > 1
+    assert alive == [0] * len(alive)
 
 
 def test_a_single_text_that_does_not_fit_is_named_by_its_size(

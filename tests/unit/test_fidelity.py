@@ -161,9 +161,13 @@ class TestSuite:
         report = result.to_json()
         assert report["sentences"] == 30
         assert (report["teacher_vectors_cached"], report["teacher_vectors_encoded"]) == (0, 30)
-        assert [m["name"] for m in report["models"]] == ["near", "far"]
-        assert report["models"][0]["cosine"]["mean"] > 0.98 > report["models"][1]["cosine"]["mean"]
-        worst, p05, mean = (report["models"][1]["cosine"][key] for key in ("worst", "p05", "mean"))
+        assert [(m["name"], m["role"]) for m in report["models"]] == [
+            ("teacher", "teacher"),
+            ("near", "model"),
+            ("far", "model"),
+        ]
+        assert report["models"][1]["cosine"]["mean"] > 0.98 > report["models"][2]["cosine"]["mean"]
+        worst, p05, mean = (report["models"][2]["cosine"][key] for key in ("worst", "p05", "mean"))
         assert worst < p05 < mean
 
     def test_rows_are_matched_by_sentence_whatever_order_a_model_works_in(self, tmp_path):
@@ -171,12 +175,31 @@ class TestSuite:
         path.write_text("\n".join("word " * (7 * i % 11 + 1) + str(i) for i in range(11)), encoding="utf-8")
         teacher = model("teacher", Encoder())
         result = evaluate(model("same", Encoder()), suite="fidelity", data=path, teacher=teacher)
-        assert result.to_json()["models"][0]["cosine"]["worst"] == pytest.approx(1)
+        assert result["same"].to_json()["cosine"]["worst"] == pytest.approx(1)
+
+    def test_the_teacher_stands_beside_the_models_with_its_size_and_speed(self, data):
+        encoder = Encoder()
+        teacher = EvaluatedModel("big", 1000, 4.0, 8, encoder)
+        row = evaluate(model("m", Encoder(noise=1)), suite="fidelity", data=data, teacher=teacher)["big"]
+        report = row.to_json()
+        assert (report["role"], report["parameters"], report["megabytes"]) == ("teacher", 1000, 4.0)
+        assert report["cosine"] == {"mean": 1, "p05": 1, "worst": 1}
+        assert (report["similarity_spearman"], report["neighbour_overlap"]) == (100, 100)
+        assert report["sentences_per_second"] > 0
+        # What had to be encoded anyway is what is timed.
+        assert encoder.seen == Counter(SENTENCES)
+
+    def test_a_teacher_among_the_models_has_one_row(self, data):
+        teacher = model("big", Encoder())
+        result = evaluate(
+            [model("m", Encoder(noise=1)), teacher], suite="fidelity", data=data, teacher=teacher
+        )
+        assert [report.name for report in result.models] == ["big", "m"]
 
     def test_other_widths_are_noted(self, data):
         student = model("wide", Encoder(width=12))
         result = evaluate(student, suite="fidelity", data=data, teacher=model("teacher", Encoder()))
-        assert result.to_json()["models"][0]["cosine"] is None
+        assert result["wide"].to_json()["cosine"] is None
         assert any("wide: no cosine" in note and "12" in note for note in result.notes)
 
     def test_repeated_and_empty_rows_are_counted(self, tmp_path):
@@ -221,7 +244,10 @@ class TestCache:
     def test_a_full_cache_needs_no_teacher(self, data, tmp_path):
         teacher = Encoder()
         report = self.evaluate(data, teacher, build_cache(tmp_path / "cache", SENTENCES))
+        # It has no contract, so nothing says that it is the one whose vectors are compared.
         assert not teacher.seen
+        assert [m["name"] for m in report["models"]] == ["m"]
+        assert any("no row of the teacher" in note for note in report["notes"])
         assert (report["teacher_vectors_cached"], report["teacher_vectors_encoded"]) == (30, 0)
 
     def test_it_is_the_cached_vectors_that_are_compared(self, data, tmp_path):
@@ -229,14 +255,24 @@ class TestCache:
         noisy = self.evaluate(data, Encoder(), build_cache(tmp_path / "noisy", SENTENCES, noise=1.0))
         assert noisy["models"][0]["cosine"]["mean"] < 0.9 < exact["models"][0]["cosine"]["mean"]
 
+    def test_with_a_full_cache_the_teacher_is_timed_on_a_sample(self, data, tmp_path, monkeypatch):
+        monkeypatch.setattr(fidelity, "SAMPLE", 10)
+        teacher = Encoder()
+        report = self.evaluate(data, teacher, build_cache(tmp_path / "cache", SENTENCES), contract())
+        assert teacher.seen == Counter(SENTENCES[::3])
+        assert [m["role"] for m in report["models"]] == ["teacher", "model"]
+        assert report["models"][0]["sentences_per_second"] > 0
+
     @pytest.mark.parametrize("held", [[], SENTENCES[:1], SENTENCES[::3], SENTENCES[:29]], ids=len)
-    def test_only_missing_vectors_are_encoded(self, data, tmp_path, held):
+    def test_only_missing_vectors_are_taken_from_the_teacher(self, data, tmp_path, held):
         uncached = self.evaluate(data, Encoder(), None)
         teacher = Encoder()
         report = self.evaluate(data, teacher, build_cache(tmp_path / "cache", held), contract())
-        assert teacher.seen == Counter(set(SENTENCES) - set(held))
+        # Once more each where some were cached: speeds are measured on the same sentences as the models'.
+        assert teacher.seen == Counter(set(SENTENCES) - set(held)) + Counter(SENTENCES if held else [])
         assert report["teacher_vectors_cached"] == len(held)
-        assert report["models"][0]["cosine"] == uncached["models"][0]["cosine"]
+        assert report["models"][1]["cosine"] == uncached["models"][1]["cosine"]
+        assert report["models"][1]["cosine"]["mean"] < 1
 
     def test_vectors_of_another_contract_are_never_mixed_in(self, data, tmp_path):
         cache = build_cache(tmp_path / "cache", SENTENCES[:10])
@@ -296,6 +332,18 @@ class TestHeldOut:
         (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
         with pytest.raises(InputError, match="no teacher"):
             evaluate(run, suite="fidelity", cache=cache)
+
+    def test_the_cache_the_run_names_is_used_where_none_is_given(self, tmp_path, loaded):
+        run = self.make_run(tmp_path / "run", SENTENCES)
+        cache = build_cache(tmp_path / "cache", SENTENCES)
+        teacher = {"name": "teacher", "spec": "gone", "contract_id": contract().id}
+        record = {"teacher": teacher, "cache": str(cache)}
+        (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+        assert evaluate(run, suite="fidelity").to_json()["teacher_vectors_cached"] == 30
+        record["cache"] = str(tmp_path / "gone")
+        (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+        with pytest.raises(DataError, match="distilled from"):
+            evaluate(run, suite="fidelity")
 
     def test_given_data_wins(self, tmp_path, loaded, data):
         run = self.make_run(tmp_path / "run", ["never", "seen", "here"])

@@ -74,6 +74,24 @@ def test_a_failing_write_leaves_the_old_file_alone(
     assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208 - hidden files count
 
 
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [(OSError(errno.EROFS, "Read-only file system"), StorageError), (KeyboardInterrupt(), KeyboardInterrupt)],
+    ids=["read-only", "ctrl-c"],
+)
+def test_a_clean_up_that_fails_does_not_hide_the_first_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, shown: type[BaseException]
+) -> None:
+    def fail() -> None:
+        with fsio.temporary_sibling(tmp_path / "file"):
+            raise error
+
+    monkeypatch.setattr(Path, "unlink", failing(errno.EACCES))
+    with pytest.raises(shown) as caught:
+        fail()
+    assert "permission" not in str(caught.value)
+
+
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     def interrupted() -> None:
         with fsio.temporary_sibling(tmp_path / "file") as temporary:

@@ -17,7 +17,13 @@ from distill.data.dataset import open_dataset
 from distill.errors import ConfigError, DataError, MissingExtraError, StudentError
 from distill.training import run as run_module
 from embedcache.cache import Cache
-from embedcache.errors import ContractMismatchError, InputError, MissingInputError, StorageError
+from embedcache.errors import (
+    ContractMismatchError,
+    InputError,
+    MissingInputError,
+    StorageError,
+    TeacherError,
+)
 from embedcache.testing import tiny_encoder
 
 pytest_plugins = ["distill_fixtures"]
@@ -303,3 +309,71 @@ def test_unknown_settings_are_all_named(tmp_path):
 def test_a_cache_that_is_not_there_is_named(tmp_path):
     with pytest.raises(MissingInputError, match="nowhere"):
         distill.run(cache=tmp_path / "nowhere")
+
+
+def test_a_run_of_a_teacher_with_overrides_is_evaluated_against_that_teacher(tmp_path):
+    plain = tiny_encoder(tmp_path / "plain", layers=2, plain=True)
+    (tmp_path / "few.txt").write_text("\n".join(TEXTS[:60]) + "\n", encoding="utf-8")
+    overrides = {"pooling": "cls", "prompt": "the ", "max_length": 20, "truncate_dim": 8, "normalize": True}
+    build(tmp_path / "few.txt", plain, tmp_path / "cache", teacher_name="odd", **overrides)
+    run = small_run(tmp_path / "cache", tmp_path / "run", held_out=20)
+    record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    contract = Cache(tmp_path / "cache").teacher().contract
+    assert record["teacher"]["contract"] == contract.to_json()
+    assert (contract.pooling, contract.prompt, contract.dimension) == ("cls", "the ", 8)
+
+    result = distill.evaluate(run.folder, suite="fidelity", device="cpu").to_json()
+    assert [(m["name"], m["role"]) for m in result["models"]] == [("odd", "teacher"), ("run", "model")]
+    assert result["teacher_vectors_cached"] == 20
+
+    # Without the cache the vectors come from the live teacher, and are the same.
+    (tmp_path / "cache").rename(tmp_path / "gone")
+    live = distill.evaluate(run.folder, suite="fidelity", device="cpu").to_json()
+    assert live["teacher_vectors_encoded"] == 20
+    assert live["models"][1]["cosine"]["mean"] == pytest.approx(
+        result["models"][1]["cosine"]["mean"], abs=1e-4
+    )
+
+    del record["teacher"]["contract"]
+    (run.folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(TeacherError, match="plain transformers folder"):
+        distill.evaluate(run.folder, suite="fidelity", device="cpu")
+
+
+def test_an_interrupted_run_is_started_anew_by_the_same_command(built_cache, tmp_path):
+    run = small_run(built_cache, tmp_path / "run")
+    record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    (run.folder / "run.json").write_text(json.dumps({**record, "result": None}), encoding="utf-8")
+    (run.folder / "half.txt").write_text("half")
+    again = small_run(built_cache, tmp_path / "run")
+    assert not (again.folder / "half.txt").exists()
+    assert json.loads((again.folder / "run.json").read_text(encoding="utf-8"))["result"] is not None
+
+
+def test_patience_without_anything_to_select_by_is_refused(built_cache, tmp_path):
+    with pytest.raises(ConfigError, match=r"evaluation\.patience: 2 .*0 rows are held out"):
+        small_run(built_cache, tmp_path / "run", held_out=0, patience=2)
+    assert not (tmp_path / "run").exists()
+    assert small_run(built_cache, tmp_path / "run", held_out=10, patience=2).result.steps > 0
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "words"),
+    [
+        (Exception("No space left on device (os error 28)"), StorageError, "disk is full"),
+        (Exception("something else"), Exception, "^something else$"),
+        (TypeError("odd (os error 28)"), TypeError, "^odd"),
+    ],
+)
+def test_a_full_disk_met_by_the_tokenizer_is_told_apart(
+    built_cache, tmp_path, monkeypatch, raised, expected, words
+):
+    from sentence_transformers import SentenceTransformer
+
+    def full(model, path, **options):
+        raise raised
+
+    monkeypatch.setattr(SentenceTransformer, "save_pretrained", full)
+    with pytest.raises(expected, match=words) as caught:
+        small_run(built_cache, tmp_path / "run", held_out=0)
+    assert type(caught.value) is expected

@@ -116,3 +116,16 @@ def test_the_student_is_encoded_in_order_without_dropout_and_trains_on(teacher, 
     assert all(not p.requires_grad or p.grad is None for p in student.parameters())
     np.testing.assert_allclose(vectors, student.eval().encode(TEXTS), atol=1e-5)
     assert vectors.dtype == np.float32
+
+
+@pytest.mark.parametrize("subset", ["test", "TEST"])
+def test_a_file_that_holds_test_rows_among_others_is_refused(tmp_path, dataset, tokenizer, subset):
+    path = tmp_path / "sick.tsv"
+    write_pairs(path)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    lines[3] = lines[3].replace("dev\t", f"{subset}\t")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"1 of 40 pairs of sick\.tsv are of subset 'test'.*Copy the file"):
+        make_selector(str(path), dataset, tokenizer)
+    path.write_text("\n".join(line for line in lines if not line.startswith(subset)) + "\n", encoding="utf-8")
+    assert isinstance(make_selector(str(path), dataset, tokenizer), PairSelector)

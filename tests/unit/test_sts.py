@@ -330,7 +330,7 @@ class TestRuns:
         (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
         self.loaded: list[str] = []
 
-        def load(folder, name, device, compute_dtype):
+        def load(folder, name, device, compute_dtype, wanted):
             self.loaded.append(str(folder))
             if str(folder) == "org/big":
                 if self.teacher_contract is None:

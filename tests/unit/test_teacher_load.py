@@ -286,6 +286,79 @@ def test_a_dense_layer_after_the_pooling_is_part_of_the_contract(plain: Path, tm
     np.testing.assert_allclose(vectors(teacher), teacher.model.encode(TEXTS), atol=1e-5)
 
 
+def in_older_layout(folder: Path) -> Path:
+    inner = folder / "0_Transformer"
+    inner.mkdir()
+    for path in folder.iterdir():
+        if path.is_file() and path.name not in ("modules.json", "config_sentence_transformers.json"):
+            path.rename(inner / path.name)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = inner.name
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return inner
+
+
+@pytest.mark.parametrize("pooling", [None, "cls", "pooler"])
+def test_a_transformer_in_a_folder_of_its_own_is_the_same_teacher(folder: Path, pooling: str | None) -> None:
+    before = load(folder, pooling=pooling)
+    expected = vectors(before)
+    in_older_layout(folder)
+    after = load(folder, pooling=pooling)
+    assert after.contract == before.contract
+    np.testing.assert_allclose(vectors(after), expected, atol=1e-6)
+
+
+def test_the_older_layout_is_checked_alike(folder: Path) -> None:
+    inner = in_older_layout(folder)
+    edit(inner / "config.json", num_hidden_layers=3)
+    with pytest.raises(TeacherError, match="no weights for 16 parameters"):
+        load(folder)
+    edit(inner / "config.json", auto_map={"AutoModel": "modeling_evil.EvilModel"})
+    with pytest.raises(TeacherError, match=r"config\.json auto_map"):
+        load(folder)
+
+
+@pytest.mark.parametrize("path", ["0_Missing", "..", "/", 3])
+def test_a_transformer_outside_its_folder_is_refused(folder: Path, path: object) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = path
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(TeacherError, match=r"modules\.json.*; copy the model again"):
+        load(folder)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"embedding_dimension": "x"}', '{"unknown": 1}'])
+def test_a_damaged_pooling_configuration_is_named(folder: Path, content: str) -> None:
+    (folder / "1_Pooling" / "config.json").write_text(content)
+    with pytest.raises(TeacherError, match=r"cannot load .*; copy the model again"):
+        load(folder)
+
+
+def test_the_pooler_keeps_the_modules_after_the_pooling(folder: Path, plain: Path, tmp_path: Path) -> None:
+    from sentence_transformers.base.modules import Dense
+
+    pooler = load(folder, pooling="pooler")
+    assert (pooler.contract.pooling, pooler.contract.normalize, pooler.contract.max_length) == (
+        "pooler",
+        True,
+        64,
+    )
+    np.testing.assert_allclose(np.linalg.norm(vectors(pooler), axis=1), 1, atol=1e-6)
+
+    model = load(plain, pooling="mean").model
+    model.append(Dense(16, 6))
+    model.max_seq_length = 9
+    model.save_pretrained(str(tmp_path / "dense"), create_model_card=False)
+    teacher = load(tmp_path / "dense", pooling="pooler")
+    assert (teacher.dimension, teacher.contract.max_length) == (6, 9)
+    assert json.loads(teacher.contract.modules)[0]["type"] == "Dense"
+    dense = teacher.model[1]
+    bare = torch.from_numpy(vectors(load(plain, pooling="pooler", max_length=9)))
+    with torch.no_grad():
+        expected = dense({"sentence_embedding": bare})["sentence_embedding"].numpy()
+    np.testing.assert_allclose(vectors(teacher), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "a b"])
 def test_a_name_that_cannot_be_a_file_is_refused(tiny_teacher: Path, name: str) -> None:
     with pytest.raises(TeacherError, match=r"cannot name a teacher .*--teacher-name"):

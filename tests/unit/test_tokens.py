@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -118,3 +119,24 @@ def test_progress_tells_the_rows_done(cache, short):
     told: list[int] = []
     tokenise_corpus(cache, cache.corpus(), short, told.append)
     assert told[-1] == len(TEXTS)
+
+
+def test_the_arrays_are_on_disk_before_they_get_their_name(cache, short, monkeypatch):
+    synced: set[int] = set()
+    before_rename: list[set[int]] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def remember(descriptor):
+        synced.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def check(path, target):
+        before_rename.append(set(synced))
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", remember)
+    monkeypatch.setattr(Path, "rename", check)
+    tokenise_corpus(cache, cache.corpus(), short)
+    (ids,) = token_files(cache)
+    (at_rename,) = before_rename
+    assert {path.stat().st_ino for path in (ids, ids.with_name("offsets.npy"))} <= at_rename
