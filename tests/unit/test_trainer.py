@@ -214,7 +214,7 @@ def test_without_anything_to_select_by_the_last_state_is_saved(built_cache, tmp_
     monkeypatch.setattr(
         run_module, "build_student", lambda *a, **k: students.append(build(*a, **k)) or students[-1]
     )
-    run = small_run(built_cache, tmp_path / "run", held_out=0, eval_every=2, patience=1)
+    run = small_run(built_cache, tmp_path / "run", held_out=0, eval_every=2)
     assert run.result.best_score is None
     assert run.result.best_step == run.result.steps == 5
     np.testing.assert_allclose(encode(run.best), students[0].eval().encode(PROBES), atol=1e-6)
