@@ -34,6 +34,7 @@ from distill.onnx_encoder import (
     import_onnxruntime,
     root_cause,
 )
+from distill.students.save import saving
 from embedcache.fsio import explain_os_error, fsync_directory, make_directory, write_bytes, write_json
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def export_onnx(
     teacher.model.float()
     with _new_folder(target) as folder:
         # Saved before anything is encoded: the tokenizer file also carries the settings of its last call.
-        with quiet_transformers():
+        with saving(target), quiet_transformers():
             teacher.model.save(str(folder), create_model_card=False)
         if (source / "README.md").is_file():
             shutil.copyfile(source / "README.md", folder / "README.md")

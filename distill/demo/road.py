@@ -74,7 +74,7 @@ def run_demo(out: Path, *, teacher: str, student: str, sentences: int, epochs: i
         )
     print_run(trained)
 
-    console.rule("4  student beside teacher, on sentences neither was fitted to")
+    console.rule("4  student beside teacher, on sentences held out of training")
     table_console().print(evaluate(trained.folder, suite="fidelity", cache=cache_folder).table())
 
     minutes = (time.perf_counter() - started) / 60
@@ -82,7 +82,7 @@ def run_demo(out: Path, *, teacher: str, student: str, sentences: int, epochs: i
     console.print(f"The student lies in {trained.best}. What to type next:", highlight=False)
     for line in (
         f"distill export {trained.folder} --to onnx --int8 --out {out}/onnx",
-        f"distill run --cache {cache_folder} --student layers:2 --loss ckd",
+        f"distill run --cache {cache_folder} --corpus {_CORPUS} --student layers:2 --loss ckd --epochs 2",
         f"embedcache build YOUR_TEXTS.txt --teacher {teacher} --cache {cache_folder}",
     ):
         console.print(f"  {line}", highlight=False, soft_wrap=True)

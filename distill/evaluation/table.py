@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -9,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from distill.evaluation.tasks import EvaluationResult
+    from distill.evaluation.tasks import EvaluationResult, ModelReport
 
 
 def render(result: EvaluationResult) -> RenderableType:
@@ -17,7 +18,7 @@ def render(result: EvaluationResult) -> RenderableType:
     parts: list[RenderableType] = []
     if any(report.scores.rows() for report in result.models):
         parts.append(_details(result))
-    parts.append(_models(result))
+    parts += [_models(result), _sizes(result)]
     parts.extend(Text(f"note: {note}") for note in result.notes)
     return Group(*parts)
 
@@ -41,22 +42,45 @@ def _details(result: EvaluationResult) -> Table:
 
 
 def _models(result: EvaluationResult) -> Table:
-    """Return one row per model: the suite's headline figures, then size and speed."""
+    """Return one row per model: the suite's headline figures."""
     columns = dict.fromkeys(column for report in result.models for column in report.scores.summary())
-    table = Table(title=f"{result.suite}: models")
+    return _table(
+        f"{result.suite}: models",
+        tuple(columns),
+        (
+            (report, tuple(report.scores.summary().get(column, "-") for column in columns))
+            for report in result.models
+        ),
+    )
+
+
+def _sizes(result: EvaluationResult) -> Table:
+    """Return one row per model: size and speed. A table of its own, so that both fit into 80 columns."""
+    return _table(
+        "size and speed",
+        ("parameters", "MB", "width", "sentences/s"),
+        (
+            (
+                report,
+                (
+                    f"{report.parameters:,}",
+                    f"{report.megabytes:.1f}",
+                    str(report.dimension),
+                    f"{report.sentences_per_second:,.0f}",
+                ),
+            )
+            for report in result.models
+        ),
+    )
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[tuple[ModelReport, Sequence[str]]]) -> Table:
+    table = Table(title=title)
     table.add_column("model", overflow="fold")
-    for column in (*columns, "parameters", "MB", "width", "sentences/s"):
-        table.add_column(column, justify="right")
-    for report in result.models:
-        cells = report.scores.summary()
-        table.add_row(
-            Text(_label(report.name, report.role)),
-            *(cells.get(column, "-") for column in columns),
-            f"{report.parameters:,}",
-            f"{report.megabytes:.1f}",
-            str(report.dimension),
-            f"{report.sentences_per_second:,.0f}",
-        )
+    for column in columns:
+        table.add_column(column, justify="right", overflow="fold")
+    for report, cells in rows:
+        table.add_row(Text(_label(report.name, report.role)), *cells)
     return table
 
 

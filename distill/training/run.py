@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
 import uuid
 from collections.abc import Callable
@@ -12,14 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
 from distill.card import CardFacts, write_card
 from distill.config import RunConfig
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.tokens import tokenise_corpus
 from distill.errors import ConfigError, StudentError
 from distill.losses.registry import make_loss
+from distill.students.save import saving
 from distill.students.student import build_student, count_parameters
 from distill.students.teacher import load_by_contract
 from distill.training.device import cpu_threads, make_accelerator, seeded
@@ -27,8 +24,7 @@ from distill.training.selection import make_selector
 from distill.training.tracking import OnProgress, Tracker, TrainProgress, require_tensorboard
 from distill.training.trainer import Trainer, TrainResult
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.errors import StorageError
-from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, make_directory, write_bytes, write_json
+from embedcache.fsio import TEMPORARY_PREFIX, make_directory, write_bytes, write_json
 from embedcache.key_index import KeyIndex
 from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.load import Teacher, quiet_transformers
@@ -40,8 +36,6 @@ if TYPE_CHECKING:
 BEST = "best"
 RECORD = "run.json"
 HELD_OUT = "held_out.txt"
-# How Rust ends the message of a system error.
-_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)$")
 
 
 @dataclass(frozen=True)
@@ -173,6 +167,7 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
         result = trainer.train(tracker, on_progress)
     record["result"] = asdict(result)
     write_json(folder / RECORD, record)
+    shutil.rmtree(_replaced(folder), ignore_errors=True)
     run = Run(folder, config, result, parameters, teacher.name, corpus.name, len(dataset))
     _write_card(run, dataset, selector.name if selector else None)
     return run
@@ -262,14 +257,25 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def _start_folder(folder: Path, config: RunConfig, dataset: DistillDataset, record: dict[str, Any]) -> None:
+    kept = _replaced(folder)
     if folder.is_dir():
-        shutil.rmtree(folder)
+        # A finished student is not given up for one that may never be finished.
+        if (_read_record(folder) or {}).get("result") is not None:
+            shutil.rmtree(kept, ignore_errors=True)
+            folder.rename(kept)
+        else:
+            shutil.rmtree(folder)
     make_directory(folder)
     write_json(folder / RECORD, record)
     write_bytes(folder / "config.yaml", config.to_yaml().encode())
     if len(dataset.held_out):
         lines = (json.dumps(text, ensure_ascii=False) for text in dataset.corpus.texts(dataset.held_out))
         write_bytes(folder / HELD_OUT, ("\n".join(lines) + "\n").encode())
+
+
+def _replaced(folder: Path) -> Path:
+    """Return where the finished run that ``folder`` held is kept until the new one is finished too."""
+    return folder.with_name(f"{folder.name}.replaced")
 
 
 def _tokenizer_of(model: SentenceTransformer, spec: str) -> FastTokenizer:
@@ -294,25 +300,11 @@ def _save(model: SentenceTransformer, target: Path) -> None:
     staging = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{target.name}")
     old = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-old")
     try:
-        with quiet_transformers():
+        with saving(target), quiet_transformers():
             model.save_pretrained(str(staging), create_model_card=False)
-        if target.exists():
-            target.rename(old)
-        staging.rename(target)
-    except OSError as error:
-        raise explain_os_error(error, target) from error
-    except SafetensorError as error:
-        # Safetensors hides the number of the system's error; nearly always the disk is full.
-        raise StorageError(
-            f"cannot write {target}: {error}; free some space and run the command again"
-        ) from error
-    except Exception as error:
-        # What the tokenizer's Rust writer raises has no class of its own; anything else passes on.
-        found = _SYSTEM_ERROR.search(str(error))
-        if type(error) is not Exception or found is None:
-            raise
-        number = int(found.group(1))
-        raise explain_os_error(OSError(number, os.strerror(number)), target) from error
+            if target.exists():
+                target.rename(old)
+            staging.rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
         if target.exists():

@@ -30,8 +30,8 @@ def describe(progress: BuildProgress) -> str:
     split = " ".join(f"{name} {100 * busy / whole:.0f}%" for name, busy in progress.busy.items())
     left = f", {timedelta(seconds=round((progress.total - progress.rows) / rate))} left" if rate > 0 else ""
     return (
-        f"encode {progress.rows:,}/{progress.total:,} rows, {rate:,.0f} rows/s, "
-        f"{progress.tokens / seconds:,.0f} tokens/s, {split}{left}"
+        f"encode {progress.rows:,}/{progress.total:,} rows{left}, {rate:,.0f} rows/s, "
+        f"{progress.tokens / seconds:,.0f} tokens/s, {split}"
     )
 
 

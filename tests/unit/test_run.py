@@ -377,3 +377,22 @@ def test_a_full_disk_met_by_the_tokenizer_is_told_apart(
     with pytest.raises(expected, match=words) as caught:
         small_run(built_cache, tmp_path / "run", held_out=0)
     assert type(caught.value) is expected
+
+
+def test_a_finished_run_is_kept_until_the_one_that_replaces_it_is_finished(
+    built_cache, tmp_path, monkeypatch
+):
+    out = tmp_path / "run"
+    first = (small_run(built_cache, out).best / "model.safetensors").read_bytes()
+
+    def stop(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small_run(built_cache, out, overwrite=True, seed=1, on_progress=stop)
+    kept = tmp_path / "run.replaced"
+    assert (kept / "best" / "model.safetensors").read_bytes() == first
+
+    second = small_run(built_cache, out, seed=1)
+    assert (second.best / "model.safetensors").read_bytes() != first
+    assert not kept.exists()

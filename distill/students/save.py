@@ -1,0 +1,42 @@
+"""What goes wrong while a model is being saved, in our own words."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from embedcache.errors import StorageError
+from embedcache.fsio import explain_os_error
+
+# How Rust writers spell the system's error number at the end of their messages.
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)\s*$")
+
+
+@contextmanager
+def saving(target: Path) -> Iterator[None]:
+    """Turn errors of the libraries that save a model to ``target`` into :class:`StorageError`.
+
+    Raises:
+        StorageError: if the disk is full, read-only or gone.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise explain_os_error(error, target) from error
+    except SafetensorError as error:
+        # Safetensors hides the number of the system's error; nearly always the disk is full.
+        raise StorageError(
+            f"cannot write {target}: {error}; free some space and run the command again"
+        ) from error
+    except Exception as error:
+        # What the tokenizer's Rust writer raises has no class of its own; anything else passes on.
+        found = _SYSTEM_ERROR.search(str(error))
+        if type(error) is not Exception or found is None:
+            raise
+        number = int(found.group(1))
+        raise explain_os_error(OSError(number, os.strerror(number)), target) from error
