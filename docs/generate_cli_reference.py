@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -36,4 +37,10 @@ def render() -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(
+            0
+            if PAGE.read_text(encoding="utf-8") == render()
+            else "docs/cli.md is not current: run `make docs`"
+        )
     PAGE.write_text(render(), encoding="utf-8")
