@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distill.errors import DistillError
+from embedcache.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from distill.evaluation.suites import evaluate
@@ -17,20 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DistillError", "Run", "evaluate", "run"]
 
-_LAZY = {
-    "Run": ("distill.training.run", "Run"),
-    "evaluate": ("distill.evaluation.suites", "evaluate"),
-    "run": ("distill.training.run", "run"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Torch is loaded when first used, so that importing the package costs next to nothing.
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    module, attribute = _LAZY[name]
-    value = getattr(import_module(module), attribute)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "Run": "distill.training.run:Run",
+        "evaluate": "distill.evaluation.suites:evaluate",
+        "run": "distill.training.run:run",
+    },
+)

@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embedcache.errors import EmbedCacheError
+from embedcache.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from embedcache.builder import build
@@ -19,20 +20,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Cache", "EmbedCacheError", "__version__", "build", "open"]
 
-_LAZY = {
-    "build": ("embedcache.builder", "build"),
-    "Cache": ("embedcache.cache", "Cache"),
-    "open": ("embedcache.cache", "Cache"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Numpy and Arrow are loaded when first used, so that importing the package costs next to nothing.
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    module, attribute = _LAZY[name]
-    value = getattr(import_module(module), attribute)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "build": "embedcache.builder:build",
+        "Cache": "embedcache.cache:Cache",
+        "open": "embedcache.cache:Cache",
+    },
+)

@@ -221,11 +221,18 @@ def _load_torch(
     folder: str | Path, name: str | None, device: str, compute_dtype: str, contract: Contract | None
 ) -> EvaluatedModel:
     from distill.students.teacher import load_by_contract
+    from embedcache.errors import PoolingNeededError
     from embedcache.teacher.encode import Encoder as TeacherEncoder
     from embedcache.teacher.load import load_teacher
 
     if contract is None:
-        teacher = load_teacher(folder, name=name, device=device)
+        try:
+            teacher = load_teacher(folder, name=name, device=device)
+        except PoolingNeededError as error:
+            raise DataError(
+                f"{folder} is a plain transformers folder, which does not say how token vectors become a "
+                "sentence vector: evaluate a sentence-transformers folder"
+            ) from error
     else:
         remedy = "give --teacher to compare with another one"
         teacher = load_by_contract(folder, contract, name=name or "teacher", remedy=remedy, device=device)

@@ -78,6 +78,8 @@ def evaluate(
     specs: tuple[Spec, ...] = (models,) if isinstance(models, str | Path | EvaluatedModel) else tuple(models)
     if not specs:
         raise DataError("no model to evaluate; name at least one")
+    for spec in specs:
+        _require_there(spec)
     notes: list[str] = []
     request = Request(
         models=specs,
@@ -92,6 +94,20 @@ def evaluate(
     )
     result = SUITES[suite].run(request)
     return EvaluationResult(result.suite, result.models, result.facts, (*notes, *result.notes))
+
+
+def _require_there(spec: Spec) -> None:
+    """Refuse what is no folder and no file and cannot be an alias or a hub id either."""
+    from embedcache.teacher.aliases import ALIASES
+
+    if isinstance(spec, EvaluatedModel) or Path(spec).expanduser().exists():
+        return
+    base = str(spec).partition("@")[0]
+    if base not in ALIASES and (base.count("/") != 1 or base.startswith((".", "/", "~"))):
+        raise DataError(
+            f"no model {str(spec)!r}: it is no folder or file, no alias (see 'embedcache teachers') "
+            "and no hub id like 'org/name'"
+        )
 
 
 @dataclass

@@ -300,3 +300,10 @@ def test_an_export_lies_beside_its_run(tmp_path, monkeypatch, tail):
     monkeypatch.setattr("distill.export.export_onnx", export)
     CliRunner().invoke(cli, ["export", str(tmp_path / "run" / tail), "--to", "onnx"])
     assert asked == [tmp_path / "run-onnx"]
+
+
+def test_a_model_that_is_not_there_is_called_a_model(monkeypatch, capsys):
+    code, out, err = run_main(monkeypatch, capsys, "eval", "nosuch", "--suite", "fidelity")
+    assert (code, out) == (2, "")
+    assert "no model 'nosuch'" in err
+    assert err.count("\n") == 1

@@ -411,7 +411,7 @@ class TestRendering:
     def test_json_on_standard_output_is_the_result(self, data, monkeypatch, tmp_path):
         monkeypatch.setattr(model_module, "_load_torch", lambda *_: model("stub"))
         out = tmp_path / "scores.json"
-        arguments = ["some-model", "--data", str(data), "--json", "--out", str(out)]
+        arguments = ["org/some-model", "--data", str(data), "--json", "--out", str(out)]
         finished = CliRunner().invoke(evaluate_command, arguments, catch_exceptions=False)
         assert finished.exit_code == 0
         printed = json.loads(finished.stdout)
@@ -421,7 +421,9 @@ class TestRendering:
 
     def test_the_command_prints_the_table(self, data, monkeypatch):
         monkeypatch.setattr(model_module, "_load_torch", lambda *_: model("stub"))
-        finished = CliRunner().invoke(evaluate_command, ["m", "--data", str(data)], catch_exceptions=False)
+        finished = CliRunner().invoke(
+            evaluate_command, ["org/m", "--data", str(data)], catch_exceptions=False
+        )
         assert finished.exit_code == 0
         assert "STS12" in finished.stdout
         assert "note: average over 2 of 7 sets" in finished.stdout
