@@ -221,7 +221,7 @@ def _load_torch(
     folder: str | Path, name: str | None, device: str, compute_dtype: str, contract: Contract | None
 ) -> EvaluatedModel:
     from distill.students.teacher import load_by_contract
-    from embedcache.errors import PoolingNeededError
+    from embedcache.errors import PoolingNeededError, TeacherError
     from embedcache.teacher.encode import Encoder as TeacherEncoder
     from embedcache.teacher.load import load_teacher
 
@@ -229,7 +229,7 @@ def _load_torch(
         try:
             teacher = load_teacher(folder, name=name, device=device)
         except PoolingNeededError as error:
-            raise DataError(
+            raise TeacherError(
                 f"{folder} is a plain transformers folder, which does not say how token vectors become a "
                 "sentence vector: evaluate a sentence-transformers folder"
             ) from error
