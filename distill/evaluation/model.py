@@ -220,6 +220,7 @@ def _require_plain_settings(graph: Path, device: str, compute_dtype: str) -> Non
 def _load_torch(
     folder: str | Path, name: str | None, device: str, compute_dtype: str, contract: Contract | None
 ) -> EvaluatedModel:
+    from distill.students.student import count_parameters
     from distill.students.teacher import load_by_contract
     from embedcache.errors import PoolingNeededError, TeacherError
     from embedcache.teacher.encode import Encoder as TeacherEncoder
@@ -236,7 +237,7 @@ def _load_torch(
     else:
         remedy = "give --teacher to compare with another one"
         teacher = load_by_contract(folder, contract, name=name or "teacher", remedy=remedy, device=device)
-    parameters = sum(parameter.numel() for parameter in teacher.model.parameters())
+    parameters = count_parameters(teacher.model)
     # One encoder for all calls: making it ready lays out the weights anew.
     encoder = TeacherEncoder(teacher, compute_dtype=compute_dtype)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,14 +32,6 @@ class TokenizedTexts:
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each text, shape (n,)."""
         return np.diff(self.offsets)
-
-
-class BulkTokenizer(Protocol):
-    """Anything that tokenises many texts at once."""
-
-    def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
-        """Tokenise ``texts``."""
-        ...
 
 
 class FastTokenizer:
