@@ -8,100 +8,42 @@ same shards.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from embedcache.build_report import BuildProgress, BuildSummary, OnProgress
 from embedcache.cache import Cache
-from embedcache.codecs import get_codec
+from embedcache.codecs import check_codec_name
 from embedcache.contract import describe_differences
-from embedcache.corpus.corpus import Corpus, check_name, store_corpus
-from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, expand_sources, read_batches
+from embedcache.corpus.corpus import Corpus, check_name
+from embedcache.corpus.origin import SourceNote, observe, read_note, unchanged, write_note
+from embedcache.corpus.readers import (
+    ReadOptions,
+    ReadReport,
+    RowBatch,
+    Source,
+    expand_sources,
+    read_batches,
+)
+from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError, NonFiniteVectorError
-from embedcache.key_index import KeyIndex
-from embedcache.store.base import VectorBatch
+from embedcache.missing import MissingRows
+from embedcache.reuse import Carried, carry_over, donors
+from embedcache.store import ShardStore, VectorBatch
+from embedcache.teacher.encoded import EncodedTexts, EncodeTimes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from embedcache.store.arrow import ArrowStore
-    from embedcache.teacher.encode import EncodedTexts, Encoder
+    from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import Teacher
 
 DEFAULT_SHARD_ROWS = 16384
-
-
-@dataclass
-class BuildProgress:
-    """Where a build stands; handed to the progress callback again and again.
-
-    Attributes:
-        phase: ``read`` or ``encode``.
-        rows: rows read so far, or vectors encoded so far.
-        total: vectors to encode; 0 while reading.
-        tokens: tokens encoded so far.
-        seconds: seconds since the phase began.
-        busy: seconds spent so far in ``read``, ``tokenise``, ``encode`` and ``write``; they overlap.
-    """
-
-    phase: str = "read"
-    rows: int = 0
-    total: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    busy: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("read", "tokenise", "encode", "write"), 0.0)
-    )
-
-
-@dataclass(frozen=True)
-class BuildSummary:
-    """What a build did.
-
-    Attributes:
-        corpus: the corpus's name.
-        teacher: the teacher's name.
-        contract_id: sha256 of the teacher's contract.
-        rows: rows of the corpus.
-        distinct: distinct texts among them.
-        encoded: vectors computed by this build.
-        reused: distinct texts whose vectors were there already.
-        truncated: texts among the encoded that the teacher saw only the beginning of.
-        skipped: reason -> source rows left out of the corpus.
-        tokens: tokens encoded.
-        batches_halved: forward batches that did not fit into memory and were halved.
-        bytes_written: size of the new shards.
-        seconds: wall-clock seconds of the whole build, loading the teacher included.
-        encode_seconds: wall-clock seconds from the first text tokenised to the last shard written.
-        busy: seconds spent in read, tokenise, encode and write; they overlap.
-    """
-
-    corpus: str
-    teacher: str
-    contract_id: str
-    rows: int
-    distinct: int
-    encoded: int
-    reused: int
-    truncated: int
-    skipped: dict[str, int]
-    tokens: int
-    batches_halved: int
-    bytes_written: int
-    seconds: float
-    encode_seconds: float
-    busy: dict[str, float]
-
-    def to_json(self) -> dict[str, object]:
-        """Return the summary as a JSON object."""
-        return asdict(self)
-
-
-OnProgress = Callable[[BuildProgress], None]
 
 
 def build(
@@ -124,6 +66,7 @@ def build(
     teacher_name: str | None = None,
     trust_remote_code: bool = False,
     codec: str | None = None,
+    store: str | None = None,
     compute_dtype: str = "auto",
     device: str = "auto",
     batch_tokens: int | None = None,
@@ -146,7 +89,9 @@ def build(
         pooling, prompt, max_length, truncate_dim, normalize, trust_remote_code, device: see
             :func:`embedcache.teacher.load.load_teacher`.
         teacher_name: the teacher's name in the cache.
-        codec: ``float16`` or ``float32``; default: as the cache stores this teacher, else ``float16``.
+        codec: ``float32``, ``float16``, ``int8`` or ``pq``; default: as the cache stores this teacher, else
+            ``float16``.
+        store: ``arrow`` or ``lmdb``; default: as the cache keeps this teacher, else ``arrow``.
         compute_dtype, batch_tokens, threads: see :class:`embedcache.teacher.encode.Encoder`.
         shard_rows: vectors a shard; a killed build loses at most one shard.
         encoder: an encoder of the same teacher made before, in place of ``compute_dtype``, ``batch_tokens``
@@ -160,14 +105,12 @@ def build(
         NonFiniteVectorError: if the teacher returns NaN or infinity; it names the row.
         StorageError: if the cache cannot be written; run again once there is room.
     """
-    from embedcache.teacher.encode import Encoder, EncodeTimes
-    from embedcache.teacher.load import load_teacher
-
     started = time.perf_counter()
     progress = BuildProgress()
     if shard_rows < 1:
         raise InputError(f"--shard-rows {shard_rows}: expected at least 1")
-    chosen_codec = get_codec(codec) if codec else None
+    if codec is not None:
+        check_codec_name(codec)
     paths = expand_sources([sources] if isinstance(sources, (str, Path)) else list(sources))
     name = check_name(name or _name_from(paths[0]))
     options = ReadOptions(text_column, id_column, label_column, format, limit)
@@ -181,12 +124,16 @@ def build(
         "normalize": normalize,
     }
     if isinstance(teacher, (str, Path)):
+        from embedcache.teacher.load import load_teacher
+
         teacher = load_teacher(
             teacher, **settings, name=teacher_name, device=device, trust_remote_code=trust_remote_code
         )
     else:
         _refuse_settings_of_a_loaded_teacher({**settings, "teacher_name": teacher_name})
     if encoder is None:
+        from embedcache.teacher.encode import Encoder
+
         encoder = Encoder(teacher, compute_dtype=compute_dtype, batch_tokens=batch_tokens, threads=threads)
     elif encoder.teacher.contract != teacher.contract:
         raise InputError(
@@ -196,37 +143,42 @@ def build(
         )
     encoder.times = EncodeTimes()
     opened = Cache.create(cache)
-    store = opened.store(teacher.contract, chosen_codec)
+    vectors = opened.store(teacher.contract, codec, store)
     opened.register_teacher(teacher.name, teacher.contract, _origin(teacher))
     if _is_local(teacher):
         opened.remember_model(teacher.contract, str(teacher.folder.resolve()))
 
     reading = time.perf_counter()
     report = ReadReport()
-    batches = _counted(read_batches(paths, options, report), report, progress, on_progress)
-    corpus, _ = store_corpus(opened.corpora_folder, name, batches, report, replace=replace)
+    corpus = _read_corpus(opened, name, paths, options, report, progress, on_progress, replace=replace)
     progress.busy["read"] = time.perf_counter() - reading
 
-    keys = corpus.keys()
-    distinct = KeyIndex(keys).first_places()
-    missing = distinct[store.locate(keys[distinct]) < 0]
+    missing = MissingRows.of(corpus, vectors)
+    absent = len(missing)
+    bytes_before = vectors.bytes_on_disk
+    carried = Carried()
+    if absent and donors(opened, teacher.contract):
+        carried = carry_over(opened, vectors, missing.keys(), shard_rows)
+        missing.refresh(vectors)
+    encoded = len(missing)
     encode_started = time.perf_counter()
-    bytes_before = store.bytes_on_disk
-    truncated = _encode_missing(corpus, missing, store, encoder, shard_rows, progress, on_progress)
+    truncated = _encode_missing(corpus, missing, vectors, encoder, shard_rows, progress, on_progress)
+    vectors.finish()
     finished = time.perf_counter()
     opened.last_build = BuildSummary(
         corpus=corpus.name,
         teacher=teacher.name,
         contract_id=teacher.contract.id,
         rows=len(corpus),
-        distinct=len(distinct),
-        encoded=len(missing),
-        reused=len(distinct) - len(missing),
+        distinct=missing.distinct,
+        encoded=encoded,
+        carried=carried.rows,
+        reused=missing.distinct - absent,
         truncated=truncated,
         skipped=dict(report.skipped),
         tokens=encoder.times.tokens,
         batches_halved=encoder.times.batches_halved,
-        bytes_written=store.bytes_on_disk - bytes_before,
+        bytes_written=vectors.bytes_on_disk - bytes_before,
         seconds=finished - started,
         encode_seconds=finished - encode_started,
         busy=dict(progress.busy),
@@ -234,30 +186,60 @@ def build(
     return opened
 
 
+def _read_corpus(
+    cache: Cache,
+    name: str,
+    sources: Sequence[Source],
+    options: ReadOptions,
+    report: ReadReport,
+    progress: BuildProgress,
+    on_progress: OnProgress | None,
+    *,
+    replace: bool,
+) -> Corpus:
+    """Bring the sources into the cache; where they are there and unchanged they are not read again."""
+    folder = cache.corpora_folder / name
+    note = read_note(cache.derived_folder, name)
+    if note is not None and (folder / "corpus.json").exists() and unchanged(note, sources, options):
+        corpus = Corpus(folder)
+        if corpus.info.digest == note.digest and not corpus.missing_parts():
+            report.rows = len(corpus)
+            report.skipped.update(corpus.info.skipped)
+            return corpus
+    files = observe(sources)
+    batches = _counted(read_batches(sources, options, report), report, progress, on_progress)
+    corpus, _ = store_corpus(cache.corpora_folder, name, batches, report, replace=replace)
+    # What they looked like before and after: a file that changed while it was read is read again next time.
+    if files is not None and files == observe(sources):
+        write_note(cache.derived_folder, name, SourceNote(corpus.info.digest, files, options))
+    return corpus
+
+
 def _encode_missing(
     corpus: Corpus,
-    missing: NDArray[np.int64],
-    store: ArrowStore,
+    missing: MissingRows,
+    store: ShardStore,
     encoder: Encoder,
     shard_rows: int,
     progress: BuildProgress,
     on_progress: OnProgress | None,
 ) -> int:
-    """Encode and store the rows ``missing`` and return how many texts were truncated."""
-    keys = corpus.keys()
-    windows = [missing[i : i + shard_rows] for i in range(0, len(missing), shard_rows)]
+    """Encode and store the missing rows and return how many texts were truncated."""
+    total = len(missing)
     started = time.perf_counter()
     truncated = 0
+    taken: deque[NDArray[np.int64]] = deque()
 
     def texts_of_windows() -> Iterator[list[str]]:
-        for rows in windows:
+        for rows in missing.windows(shard_rows):
             began = time.perf_counter()
             texts = corpus.texts(rows)
             progress.busy["read"] += time.perf_counter() - began
+            taken.append(rows)
             yield texts
 
     def report() -> None:
-        progress.phase, progress.total = "encode", len(missing)
+        progress.phase, progress.total = "encode", total
         progress.rows, progress.tokens = encoder.times.rows, encoder.times.tokens
         progress.seconds = time.perf_counter() - started
         progress.busy["tokenise"] = encoder.times.tokenise
@@ -268,12 +250,17 @@ def _encode_missing(
 
     # Closed at once where storing fails: the windows worked on ahead would keep the process from ending.
     with closing(encoder.encode_windows(texts_of_windows(), report)) as results:
-        for rows, encoded in zip(windows, results, strict=True):
+        for encoded in results:
+            rows = taken.popleft()
             _refuse_non_finite(encoded, corpus, rows)
             began = time.perf_counter()
             store.put(
                 VectorBatch(
-                    keys[rows], encoded.vectors, encoded.tokens, encoded.truncated, encoder.provenance
+                    missing.keys(rows),
+                    encoded.vectors,
+                    encoded.tokens,
+                    encoded.truncated,
+                    encoder.provenance,
                 )
             )
             progress.busy["write"] += time.perf_counter() - began

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embedcache.codecs import Codec, Vectors
+from embedcache.codecs import Vectors
 from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import (
@@ -20,16 +22,31 @@ from embedcache.errors import (
     InputError,
     MissingVectorsError,
 )
-from embedcache.fsio import make_directory, require_directory, write_json
+from embedcache.fsio import (
+    make_directory,
+    read_regular,
+    read_sealed_json,
+    require_directory,
+    spelled_json,
+    write_json,
+    write_sealed_json,
+)
 from embedcache.keys import key_array
-from embedcache.store.arrow import ArrowStore
+from embedcache.store import FolderShards, LmdbShards, ShardContainer, ShardStore
+from embedcache.store.digests import FileNotes
 
 if TYPE_CHECKING:
     from embedcache.builder import BuildSummary
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
+STORE_KINDS = ("arrow", "lmdb")
 
-_MEND_TEACHER = "delete it and build again to write it anew; vectors are kept"
+_MEND_TEACHER = "'embedcache repair' writes it anew; vectors are kept"
+_CONTRACT_ID = re.compile(r"[0-9a-f]{64}")
+
+
+CACHE_MARKER = {"format": "embedcache", "version": CACHE_VERSION}
+"""The content of ``cache.json``."""
 
 
 @dataclass(frozen=True)
@@ -65,19 +82,28 @@ class Cache:
         self.folder = require_directory(Path(folder).expanduser(), "cache")
         marker = self.folder / "cache.json"
         try:
-            version = json.loads(marker.read_text(encoding="utf-8"))["version"]
+            data = read_regular(marker)
+            version = json.loads(data)["version"]
         except FileNotFoundError:
             raise CacheFormatError(
                 f"{self.folder} is no cache: it has no cache.json; build one with "
                 f"'embedcache build CORPUS --teacher NAME --cache {self.folder}'"
             ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CacheFormatError(f"{marker} is damaged ({error}): restore it from another copy") from error
-        if not isinstance(version, int) or version > CACHE_VERSION:
             raise CacheFormatError(
-                f"{self.folder} has format version {version}, this embedcache reads up to {CACHE_VERSION}: "
-                "upgrade embedcache"
+                f"{marker} is damaged ({error}): 'embedcache repair' writes it anew"
+            ) from error
+        if version != CACHE_VERSION:
+            newer = isinstance(version, int) and version > CACHE_VERSION
+            raise CacheFormatError(
+                f"{self.folder} has format version {version!r}, this embedcache reads version "
+                f"{CACHE_VERSION}: {'upgrade embedcache' if newer else 'build it again in a new folder'}"
             )
+        if data != spelled_json(CACHE_MARKER):
+            raise CacheFormatError(
+                f"{marker} is not as embedcache writes it: 'embedcache repair' writes it anew"
+            )
+        _refuse_links(self.folder)
 
     @classmethod
     def create(cls, folder: str | Path) -> Cache:
@@ -98,7 +124,7 @@ class Cache:
                     "give an empty or new folder"
                 )
             if not others:
-                write_json(path / "cache.json", {"format": "embedcache", "version": CACHE_VERSION})
+                write_json(path / "cache.json", CACHE_MARKER)
         return cls(path)
 
     @property
@@ -133,25 +159,23 @@ class Cache:
             raise InputError(f"no corpus {name!r} in {self.folder}: it holds {', '.join(names) or 'none'}")
         return Corpus(self.corpora_folder / name)
 
+    def teacher_folder(self, contract: Contract) -> Path:
+        """Return the folder of everything that belongs to a contract."""
+        return self.folder / "teachers" / contract.id
+
     def teachers(self) -> list[CachedTeacher]:
         """Return all teachers, by name.
 
         Raises:
-            CorruptCacheError: if a teacher's folder is not named by its contract.
+            CorruptCacheError: if a teacher's folder is not named by its contract, or a file of it is damaged.
         """
         found = []
         for path in sorted((self.folder / "teachers").glob("*/contract.json")):
-            try:
-                contract = Contract.from_json(json.loads(path.read_text(encoding="utf-8")))
-            except (OSError, ValueError) as error:
-                raise CorruptCacheError(f"{path} is damaged ({error}): {_MEND_TEACHER}") from error
-            if contract.id != path.parent.name:
-                raise CorruptCacheError(
-                    f"{path} does not match its folder's name: it was changed or copied into the wrong place"
-                )
-            for name_path in sorted((path.parent / "names").glob("*.json")):
-                origin = _read_origin(name_path)
-                found.append(CachedTeacher(name_path.stem, contract, origin))
+            if not _CONTRACT_ID.fullmatch(path.parent.name):
+                continue
+            contract = _read_contract(path)
+            names = sorted((path.parent / "names").glob("[!.]*.json"))
+            found += [CachedTeacher(name.stem, contract, _read_origin(name)) for name in names]
         return sorted(found, key=lambda teacher: teacher.name)
 
     def teacher(self, name: str | None = None) -> CachedTeacher:
@@ -194,11 +218,11 @@ class Cache:
                     "give the old settings, or keep both with --teacher-name OTHER",
                     differences,
                 )
-        folder = self.folder / "teachers" / contract.id
+        folder = self.teacher_folder(contract)
         if not (folder / "contract.json").exists():
             write_json(folder / "contract.json", contract.to_json())
         if not (folder / "names" / f"{name}.json").exists():
-            write_json(folder / "names" / f"{name}.json", origin)
+            write_sealed_json(folder / "names" / f"{name}.json", origin)
         return CachedTeacher(name, contract, origin)
 
     def remember_model(self, contract: Contract, source: str) -> None:
@@ -206,7 +230,7 @@ class Cache:
         note = self.derived_folder / "models" / f"{contract.id}.json"
         # An identical note stays, so that a complete cache can be used where it cannot be written.
         if _noted_source(note) != source:
-            write_json(note, {"source": source})
+            write_sealed_json(note, {"source": source})
 
     def model_source(self, teacher: CachedTeacher) -> str:
         """Return what to load ``teacher``'s model from: the noted place, else what it was built as."""
@@ -217,13 +241,40 @@ class Cache:
         spec = teacher.origin.get("spec", teacher.name)
         return f"{spec}@{revision}" if revision and "@" not in spec else spec
 
-    def store(self, contract: Contract, codec: Codec | None = None) -> ArrowStore:
+    def store(self, contract: Contract, codec: str | None = None, kind: str | None = None) -> ShardStore:
         """Return the store of a contract's vectors.
 
+        Args:
+            contract: the contract.
+            codec: how new vectors are stored; default: as those that are there, else ``float16``.
+            kind: ``arrow`` or ``lmdb``; default: the kind that is there, else ``arrow``.
+
         Raises:
-            ContractMismatchError, CorruptCacheError, InputError: as :class:`ArrowStore`.
+            InputError: if the vectors are stored in another kind than asked for, or in both.
+            ContractMismatchError, CorruptCacheError: as :class:`ShardStore`.
         """
-        return ArrowStore(self.folder / "teachers" / contract.id / "shards", contract, codec)
+        folder = self.teacher_folder(contract)
+        index = self.derived_folder / "index" / contract.id
+        notes = FileNotes(index / "checked.json")
+        containers: dict[str, ShardContainer] = {
+            "arrow": FolderShards(folder / "shards", notes),
+            "lmdb": LmdbShards(folder / "vectors.mdb", notes),
+        }
+        there = [name for name, container in containers.items() if container.names()]
+        if len(there) > 1:
+            raise InputError(
+                f"{folder} holds vectors both as shards/ and in vectors.mdb: move one of them away, or "
+                "make a cache of one kind from each with 'embedcache convert'"
+            )
+        if kind is not None and kind not in STORE_KINDS:
+            raise InputError(f"unknown store {kind!r}: choose one of {', '.join(STORE_KINDS)}")
+        if kind is not None and there and kind != there[0]:
+            raise InputError(
+                f"the cache keeps these vectors in {there[0]}, not in {kind}: leave --store out, or make a "
+                "cache of the other kind with 'embedcache convert'"
+            )
+        container = containers[kind or (there[0] if there else STORE_KINDS[0])]
+        return ShardStore(container, contract, codec, codebooks=folder / "codebooks", index=(index, notes))
 
     def lookup(self, texts: Sequence[str], teacher: str | None = None) -> Vectors:
         """Return the cached vectors of ``texts``, float32 of shape (n, d), in order.
@@ -245,19 +296,44 @@ class Cache:
             raise MissingVectorsError(
                 f"{len(missing)} of {len(texts)} texts are not in the cache: {shown}{more}; build them first"
             )
-        return store.codec.decode(store.gather(positions))
+        return store.vectors(positions)
+
+
+def _refuse_links(folder: Path) -> None:
+    # A link could make us read, or worse write, outside the cache on somebody else's behalf.
+    for place, folders, files in os.walk(folder):
+        for name in folders + files:
+            path = Path(place, name)
+            if path.is_symlink():
+                raise CacheFormatError(
+                    f"{path} is a symbolic link to {path.readlink()}: a cache holds its files itself; "
+                    "delete the link, or put the files in its place"
+                )
 
 
 def _noted_source(note: Path) -> str | None:
     try:
-        return str(json.loads(note.read_text(encoding="utf-8"))["source"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(read_sealed_json(note)["source"])
+    except (OSError, ValueError, KeyError):
         return None
+
+
+def _read_contract(path: Path) -> Contract:
+    try:
+        data = read_regular(path)
+        contract = Contract.from_json(json.loads(data))
+    except (OSError, ValueError) as error:
+        raise CorruptCacheError(f"{path} is damaged ({error}): {_MEND_TEACHER}") from error
+    if contract.id != path.parent.name or data != spelled_json(contract.to_json()):
+        raise CorruptCacheError(
+            f"{path} does not match its folder's name: it was changed or copied into the wrong place; "
+            f"{_MEND_TEACHER}"
+        )
+    return contract
 
 
 def _read_origin(path: Path) -> dict[str, str]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): str(text) for name, text in value.items()}
-    except (OSError, ValueError, AttributeError) as error:
+        return {str(name): str(text) for name, text in read_sealed_json(path).items()}
+    except (OSError, ValueError) as error:
         raise CorruptCacheError(f"{path} is damaged ({error}): {_MEND_TEACHER}") from error

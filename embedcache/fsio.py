@@ -1,6 +1,8 @@
 """The one way files enter a cache: temporary name, fsync, atomic rename, directory fsync.
 
 A reader never sees half a file, and a crash leaves at most a file whose name starts with ``.tmp-``.
+
+JSON files that nothing else vouches for are *sealed*: they carry the sha256 of their own content.
 """
 
 from __future__ import annotations
@@ -10,13 +12,29 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from embedcache.errors import MissingInputError, StorageError
 
 TEMPORARY_PREFIX = ".tmp-"
+
+WRITE_STEPS = ("create", "written", "synced", "renamed", "recorded", "lmdb-put", "lmdb-committed", "remove")
+"""The named moments of a write, in order; a crash may fall on any of them."""
+
+_SPARE_FILES = 64
+
+on_write_step: Callable[[str, Path], None] | None = None
+"""Called with each of :data:`WRITE_STEPS` and the file it concerns; tests inject failures here."""
+
+
+def write_step(step: str, path: Path) -> None:
+    """Announce that a write has reached ``step``."""
+    if on_write_step is not None:
+        on_write_step(step, path)
+
 
 
 def explain_os_error(error: OSError, path: Path) -> StorageError:
@@ -59,6 +77,29 @@ def make_directory(folder: Path) -> Path:
     return folder
 
 
+def make_room_for_files() -> None:
+    """Raise this process's own limit of open files where it is nearly reached; a mapped file counts as one.
+
+    Raises:
+        StorageError: if the system does not allow more.
+    """
+    try:
+        import resource
+    except ImportError:  # not on Windows, where the limit is high
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = len(os.listdir("/dev/fd"))  # noqa: PTH208 - names are enough
+    if soft == resource.RLIM_INFINITY or opened + _SPARE_FILES <= soft:
+        return
+    limit = 2 * soft if hard == resource.RLIM_INFINITY else min(2 * soft, hard)
+    if limit <= soft:
+        raise StorageError(
+            f"{opened} files are open and the system allows {soft}: merge small shards with "
+            "'embedcache compact', or raise the limit with ulimit -n"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
 def require_directory(folder: Path, what: str) -> Path:
     """Return ``folder``, or raise :class:`MissingInputError` saying that ``what`` is not there."""
     if not folder.is_dir():
@@ -72,6 +113,7 @@ def temporary_sibling(target: Path) -> Iterator[Path]:
     make_directory(target.parent)
     temporary = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{target.name}")
     try:
+        write_step("create", target)
         yield temporary
     except OSError as error:
         _remove(temporary)
@@ -89,13 +131,52 @@ def _remove(temporary: Path) -> None:
 
 def commit(temporary: Path, target: Path) -> None:
     """Make the finished file ``temporary`` appear as ``target``, durably and at once."""
+    _sync(temporary, target)
+    temporary.replace(target)
+    _record(target)
+
+
+def commit_new(temporary: Path, target: Path) -> bool:
+    """Make ``temporary`` appear as ``target`` unless something is there; return whether it did.
+
+    Of several processes that do this at once exactly one succeeds, on network file systems too.
+    """
+    _sync(temporary, target)
+    try:
+        # Unlike a rename, a link is refused where the name is taken.
+        os.link(temporary, target, follow_symlinks=False)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if target.exists():
+            return False
+        temporary.replace(target)
+    finally:
+        _remove(temporary)
+    _record(target)
+    return True
+
+
+# What file systems without hard links answer.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+def _sync(temporary: Path, target: Path) -> None:
+    write_step("written", target)
     with temporary.open("rb") as handle:
         os.fsync(handle.fileno())
-    temporary.replace(target)
+    write_step("synced", target)
+
+
+def _record(target: Path) -> None:
+    write_step("renamed", target)
     fsync_directory(target.parent)
+    write_step("recorded", target)
 
 
-def write_bytes(target: Path, data: bytes) -> None:
+def write_bytes(target: Path, data: bytes | memoryview) -> None:
     """Write ``data`` to ``target`` atomically.
 
     Raises:
@@ -106,6 +187,22 @@ def write_bytes(target: Path, data: bytes) -> None:
         commit(temporary, target)
 
 
+def remove_file(path: Path) -> None:
+    """Delete ``path`` durably; harmless where it is gone already.
+
+    Raises:
+        StorageError: if it cannot be deleted.
+    """
+    try:
+        write_step("remove", path)
+        path.unlink(missing_ok=True)
+        fsync_directory(path.parent)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+
+
 def canonical_json(value: object) -> bytes:
     """Return the one JSON spelling of ``value`` that digests are taken of: sorted keys, no blanks, UTF-8."""
     return json.dumps(
@@ -113,9 +210,53 @@ def canonical_json(value: object) -> bytes:
     ).encode()
 
 
+def spelled_json(value: Mapping[str, object]) -> bytes:
+    """Return the spelling of ``value`` that JSON files of a cache have: indented, sorted, with a newline."""
+    return (json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n").encode()
+
+
 def write_json(target: Path, value: Mapping[str, object]) -> None:
     """Write ``value`` as indented JSON, atomically."""
-    write_bytes(target, (json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n").encode())
+    write_bytes(target, spelled_json(value))
+
+
+def sealed(value: Mapping[str, object]) -> dict[str, object]:
+    """Return ``value`` with the field ``sha256`` over everything else in it."""
+    return {**value, "sha256": hashlib.sha256(canonical_json(value)).hexdigest()}
+
+
+def write_sealed_json(target: Path, value: Mapping[str, object]) -> None:
+    """Write ``value`` as JSON that carries its own digest, atomically."""
+    write_bytes(target, spelled_json(sealed(value)))
+
+
+def read_sealed_json(path: Path) -> dict[str, Any]:
+    """Read what :func:`write_sealed_json` wrote, without the seal.
+
+    Raises:
+        ValueError: if a byte of the file is not as it was written.
+        OSError: if the file cannot be read.
+    """
+    data = read_regular(path)
+    value = json.loads(data)
+    if not isinstance(value, dict) or "sha256" not in value:
+        raise ValueError("it carries no digest of itself")
+    seal = value.pop("sha256")
+    if spelled_json(sealed(value)) != data:
+        raise ValueError(f"its content is not what its digest {str(seal)[:12]} was taken of")
+    return value
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the bytes of a file, which may not be a symbolic link.
+
+    Raises:
+        ValueError: if it is a link: what lies outside a cache must not be read as part of it.
+        OSError: if it cannot be read.
+    """
+    if path.is_symlink():
+        raise ValueError("it is a symbolic link; a cache holds its files itself")
+    return path.read_bytes()
 
 
 def sha256_file(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""For tests of embedcache and of what is built on it: a tiny real encoder, a contract, store conformance.
+"""For tests of embedcache and of what is built on it: a tiny real encoder, a fake one, store conformance.
 
 Nothing here needs a network or downloaded weights.
 """
@@ -6,16 +6,21 @@ Nothing here needs a network or downloaded weights.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embedcache.codecs import Codec, Vectors
 from embedcache.contract import Contract
-from embedcache.keys import KeyArray, key_array
+from embedcache.keys import KEY_BYTES, KeyArray, key_array
 from embedcache.store.base import VectorBatch, VectorStore
+from embedcache.teacher.encoded import EncodedTexts, EncodeTimes
+from embedcache.teacher.load import Teacher
+from embedcache.teacher.resolve import ModelSource
 
 WORDS = tuple(
     "a the one two small large old new red blue cat dog bird child river stone house road "  # noqa: SIM905
@@ -101,6 +106,95 @@ def tiny_encoder(
             str(folder), create_model_card=False
         )
     return folder
+
+
+def fake_teacher(dimension: int = 384, *, name: str = "fake", max_length: int = 64, seed: int = 0) -> Teacher:
+    """Return a teacher without a model, for :class:`FakeEncoder`.
+
+    Args:
+        dimension: width of its vectors.
+        name: its name in a cache.
+        max_length: words after which a text counts as truncated.
+        seed: teachers of different seeds have different contracts and unrelated vectors.
+    """
+    contract = example_contract(dimension, weights=f"{seed:064x}", max_length=max_length)
+    source = ModelSource(name, name, Path(os.devnull))
+    return Teacher(source, model=None, contract=contract)  # type: ignore[arg-type]  # nothing asks it to run
+
+
+class FakeEncoder:
+    """Stands where an ``Encoder`` stands and costs next to nothing: neither a model nor torch is needed.
+
+    A text's vector is drawn from random bits that depend on its key and the teacher's contract alone, so the
+    same text has the same unit vector in every process, and unrelated texts have unrelated ones.
+
+    >>> teacher = fake_teacher(8)
+    >>> build("corpus.txt", teacher=teacher, encoder=FakeEncoder(teacher), cache="cache")  # doctest: +SKIP
+
+    Attributes:
+        teacher: whose encoder it is.
+        times: counts of the build that runs.
+        rows_encoded: texts encoded so far, over all builds.
+    """
+
+    streams = 1
+
+    def __init__(self, teacher: Teacher) -> None:
+        self.teacher = teacher
+        self.times = EncodeTimes()
+        self.rows_encoded = 0
+        self._salt = np.frombuffer(bytes.fromhex(teacher.contract.id)[:KEY_BYTES], dtype=np.uint64)
+
+    @property
+    def provenance(self) -> dict[str, object]:
+        """What shards record of how their vectors were made."""
+        return {"device": "none"}
+
+    def encode(self, texts: Sequence[str]) -> EncodedTexts:
+        """Return the vectors of ``texts``, float32 of shape (n, d), and how many words each one has."""
+        words = np.fromiter((text.count(" ") + 1 for text in texts), dtype=np.int32, count=len(texts))
+        longest = self.teacher.contract.max_length
+        tokens = np.minimum(words, longest) if longest else words
+        self.rows_encoded += len(texts)
+        self.times.add(rows=len(texts), tokens=int(tokens.sum()))
+        return EncodedTexts(self._vectors(key_array(texts)), tokens, words > tokens)
+
+    def encode_windows(
+        self, windows: Iterable[Sequence[str]], on_wait: Callable[[], None] | None = None
+    ) -> Generator[EncodedTexts, None, None]:
+        """Encode one window of texts after the other; none is begun before the one before was taken."""
+        for texts in windows:
+            yield self.encode(texts)
+
+    def _vectors(self, keys: KeyArray) -> Vectors:
+        dimension = self.teacher.dimension
+        halves = keys.view(np.uint64).reshape(-1, 2) ^ self._salt
+        # Eight components a word; each text walks through the words in steps of its own.
+        counter = np.arange(-(-dimension // _WORD_BYTES), dtype=np.uint64)
+        out = np.empty((len(keys), dimension), dtype=np.float32)
+        for start in range(0, len(keys), _FAKE_BLOCK):
+            block = halves[start : start + _FAKE_BLOCK]
+            words = _mixed(block[:, :1] + counter * (block[:, 1:] | np.uint64(1)))
+            # An odd component is never 0, so neither is a vector.
+            odd = (words | np.uint64(0x0101010101010101)).view(np.int8)
+            vectors = out[start : start + _FAKE_BLOCK]
+            vectors[:] = odd[:, :dimension]
+            vectors /= np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
+        return out
+
+
+_WORD_BYTES = 8
+_FAKE_BLOCK = 512  # rows whose vectors stay in the processor's cache
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scramble ``words`` in place (the finaliser of SplitMix64) and return them."""
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
 
 
 def example_contract(dimension: int = 8, **changes: object) -> Contract:

@@ -6,6 +6,8 @@ import click
 
 from embedcache import EmbedCacheError, __version__
 from embedcache.cli.build import build_command
+from embedcache.cli.codecs import codecs_command
+from embedcache.cli.doctor import doctor_command
 from embedcache.cli.guard import guarded
 from embedcache.cli.inspect import ls_command, teachers_command
 
@@ -18,6 +20,8 @@ def cli() -> None:
 
 
 cli.add_command(build_command)
+cli.add_command(codecs_command)
+cli.add_command(doctor_command)
 cli.add_command(ls_command)
 cli.add_command(teachers_command)
 

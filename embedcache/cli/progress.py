@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from embedcache.builder import BuildProgress, BuildSummary
+    from embedcache.build_report import BuildProgress, BuildSummary
 
 _LINE_SECONDS = 30.0
 
@@ -74,6 +74,7 @@ def print_build_summary(summary: BuildSummary) -> None:
         ("distinct", f"{summary.distinct:,} ({summary.rows - summary.distinct:,} duplicates)"),
         ("encoded", f"{summary.encoded:,}{rate}"),
         ("reused", f"{summary.reused:,} already in the cache"),
+        ("carried", f"{summary.carried:,} taken over from the same teacher at another max_length"),
         ("skipped", ", ".join(f"{n:,} {why}" for why, n in sorted(summary.skipped.items())) or "none"),
         ("truncated", f"{summary.truncated:,} of the encoded were longer than the teacher reads"),
         ("written", size(summary.bytes_written)),

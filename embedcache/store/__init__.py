@@ -1,6 +1,19 @@
-"""Stores of vectors: one interface, several implementations."""
+"""Vector stores: vectors of one contract, addressed by key."""
 
-from embedcache.store.arrow import ArrowStore
-from embedcache.store.base import VectorBatch, VectorStore
+from embedcache.store.base import Positions, VectorBatch, VectorStore
+from embedcache.store.containers import FolderShards, LmdbShards, MemoryShards, ShardContainer
+from embedcache.store.shard import Shard, ShardHeader
+from embedcache.store.store import ShardStore
 
-__all__ = ["ArrowStore", "VectorBatch", "VectorStore"]
+__all__ = [
+    "FolderShards",
+    "LmdbShards",
+    "MemoryShards",
+    "Positions",
+    "Shard",
+    "ShardContainer",
+    "ShardHeader",
+    "ShardStore",
+    "VectorBatch",
+    "VectorStore",
+]

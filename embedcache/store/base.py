@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.codecs import Codec, Vectors
+from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.keys import KeyArray
 
@@ -24,7 +24,7 @@ class VectorBatch:
     Attributes:
         keys: dtype ``V16``, shape (n,).
         vectors: float32, shape (n, d).
-        tokens: int32, shape (n,); tokens the teacher saw of each text.
+        tokens: int32, shape (n,); tokens the teacher saw of each text; 0 where that is not known.
         truncated: bool, shape (n,); which texts it saw only the beginning of.
         provenance: what may change last bits: compute dtype, device, library versions.
     """
@@ -48,8 +48,8 @@ class VectorStore(Protocol):
         ...
 
     @property
-    def codec(self) -> Codec:
-        """How the vectors are stored."""
+    def codec_name(self) -> str:
+        """How new vectors are stored."""
         ...
 
     def __len__(self) -> int:
@@ -65,5 +65,19 @@ class VectorStore(Protocol):
         ...
 
     def gather(self, positions: Positions) -> NDArray[np.floating]:
-        """Return the rows at ``positions`` in the codec's dtype, shape (n, d)."""
+        """Return the vectors at ``positions``, shape (n, d), as precise as they are stored.
+
+        The dtype is float16 where everything is stored as float16, else float32.
+
+        Raises:
+            IndexError: if a position is -1 or past the end.
+        """
+        ...
+
+    def vectors(self, positions: Positions) -> Vectors:
+        """Return the vectors at ``positions`` as float32, shape (n, d)."""
+        ...
+
+    def seen(self, positions: Positions) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """Return ``tokens`` and ``truncated`` of the rows at ``positions``, each of shape (n,)."""
         ...

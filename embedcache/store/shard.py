@@ -1,160 +1,239 @@
-"""One shard: an immutable Arrow IPC file of (key, vector, tokens, truncated), named by its bytes' sha256.
+"""One shard: an immutable Arrow IPC file of vectors by key, named by its bytes' sha256.
 
-Contract, codec, row count and format version travel inside, in the schema's metadata. Nothing that differs
-between two runs of the same build (times, machine names) goes in, so the same rows give the same bytes.
+Contract, codec, row count, measured error and format version travel inside, in the schema's metadata. Nothing
+that differs between two runs of the same build (times, machine names) goes in, so the same rows give the same
+bytes. A shard is bytes first: it may lie in a file of its own or inside another one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.codecs import CODECS, Codec
+from embedcache.codecs import CODEC_NAMES, Codec, Stored
 from embedcache.contract import Contract
 from embedcache.errors import CacheFormatError, CorruptCacheError
-from embedcache.fsio import canonical_json, commit, sha256_file, temporary_sibling
+from embedcache.fsio import canonical_json
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
-from embedcache.store.base import VectorBatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SHARD_VERSION = 1
+SHARD_VERSION = 2
 _METADATA_KEY = b"embedcache"
+
+FindCodec = Callable[[str, "str | None"], Codec]
+"""Gives the codec of a name and, for ``pq``, the digest of its codebook."""
+
+
+@dataclass(frozen=True)
+class ShardHeader:
+    """What a shard says about itself.
+
+    Attributes:
+        contract: the contract of its vectors.
+        codec: the name of the codec they are stored with.
+        codebook: sha256 of the codebook they need, for ``pq``.
+        rows: how many there are.
+        provenance: what may have changed their last bits.
+        error: what the codec lost, measured when they were stored: ``mean_cosine`` and ``worst_cosine``.
+    """
+
+    contract: Contract
+    codec: str
+    codebook: str | None
+    rows: int
+    provenance: Mapping[str, object]
+    error: Mapping[str, float]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the header as a JSON object."""
+        return {
+            "version": SHARD_VERSION,
+            "contract": self.contract.to_json(),
+            "codec": self.codec,
+            "codebook": self.codebook,
+            "rows": self.rows,
+            "provenance": dict(self.provenance),
+            "error": dict(self.error),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> ShardHeader:
+        """Read a header back.
+
+        Raises:
+            CacheFormatError: if another version of embedcache wrote it.
+            KeyError, TypeError, ValueError: if it is damaged.
+        """
+        version = value["version"]
+        if version != SHARD_VERSION:
+            raise CacheFormatError(_version_advice(version))
+        rows, codec, codebook = value["rows"], value["codec"], value["codebook"]
+        provenance, error = value["provenance"], value["error"]
+        if type(rows) is not int or rows < 1:
+            raise ValueError(f"its header promises {rows!r} rows")
+        if not isinstance(codec, str) or codec not in CODEC_NAMES:
+            raise ValueError(f"its codec is {codec!r}, expected one of {', '.join(CODEC_NAMES)}")
+        if not (codebook is None or isinstance(codebook, str)):
+            raise TypeError(f"its codebook is {codebook!r}")
+        if not isinstance(provenance, dict) or not isinstance(error, dict):
+            raise TypeError("its provenance or its error is no object")
+        contract = Contract.from_json(value["contract"])
+        return cls(contract, codec, codebook, rows, provenance, error)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """An opened shard; its arrays are views of the memory-mapped file.
+    """An opened shard; its arrays are views of the memory-mapped bytes.
 
     Attributes:
-        path: the file.
-        contract: the contract of its vectors.
-        codec: how they are stored.
-        provenance: what may have changed their last bits.
+        name: sha256 of its bytes, in hexadecimal.
+        where: its place, for messages.
+        header: what it says about itself.
+        codec: the codec its rows are stored with.
         keys: dtype ``V16``, shape (n,).
-        stored: the codec's dtype, shape (n, d).
+        stored: the rows' vectors as the codec keeps them.
         tokens: int32, shape (n,).
         truncated: bool, shape (n,).
     """
 
-    path: Path
-    contract: Contract
+    name: str
+    where: str
+    header: ShardHeader
     codec: Codec
-    provenance: Mapping[str, object]
     keys: KeyArray
-    stored: NDArray[np.floating]
+    stored: Stored
     tokens: NDArray[np.int32]
     truncated: NDArray[np.bool_]
 
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.keys)
 
-def _schema(contract: Contract, codec: Codec, rows: int, provenance: Mapping[str, object]) -> pa.Schema:
+
+def _schema(header: ShardHeader, codec: Codec) -> pa.Schema:
     import pyarrow as pa
 
-    header = {
-        "version": SHARD_VERSION,
-        "contract": contract.to_json(),
-        "codec": codec.name,
-        "rows": rows,
-        "provenance": dict(provenance),
-    }
+    element = pa.from_numpy_dtype(codec.dtype)
+    scale = [pa.field("scale", pa.float32(), nullable=False)] if codec.has_scale else []
     return pa.schema(
         [
             pa.field("key", pa.binary(KEY_BYTES), nullable=False),
-            pa.field("vector", codec.arrow_type(contract.dimension), nullable=False),
+            pa.field("vector", pa.list_(element, codec.width(header.contract.dimension)), nullable=False),
+            *scale,
             pa.field("tokens", pa.int32(), nullable=False),
             pa.field("truncated", pa.bool_(), nullable=False),
         ],
-        metadata={_METADATA_KEY: canonical_json(header)},
+        metadata={_METADATA_KEY: canonical_json(header.to_json())},
     )
 
 
-def write_shard(folder: Path, contract: Contract, codec: Codec, batch: VectorBatch) -> Path:
-    """Write ``batch`` as one shard into ``folder`` and return its path.
-
-    Raises:
-        StorageError: if the folder cannot be written; no half-written shard is left under a shard's name.
-    """
+def shard_bytes(
+    header: ShardHeader,
+    codec: Codec,
+    keys: KeyArray,
+    stored: Stored,
+    tokens: NDArray[np.int32],
+    truncated: NDArray[np.bool_],
+) -> tuple[str, pa.Buffer]:
+    """Return a shard's name and bytes: the same for the same rows, wherever and whenever it is called."""
     import pyarrow as pa
 
-    rows = len(batch.keys)
-    schema = _schema(contract, codec, rows, batch.provenance)
-    keys = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(KEY_BYTES), rows, [None, pa.py_buffer(batch.keys.tobytes())]
-    )
-    columns = [keys, codec.encode(batch.vectors), pa.array(batch.tokens), pa.array(batch.truncated)]
-    with temporary_sibling(folder / "shard.arrow") as temporary:
-        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            writer.write_batch(pa.record_batch(columns, schema=schema))
-        target = folder / f"{sha256_file(temporary)}.arrow"
-        commit(temporary, target)
-    return target
+    schema = _schema(header, codec)
+    flat = pa.array(stored.vector.reshape(-1), type=schema.field("vector").type.value_type)
+    columns = [
+        pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(KEY_BYTES), len(keys), [None, pa.py_buffer(keys.tobytes())]
+        ),
+        pa.FixedSizeListArray.from_arrays(flat, stored.vector.shape[1]),
+        *([] if stored.scale is None else [pa.array(stored.scale)]),
+        pa.array(tokens),
+        pa.array(truncated),
+    ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=schema))
+    data = sink.getvalue()
+    return hashlib.sha256(data).hexdigest(), data
 
 
-def open_shard(path: Path) -> Shard:
+def open_shard(data: pa.Buffer, name: str, where: str, find_codec: FindCodec) -> Shard:
     """Open a shard and check that its parts fit together.
 
-    The digest in its name is not checked here, which would read every byte.
+    Its digest is not taken here, which would read every byte.
 
     Raises:
-        CorruptCacheError: if the file is no shard, or its header and its columns disagree.
-        CacheFormatError: if a newer version of embedcache wrote it.
+        CorruptCacheError: if the bytes are no shard, or its header and its columns disagree.
+        CacheFormatError: if another version of embedcache wrote it.
     """
     import pyarrow as pa
 
-    def corrupt(reason: str) -> CorruptCacheError:
-        return CorruptCacheError(
-            f"shard {path} is damaged ({reason}): delete it and build again to encode its rows anew"
-        )
-
     try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path), "r"))
-        header = json.loads((reader.schema.metadata or {})[_METADATA_KEY])
-        if header["version"] > SHARD_VERSION:
-            raise CacheFormatError(
-                f"shard {path} has format version {header['version']}, this embedcache reads up to "
-                f"{SHARD_VERSION}: upgrade embedcache"
-            )
-        contract, codec, rows = (
-            Contract.from_json(header["contract"]),
-            CODECS[header["codec"]],
-            header["rows"],
-        )
-        if type(rows) is not int or rows < 1:
-            raise ValueError(f"its header promises {rows!r} rows")
-        provenance = {**header["provenance"]}
-        schema = _schema(contract, codec, rows, provenance)
+        reader = pa.ipc.open_file(data)
+        header = ShardHeader.from_json(json.loads((reader.schema.metadata or {})[_METADATA_KEY]))
+        codec = find_codec(header.codec, header.codebook)
+        if not reader.schema.equals(_schema(header, codec), check_metadata=False):
+            raise ValueError("its columns are not those its header promises")
         if reader.num_record_batches != 1:
             raise ValueError(f"{reader.num_record_batches} record batches, expected 1")
         batch = reader.get_batch(0)
         batch.validate(full=True)
-    except CacheFormatError:
-        raise
-    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else ""
-        raise corrupt(f"{type(error).__name__}: {reason}") from error
-    if not batch.schema.equals(schema, check_metadata=False):
-        raise corrupt("its columns are not those its header promises")
-    gaps = sum(column.null_count for column in [*batch.columns, batch.column("vector").values])
-    if batch.num_rows != rows or gaps:
-        raise corrupt(f"{batch.num_rows} rows with {gaps} gaps, its header promises {rows} without")
+        gaps = sum(column.null_count for column in [*batch.columns, batch.column("vector").values])
+        if batch.num_rows != header.rows or gaps:
+            raise ValueError(f"{batch.num_rows} rows with {gaps} gaps, its header promises {header.rows}")
+        _refuse_foreign_memory(batch, data)
+    except CacheFormatError as error:
+        raise CacheFormatError(f"shard {where}: {error}") from error
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError, OverflowError, MemoryError) as error:
+        raise damaged_shard(where, error) from error
     key_column = batch.column("key")
-    raw = np.frombuffer(
-        key_column.buffers()[1], dtype=KEY_DTYPE, count=rows, offset=key_column.offset * KEY_BYTES
-    )
     return Shard(
-        path=path,
-        contract=contract,
+        name=name,
+        where=where,
+        header=header,
         codec=codec,
-        provenance=provenance,
-        keys=raw,
-        stored=codec.view(batch.column("vector")),
+        keys=np.frombuffer(
+            key_column.buffers()[1],
+            dtype=KEY_DTYPE,
+            count=header.rows,
+            offset=key_column.offset * KEY_BYTES,
+        ),
+        stored=Stored(
+            batch.column("vector").values.to_numpy().reshape(header.rows, -1),
+            batch.column("scale").to_numpy() if codec.has_scale else None,
+        ),
         tokens=batch.column("tokens").to_numpy(),
         truncated=batch.column("truncated").to_numpy(zero_copy_only=False),
     )
+
+
+def damaged_shard(where: str, reason: Exception | str) -> CorruptCacheError:
+    """Return the error for a shard that is not what it should be."""
+    text = reason
+    if isinstance(reason, Exception):
+        text = f"{type(reason).__name__}: {next(iter(str(reason).splitlines()), '')}"
+    return CorruptCacheError(
+        f"shard {where} is damaged ({text}): 'embedcache repair' encodes its rows anew from the corpus"
+    )
+
+
+def _refuse_foreign_memory(batch: pa.RecordBatch, data: pa.Buffer) -> None:
+    # Columns that were unpacked lie elsewhere; shards are never compressed, and a few hostile bytes could
+    # unpack to more than the memory.
+    for column in batch.columns:
+        for part in column.buffers():
+            if part is not None and part.size and not data.address <= part.address < data.address + data.size:
+                raise ValueError("its columns are compressed, which no shard's are")
+
+
+def _version_advice(version: object) -> str:
+    newer = isinstance(version, int) and version > SHARD_VERSION
+    advice = "upgrade embedcache" if newer else "build the cache again"
+    return f"found format version {version!r}, this embedcache reads version {SHARD_VERSION}: {advice}"

@@ -9,7 +9,6 @@ cores. None of this depends on timing: the same window gives the same batches an
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from embedcache.codecs import Vectors
 from embedcache.errors import InputError, TeacherError
 from embedcache.teacher.batching import token_budget_batches
+from embedcache.teacher.encoded import EncodedTexts, EncodeTimes
 from embedcache.teacher.inference import prepare, resolve_compute_dtype
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_tokenizer
 
@@ -34,44 +34,6 @@ DEFAULT_BATCH_TOKENS = {"cpu": 2048, "cuda": 65536, "mps": 16384}
 _WINDOW = 16384
 _WINDOWS_AHEAD = 2
 _POLL_SECONDS = 0.2
-
-
-@dataclass
-class EncodeTimes:
-    """Where the time went, in seconds, and how much was done. Summed over threads, so parts may overlap."""
-
-    tokenise: float = 0.0
-    forward: float = 0.0
-    rows: int = 0
-    tokens: int = 0
-    batches_halved: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def add(
-        self, *, rows: int = 0, tokens: int = 0, forward: float = 0.0, tokenise: float = 0.0, halved: int = 0
-    ) -> None:
-        """Add to the counts; safe from several threads."""
-        with self._lock:
-            self.rows += rows
-            self.tokens += tokens
-            self.forward += forward
-            self.tokenise += tokenise
-            self.batches_halved += halved
-
-
-@dataclass(frozen=True)
-class EncodedTexts:
-    """What a teacher made of n texts.
-
-    Attributes:
-        vectors: float32, shape (n, d).
-        tokens: int32, shape (n,); tokens the teacher saw.
-        truncated: bool, shape (n,); which texts it saw only the beginning of.
-    """
-
-    vectors: Vectors
-    tokens: NDArray[np.int32]
-    truncated: NDArray[np.bool_]
 
 
 class Encoder:

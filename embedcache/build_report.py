@@ -1,0 +1,77 @@
+"""What a build says about itself, on the way and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass
+class BuildProgress:
+    """Where a build stands; handed to the progress callback again and again.
+
+    Attributes:
+        phase: ``read`` or ``encode``.
+        rows: rows read so far, or vectors encoded so far.
+        total: vectors to encode; 0 while reading.
+        tokens: tokens encoded so far.
+        seconds: seconds since the phase began.
+        busy: seconds spent so far in ``read``, ``tokenise``, ``encode`` and ``write``; they overlap.
+    """
+
+    phase: str = "read"
+    rows: int = 0
+    total: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    busy: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("read", "tokenise", "encode", "write"), 0.0)
+    )
+
+
+@dataclass(frozen=True)
+class BuildSummary:
+    """What a build did.
+
+    Attributes:
+        corpus: the corpus's name.
+        teacher: the teacher's name.
+        contract_id: sha256 of the teacher's contract.
+        rows: rows of the corpus.
+        distinct: distinct texts among them.
+        encoded: vectors computed by this build.
+        carried: vectors taken over from the same teacher at another ``max_length``.
+        reused: distinct texts whose vectors were there already.
+        truncated: texts among the encoded that the teacher saw only the beginning of.
+        skipped: reason -> source rows left out of the corpus.
+        tokens: tokens encoded.
+        batches_halved: forward batches that did not fit into memory and were halved.
+        bytes_written: size of the new shards.
+        seconds: wall-clock seconds of the whole build, loading the teacher included.
+        encode_seconds: wall-clock seconds from the first text tokenised to the last shard written.
+        busy: seconds spent in read, tokenise, encode and write; they overlap.
+    """
+
+    corpus: str
+    teacher: str
+    contract_id: str
+    rows: int
+    distinct: int
+    encoded: int
+    carried: int
+    reused: int
+    truncated: int
+    skipped: dict[str, int]
+    tokens: int
+    batches_halved: int
+    bytes_written: int
+    seconds: float
+    encode_seconds: float
+    busy: dict[str, float]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the summary as a JSON object."""
+        return asdict(self)
+
+
+OnProgress = Callable[[BuildProgress], None]

@@ -1,0 +1,95 @@
+"""Options that several commands share, so that a word means the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., object])
+
+FORMATS = ("text", "jsonl", "csv", "tsv", "parquet", "arrow")
+CODEC_NAMES = ("float32", "float16", "int8", "pq")
+STORE_KINDS = ("arrow", "lmdb")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+_READER = (
+    click.option(
+        "--text-column",
+        help="Column of the text.  [default: the only text column, or text, sentence, content]",
+    ),
+    click.option("--id-column", help="Column of unique row ids to keep."),
+    click.option("--label-column", help="Column of labels to keep."),
+    click.option(
+        "--format", type=click.Choice(FORMATS), help="Format of the sources.  [default: by the file's ending]"
+    ),
+    click.option("--limit", type=click.IntRange(1), help="Read the first so many rows only."),
+)
+
+_TEACHER = click.option(
+    "--teacher", required=True, metavar="SPEC", help="Alias, hub id with @revision, or local folder."
+)
+
+_CONTRACT = (
+    click.option(
+        "--pooling", help="How token vectors become one: mean, cls, cls-before-pooler, pooler or last."
+    ),
+    click.option("--prompt", help="Text put before every sentence.  [default: the teacher's own]"),
+    click.option(
+        "--max-length",
+        type=click.IntRange(1),
+        help="Tokens after which a text is cut.  [default: the teacher's own]",
+    ),
+    click.option("--truncate-dim", type=click.IntRange(1), help="Keep so many leading dimensions."),
+    click.option(
+        "--normalize/--no-normalize",
+        default=None,
+        help="Scale vectors to length one.  [default: as the teacher]",
+    ),
+    click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model."),
+)
+
+_COMPUTE = (
+    click.option(
+        "--compute-dtype",
+        type=click.Choice(DTYPES),
+        default="auto",
+        show_default=True,
+        help="What the teacher computes in.",
+    ),
+    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps ..."),
+    click.option(
+        "--batch-tokens", type=click.IntRange(1), help="Tokens a forward batch.  [default: by device]"
+    ),
+    click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: all cores]"),
+)
+
+_TEACHER_NAME = click.option(
+    "--teacher-name", help="The teacher's name in the cache.  [default: alias, folder or hub name]"
+)
+
+
+def _all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def decorate(command: F) -> F:
+        # Decorators apply from the last to the first; the help shows options in the order listed here.
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def reader_options(command: F) -> F:
+    """Add what to take from the sources: the fields of :class:`embedcache.corpus.readers.ReadOptions`."""
+    return _all_of(*_READER)(command)
+
+
+def contract_options(command: F) -> F:
+    """Add ``--teacher`` and every setting that is part of its contract."""
+    return _all_of(_TEACHER, *_CONTRACT)(command)
+
+
+def teacher_options(command: F) -> F:
+    """Add what :func:`contract_options` adds, the teacher's name in the cache, and how it computes."""
+    return _all_of(_TEACHER, *_CONTRACT, _TEACHER_NAME, *_COMPUTE)(command)

@@ -1,0 +1,238 @@
+"""The codec pq: product quantisation, one byte for every four components; a sixteenth of float32.
+
+A vector is cut into sub-vectors, and each is stored as the number of the nearest of 256 centroids. The
+centroids, the codebook, are learnt from vectors of one teacher and kept in a file named by its bytes' sha256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.codecs.base import Codec, Stored, Vectors, refuse_above, row_magnitudes
+from embedcache.errors import CorruptCacheError, InputError
+from embedcache.fsio import read_regular, write_bytes
+
+if TYPE_CHECKING:
+    import faiss
+
+NAME = "pq"
+CENTROIDS = 256
+LEAST_TRAINING_ROWS = CENTROIDS
+MOST_TRAINING_ROWS = 65536
+PASSES = 25
+_LONGEST_SUB_VECTOR = 4
+_BLOCK_ROWS = 1024
+# Squared distances of larger components would overflow float32.
+_LIMIT = 1e18
+# What np.save writes for such an array. numpy's own reader evaluates the header and trusts its shape.
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '<f4', 'fortran_order': False, "
+    rb"'shape': \(([1-9][0-9]{0,6}), 256, ([1-4])\), \} *\n",
+    re.DOTALL,
+)
+
+
+class PQCodec(Codec):
+    """Product quantisation with one codebook; made by :func:`train` or :func:`load`.
+
+    Attributes:
+        centroids: float32, shape (m, 256, s): the codebook of m sub-vectors of s components each.
+    """
+
+    name = NAME
+    dtype = np.dtype(np.uint8)
+    decoded = np.dtype(np.float32)
+
+    def __init__(self, centroids: NDArray[np.float32]) -> None:
+        self.centroids = np.ascontiguousarray(centroids, dtype=np.float32)
+
+    @property
+    def dimension(self) -> int:
+        """How many components a vector has."""
+        return len(self.centroids) * int(self.centroids.shape[2])
+
+    @cached_property
+    def codebook(self) -> str:
+        """The sha256 that names the codebook's file."""
+        return hashlib.sha256(self.codebook_bytes()).hexdigest()
+
+    def codebook_bytes(self) -> bytes:
+        """Return the codebook's file: an ``.npy`` of float32, shape (m, 256, s)."""
+        buffer = io.BytesIO()
+        np.save(buffer, self.centroids.astype("<f4", copy=False), allow_pickle=False)
+        return buffer.getvalue()
+
+    def width(self, dimension: int) -> int:
+        """Return how many bytes a vector takes.
+
+        Raises:
+            InputError: if the codebook is for vectors of another width.
+        """
+        if dimension != self.dimension:
+            raise InputError(
+                f"the codebook {self.codebook[:12]} is for vectors of width {self.dimension}, not "
+                f"{dimension}: train one on vectors of this teacher"
+            )
+        return len(self.centroids)
+
+    def encode(self, vectors: Vectors) -> Stored:
+        """Return vectors (n, d) float32 as stored rows; see :meth:`Codec.encode`."""
+        self.width(vectors.shape[1])
+        refuse_above(_LIMIT, row_magnitudes(vectors), self.name)
+        codes: NDArray[np.uint8] = _quantizer(self.centroids).compute_codes(np.ascontiguousarray(vectors))
+        return Stored(codes)
+
+    def decode(self, stored: Stored) -> NDArray[np.floating]:
+        """Return stored rows as float32 vectors (n, d).
+
+        Raises:
+            InputError: if the rows have another width than the codebook's.
+        """
+        parts, _, length = self.centroids.shape
+        rows = len(stored)
+        if stored.vector.shape != (rows, parts):
+            raise InputError(
+                f"pq rows of {stored.vector.shape[1]} bytes, the codebook {self.codebook[:12]} has {parts}: "
+                "they belong to another codebook"
+            )
+        table = self.centroids.reshape(-1, length)
+        first = np.arange(parts) * CENTROIDS
+        vectors = np.empty((rows, parts, length), np.float32)
+        for start in range(0, rows, _BLOCK_ROWS):
+            places = stored.vector[start : start + _BLOCK_ROWS] + first
+            # "clip" lets numpy write into `out` without a copy; no place is outside the table.
+            np.take(table, places, axis=0, out=vectors[start : start + _BLOCK_ROWS], mode="clip")
+        return vectors.reshape(rows, self.dimension)
+
+
+def stored_width(dimension: int) -> int:
+    """Return how many bytes a vector of ``dimension`` components takes, whatever the codebook."""
+    return dimension // _sub_vector_length(dimension)
+
+
+def train(vectors: Vectors, *, seed: int = 0, on_pass: Callable[[int, int], None] | None = None) -> PQCodec:
+    """Learn a codebook from vectors of one teacher, by k-means in every sub-vector.
+
+    The same vectors and seed give the same codebook, whatever the number of threads.
+
+    Args:
+        vectors: float32, shape (n, d); where there are more than 65 536, that many are drawn.
+        seed: of the draw and of the centroids to begin with.
+        on_pass: called with the passes done and the passes there are, after each.
+
+    Raises:
+        InputError: for fewer than 256 vectors, or values that are not finite or above 1e18.
+    """
+    if len(vectors) < LEAST_TRAINING_ROWS:
+        raise InputError(
+            f"the codec pq learns its codebook from at least {LEAST_TRAINING_ROWS} vectors, found "
+            f"{len(vectors)}: use --codec float16 or int8, and convert to pq once there are more"
+        )
+    generator = np.random.default_rng(seed)
+    if len(vectors) > MOST_TRAINING_ROWS:
+        vectors = vectors[np.sort(generator.choice(len(vectors), MOST_TRAINING_ROWS, replace=False))]
+    vectors = np.ascontiguousarray(vectors)
+    refuse_above(_LIMIT, row_magnitudes(vectors), NAME)
+    length = _sub_vector_length(vectors.shape[1])
+    beginning = vectors[np.sort(generator.choice(len(vectors), CENTROIDS, replace=False))]
+    centroids = np.ascontiguousarray(beginning.reshape(CENTROIDS, -1, length).swapaxes(0, 1))
+    codes: NDArray[np.uint8] | None = None
+    for done in range(1, PASSES + 1):
+        # faiss's own training searches one sub-vector at a time and takes seven times as long.
+        nearest = _quantizer(centroids).compute_codes(vectors)
+        if codes is not None and np.array_equal(nearest, codes):
+            break
+        codes = nearest
+        centroids = _means(vectors, nearest, centroids)
+        if on_pass is not None:
+            on_pass(done, PASSES)
+    return PQCodec(centroids)
+
+
+def save(folder: Path, codec: PQCodec) -> Path:
+    """Write the codebook into ``folder``, under the sha256 of its bytes, and return its path.
+
+    Raises:
+        StorageError: if the folder cannot be written.
+    """
+    target = folder / f"{codec.codebook}.npy"
+    write_bytes(target, codec.codebook_bytes())
+    return target
+
+
+def load(folder: Path, sha256: str) -> PQCodec:
+    """Read the codebook called ``sha256`` from ``folder``.
+
+    Raises:
+        CorruptCacheError: if it is not there, or is not what :func:`save` wrote under that name.
+    """
+    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise CorruptCacheError(
+            f"a shard names the pq codebook {sha256[:80]!r}, which is no sha256: it was not written by "
+            "embedcache; delete it and build its rows again"
+        )
+    path = folder / f"{sha256}.npy"
+
+    def corrupt(reason: str) -> CorruptCacheError:
+        return CorruptCacheError(
+            f"the pq codebook {path} {reason}: copy it again from where the shards came from; without it the "
+            "rows stored with it cannot be read and have to be built again"
+        )
+
+    if not path.is_file():
+        raise corrupt("is missing")
+    try:
+        data = read_regular(path)
+    except (OSError, ValueError) as error:
+        raise corrupt(f"cannot be read ({error})") from error
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise corrupt("is damaged: its bytes do not have the digest in its name")
+    header = _HEADER.match(data)
+    if header is None:
+        raise corrupt("is no array of float32 of shape (m, 256, 1 to 4)")
+    shape = (int(header[1]), CENTROIDS, int(header[2]))
+    if len(data) - header.end() != 4 * shape[0] * shape[1] * shape[2]:
+        raise corrupt(f"is too short or too long for its shape {shape}")
+    centroids = np.frombuffer(data, "<f4", offset=header.end()).reshape(shape)
+    if not np.isfinite(centroids).all():
+        raise corrupt("holds numbers that are not finite")
+    return PQCodec(centroids)
+
+
+def _sub_vector_length(dimension: int) -> int:
+    return max(length for length in range(1, _LONGEST_SUB_VECTOR + 1) if dimension % length == 0)
+
+
+def _quantizer(centroids: NDArray[np.float32]) -> faiss.ProductQuantizer:
+    import faiss
+
+    parts, _, length = centroids.shape
+    quantizer = faiss.ProductQuantizer(parts * length, parts, 8)
+    faiss.copy_array_to_vector(centroids.reshape(-1), quantizer.centroids)
+    return quantizer
+
+
+def _means(vectors: Vectors, codes: NDArray[np.uint8], centroids: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the mean of the sub-vectors of each code; a centroid that is nobody's nearest stays."""
+    parts, _, length = centroids.shape
+    counts = np.zeros(parts * CENTROIDS)
+    sums = np.zeros((length, parts * CENTROIDS))
+    first = np.arange(parts) * CENTROIDS
+    for start in range(0, len(vectors), _BLOCK_ROWS):
+        places = (codes[start : start + _BLOCK_ROWS] + first).reshape(-1)
+        block = vectors[start : start + _BLOCK_ROWS].reshape(-1, length)
+        counts += np.bincount(places, minlength=len(counts))
+        for component in range(length):
+            sums[component] += np.bincount(places, block[:, component], minlength=len(counts))
+    means: NDArray[Any] = sums / np.maximum(counts, 1)
+    moved = np.where(counts > 0, means, centroids.reshape(-1, length).T)
+    return np.ascontiguousarray(moved.T, dtype=np.float32).reshape(centroids.shape)

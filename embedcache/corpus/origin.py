@@ -1,0 +1,123 @@
+"""Where a corpus was read from on this machine, so that an unchanged source need not be read again.
+
+A note in ``derived/sources/<corpus>.json`` holds what the files looked like *before* they were read. It is
+never shared, and where it is missing or damaged the source is simply read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from embedcache.corpus.readers import ReadOptions
+from embedcache.corpus.sources import STDIN, Source
+from embedcache.errors import StorageError
+from embedcache.fsio import read_sealed_json, write_sealed_json
+
+NOTE_VERSION = 1
+"""To be raised as well when the readers come to give other rows of the same file."""
+
+# A file system's clock ticks this fast at worst: one written within a tick may change unseen in the same
+# tick. Some keep whole seconds only.
+_TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_000_000_000
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file as it looked: resolved path, size in bytes, times of its last change in nanoseconds."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+@dataclass(frozen=True)
+class SourceNote:
+    """What a corpus was read from.
+
+    Attributes:
+        digest: the corpus's digest.
+        files: the files, in the order read.
+        options: how they were read.
+    """
+
+    digest: str
+    files: tuple[SourceFile, ...]
+    options: ReadOptions
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files' paths, in the order read."""
+        return [Path(file.path) for file in self.files]
+
+
+def observe(sources: Sequence[Source]) -> tuple[SourceFile, ...] | None:
+    """Return what ``sources`` look like now; call it before they are read.
+
+    Returns:
+        None where that cannot tell a later change: for standard input, a pipe, a missing file, or a file so
+        fresh that it may change again without a trace.
+    """
+    files = []
+    for source in sources:
+        if source == STDIN:
+            return None
+        try:
+            path = source.resolve(strict=True)
+            found = path.stat()
+            os.fspath(path).encode()
+        except (OSError, UnicodeEncodeError):
+            return None
+        tick = _TICK_NS if found.st_mtime_ns % 1_000_000_000 else _COARSE_TICK_NS
+        if not stat.S_ISREG(found.st_mode) or abs(time.time_ns() - found.st_mtime_ns) < tick:
+            return None
+        files.append(SourceFile(str(path), found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+    return tuple(files)
+
+
+def unchanged(note: SourceNote, sources: Sequence[Source], options: ReadOptions) -> bool:
+    """Return whether reading ``sources`` with ``options`` would give the rows that ``note`` tells of."""
+    return note.options == options and note.files == observe(sources)
+
+
+def note_path(derived: Path, corpus: str) -> Path:
+    """Return where the note of the corpus called ``corpus`` lies."""
+    return derived / "sources" / f"{corpus}.json"
+
+
+def write_note(derived: Path, corpus: str, note: SourceNote) -> None:
+    """Keep ``note`` for the next build; where the cache cannot be written, nothing is kept.
+
+    Args:
+        derived: the cache's folder of rebuildable files.
+        corpus: the corpus's name.
+        note: with the files as :func:`observe` gave them before they were read.
+    """
+    # An identical note stays as it is, so that a complete cache can be used where it cannot be written.
+    if read_note(derived, corpus) != note:
+        with suppress(StorageError):
+            write_sealed_json(note_path(derived, corpus), {"version": NOTE_VERSION, **asdict(note)})
+
+
+def read_note(derived: Path, corpus: str) -> SourceNote | None:
+    """Return the note of the corpus called ``corpus``, None where there is none that can be used."""
+    try:
+        value = read_sealed_json(note_path(derived, corpus))
+        return _note(value) if value.pop("version") == NOTE_VERSION else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _note(value: Mapping[str, Any]) -> SourceNote:
+    files = tuple(
+        SourceFile(str(file["path"]), int(file["size"]), int(file["mtime_ns"]), int(file["ctime_ns"]))
+        for file in value["files"]
+    )
+    return SourceNote(str(value["digest"]), files, ReadOptions(**value["options"]))

@@ -1,0 +1,200 @@
+"""One part of a corpus: an immutable Arrow IPC file of rows, named by the sha256 of its bytes.
+
+Where a part ends and what its bytes are depend on the rows alone, so the same rows give the same files.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.errors import CorruptCacheError
+from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PART_ROWS = 65536
+PART_BYTES = 128 << 20
+"""A part ends before the row that would carry its texts, ids and labels past so many bytes of UTF-8."""
+
+ORIGINAL = "original"
+TEXT_TYPE = "large_string"
+COLUMN_TYPES = {ORIGINAL: (TEXT_TYPE,), "id": (TEXT_TYPE,), "label": (TEXT_TYPE, "int64", "double")}
+"""The columns a corpus may have beside ``row`` and ``key``, and the Arrow types that each may be of."""
+
+
+class Part(NamedTuple):
+    """A part as the corpus's description names it."""
+
+    sha256: str
+    rows: int
+
+    @property
+    def file_name(self) -> str:
+        """The name of its file in the corpus's folder."""
+        return f"{self.sha256}.arrow"
+
+
+def part_schema(types: Mapping[str, str]) -> pa.Schema:
+    """Return the schema of a part whose columns beside ``row`` and ``key`` have these ``types``."""
+    import pyarrow as pa
+
+    fields = {"row": pa.int64(), "key": pa.binary(KEY_BYTES)}
+    fields |= {name: pa.type_for_alias(types[name]) for name in COLUMN_TYPES if name in types}
+    return pa.schema([pa.field(name, type_, nullable=False) for name, type_ in fields.items()])
+
+
+def part_bytes(first_row: int, columns: Mapping[str, pa.Array], types: Mapping[str, str]) -> pa.Buffer:
+    """Return the file of a part: ``columns`` are ``key`` and those of ``types``, of one length."""
+    import pyarrow as pa
+
+    numbered = {**columns, "row": pa.array(np.arange(first_row, first_row + len(columns["key"])))}
+    schema = part_schema(types)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch([numbered[name] for name in schema.names], schema=schema))
+    return sink.getvalue()
+
+
+class PartCutter:
+    """Cuts a stream of columns into parts."""
+
+    def __init__(self) -> None:
+        self._pending: list[Mapping[str, pa.Array]] = []
+        self._rows = self._bytes = 0
+
+    def add(self, columns: Mapping[str, pa.Array]) -> Iterator[dict[str, pa.Array]]:
+        """Take rows, whose arrays have no offset, and yield the columns of each part that is full."""
+        import pyarrow as pa
+
+        rows, start = len(columns["key"]), 0
+        # Texts alone differ in size; the bytes up to each row are in their offsets.
+        ends = np.zeros(rows + 1, dtype=np.int64)
+        for column in columns.values():
+            if column.type == pa.large_string():
+                ends += np.frombuffer(column.buffers()[1], dtype=np.int64, count=rows + 1)
+        while start < rows:
+            room = int(ends[start]) + PART_BYTES - self._bytes
+            fitting = int(np.searchsorted(ends, room, side="right")) - 1 - start
+            # A row that is larger than a part may be has one of its own.
+            fitting = max(fitting, 0 if self._rows else 1)
+            count = min(fitting, PART_ROWS - self._rows, rows - start)
+            if count:
+                self._pending.append({name: column.slice(start, count) for name, column in columns.items()})
+                self._rows += count
+                self._bytes += int(ends[start + count] - ends[start])
+                start += count
+            if self._rows == PART_ROWS or start < rows:
+                yield self._taken()
+
+    def rest(self) -> Iterator[dict[str, pa.Array]]:
+        """Yield the columns of the last part, if any rows are left for one."""
+        if self._rows:
+            yield self._taken()
+
+    def _taken(self) -> dict[str, pa.Array]:
+        import pyarrow as pa
+
+        pieces, self._pending = self._pending, []
+        self._rows = self._bytes = 0
+        return {name: pa.concat_arrays([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBatch:
+    """Map a part into memory and check that it is what ``part`` and ``types`` promise.
+
+    The digest in its name and the content of its columns are not checked, which would read every byte; see
+    :func:`checked_column`.
+
+    Raises:
+        CorruptCacheError: if it is missing, damaged, a link, or of other rows or columns.
+    """
+    import pyarrow as pa
+
+    path = folder / part.file_name
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise ValueError("it is not a plain file; a cache holds its files itself")
+        # The batch keeps the mapping, not the file: thousands of parts would run out of open files.
+        with pa.memory_map(str(path), "r") as source:
+            reader = pa.ipc.open_file(source)
+            if not reader.schema.equals(part_schema(types)):
+                raise ValueError(f"columns {reader.schema.names}, not of the names and types expected")
+            if reader.num_record_batches != 1:
+                raise ValueError(f"{reader.num_record_batches} record batches, expected 1")
+            batch = reader.get_batch(0)
+        if batch.num_rows != part.rows:
+            raise ValueError(f"{batch.num_rows} rows, expected {part.rows}")
+        batch.validate()
+        if any(column.null_count for column in batch.columns):
+            raise ValueError("gaps in its columns")
+    # Lengths in a damaged header can be absurd.
+    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
+        raise damaged_part(path, error) from error
+    return batch
+
+
+def checked_column(folder: Path, part: Part, batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column of an opened part once its whole content is found valid.
+
+    Offsets that lead outside the file would end the process, and bytes that are not UTF-8 would be no text.
+
+    Raises:
+        CorruptCacheError: if it is not valid.
+    """
+    import pyarrow as pa
+
+    column = batch.column(name)
+    try:
+        column.validate(full=True)
+    except pa.ArrowException as error:
+        raise damaged_part(folder / part.file_name, error) from error
+    return column
+
+
+def key_view(column: pa.Array) -> KeyArray:
+    """Return a column of keys as an array of dtype ``V16`` over the same memory."""
+    if not len(column):
+        return np.empty(0, dtype=KEY_DTYPE)
+    return np.frombuffer(
+        column.buffers()[1], dtype=KEY_DTYPE, count=len(column), offset=column.offset * KEY_BYTES
+    )
+
+
+def key_column(keys: KeyArray) -> pa.Array:
+    """Return ``keys`` as the column of them that a part has."""
+    import pyarrow as pa
+
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(KEY_BYTES), len(keys), [None, pa.py_buffer(keys.tobytes())]
+    )
+
+
+def damaged_part(path: Path, error: BaseException) -> CorruptCacheError:
+    """Return the error that says that the part at ``path`` is damaged."""
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return CorruptCacheError(f"corpus part {path} is damaged ({reason}): {way_out(path.parent)}")
+
+
+def way_out(folder: Path) -> str:
+    """Return what to do about damage in the folder of a corpus."""
+    return (
+        f"mend it with 'embedcache repair --cache {folder.parent.parent}', or give the command that built "
+        "the corpus again; its vectors are kept"
+    )
+
+
+def parts_of_rows(
+    rows: NDArray[np.int64], starts: NDArray[np.int64]
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield (number of a part, places in ``rows`` that lie in it); ``starts`` are the parts' first rows."""
+    numbers = np.searchsorted(starts, rows, side="right") - 1
+    order = np.argsort(numbers, kind="stable")
+    found, edges = np.unique(numbers[order], return_index=True)
+    yield from zip(found.tolist(), np.split(order, edges[1:]), strict=True)

@@ -1,0 +1,68 @@
+"""Which rows of a corpus a store lacks, one byte a row, and their cutting into shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.corpus.corpus import Corpus
+from embedcache.key_index import first_occurrences, take_keys
+from embedcache.keys import KeyArray
+from embedcache.store.base import VectorStore
+
+
+@dataclass
+class MissingRows:
+    """The rows of a corpus that bring a text whose vector a store lacks.
+
+    Attributes:
+        distinct: distinct texts of the corpus.
+        mask: bool, shape (rows,); the first row of every text without a vector.
+    """
+
+    distinct: int
+    mask: NDArray[np.bool_]
+    _parts: list[KeyArray]
+
+    @classmethod
+    def of(cls, corpus: Corpus, store: VectorStore) -> MissingRows:
+        """Look up every distinct text of ``corpus`` in ``store``."""
+        parts = list(corpus.iter_keys())
+        mask = first_occurrences(parts)
+        found = cls(int(mask.sum()), mask, parts)
+        found.refresh(store)
+        return found
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return int(self.mask.sum())
+
+    def refresh(self, store: VectorStore) -> None:
+        """Take out the rows whose vectors ``store`` has by now."""
+        start = 0
+        for part in self._parts:
+            mask = self.mask[start : start + len(part)]
+            rows = np.flatnonzero(mask)
+            mask[rows[store.locate(part[rows]) >= 0]] = False
+            start += len(part)
+
+    def keys(self, rows: NDArray[np.int64] | None = None) -> KeyArray:
+        """Return the keys of ascending corpus ``rows``; default: of all missing ones, 16 bytes each."""
+        starts = np.cumsum([0, *map(len, self._parts)])
+        return take_keys(self._parts, starts, np.flatnonzero(self.mask) if rows is None else rows)
+
+    def windows(self, rows_each: int) -> Iterator[NDArray[np.int64]]:
+        """Yield the missing rows in corpus order, ``rows_each`` at a time: the rows of one shard each."""
+        pending = np.empty(0, dtype=np.int64)
+        start = 0
+        for part in self._parts:
+            pending = np.concatenate([pending, np.flatnonzero(self.mask[start : start + len(part)]) + start])
+            start += len(part)
+            while len(pending) >= rows_each:
+                yield pending[:rows_each]
+                pending = pending[rows_each:]
+        if len(pending):
+            yield pending

@@ -1,0 +1,68 @@
+"""Files whose digest has been taken here before: a foreign file is read once, not at every opening.
+
+A file that is named by the sha256 of its bytes may lie. Its digest is taken at the first opening, and again
+only when the file has changed. Whether it has is told by what nobody can set: inode and change time. So a
+note that came along with somebody else's cache vouches for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from embedcache.errors import StorageError
+from embedcache.fsio import read_sealed_json, sha256_file, write_sealed_json
+
+
+class FileNotes:
+    """Notes on files found to be what they should be.
+
+    Args:
+        note: where the notes are kept; derived, never shared. A damaged or missing one is no note. None: they
+            last as long as this object.
+    """
+
+    def __init__(self, note: Path | None = None) -> None:
+        self._note = note
+        value: dict[str, object] = {}
+        if note is not None:
+            with suppress(OSError, ValueError):
+                value = read_sealed_json(note)
+        self._known = {str(name): state for name, state in value.items() if isinstance(state, list)}
+
+    def knows(self, path: Path) -> bool:
+        """Whether ``path`` is still the file that was remembered."""
+        return self._known.get(path.name) == _state(path)
+
+    def remember(self, paths: Iterable[Path]) -> None:
+        """Remember files as sound. Where the note cannot be written they will be checked again."""
+        states = {path.name: _state(path) for path in paths}
+        if any(self._known.get(name) != state for name, state in states.items()):
+            self._known |= states
+            if self._note is not None:
+                with suppress(StorageError):
+                    write_sealed_json(self._note, self._known)
+
+    def forget_all_but(self, names: Iterable[str]) -> None:
+        """Drop the notes on other files than those named ``names``; written with the next note."""
+        kept = set(names)
+        self._known = {name: state for name, state in self._known.items() if name in kept}
+
+    def find_liars(self, files: Mapping[Path, str]) -> list[Path]:
+        """Return those of ``files`` (path -> sha256 it should have) whose bytes have another digest.
+
+        Files known to be sound are not read again; those found sound are remembered.
+        """
+        unknown = [path for path in files if not self.knows(path)]
+        with ThreadPoolExecutor() as pool:
+            digests = list(pool.map(sha256_file, unknown))
+        liars = [path for path, digest in zip(unknown, digests, strict=True) if files[path] != digest]
+        self.remember(path for path in unknown if path not in liars)
+        return liars
+
+
+def _state(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino]

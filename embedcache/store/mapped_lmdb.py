@@ -1,0 +1,149 @@
+"""LMDB files, opened with care: at most once a process, and only after their structure has been checked.
+
+liblmdb trusts the files it maps, and a damaged one can end the process. So a file is first walked by the
+offline verifier that comes with the Python binding, which never hands it to the library.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from embedcache.errors import CorruptCacheError, StorageError
+
+if TYPE_CHECKING:
+    import lmdb
+    import pyarrow as pa
+
+MAP_BYTES = 1 << 40
+"""Address space reserved for a file that may grow; it costs neither memory nor disk."""
+
+_RETRIES = 10
+_opened: WeakValueDictionary[tuple[int, Path], MappedLmdb] = WeakValueDictionary()
+
+
+class MappedLmdb:
+    """An open LMDB file.
+
+    Values are handed out as buffers over the mapped file; each keeps this object, and so the file, open.
+
+    Args:
+        path: the file.
+        writable: whether it may be written to, by other processes too; it is created where there is none.
+    """
+
+    def __init__(self, path: Path, *, writable: bool) -> None:
+        import lmdb
+
+        self.path = path
+        with explained(path):
+            self.environment = lmdb.open(
+                str(path),
+                subdir=False,
+                map_size=MAP_BYTES,
+                readonly=not writable,
+                create=writable,
+                lock=writable,
+                readahead=False,
+                max_dbs=0,
+            )
+        self._reader: lmdb.Transaction | None = None
+
+    def refresh(self) -> None:
+        """Let later reads see what has been committed since; buffers handed out before stay valid."""
+        # Values are never changed or deleted, so the pages behind older buffers are never reused.
+        if self._reader is not None:
+            self._reader.abort()
+        self._reader = None
+
+    def reader(self) -> lmdb.Transaction:
+        """Return the transaction that reads go through."""
+        if self._reader is None:
+            with explained(self.path):
+                self._reader = self.environment.begin(buffers=True)
+        return self._reader
+
+    def get(self, key: bytes) -> pa.Buffer | None:
+        """Return the value of ``key`` as a buffer over the mapped file, or None."""
+        import numpy as np
+        import pyarrow as pa
+
+        with explained(self.path):
+            value = self.reader().get(key)
+        if value is None:
+            return None
+        # A plain memoryview would not keep the mapping alive.
+        address = np.frombuffer(value, dtype=np.uint8).ctypes.data if len(value) else 0
+        return pa.foreign_buffer(address, len(value), base=self) if len(value) else pa.py_buffer(b"")
+
+    def list_keys(self) -> list[bytes]:
+        """Return all keys, in order."""
+        with explained(self.path):
+            return [bytes(key) for key in self.reader().cursor().iternext(values=False)]
+
+    def close(self) -> None:
+        """Close the file; buffers handed out before must not be used any more."""
+        self.refresh()
+        self.environment.close()
+
+
+def open_shared(path: Path, *, writable: bool) -> MappedLmdb:
+    """Return the open file at ``path``, the same object as long as anybody in this process uses it.
+
+    Opening a file twice in one process is a serious error to LMDB, and so is using one across a fork.
+
+    Raises:
+        CorruptCacheError: if the file is damaged.
+        StorageError: if it cannot be opened.
+    """
+    place = (os.getpid(), path.resolve())
+    found = _opened.get(place)
+    if found is None:
+        found = _opened[place] = MappedLmdb(place[1], writable=writable)
+    return found
+
+
+def check_structure(path: Path) -> None:
+    """Walk the file without handing it to liblmdb.
+
+    Raises:
+        CorruptCacheError: if a page is not as LMDB writes it.
+    """
+    from lmdb.verify import VerifyError, verify
+
+    for attempt in range(_RETRIES):
+        before = path.stat()
+        try:
+            problems = list(verify(str(path), subdir=False))  # type: ignore[no-untyped-call]
+        except (VerifyError, OSError) as error:
+            problems = [str(error)]
+        after = path.stat()
+        unchanged = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+        if not problems:
+            return
+        # What was read while another process was writing proves nothing.
+        if unchanged and attempt:
+            raise CorruptCacheError(f"{path} is no sound LMDB file ({problems[0]})")
+        time.sleep(0.05)
+    raise StorageError(f"{path} is being written to all the time and cannot be checked: try again later")
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn LMDB's errors into errors that say what to do."""
+    import lmdb
+
+    try:
+        yield
+    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError) as error:
+        raise CorruptCacheError(f"{path} is damaged ({error})") from error
+    except lmdb.Error as error:
+        raise StorageError(
+            f"cannot use {path} ({error}): see that the disk has room and the folder can be written, "
+            "and run the same command again; what is stored stays"
+        ) from error
