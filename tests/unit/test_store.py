@@ -1,4 +1,4 @@
-"""The Arrow store: the conformance tests of every store, and what is its own."""
+"""The store: the conformance tests over every container and codec, and what is the folder's own."""
 
 from __future__ import annotations
 
@@ -6,39 +6,65 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from embedcache.codecs import CODECS, Codec
 from embedcache.contract import Contract
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError
 from embedcache.fsio import sha256_file
 from embedcache.keys import key_array
-from embedcache.store.arrow import ArrowStore
-from embedcache.store.base import VectorBatch
+from embedcache.store import FolderShards, LmdbShards, MemoryShards, ShardStore, VectorBatch, VectorStore
+from embedcache.store.digests import FileNotes
 from embedcache.testing import VectorStoreConformance, example_batch, example_contract
 
 CONTRACT = example_contract()
 
 
-class TestArrowStoreConforms(VectorStoreConformance):
-    def make(self, folder: Path, contract: Contract, codec: Codec | None = None) -> ArrowStore:
-        return ArrowStore(folder / "shards", contract, codec)
+def folder_store(folder: Path, contract: Contract = CONTRACT, codec: str | None = None) -> ShardStore:
+    return ShardStore(FolderShards(folder), contract, codec, codebooks=folder / "codebooks")
 
 
-class TestArrowStoreConformsAsFloat32(VectorStoreConformance):
-    def make(self, folder: Path, contract: Contract, codec: Codec | None = None) -> ArrowStore:
-        return ArrowStore(folder / "shards", contract, codec or CODECS["float32"])
+class TestFolderConforms(VectorStoreConformance):
+    def make(self, folder: Path, contract: Contract, codec: str | None = None) -> VectorStore:
+        notes = FileNotes(folder / "index" / "checked.json")
+        return ShardStore(
+            FolderShards(folder / "shards", notes),
+            contract,
+            codec,
+            codebooks=folder / "codebooks",
+            index=(folder / "index", notes),
+        )
+
+
+class TestLmdbConforms(VectorStoreConformance):
+    def make(self, folder: Path, contract: Contract, codec: str | None = None) -> VectorStore:
+        notes = FileNotes(folder / "index" / "checked.json")
+        return ShardStore(
+            LmdbShards(folder / "vectors.mdb", notes),
+            contract,
+            codec,
+            codebooks=folder / "codebooks",
+            index=(folder / "index", notes),
+        )
+
+
+class TestMemoryConforms(VectorStoreConformance):
+    _containers: ClassVar[dict[Path, MemoryShards]] = {}
+
+    def make(self, folder: Path, contract: Contract, codec: str | None = None) -> VectorStore:
+        container = self._containers.setdefault(folder, MemoryShards())
+        return ShardStore(container, contract, codec, codebooks=folder / "codebooks")
 
 
 def texts(first: int, last: int) -> list[str]:
     return [f"text {number}" for number in range(first, last)]
 
 
-def filled(folder: Path, shards: int = 7, rows: int = 11) -> tuple[ArrowStore, VectorBatch]:
+def filled(folder: Path, shards: int = 7, rows: int = 11) -> tuple[ShardStore, VectorBatch]:
     """Return a float32 store of several shards, and everything in it as one batch."""
-    store = ArrowStore(folder, CONTRACT, CODECS["float32"])
+    store = folder_store(folder, CONTRACT, "float32")
     batches = [
         example_batch(texts(number * rows, (number + 1) * rows), seed=number) for number in range(shards)
     ]
@@ -54,7 +80,7 @@ def filled(folder: Path, shards: int = 7, rows: int = 11) -> tuple[ArrowStore, V
 
 def test_rows_of_many_shards_come_in_the_order_asked(tmp_path: Path) -> None:
     _, everything = filled(tmp_path)
-    store = ArrowStore(tmp_path, CONTRACT)
+    store = folder_store(tmp_path, CONTRACT)
     assert len(store.shards) == 7
     assert len(store) == 77
     rows = np.random.default_rng(0).integers(0, 77, size=500)
@@ -65,7 +91,7 @@ def test_rows_of_many_shards_come_in_the_order_asked(tmp_path: Path) -> None:
 def test_nothing_asked_is_nothing_given(tmp_path: Path) -> None:
     store, _ = filled(tmp_path, shards=2)
     assert store.gather(store.locate(key_array([]))).shape == (0, 8)
-    assert ArrowStore(tmp_path / "none", CONTRACT).gather(np.empty(0, np.int64)).shape == (0, 8)
+    assert folder_store(tmp_path / "none", CONTRACT).gather(np.empty(0, np.int64)).shape == (0, 8)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -100,8 +126,8 @@ def test_of_a_key_in_several_shards_the_choice_does_not_depend_on_the_order_of_w
     found = []
     for name, order in (("forth", batches), ("back", batches[::-1])):
         for batch in order:
-            ArrowStore(tmp_path / name, CONTRACT).put(batch)
-        store = ArrowStore(tmp_path / name, CONTRACT)
+            folder_store(tmp_path / name, CONTRACT).put(batch)
+        store = folder_store(tmp_path / name, CONTRACT)
         assert len(store) == 1
         assert len(store.shards) == 6
         found.append(store.gather(store.locate(key_array(["same"]))).tobytes())
@@ -115,48 +141,48 @@ def test_positions_do_not_depend_on_how_the_file_system_lists(
     glob, found = Path.glob, []
     for backwards in (False, True):
         monkeypatch.setattr(Path, "glob", lambda path, rule, b=backwards: sorted(glob(path, rule), reverse=b))
-        store = ArrowStore(tmp_path, CONTRACT)
-        found.append(([shard.path for shard in store.shards], store.locate(everything.keys).tolist()))
+        store = folder_store(tmp_path, CONTRACT)
+        found.append(([shard.name for shard in store.shards], store.locate(everything.keys).tolist()))
     assert found[0] == found[1]
     assert len(set(found[0][1])) == 77
 
 
 def test_a_shard_of_another_teacher_is_refused_by_field_and_values(tmp_path: Path) -> None:
     filled(tmp_path / "mean", shards=1)
-    ArrowStore(tmp_path / "cls", example_contract(pooling="cls", max_length=32)).put(example_batch(["x"]))
+    folder_store(tmp_path / "cls", example_contract(pooling="cls", max_length=32)).put(example_batch(["x"]))
     (stranger,) = (tmp_path / "cls").iterdir()
     shutil.copy(stranger, tmp_path / "mean")
     with pytest.raises(
         ContractMismatchError, match=r"pooling 'mean' -> 'cls', max_length 64 -> 32"
     ) as caught:
-        ArrowStore(tmp_path / "mean", CONTRACT)
+        folder_store(tmp_path / "mean", CONTRACT)
     assert caught.value.differences == {"pooling": ("mean", "cls"), "max_length": (64, 32)}
     assert stranger.name in str(caught.value)
     (tmp_path / "mean" / stranger.name).unlink()
-    assert len(ArrowStore(tmp_path / "mean", CONTRACT)) == 11
+    assert len(folder_store(tmp_path / "mean", CONTRACT)) == 11
 
 
 def test_the_codec_is_that_of_the_shards(tmp_path: Path) -> None:
     filled(tmp_path, shards=1)
-    assert ArrowStore(tmp_path, CONTRACT).codec.name == "float32"
-    assert ArrowStore(tmp_path, CONTRACT, CODECS["float32"]).codec.name == "float32"
-    assert ArrowStore(tmp_path / "new", CONTRACT).codec.name == "float16"
+    assert folder_store(tmp_path, CONTRACT).codec_name == "float32"
+    assert folder_store(tmp_path, CONTRACT, "float32").codec_name == "float32"
+    assert folder_store(tmp_path / "new", CONTRACT).codec_name == "float16"
     with pytest.raises(
         InputError, match="stores these vectors as float32, not as float16: leave --codec out"
     ):
-        ArrowStore(tmp_path, CONTRACT, CODECS["float16"])
+        folder_store(tmp_path, CONTRACT, "float16")
 
 
 def test_shards_of_both_codecs_lose_nothing(tmp_path: Path) -> None:
     fine, coarse = example_batch(texts(0, 4)), example_batch(texts(4, 9), seed=1)
     fine.vectors[0, 0] = 70_000.0
-    ArrowStore(tmp_path / "a", CONTRACT, CODECS["float32"]).put(fine)
-    ArrowStore(tmp_path / "b", CONTRACT, CODECS["float16"]).put(coarse)
+    folder_store(tmp_path / "a", CONTRACT, "float32").put(fine)
+    folder_store(tmp_path / "b", CONTRACT, "float16").put(coarse)
     merged = tmp_path / "merged"
     shutil.copytree(tmp_path / "a", merged)
     shutil.copytree(tmp_path / "b", merged, dirs_exist_ok=True)
-    store = ArrowStore(merged, CONTRACT)
-    assert store.codec.name == "float32"
+    store = folder_store(merged, CONTRACT)
+    assert store.codec_name == "float32"
     assert store.gather(store.locate(fine.keys)).tobytes() == fine.vectors.tobytes()
     assert np.array_equal(store.gather(store.locate(coarse.keys)), coarse.vectors.astype(np.float16))
 
@@ -166,13 +192,13 @@ def test_a_damaged_shard_is_refused(tmp_path: Path) -> None:
     victim = min(tmp_path.iterdir())
     victim.write_bytes(victim.read_bytes()[:-20])
     with pytest.raises(CorruptCacheError, match=victim.name):
-        ArrowStore(tmp_path, CONTRACT)
+        folder_store(tmp_path, CONTRACT)
 
 
 def test_what_a_crash_left_is_no_shard(tmp_path: Path) -> None:
     filled(tmp_path, shards=1)
     (tmp_path / ".tmp-0123-shard.arrow").write_bytes(b"half")
-    assert len(ArrowStore(tmp_path, CONTRACT)) == 11
+    assert len(folder_store(tmp_path, CONTRACT)) == 11
 
 
 def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
