@@ -26,7 +26,7 @@ from embedcache.errors import (
     TeacherError,
 )
 from embedcache.fsio import sha256_file
-from embedcache.store.arrow import ArrowStore
+from embedcache.store import ShardStore
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import Teacher, load_teacher
 from embedcache.testing import sentences
@@ -88,7 +88,7 @@ def test_stored_vectors_are_those_of_sentence_transformers(
     expected = loaded_teacher.model.encode(TEXTS)
     np.testing.assert_allclose(cache.lookup(TEXTS), expected, atol=tolerance)
     np.testing.assert_allclose(cache.lookup(TEXTS[::-3]), expected[::-3], atol=tolerance)
-    assert cache.store(loaded_teacher.contract).codec.name == codec
+    assert cache.store(loaded_teacher.contract).codec_name == codec
 
 
 def test_duplicates_are_encoded_once(tmp_path: Path, build: Callable[..., Cache]) -> None:
@@ -162,15 +162,15 @@ def test_a_vector_that_is_not_finite_names_its_row_and_stores_nothing_of_its_sha
 
 
 def failing_put(monkeypatch: pytest.MonkeyPatch, after: int, error: BaseException) -> None:
-    put, calls = ArrowStore.put, []
+    put, calls = ShardStore.put, []
 
-    def counted(store: ArrowStore, batch: Any) -> None:
+    def counted(store: ShardStore, batch: Any) -> None:
         calls.append(batch)
         if len(calls) > after:
             raise error
         put(store, batch)
 
-    monkeypatch.setattr(ArrowStore, "put", counted)
+    monkeypatch.setattr(ShardStore, "put", counted)
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])

@@ -12,8 +12,8 @@ import pytest
 import embedcache
 from embedcache.cache import Cache
 from embedcache.contract import Contract
-from embedcache.corpus.corpus import store_corpus
 from embedcache.corpus.readers import ReadReport, RowBatch
+from embedcache.corpus.store import store_corpus
 from embedcache.errors import (
     CacheFormatError,
     ContractMismatchError,
@@ -22,6 +22,7 @@ from embedcache.errors import (
     MissingInputError,
     MissingVectorsError,
 )
+from embedcache.store import FolderShards, LmdbShards, ShardStore
 from embedcache.testing import example_batch, example_contract
 
 MEAN, CLS = example_contract(), example_contract(pooling="cls")
@@ -76,7 +77,7 @@ def test_an_identical_note_of_a_model_is_not_written_again(
     cache = Cache.create(tmp_path)
     cache.remember_model(MEAN, "/models/tiny")
     written = []
-    monkeypatch.setattr("embedcache.cache.write_json", lambda path, value: written.append(value))
+    monkeypatch.setattr("embedcache.cache.write_sealed_json", lambda path, value: written.append(value))
     cache.remember_model(MEAN, "/models/tiny")
     assert written == []
     cache.remember_model(MEAN, "/models/other")
@@ -97,11 +98,58 @@ def test_a_damaged_marker_is_refused(tmp_path: Path, content: str) -> None:
         Cache(tmp_path)
 
 
-@pytest.mark.parametrize("version", [2, "1", None])
-def test_a_cache_of_another_version_is_refused(tmp_path: Path, version: object) -> None:
+@pytest.mark.parametrize(
+    ("version", "way_out"), [(3, "upgrade embedcache"), (1, "build it again"), ("2", "build it again")]
+)
+def test_a_cache_of_another_version_is_refused(tmp_path: Path, version: object, way_out: str) -> None:
     (tmp_path / "cache.json").write_text(json.dumps({"version": version}))
-    with pytest.raises(CacheFormatError, match=f"format version {version}, .* up to 1: upgrade"):
+    with pytest.raises(CacheFormatError, match=f"format version {version!r}, .* version 2: {way_out}"):
         Cache(tmp_path)
+
+
+def test_a_marker_of_the_right_version_in_other_bytes_is_refused(tmp_path: Path) -> None:
+    Cache.create(tmp_path)
+    marker = tmp_path / "cache.json"
+    marker.write_bytes(marker.read_bytes().replace(b"\n", b" ", 1))
+    with pytest.raises(CacheFormatError, match="not as embedcache writes it: 'embedcache repair'"):
+        Cache(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["corpora", "teachers/x/shards", "derived/index", "cache.json"])
+def test_a_link_in_a_cache_is_refused(tmp_path: Path, place: str) -> None:
+    cache = tmp_path / "cache"
+    Cache.create(cache)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    link = cache / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.exists():
+        link.rename(outside / link.name)
+        link.symlink_to(outside / link.name)
+    else:
+        link.symlink_to(outside)
+    with pytest.raises(CacheFormatError, match=r"symbolic link"):
+        Cache(cache)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_a_store_stays_of_its_kind(tmp_path: Path, kind: str) -> None:
+    cache = Cache.create(tmp_path)
+    cache.store(MEAN, kind=kind).put(example_batch(["a"]))
+    assert cache.store(MEAN).kind == kind
+    other = {"arrow": "lmdb", "lmdb": "arrow"}[kind]
+    with pytest.raises(InputError, match=f"in {kind}, not in {other}: leave --store out"):
+        cache.store(MEAN, kind=other)
+    folder = cache.teacher_folder(MEAN)
+    container = FolderShards(folder / "shards") if kind == "lmdb" else LmdbShards(folder / "vectors.mdb")
+    ShardStore(container, MEAN).put(example_batch(["b"]))
+    with pytest.raises(InputError, match=r"both as shards/ and in vectors\.mdb"):
+        cache.store(MEAN)
+
+
+def test_an_unknown_kind_of_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="choose one of arrow, lmdb"):
+        Cache.create(tmp_path).store(MEAN, kind="pickle")
 
 
 def test_the_only_corpus_and_teacher_need_no_name(tmp_path: Path) -> None:
