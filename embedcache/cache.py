@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from embedcache.errors import (
 )
 from embedcache.fsio import (
     make_directory,
+    parsed_json,
     read_regular,
     read_sealed_json,
     require_directory,
@@ -83,7 +84,7 @@ class Cache:
         marker = self.folder / "cache.json"
         try:
             data = read_regular(marker)
-            version = json.loads(data)["version"]
+            version = parsed_json(data)["version"]  # type: ignore[index]  # that it is an object is found out
         except FileNotFoundError:
             raise CacheFormatError(
                 f"{self.folder} is no cache: it has no cache.json; build one with "
@@ -103,7 +104,7 @@ class Cache:
             raise CacheFormatError(
                 f"{marker} is not as embedcache writes it: 'embedcache repair' writes it anew"
             )
-        _refuse_links(self.folder)
+        _refuse_specials(self.folder)
 
     @classmethod
     def create(cls, folder: str | Path) -> Cache:
@@ -137,9 +138,13 @@ class Cache:
         """Where rebuildable files lie; it can be deleted at any time."""
         return self.folder / "derived"
 
+    def corpus_names(self) -> list[str]:
+        """Return the names of all corpora, sorted; that they can be read is not checked."""
+        return sorted(path.parent.name for path in self.corpora_folder.glob("[!.]*/corpus.json"))
+
     def corpora(self) -> list[Corpus]:
         """Return all corpora, by name."""
-        return [Corpus(path.parent) for path in sorted(self.corpora_folder.glob("[!.]*/corpus.json"))]
+        return [Corpus(self.corpora_folder / name) for name in self.corpus_names()]
 
     def corpus(self, name: str | None = None) -> Corpus:
         """Return the corpus called ``name``, or the only one there is.
@@ -147,7 +152,7 @@ class Cache:
         Raises:
             InputError: if there is no such corpus, or several and no name was given.
         """
-        names = [path.parent.name for path in sorted(self.corpora_folder.glob("[!.]*/corpus.json"))]
+        names = self.corpus_names()
         if name is None and len(names) == 1:
             name = names[0]
         if name is None:
@@ -299,16 +304,23 @@ class Cache:
         return store.vectors(positions)
 
 
-def _refuse_links(folder: Path) -> None:
-    # A link could make us read, or worse write, outside the cache on somebody else's behalf.
+def _refuse_specials(folder: Path) -> None:
+    # A link could make us read, or worse write, outside the cache on somebody else's behalf; reading a pipe
+    # would wait for ever.
     for place, folders, files in os.walk(folder):
         for name in folders + files:
             path = Path(place, name)
-            if path.is_symlink():
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:  # a temporary file of another process
+                continue
+            if stat.S_ISLNK(mode):
                 raise CacheFormatError(
                     f"{path} is a symbolic link to {path.readlink()}: a cache holds its files itself; "
                     "delete the link, or put the files in its place"
                 )
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise CacheFormatError(f"{path} is neither a file nor a folder: delete it")
 
 
 def _noted_source(note: Path) -> str | None:
@@ -321,7 +333,7 @@ def _noted_source(note: Path) -> str | None:
 def _read_contract(path: Path) -> Contract:
     try:
         data = read_regular(path)
-        contract = Contract.from_json(json.loads(data))
+        contract = Contract.from_json(parsed_json(data))
     except (OSError, ValueError) as error:
         raise CorruptCacheError(f"{path} is damaged ({error}): {_MEND_TEACHER}") from error
     if contract.id != path.parent.name or data != spelled_json(contract.to_json()):

@@ -11,6 +11,8 @@ import errno
 import hashlib
 import json
 import os
+import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,6 +27,7 @@ WRITE_STEPS = ("create", "written", "synced", "renamed", "recorded", "lmdb-put",
 """The named moments of a write, in order; a crash may fall on any of them."""
 
 _SPARE_FILES = 64
+_LARGEST_READ = 16 << 20
 
 on_write_step: Callable[[str, Path], None] | None = None
 """Called with each of :data:`WRITE_STEPS` and the file it concerns; tests inject failures here."""
@@ -187,6 +190,19 @@ def write_bytes(target: Path, data: bytes | memoryview) -> None:
         commit(temporary, target)
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """Copy ``source`` to ``target`` atomically; one that is there with the same size is taken as the same.
+
+    Raises:
+        StorageError: if it cannot be written.
+    """
+    if target.is_file() and target.stat().st_size == source.stat().st_size:
+        return
+    with temporary_sibling(target) as temporary:
+        shutil.copyfile(source, temporary)
+        commit(temporary, target)
+
+
 def remove_file(path: Path) -> None:
     """Delete ``path`` durably; harmless where it is gone already.
 
@@ -238,24 +254,45 @@ def read_sealed_json(path: Path) -> dict[str, Any]:
         OSError: if the file cannot be read.
     """
     data = read_regular(path)
-    value = json.loads(data)
+    value = parsed_json(data)
     if not isinstance(value, dict) or "sha256" not in value:
         raise ValueError("it carries no digest of itself")
     seal = value.pop("sha256")
-    if spelled_json(sealed(value)) != data:
+    try:
+        as_written = spelled_json(sealed(value))
+    except RecursionError:
+        raise ValueError("its content is nested too deep") from None
+    if as_written != data:
         raise ValueError(f"its content is not what its digest {str(seal)[:12]} was taken of")
     return value
 
 
-def read_regular(path: Path) -> bytes:
-    """Return the bytes of a file, which may not be a symbolic link.
+def parsed_json(data: bytes) -> object:
+    """Return what JSON of unknown origin says.
 
     Raises:
-        ValueError: if it is a link: what lies outside a cache must not be read as part of it.
+        ValueError: if it is no JSON, or nested so deep that it cannot be read.
+    """
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("its content is nested too deep") from None
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the bytes of a small file, which may be neither a symbolic link nor a device nor a pipe.
+
+    Raises:
+        ValueError: if it is one: what lies outside a cache must not be read as part of it. Also if it is
+            larger than any file of a cache that is read as a whole.
         OSError: if it cannot be read.
     """
-    if path.is_symlink():
-        raise ValueError("it is a symbolic link; a cache holds its files itself")
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "no regular file"
+        raise ValueError(f"it is {kind}; a cache holds its files itself")
+    if found.st_size > _LARGEST_READ:
+        raise ValueError(f"it has {found.st_size:,} bytes, more than such a file may have")
     return path.read_bytes()
 
 

@@ -1,17 +1,16 @@
-"""``embedcache teachers`` and ``embedcache ls``."""
+"""``embedcache teachers``, ``ls`` and ``info``."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 
 import click
 
-# Wide enough for every name; at the 80 columns assumed of a pipe, names would be cut.
-_WIDTH_WITHOUT_TERMINAL = 200
+from embedcache.cli.options import cache_option, json_option
 
 
 @click.command("teachers")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def teachers_command(as_json: bool) -> None:
     """List the teachers that have a short name."""
     import json
@@ -22,64 +21,79 @@ def teachers_command(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({name: asdict(alias) for name, alias in ALIASES.items()}, indent=2))
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from embedcache.cli.tables import print_table
 
-    table = Table("name", "model id", "width", "pooling", "licence", "note")
+    rows = []
     for name, alias in ALIASES.items():
         prompt = f"prompt {alias.prompt!r}; " if alias.prompt else ""
         pooling = alias.pooling or alias.own_pooling
-        cells = (name, alias.model_id, str(alias.dimension), pooling, alias.licence, prompt + alias.note)
-        table.add_row(*(Text(cell) for cell in cells))
-    Console(width=_width()).print(table)
+        rows.append((name, alias.model_id, str(alias.dimension), pooling, alias.licence, prompt + alias.note))
+    print_table(("name", "model id", "width", "pooling", "licence", "note"), rows)
 
 
 @click.command("ls")
-@click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@cache_option
+@json_option
 def ls_command(cache: str, as_json: bool) -> None:
     """List the corpora and teachers of a cache."""
     import json
+    from dataclasses import asdict
 
     from embedcache.cache import Cache
-    from embedcache.cli.progress import size
+    from embedcache.cli.tables import print_table
+    from embedcache.describe import summarize_corpus, summarize_teacher
 
     opened = Cache(cache)
-    corpora = [
-        {"name": c.name, "rows": len(c), "digest": c.info.digest[:12], "labels": c.info.has_labels}
-        for c in opened.corpora()
-    ]
-    teachers = []
-    for teacher in opened.teachers():
-        store = opened.store(teacher.contract)
-        teachers.append(
-            {
-                "name": teacher.name,
-                "contract": teacher.contract.id[:12],
-                "vectors": len(store),
-                "width": teacher.contract.dimension,
-                "codec": store.codec.name,
-                "bytes": store.bytes_on_disk,
-                "pooling": teacher.contract.pooling,
-                "max_length": teacher.contract.max_length,
-            }
-        )
+    found = {
+        "corpora": [asdict(summarize_corpus(corpus)) for corpus in opened.corpora()],
+        "teachers": [asdict(summarize_teacher(opened, teacher)) for teacher in opened.teachers()],
+    }
     if as_json:
-        click.echo(json.dumps({"corpora": corpora, "teachers": teachers}, indent=2))
+        click.echo(json.dumps(found, indent=2))
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(width=_width())
-    for title, entries in (("corpora", corpora), ("teachers", teachers)):
-        table = Table(*(entries[0] if entries else ["none"]), title=title, title_justify="left")
-        for entry in entries:
-            cells = {k: size(v) if k == "bytes" and isinstance(v, int) else v for k, v in entry.items()}
-            table.add_row(*(Text(f"{v:,}" if type(v) is int else str(v)) for v in cells.values()))
-        console.print(table)
+    for title, entries in found.items():
+        rows = [[_cell(name, value) for name, value in entry.items()] for entry in entries]
+        print_table(list(entries[0]) if entries else ["none"], rows, title)
 
 
-def _width() -> int | None:
-    return None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
+@click.command("info")
+@click.argument("name")
+@cache_option
+@json_option
+def info_command(name: str, cache: str, as_json: bool) -> None:
+    """Tell everything about NAME, a teacher or a corpus of a cache."""
+    import json
+
+    from embedcache.cache import Cache
+    from embedcache.cli.tables import print_table
+    from embedcache.describe import describe_corpus, describe_teacher
+    from embedcache.errors import InputError
+
+    opened = Cache(cache)
+    found: dict[str, dict[str, object]] = {}
+    if name in opened.corpus_names():
+        found["corpus"] = describe_corpus(opened, opened.corpus(name))
+    names = {teacher.name for teacher in opened.teachers()}
+    if name in names or not found:
+        try:
+            found["teacher"] = describe_teacher(opened, opened.teacher(name))
+        except InputError as error:
+            corpora = ", ".join(opened.corpus_names()) or "none"
+            raise InputError(f"{error}; corpora: {corpora}") from error
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    for title, entry in found.items():
+        print_table(("", title), [(key, _cell(key, value)) for key, value in entry.items()])
+
+
+def _cell(name: str, value: object) -> str:
+    from embedcache.cli.progress import size
+
+    if name == "bytes" and isinstance(value, int):
+        return size(value)
+    if isinstance(value, Mapping):
+        return "\n".join(f"{key}: {_cell(str(key), inner)}" for key, inner in value.items()) or "none"
+    if isinstance(value, list):
+        return "\n".join(_cell("", inner).replace("\n", ", ") for inner in value) or "none"
+    return f"{value:,}" if type(value) is int else "unknown" if value is None else str(value)

@@ -70,6 +70,10 @@ _TEACHER_NAME = click.option(
 )
 
 
+cache_option = click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
 def _all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         # Decorators apply from the last to the first; the help shows options in the order listed here.

@@ -45,10 +45,10 @@ class FileNotes:
                 with suppress(StorageError):
                     write_sealed_json(self._note, self._known)
 
-    def forget_all_but(self, names: Iterable[str]) -> None:
-        """Drop the notes on other files than those named ``names``; written with the next note."""
-        kept = set(names)
-        self._known = {name: state for name, state in self._known.items() if name in kept}
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop the notes on the files named ``names``; written with the next note."""
+        for name in names:
+            self._known.pop(name, None)
 
     def find_liars(self, files: Mapping[Path, str]) -> list[Path]:
         """Return those of ``files`` (path -> sha256 it should have) whose bytes have another digest.

@@ -9,10 +9,12 @@ none at all: the index is made from the shards again.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +27,11 @@ from embedcache.store.base import Positions
 from embedcache.store.digests import FileNotes
 from embedcache.store.mapped_lmdb import MappedLmdb, check_structure, explained, open_shared
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _HEADER = b"header"
-_HEADER_WORDS = 3
+_HEADER_BYTES = 24
 _BYTES_A_ROW = 24
 _ROWS_A_BUCKET = 16384
 _ROWS_A_PASS = 1 << 20
@@ -49,11 +54,11 @@ class StoreIndex:
     def __init__(self, mapped: MappedLmdb, rows: int) -> None:
         self._mapped = mapped
         header = mapped.get(_HEADER)
-        words = np.frombuffer(header or b"", dtype=np.int64)
-        if len(words) != _HEADER_WORDS or words[0] != rows or not 0 <= words[1] <= _MOST_BITS:
+        words = struct.unpack("=3q", header) if header is not None and header.size == _HEADER_BYTES else None
+        if words is None or words[0] != rows or not (0 <= words[1] <= _MOST_BITS and 0 <= words[2] <= rows):
             raise CorruptCacheError(f"{mapped.path} is no index of {rows} rows")
-        self._bits = int(words[1])
-        self.distinct = int(words[2])
+        self._bits = words[1]
+        self.distinct: int = words[2]
         """Number of distinct keys."""
 
     def discard(self) -> None:
@@ -96,8 +101,9 @@ def open_index(folder: Path, names: Sequence[str], keys: Sequence[KeyArray], not
                 _check(path)
                 notes.remember([path])
             return StoreIndex(open_shared(path, writable=False), rows)
+    others = {path.name for path in folder.glob("*.mdb")}
     path = _write(folder, made_of, keys)
-    notes.forget_all_but([path.name])
+    notes.forget(others)
     notes.remember([path])
     return StoreIndex(open_shared(path, writable=False), rows)
 
@@ -178,11 +184,11 @@ def _bucket_key(bucket: int) -> bytes:
     return bucket.to_bytes(4, "big")
 
 
-def _unpack(data: object) -> _Bucket:
-    words = np.frombuffer(data, dtype=np.uint64)  # type: ignore[call-overload]  # a pyarrow buffer is a buffer
-    count, rest = divmod(len(words), 3)
+def _unpack(data: pa.Buffer) -> _Bucket:
+    count, rest = divmod(data.size, _BYTES_A_ROW)
     if rest:
-        raise CorruptCacheError(f"a bucket of an index holds {len(words)} words, expected a multiple of 3")
+        raise CorruptCacheError(f"a bucket of an index has {data.size} bytes, expected {_BYTES_A_ROW} a row")
+    words = np.frombuffer(data, dtype=np.uint64)
     return words[:count], words[count : 2 * count], words[2 * count :].view(np.int64)
 
 

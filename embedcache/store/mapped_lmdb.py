@@ -7,6 +7,7 @@ offline verifier that comes with the Python binding, which never hands it to the
 from __future__ import annotations
 
 import os
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,9 @@ MAP_BYTES = 1 << 40
 """Address space reserved for a file that may grow; it costs neither memory nor disk."""
 
 _RETRIES = 10
-_opened: WeakValueDictionary[tuple[int, Path], MappedLmdb] = WeakValueDictionary()
+# What numbers that make no sense lead to where the verifier does not expect them.
+_BEYOND_THE_VERIFIER = (ArithmeticError, LookupError, MemoryError, RecursionError, ValueError, struct.error)
+_opened: WeakValueDictionary[tuple[int, int, int], MappedLmdb] = WeakValueDictionary()
 
 
 class MappedLmdb:
@@ -101,11 +104,17 @@ def open_shared(path: Path, *, writable: bool) -> MappedLmdb:
         CorruptCacheError: if the file is damaged.
         StorageError: if it cannot be opened.
     """
-    place = (os.getpid(), path.resolve())
-    found = _opened.get(place)
+    found = _opened.get(_identity(path)) if path.exists() else None
     if found is None:
-        found = _opened[place] = MappedLmdb(place[1], writable=writable)
+        found = MappedLmdb(path.resolve(), writable=writable)
+        _opened[_identity(path)] = found
     return found
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    # Not the path: another file may have been put in its place.
+    status = path.stat()
+    return os.getpid(), status.st_dev, status.st_ino
 
 
 def check_structure(path: Path) -> None:
@@ -120,8 +129,8 @@ def check_structure(path: Path) -> None:
         before = path.stat()
         try:
             problems = list(verify(str(path), subdir=False))  # type: ignore[no-untyped-call]
-        except (VerifyError, OSError) as error:
-            problems = [str(error)]
+        except (VerifyError, OSError, *_BEYOND_THE_VERIFIER) as error:
+            problems = [str(error) or type(error).__name__]
         after = path.stat()
         unchanged = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
         if not problems:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,9 @@ from embedcache.store.containers import ShardContainer
 from embedcache.store.digests import FileNotes
 from embedcache.store.index import StoreIndex, open_index
 from embedcache.store.shard import Shard, ShardHeader, damaged_shard, open_shard, shard_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # The one codec that is made from vectors before it can store any.
 _TRAINED = "pq"
@@ -134,8 +138,8 @@ class ShardStore:
 
     def put_stored(
         self, codec: Codec, stored: Stored, rows: VectorBatch | Shard, error: Mapping[str, float]
-    ) -> None:
-        """Store rows that are encoded already; ``rows`` gives everything about them but their vectors.
+    ) -> str:
+        """Store encoded rows as one shard and return its name; ``rows`` gives all but their vectors.
 
         Args:
             codec: the codec of ``stored``.
@@ -148,6 +152,16 @@ class ShardStore:
             self._contract, codec.name, codec.codebook, len(rows.keys), dict(provenance), dict(error)
         )
         name, data = shard_bytes(header, codec, rows.keys, stored, rows.tokens, rows.truncated)
+        self.put_raw(name, data)
+        return name
+
+    def put_raw(self, name: str, data: pa.Buffer) -> None:
+        """Store the bytes of a shard of this contract under their name.
+
+        Raises:
+            ContractMismatchError, CorruptCacheError: if they are not.
+            StorageError: if the store cannot be written.
+        """
         self.container.add(name, data)
         if all(shard.name != name for shard in self._shards):
             self._shards.append(self._open(name))

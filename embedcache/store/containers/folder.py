@@ -80,8 +80,8 @@ class FolderShards:
     def find_liars(self, names: Sequence[str]) -> list[str]:
         """Return those of ``names`` whose files have another digest, or are no regular files."""
         paths = {self.path(name): name for name in names}
-        links = [name for path, name in paths.items() if path.is_symlink()]
-        return links or [paths[path] for path in self._notes.find_liars(paths)]
+        others = [name for path, name in paths.items() if path.is_symlink() or not path.is_file()]
+        return others or [paths[path] for path in self._notes.find_liars(paths)]
 
     def finish(self) -> None:
         """Remember the files written here; every file is whole once it has its name."""

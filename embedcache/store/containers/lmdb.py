@@ -104,10 +104,14 @@ class LmdbShards:
         return liars
 
     def finish(self) -> None:
-        """Write the digest of the whole file beside it, for ``verify``."""
+        """Write beside the file the digest of the whole of it, for ``verify``, and what is in it."""
         if self.file.exists():
             write_sealed_json(
                 self.file.with_name(SEAL),
-                {"bytes": self.file.stat().st_size, "digest": sha256_file(self.file)},
+                {
+                    "bytes": self.file.stat().st_size,
+                    "digest": sha256_file(self.file),
+                    "shards": self.names(),
+                },
             )
             self._notes.remember([self.file])

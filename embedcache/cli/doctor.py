@@ -1,0 +1,220 @@
+"""``embedcache doctor``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from embedcache.doctor import Diagnosis
+    from embedcache.doctor.histogram import Histogram
+    from embedcache.doctor.overlap import Overlap
+    from embedcache.doctor.progress import DoctorProgress
+
+_LINE_SECONDS = 30.0
+_BAR_WIDTH = 40
+_TERMINAL_BARS = 12
+_EXAMPLE_CHARACTERS = 70
+_STYLES = {"ok": "green", "look": "yellow", "bad": "red"}
+
+
+@click.command("doctor")
+@click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
+@click.option("--teacher", metavar="NAME", help="Whose vectors.  [default: the only teacher]")
+@click.option(
+    "--corpus", metavar="NAME", help="Judge the vectors of this corpus alone.  [default: all vectors]"
+)
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="PATH",
+    help="Evaluation set, or folder of them, that must not be trained on; may be given several times.",
+)
+@click.option(
+    "--sample",
+    type=click.IntRange(2),
+    default=20_000,
+    show_default=True,
+    help="Vectors whose geometry is measured; time grows with its square.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Chooses the sample.")
+@click.option("--plot", metavar="FILE", help="Draw the figures into FILE.svg, .png or .pdf.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, histograms included.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if any verdict is bad.")
+def doctor_command(
+    cache: str,
+    teacher: str | None,
+    corpus: str | None,
+    against: tuple[str, ...],
+    sample: int,
+    seed: int,
+    plot: str | None,
+    as_json: bool,
+    strict: bool,
+) -> None:
+    """Judge a cache before a student is trained on it.
+
+    Looks for broken and equal vectors, measures the shape of their cloud and the length of the texts, and
+    finds texts of evaluation sets among those to be trained on. Each figure is ok, worth a look, or bad.
+    """
+    import json
+
+    from embedcache.doctor import examine
+    from embedcache.doctor.plot import check_plot
+    from embedcache.doctor.plot import plot as draw
+
+    if plot is not None:
+        check_plot(plot)
+    with _watched() as on_progress:
+        diagnosis = examine(
+            cache,
+            teacher=teacher,
+            corpus=corpus,
+            against=against,
+            sample=sample,
+            seed=seed,
+            on_progress=on_progress,
+        )
+    if as_json:
+        click.echo(json.dumps(diagnosis.to_json(), indent=2, allow_nan=False))
+    else:
+        from rich.console import Console
+
+        Console().print(*_render(diagnosis), sep="\n")
+    if plot is not None:
+        drawn = draw(diagnosis, plot)
+        if not as_json:
+            click.echo(f"plot: {drawn}")
+    if strict and diagnosis.worst == "bad":
+        sys.exit(1)
+
+
+@contextmanager
+def _watched() -> Iterator[Callable[[DoctorProgress], None]]:
+    """Yield a callback that keeps a line on the terminal up to date, or now and then writes one to a file."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(file=sys.stderr)
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=5, transient=True) as live:
+            yield lambda progress: live.update(Text(describe(progress), overflow="ellipsis", no_wrap=True))
+        return
+    lines: dict[str, int] = {}
+
+    def line(progress: DoctorProgress) -> None:
+        number = int(progress.seconds / _LINE_SECONDS)
+        if number > lines.get(progress.phase, 0):
+            lines[progress.phase] = number
+            click.echo(describe(progress), err=True)
+
+    yield line
+
+
+def describe(progress: DoctorProgress) -> str:
+    """Return one line: rows, rate, time left."""
+    from datetime import timedelta
+
+    rate = progress.done / max(progress.seconds, 1e-9)
+    total = f"/{progress.total:,}" if progress.total else ""
+    left = ""
+    if progress.total and rate > 0:
+        left = f", {timedelta(seconds=round((progress.total - progress.done) / rate))} left"
+    return f"{progress.phase}: {progress.done:,}{total} rows, {rate:,.0f} rows/s{left}"
+
+
+def _render(diagnosis: Diagnosis) -> list[RenderableType]:
+    from rich.text import Text
+
+    parts: list[RenderableType] = [_verdicts(diagnosis)]
+    for verdict in diagnosis.verdicts:
+        if verdict.examples and verdict.grade != "ok":
+            parts.append(Text(f"{verdict.name}, for example:"))
+            parts.extend(Text(f"  {_short(example)}") for example in verdict.examples)
+    if diagnosis.overlaps:
+        parts.extend(_overlaps(diagnosis.overlaps))
+    if diagnosis.unread:
+        reasons = ", ".join(f"{name} ({reason})" for name, reason in diagnosis.unread.items())
+        parts.append(Text(f"not read: {reasons}"))
+    parts.append(_bars("texts by length in tokens", diagnosis.lengths, whole=True))
+    if diagnosis.geometry is not None:
+        parts.append(_bars("pairs by cosine", diagnosis.geometry.cosines, whole=False))
+    return parts
+
+
+def _short(text: str) -> str:
+    shown = text if len(text) <= _EXAMPLE_CHARACTERS else text[: _EXAMPLE_CHARACTERS - 1] + "…"
+    return repr(shown)
+
+
+def _verdicts(diagnosis: Diagnosis) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=f"{diagnosis.cache} with {diagnosis.teacher} ({diagnosis.contract_id[:12]})",
+        title_justify="left",
+    )
+    table.add_column("measure", overflow="fold")
+    table.add_column("figure, why it matters, what to do", overflow="fold")
+    table.add_column("verdict")
+    for verdict in diagnosis.verdicts:
+        table.add_row(
+            Text(verdict.name),
+            Text.assemble(f"{verdict.figure}\n", (verdict.advice, "dim")),
+            Text(verdict.grade, style=_STYLES[verdict.grade]),
+        )
+    return table
+
+
+def _overlaps(overlaps: Sequence[Overlap]) -> list[RenderableType]:
+    """Return the sets that were met as a table, and what became of all others as a line."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title="evaluation sets that were met", title_justify="left")
+    table.add_column("set", overflow="fold")
+    table.add_column("rows to")
+    for column in ("texts", "exact", "folded", "share"):
+        table.add_column(column, justify="right")
+    met = [one for one in overlaps if one.folded]
+    examples = []
+    for one in met:
+        counts = (f"{one.texts:,}", f"{one.exact:,}", f"{one.folded:,}", f"{one.share:.1%}")
+        table.add_row(Text(one.name), "train on" if one.training else "test on", *counts)
+        if not one.training:
+            examples.append(Text(f"  {one.name}: {_short(one.examples[0])}"))
+    texts, skipped = sum(one.texts for one in overlaps), sum(one.skipped for one in overlaps)
+    line = Text(
+        f"{len(overlaps) - len(met)} of {len(overlaps)} evaluation sets were not met; {texts:,} texts of "
+        f"columns {', '.join(dict.fromkeys(c for one in overlaps for c in one.columns)) or 'of plain text'}; "
+        f"{skipped:,} values skipped (empty, no string or not UTF-8)"
+    )
+    if not met:
+        return [line]
+    return [table, line, *([Text("met, for example:"), *examples] if examples else [])]
+
+
+def _bars(title: str, data: Histogram, *, whole: bool) -> Table:
+    """Return a histogram of at most :data:`_TERMINAL_BARS` bars; ``whole`` numbers get closed ranges."""
+    from rich.table import Table
+
+    step = -(-len(data.counts) // _TERMINAL_BARS)
+    counts = [sum(data.counts[i : i + step]) for i in range(0, len(data.counts), step)]
+    edges = [*data.edges[:-1:step], data.edges[-1]]
+    table = Table(title=title, title_justify="left", box=None, show_header=False)
+    table.add_column(justify="right")
+    table.add_column()
+    table.add_column(justify="right")
+    for low, high, count in zip(edges, edges[1:], counts, strict=False):
+        label = f"{low:.0f} to {high - 1:.0f}" if whole else f"{low:.2f} to {high:.2f}"
+        table.add_row(label, "█" * round(_BAR_WIDTH * count / max(*counts, 1)), f"{count:,}")
+    return table

@@ -1,0 +1,178 @@
+"""``embedcache rm``, ``gc``, ``compact`` and ``convert``."""
+
+from __future__ import annotations
+
+import click
+
+from embedcache.cli.options import CODEC_NAMES, STORE_KINDS, cache_option, json_option
+
+
+@click.group("rm")
+def rm_command() -> None:
+    """Remove a corpus or a teacher from a cache."""
+
+
+@rm_command.command("corpus")
+@click.argument("name")
+@cache_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def rm_corpus_command(name: str, cache: str, yes: bool) -> None:
+    """Remove the corpus NAME; vectors are kept."""
+    from embedcache.cache import Cache
+    from embedcache.cli.progress import size
+    from embedcache.housekeeping import remove_corpus
+
+    opened = Cache(cache)
+    if not yes:
+        click.confirm(f"remove corpus {name!r} from {opened.folder}?", abort=True)
+    click.echo(f"removed corpus {name!r}: {size(remove_corpus(opened, name))} freed")
+
+
+@rm_command.command("teacher")
+@click.argument("name")
+@cache_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def rm_teacher_command(name: str, cache: str, yes: bool) -> None:
+    """Remove the teacher NAME with its vectors; only the name, where it has another."""
+    from embedcache.cache import Cache
+    from embedcache.cli.progress import size
+    from embedcache.housekeeping import remove_teacher
+
+    opened = Cache(cache)
+    vectors = len(opened.store(opened.teacher(name).contract))
+    if not yes:
+        click.confirm(f"remove teacher {name!r} ({vectors:,} vectors) from {opened.folder}?", abort=True)
+    click.echo(f"removed teacher {name!r}: {size(remove_teacher(opened, name))} freed")
+
+
+@click.command("gc")
+@cache_option
+@click.option(
+    "--older",
+    type=click.FloatRange(0),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="Leave alone what was touched within so many hours; a build may be writing it.",
+)
+@click.option("--unused-vectors", is_flag=True, help="Also delete shards none of whose texts is in a corpus.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
+@json_option
+def gc_command(cache: str, older: float, unused_vectors: bool, dry_run: bool, as_json: bool) -> None:
+    """Delete what crashes, replaced corpora and old indexes left behind."""
+    import json
+    from dataclasses import asdict
+
+    from embedcache.cache import Cache
+    from embedcache.cli.progress import size
+    from embedcache.cli.tables import print_table
+    from embedcache.housekeeping import collect_garbage
+
+    found = collect_garbage(Cache(cache), hours=older, unused_vectors=unused_vectors, dry_run=dry_run)
+    if as_json:
+        click.echo(json.dumps([asdict(one) for one in found], indent=2))
+        return
+    if found:
+        print_table(("what", "why", "size"), [(one.path, one.reason, size(one.bytes)) for one in found])
+    verb = "would be freed" if dry_run else "freed"
+    click.echo(f"{len(found)} found, {size(sum(one.bytes for one in found))} {verb}")
+
+
+@click.command("compact")
+@cache_option
+@click.option("--teacher", help="This teacher only.  [default: all]")
+@click.option(
+    "--shard-rows", type=click.IntRange(1), default=16384, show_default=True, help="Vectors a full shard."
+)
+@json_option
+def compact_command(cache: str, teacher: str | None, shard_rows: int, as_json: bool) -> None:
+    """Merge small shards into full ones, and drop rows that stand twice."""
+    import json
+
+    from embedcache.cache import Cache
+    from embedcache.cli.progress import size
+    from embedcache.cli.tables import print_table
+    from embedcache.housekeeping import compact
+
+    done = compact(Cache(cache), teacher, shard_rows=shard_rows)
+    if as_json:
+        rows = [
+            {
+                "contract": one.contract.id,
+                "shards_before": one.shards_before,
+                "shards_after": one.shards_after,
+                "duplicates": one.duplicates,
+                "bytes_before": one.bytes_before,
+                "bytes_after": one.bytes_after,
+            }
+            for one in done
+        ]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    print_table(
+        ("contract", "shards", "now", "duplicates dropped", "size", "now"),
+        [
+            (
+                one.contract.id[:12],
+                f"{one.shards_before:,}",
+                f"{one.shards_after:,}",
+                f"{one.duplicates:,}",
+                size(one.bytes_before),
+                size(one.bytes_after),
+            )
+            for one in done
+        ],
+    )
+
+
+@click.command("convert")
+@cache_option
+@click.option("--out", required=True, metavar="DIR", help="The new cache; the old one stays as it is.")
+@click.option("--teacher", help="This teacher only.  [default: all]")
+@click.option("--store", type=click.Choice(STORE_KINDS), help="Where vectors are stored.  [default: as now]")
+@click.option("--codec", type=click.Choice(CODEC_NAMES), help="How vectors are stored.  [default: as now]")
+@json_option
+def convert_command(
+    cache: str, out: str, teacher: str | None, store: str | None, codec: str | None, as_json: bool
+) -> None:
+    """Copy a cache with its vectors in another store or codec.
+
+    Between the stores nothing changes but the place: there and back gives the same files. Another codec
+    re-encodes what is stored, without the teacher.
+    """
+    import json
+    from dataclasses import asdict
+
+    from embedcache.cache import Cache
+    from embedcache.cli.progress import size
+    from embedcache.cli.tables import print_table
+    from embedcache.cli.ticker import ticker
+    from embedcache.convert import convert
+
+    with ticker() as show:
+        done = convert(
+            Cache(cache),
+            out,
+            teacher=teacher,
+            store=store,
+            codec=codec,
+            on_shard=lambda number, total: show(f"convert {number:,}/{total:,} shards"),
+        )
+    if as_json:
+        click.echo(json.dumps([asdict(one) for one in done], indent=2))
+        return
+    print_table(
+        ("teacher", "vectors", "store", "codec", "size", "now", "worst cosine to before"),
+        [
+            (
+                one.teacher,
+                f"{one.rows:,}",
+                one.store,
+                one.codec,
+                size(one.bytes_before),
+                size(one.bytes_after),
+                f"{one.worst_cosine:.6f}",
+            )
+            for one in done
+        ],
+    )

@@ -1,0 +1,149 @@
+"""``embedcache plan``."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedcache.cli.options import reader_options, teacher_options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from embedcache.plan import Plan, Range, Speed
+
+
+@click.command("plan")
+@click.argument("sources", nargs=-1, required=True)
+@teacher_options
+@click.option("--cache", metavar="DIR", help="The cache to build into.  [default: a new one]")
+@reader_options
+@click.option(
+    "--token-sample",
+    type=click.IntRange(1),
+    default=100_000,
+    show_default=True,
+    help="Count the tokens of so many missing texts; where there are more, of a sample.",
+)
+@click.option(
+    "--probe-seconds",
+    type=click.FloatRange(0),
+    default=10.0,
+    show_default=True,
+    help="Run the teacher for about so long to time it; 0 leaves times out.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Chooses the samples.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> None:
+    """Say what building SOURCES would encode, how large and how long that gets, and when it pays.
+
+    SOURCES are what 'embedcache build' takes. They are read once; nothing is written into the cache.
+    """
+    import json
+
+    from embedcache.cli.ticker import progress_line, ticker
+    from embedcache.plan import plan_build
+
+    with ticker() as show:
+
+        def on_progress(phase: str, rows: int, seconds: float) -> None:
+            counted = {"count": f"count the tokens of {rows:,} texts", "probe": "time the teacher"}
+            show(counted.get(phase) or progress_line(phase, rows, seconds))
+
+        plan = plan_build(list(sources), on_progress=on_progress, **settings)
+    if as_json:
+        click.echo(json.dumps(plan.to_json(), indent=2))
+    else:
+        _print(plan)
+
+
+def _print(plan: Plan) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"plan for {plan.teacher}", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in [*_rows(plan), *_times(plan)]:
+        table.add_row(name, Text(value))
+    console = Console()
+    console.print(table)
+    console.print(_sizes(plan))
+    for note in plan.notes:
+        console.print(Text(note), soft_wrap=True)
+
+
+def _rows(plan: Plan) -> list[tuple[str, str]]:
+    skipped = ", ".join(f"{count:,} {why}" for why, count in sorted(plan.skipped.items())) or "none"
+    rows = [
+        ("rows", f"{plan.rows:,}"),
+        ("skipped", skipped),
+        ("distinct", f"{plan.distinct:,} ({plan.rows - plan.distinct:,} duplicates)"),
+        ("already cached", f"{plan.cached:,}"),
+        ("carried over", f"{plan.reusable:,} from another max_length"),
+        ("to encode", f"{plan.missing:,}"),
+    ]
+    if plan.tokens is None:
+        return [*rows, ("tokens", "unknown: the teacher has no fast tokenizer")]
+    tokens = plan.tokens
+    how = (
+        f"± {tokens.standard_error:,.0f} (standard error of a sample of {tokens.sample:,})"
+        if tokens.standard_error
+        else "exactly"
+    )
+    return [
+        *rows,
+        ("tokens to encode", f"{tokens.missing:,.0f} {how}"),
+        ("truncated", f"{tokens.truncated_share:.2%} of all rows are longer than the teacher reads"),
+    ]
+
+
+def _times(plan: Plan) -> list[tuple[str, str]]:
+    if not plan.missing:
+        return [("time", "nothing to encode: the cache has paid for itself")]
+    if plan.encode is None or plan.live is None or plan.cached_epoch_seconds is None:
+        return [("time", "not measured: --probe-seconds 0")]
+    rows = [
+        ("encoding", _speed(plan.encode)),
+        ("build", _span(plan.build_seconds)),
+        ("teacher in the loop", f"{_speed(plan.live)} in random batches of 128"),
+        ("an epoch of that", _span(plan.live_epoch_seconds)),
+        ("an epoch from the cache", f"{_duration(plan.cached_epoch_seconds)} of reading"),
+    ]
+    paid = plan.epochs_to_pay
+    if paid is None:
+        return [*rows, ("pays for itself", "never: reading takes as long as running the teacher")]
+    last = "never" if math.isinf(paid.high) else f"{paid.high:.2f}"
+    whole = math.ceil(paid.mean)
+    after = f"after {paid.mean:.2f} student epochs ({paid.low:.2f} to {last}), so from epoch {whole} on"
+    return [*rows, ("pays for itself", after)]
+
+
+def _sizes(plan: Plan) -> Table:
+    from rich.table import Table
+
+    from embedcache.cli.progress import size
+
+    table = Table("codec", "bytes a row", "to write", "all distinct", title="on disk", title_justify="left")
+    for one in plan.bytes:
+        mark = " (in use)" if one.codec == plan.codec else ""
+        table.add_row(one.codec + mark, f"{one.a_row:,.0f}", size(one.missing), size(one.distinct))
+    return table
+
+
+def _speed(speed: Speed) -> str:
+    return f"{speed.mean:,.0f} {speed.unit} ({speed.low:,.0f} to {speed.high:,.0f})"
+
+
+def _span(found: Range | None) -> str:
+    if found is None:
+        return "unknown"
+    return f"{_duration(found.mean)} ({_duration(found.low)} to {_duration(found.high)})"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,42 @@
+"""One line that says how far a command is: kept up to date on a terminal, written now and then into a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+_LINE_SECONDS = 30.0
+
+
+@contextmanager
+def ticker() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line on standard error."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(file=sys.stderr)
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=5, transient=True) as live:
+            yield lambda line: live.update(Text(line, overflow="ellipsis", no_wrap=True))
+        return
+    last = time.monotonic()
+
+    def show(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _LINE_SECONDS:
+            last = time.monotonic()
+            print(line, file=sys.stderr, flush=True)  # noqa: T201 - this is the log of a batch job
+
+    yield show
+
+
+def progress_line(what: str, done: int, seconds: float, total: int = 0) -> str:
+    """Return ``what done/total, rate, time left``; without a total there is no time left to tell."""
+    rate = done / max(seconds, 1e-9)
+    whole = f"/{total:,}" if total else ""
+    left = f", {timedelta(seconds=round((total - done) / rate))} left" if total and rate > 0 else ""
+    return f"{what} {done:,}{whole} rows, {rate:,.0f} rows/s{left}"

@@ -1,0 +1,144 @@
+"""Make a cache of another store or another codec out of one there is; the one there is stays as it is.
+
+Between ``arrow`` and ``lmdb`` the bytes of every shard are carried over as they are, so going there and back
+gives the same files. Another codec re-encodes the stored vectors, without the teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from embedcache.cache import Cache, CachedTeacher
+from embedcache.codecs import Codec, check_codec_name, get_codec, pq
+from embedcache.codecs.quality import measure
+from embedcache.errors import InputError
+from embedcache.fsio import copy_file, write_sealed_json
+from embedcache.store import ShardStore
+
+OnShard = Callable[[int, int], None]
+"""Called with the number of shards done and their total."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """One teacher of the new cache.
+
+    Attributes:
+        teacher: its name.
+        rows: its vectors.
+        store: ``arrow`` or ``lmdb``.
+        codec: how they are stored now.
+        bytes_before: size of its shards before.
+        bytes_after: size of its shards now.
+        worst_cosine: lowest cosine between a vector as it was stored and as it is now.
+    """
+
+    teacher: str
+    rows: int
+    store: str
+    codec: str
+    bytes_before: int
+    bytes_after: int
+    worst_cosine: float
+
+
+def convert(
+    source: Cache,
+    out: str | Path,
+    *,
+    teacher: str | None = None,
+    store: str | None = None,
+    codec: str | None = None,
+    on_shard: OnShard | None = None,
+) -> list[Converted]:
+    """Copy ``source`` to the cache ``out`` with its vectors in another store or codec.
+
+    Killed or repeated, it goes on where it stopped.
+
+    Args:
+        source: the cache to read.
+        out: folder of the cache to write; new, or begun by the same command.
+        teacher: convert this one only; default: all.
+        store: ``arrow`` or ``lmdb``; default: as it is.
+        codec: default: as it is.
+        on_shard: called as shards are done.
+
+    Raises:
+        InputError: if ``out`` is the source, or holds the vectors in another store or codec.
+        StorageError: if ``out`` cannot be written.
+    """
+    if codec is not None:
+        check_codec_name(codec)
+    target = Cache.create(out)
+    if target.folder.resolve() == source.folder.resolve():
+        raise InputError(f"{out} is the cache to convert: give a new folder; the old one can go then")
+    teachers = source.teachers() if teacher is None else [source.teacher(teacher)]
+    for corpus in source.corpora():
+        place = target.corpora_folder / corpus.name
+        for part in corpus.parts:
+            copy_file(corpus.folder / part.file_name, place / part.file_name)
+        write_sealed_json(place / "corpus.json", corpus.info.to_json())
+    done: dict[str, Converted] = {}
+    for one in teachers:
+        contract_id = one.contract.id
+        target.register_teacher(one.name, one.contract, one.origin)
+        if contract_id not in done:
+            done[contract_id] = _convert_teacher(source, target, one, store, codec, on_shard)
+    return list(done.values())
+
+
+def _convert_teacher(
+    source: Cache,
+    target: Cache,
+    teacher: CachedTeacher,
+    kind: str | None,
+    codec_name: str | None,
+    on_shard: OnShard | None,
+) -> Converted:
+    before = source.store(teacher.contract)
+    after = target.store(teacher.contract, codec_name, kind or before.kind)
+    target_folder = target.teacher_folder(teacher.contract)
+    codec = _codec(before, codec_name, target_folder / "codebooks")
+    worst = 1.0
+    for number, shard in enumerate(before.shards):
+        if codec is None or (shard.codec.name, shard.codec.codebook) == (codec.name, codec.codebook):
+            if isinstance(shard.codec, pq.PQCodec):
+                pq.save(target_folder / "codebooks", shard.codec)
+            after.put_raw(shard.name, before.container.open(shard.name))
+        else:
+            vectors = np.asarray(shard.codec.decode(shard.stored), dtype=np.float32)
+            lost = measure(codec, vectors)
+            worst = min(worst, lost.worst_cosine)
+            after.put_stored(codec, codec.encode(vectors), shard, lost.to_json())
+        if on_shard is not None:
+            on_shard(number + 1, len(before.shards))
+    after.finish()
+    return Converted(
+        teacher.name,
+        len(after),
+        after.kind,
+        after.codec_name,
+        before.bytes_on_disk,
+        after.bytes_on_disk,
+        worst,
+    )
+
+
+def _codec(store: ShardStore, name: str | None, codebooks: Path) -> Codec | None:
+    """Return the codec to store with; None where every shard keeps its own."""
+    if name is None:
+        return None
+    if name != pq.NAME:
+        return get_codec(name)
+    if all(shard.codec.name == pq.NAME for shard in store.shards):
+        return None
+    rows = sum(map(len, store.shards))
+    # Spread evenly over the store, the same whenever it is called.
+    positions = np.unique(np.linspace(0, rows - 1, min(rows, pq.MOST_TRAINING_ROWS)).astype(np.int64))
+    codec = pq.train(store.vectors(positions))
+    pq.save(codebooks, codec)
+    return codec

@@ -1,0 +1,136 @@
+"""What a cache holds, in figures: for ``embedcache ls`` and ``info``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from embedcache.cache import Cache, CachedTeacher
+from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.origin import read_note
+from embedcache.missing import MissingRows
+from embedcache.store import Shard
+
+
+@dataclass(frozen=True)
+class CorpusSummary:
+    """A corpus in one line.
+
+    Attributes:
+        name: its name.
+        rows: its rows.
+        digest: the first 12 digits of its identity.
+        labels: whether rows carry labels.
+    """
+
+    name: str
+    rows: int
+    digest: str
+    labels: bool
+
+
+@dataclass(frozen=True)
+class TeacherSummary:
+    """A teacher in one line.
+
+    Attributes:
+        name: its name.
+        contract: the first 12 digits of its contract's id.
+        vectors: distinct texts whose vectors are stored.
+        width: components of a vector.
+        codec: how new vectors are stored.
+        store: ``arrow`` or ``lmdb``.
+        bytes: size of its shards.
+        pooling: how token vectors become one.
+        max_length: tokens after which a text is cut.
+    """
+
+    name: str
+    contract: str
+    vectors: int
+    width: int
+    codec: str
+    store: str
+    bytes: int
+    pooling: str
+    max_length: int
+
+
+def summarize_corpus(corpus: Corpus) -> CorpusSummary:
+    """Return a corpus in one line."""
+    return CorpusSummary(corpus.name, len(corpus), corpus.info.digest[:12], corpus.info.has_labels)
+
+
+def summarize_teacher(cache: Cache, teacher: CachedTeacher) -> TeacherSummary:
+    """Return a teacher in one line."""
+    store, contract = cache.store(teacher.contract), teacher.contract
+    return TeacherSummary(
+        teacher.name,
+        contract.id[:12],
+        len(store),
+        contract.dimension,
+        store.codec_name,
+        store.kind,
+        store.bytes_on_disk,
+        contract.pooling,
+        contract.max_length,
+    )
+
+
+def describe_teacher(cache: Cache, teacher: CachedTeacher) -> dict[str, object]:
+    """Return everything about a teacher: contract, origin, shards, what its codecs lost, what is covered."""
+    store = cache.store(teacher.contract)
+    coverage = {}
+    for corpus in cache.corpora():
+        missing = MissingRows.of(corpus, store)
+        coverage[corpus.name] = {"distinct": missing.distinct, "missing": len(missing)}
+    return {
+        **asdict(summarize_teacher(cache, teacher)),
+        "contract": teacher.contract.id,
+        "fields": teacher.contract.to_json(),
+        "origin": teacher.origin,
+        "also_called": [
+            t.name for t in cache.teachers() if t.contract == teacher.contract and t.name != teacher.name
+        ],
+        "shards": len(store.shards),
+        "rows_a_shard": dict(sorted(Counter(map(len, store.shards)).most_common(5), reverse=True)),
+        "codecs": _codecs(store.shards),
+        "provenance": _provenance(store.shards),
+        "coverage": coverage,
+    }
+
+
+def describe_corpus(cache: Cache, corpus: Corpus) -> dict[str, object]:
+    """Return everything about a corpus: parts, columns, what was skipped, where it was read from."""
+    note = read_note(cache.derived_folder, corpus.name)
+    return {
+        "name": corpus.name,
+        "rows": len(corpus),
+        "digest": corpus.info.digest,
+        "parts": len(corpus.parts),
+        "bytes": sum((corpus.folder / part.file_name).stat().st_size for part in corpus.parts),
+        "columns": corpus.info.types,
+        "skipped": dict(corpus.info.skipped),
+        "read_from": [file.path for file in note.files] if note is not None else None,
+    }
+
+
+def _codecs(shards: Iterable[Shard]) -> dict[str, dict[str, float]]:
+    """Return, for each codec, its rows, the mean cosine to what the teacher gave, and the worst."""
+    found: dict[str, dict[str, float]] = {}
+    for shard in shards:
+        entry = found.setdefault(shard.header.codec, {"rows": 0, "mean_cosine": 0.0, "worst_cosine": 1.0})
+        rows, error = len(shard), shard.header.error
+        entry["mean_cosine"] += (error["mean_cosine"] - entry["mean_cosine"]) * rows / (entry["rows"] + rows)
+        entry["worst_cosine"] = min(entry["worst_cosine"], error["worst_cosine"])
+        entry["rows"] += rows
+    return found
+
+
+def _provenance(shards: Iterable[Shard]) -> list[dict[str, object]]:
+    """Return the distinct ways the shards were made, with the rows of each."""
+    rows: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for shard in shards:
+        rows[tuple(sorted((key, str(value)) for key, value in shard.header.provenance.items()))] += len(shard)
+    return [{"rows": count, **dict(fields)} for fields, count in rows.most_common()]

@@ -1,0 +1,7 @@
+"""Keeping a cache tidy: removing, collecting garbage, merging small shards. It can all be interrupted."""
+
+from embedcache.housekeeping.compact import Compacted, compact
+from embedcache.housekeeping.gc import Garbage, collect_garbage
+from embedcache.housekeeping.remove import remove_corpus, remove_teacher
+
+__all__ = ["Compacted", "Garbage", "collect_garbage", "compact", "remove_corpus", "remove_teacher"]

@@ -1,0 +1,77 @@
+"""Remove a corpus or a teacher from a cache: what makes it visible goes first, its bytes after that.
+
+Killed in between, what is left is garbage that nothing reads; ``gc`` takes it away.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from embedcache.cache import Cache
+from embedcache.corpus.origin import note_path
+from embedcache.errors import InputError
+from embedcache.fsio import explain_os_error, remove_file
+
+
+def remove_corpus(cache: Cache, name: str) -> int:
+    """Remove the corpus called ``name`` and return how many bytes that freed; vectors are kept.
+
+    A damaged corpus can be removed as well.
+
+    Raises:
+        InputError: if there is none of that name.
+        StorageError: if the cache cannot be written.
+    """
+    folder = cache.corpora_folder / name
+    if name not in cache.corpus_names():
+        raise InputError(
+            f"no corpus {name!r} in {cache.folder}: it holds {', '.join(cache.corpus_names()) or 'none'}"
+        )
+    freed = folder_bytes(folder)
+    remove_file(folder / "corpus.json")
+    delete_folder(folder)
+    remove_file(note_path(cache.derived_folder, name))
+    return freed
+
+
+def remove_teacher(cache: Cache, name: str) -> int:
+    """Remove the teacher called ``name`` and return how many bytes that freed.
+
+    Its vectors go with the last name they are listed under.
+
+    Raises:
+        InputError: if there is none of that name, or it is not one alone.
+        StorageError: if the cache cannot be written.
+    """
+    teacher = cache.teacher(name)
+    folder = cache.teacher_folder(teacher.contract)
+    others = [t for t in cache.teachers() if t.contract == teacher.contract and t.name != teacher.name]
+    freed = 0 if others else folder_bytes(folder)
+    remove_file(folder / "names" / f"{teacher.name}.json")
+    if not others:
+        # The shards last: should this be cut off, they carry the contract and nothing is lost for good.
+        remove_file(folder / "contract.json")
+        delete_folder(folder)
+        delete_folder(cache.derived_folder / "index" / teacher.contract.id)
+        remove_file(cache.derived_folder / "models" / f"{teacher.contract.id}.json")
+    return freed
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the size of everything below ``folder``."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def delete_folder(folder: Path) -> None:
+    """Delete a folder with all that is in it; harmless where it is gone.
+
+    Raises:
+        StorageError: if it cannot be deleted.
+    """
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise explain_os_error(error, folder) from error

@@ -1,0 +1,285 @@
+"""Removing, collecting garbage and compacting lose nothing that anybody needs, wherever they are cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from embedcache import fsio
+from embedcache.cache import Cache
+from embedcache.cli.main import cli
+from embedcache.corpus.readers import ReadReport, RowBatch
+from embedcache.corpus.store import store_corpus
+from embedcache.errors import InputError
+from embedcache.housekeeping import collect_garbage, compact, remove_corpus, remove_teacher
+from embedcache.store import VectorBatch
+from embedcache.testing import example_batch, example_contract, sentences
+
+CONTRACT = example_contract()
+OTHER = example_contract(pooling="cls")
+TEXTS = sentences(100)
+
+
+def add_corpus(cache: Cache, name: str, texts: list[str], *, replace: bool = False) -> None:
+    store_corpus(cache.corpora_folder, name, [RowBatch(texts, None, None)], ReadReport(), replace=replace)
+
+
+def filled(folder: Path, rows_a_shard: int = 7, codec: str = "float16", kind: str = "arrow") -> Cache:
+    cache = Cache.create(folder)
+    add_corpus(cache, "words", TEXTS)
+    cache.register_teacher("tiny", CONTRACT, {"spec": "tiny"})
+    store = cache.store(CONTRACT, codec, kind)
+    for start in range(0, len(TEXTS), rows_a_shard):
+        store.put(example_batch(TEXTS[start : start + rows_a_shard], seed=start))
+    store.finish()
+    return cache
+
+
+def age(folder: Path, hours: float) -> None:
+    then = time.time() - hours * 3600
+    for path in [folder, *folder.rglob("*")]:
+        os.utime(path, (then, then))
+
+
+def test_a_removed_corpus_is_gone_and_its_vectors_are_not(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    add_corpus(cache, "more", ["x"])
+    size = sum(path.stat().st_size for path in (tmp_path / "corpora" / "words").iterdir())
+    assert remove_corpus(cache, "words") == size
+    assert cache.corpus_names() == ["more"]
+    assert not (tmp_path / "corpora" / "words").exists()
+    assert cache.lookup(TEXTS).shape == (100, 8)
+    with pytest.raises(InputError, match=r"no corpus 'words' .* it holds more"):
+        remove_corpus(cache, "words")
+
+
+def test_a_damaged_corpus_can_be_removed(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    (tmp_path / "corpora" / "words" / "corpus.json").write_text("{")
+    remove_corpus(cache, "words")
+    assert cache.corpora() == []
+
+
+def test_a_teacher_goes_with_its_last_name(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    cache.register_teacher("alias", CONTRACT, {"spec": "tiny"})
+    cache.register_teacher("other", OTHER, {"spec": "other"})
+    assert remove_teacher(cache, "alias") == 0
+    assert cache.lookup(TEXTS, "tiny").shape == (100, 8)
+    assert remove_teacher(cache, "tiny") > 0
+    assert [teacher.name for teacher in cache.teachers()] == ["other"]
+    assert not cache.teacher_folder(CONTRACT).exists()
+    assert not (tmp_path / "derived" / "index" / CONTRACT.id).exists()
+    with pytest.raises(InputError, match="no teacher 'tiny'"):
+        remove_teacher(cache, "tiny")
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+@pytest.mark.parametrize("what", ["corpus", "teacher"])
+def test_a_removal_cut_off_anywhere_leaves_no_half_and_gc_finishes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, stop: int
+) -> None:
+    cache = filled(tmp_path)
+    steps: list[str] = []
+
+    def cut_off(step: str, path: Path) -> None:
+        steps.append(step)
+        if len(steps) == stop:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fsio, "on_write_step", cut_off)
+        with suppress(KeyboardInterrupt):
+            remove_corpus(cache, "words") if what == "corpus" else remove_teacher(cache, "tiny")
+    names = cache.corpus_names() if what == "corpus" else [teacher.name for teacher in cache.teachers()]
+    if names:
+        assert stop == 1
+        assert cache.corpus().texts() == TEXTS
+        assert len(cache.lookup(TEXTS)) == 100
+        return
+    collect_garbage(cache, hours=0)
+    folder = tmp_path / ("corpora" if what == "corpus" else "teachers")
+    assert not list(folder.iterdir())
+
+
+def test_a_healthy_cache_has_no_garbage(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    age(tmp_path, 100)
+    assert collect_garbage(cache, hours=0) == []
+    assert collect_garbage(cache, hours=0, unused_vectors=True) == []
+
+
+def test_garbage_is_found_deleted_and_only_when_it_is_old(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    part = next((tmp_path / "corpora" / "words").glob("*.arrow"))
+    leftovers = [
+        tmp_path / "corpora" / "words" / ("0" * 64 + ".arrow"),
+        tmp_path / "corpora" / "words" / ".tmp-1-corpus.json",
+        tmp_path / "corpora" / "never" / part.name,
+        tmp_path / "teachers" / OTHER.id / "shards" / ".tmp-2-x.arrow",
+        tmp_path / "teachers" / CONTRACT.id / "codebooks" / ("1" * 64 + ".npy"),
+        tmp_path / "derived" / "index" / OTHER.id / "x.mdb",
+        tmp_path / "derived" / "models" / f"{OTHER.id}.json",
+        tmp_path / "derived" / "sources" / "gone.json",
+        tmp_path / "derived" / "tokens" / ".tmp-3" / "ids.bin",
+    ]
+    kept = {path for path in tmp_path.rglob("*") if path.is_file()}
+    for path in leftovers:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"left over")
+    assert collect_garbage(cache, hours=1) == []
+    age(tmp_path, 2)
+    seen = collect_garbage(cache, hours=1, dry_run=True)
+    assert all(path.exists() for path in leftovers)
+    assert collect_garbage(cache, hours=1) == seen
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == kept
+    assert sum(one.bytes for one in seen) == len(leftovers) * len(b"left over")
+    assert collect_garbage(cache, hours=0) == []
+    assert len(cache.lookup(TEXTS)) == 100
+
+
+def test_parts_of_a_replaced_corpus_are_garbage_only_while_unnamed(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    old = {path.name for path in (tmp_path / "corpora" / "words").glob("*.arrow")}
+    kept = {path: path.read_bytes() for path in (tmp_path / "corpora" / "words").glob("*.arrow")}
+    add_corpus(cache, "words", TEXTS[:50], replace=True)
+    for path, data in kept.items():
+        path.write_bytes(data)
+    age(tmp_path, 50)
+    assert {Path(one.path).name for one in collect_garbage(cache)} == old
+    assert len(cache.corpus("words").texts()) == 50
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_vectors_of_no_corpus_go_only_when_asked(tmp_path: Path, kind: str) -> None:
+    cache = filled(tmp_path, rows_a_shard=10, kind=kind)
+    add_corpus(cache, "words", TEXTS[:15], replace=True)
+    age(tmp_path, 50)
+    assert collect_garbage(cache) == []
+    assert len(cache.store(CONTRACT)) == 100
+    assert len(collect_garbage(cache, unused_vectors=True, dry_run=True)) == 8
+    assert len(cache.store(CONTRACT)) == 100
+    assert len(collect_garbage(cache, unused_vectors=True)) == 8
+    # The shard that holds one text of the corpus stays whole.
+    assert len(cache.store(CONTRACT)) == 20
+
+
+@pytest.mark.parametrize("codec", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_compacting_changes_no_vector(tmp_path: Path, codec: str, kind: str) -> None:
+    cache = filled(tmp_path, codec=codec, kind=kind)
+    before = cache.lookup(TEXTS)
+    seen = cache.store(CONTRACT).seen(cache.store(CONTRACT).locate(example_batch(TEXTS).keys))
+    (done,) = compact(cache, shard_rows=30)
+    assert (done.shards_before, done.shards_after, done.duplicates) == (15, 4, 0)
+    store = Cache(tmp_path).store(CONTRACT)
+    assert sorted(map(len, store.shards)) == [10, 30, 30, 30]
+    assert cache.lookup(TEXTS).tobytes() == before.tobytes()
+    again = store.seen(store.locate(example_batch(TEXTS).keys))
+    assert [column.tolist() for column in again] == [column.tolist() for column in seen]
+    assert done.bytes_after == store.bytes_on_disk < done.bytes_before
+    names = [shard.name for shard in store.shards]
+    (idle,) = compact(cache, shard_rows=30)
+    assert (idle.shards_before, idle.shards_after) == (4, 4)
+    assert [shard.name for shard in cache.store(CONTRACT).shards] == names
+
+
+def test_rows_that_stand_twice_are_dropped(tmp_path: Path) -> None:
+    cache = filled(tmp_path, rows_a_shard=40)
+    cache.store(CONTRACT).put(example_batch(TEXTS[30:50], seed=99))
+    before = len(cache.store(CONTRACT))
+    (done,) = compact(cache, shard_rows=40)
+    assert done.duplicates == 20
+    store = cache.store(CONTRACT)
+    assert len(store) == before == sum(map(len, store.shards))
+
+
+def test_shards_made_differently_are_not_mixed(tmp_path: Path) -> None:
+    cache = filled(tmp_path, rows_a_shard=50)
+    for number in range(3):
+        plain = example_batch([f"later {number}"], seed=number)
+        cache.store(CONTRACT).put(
+            VectorBatch(
+                plain.keys, plain.vectors, plain.tokens, plain.truncated, {"compute_dtype": "bfloat16"}
+            )
+        )
+    compact(cache, shard_rows=1000)
+    made = {shard.header.provenance["compute_dtype"]: len(shard) for shard in cache.store(CONTRACT).shards}
+    assert made == {"float32": 100, "bfloat16": 3}
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_compacting_cut_off_anywhere_loses_nothing_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    whole = filled(tmp_path / "whole", kind=kind)
+    compact(whole, shard_rows=30)
+    expected = [shard.name for shard in whole.store(CONTRACT).shards]
+    stop = 0
+    while True:
+        # Every fourth step of the five that a file takes: each kind of step comes up.
+        stop += 4
+        cache = filled(tmp_path / str(stop), kind=kind)
+        steps: list[str] = []
+
+        def cut_off(step: str, path: Path, steps: list[str] = steps, stop: int = stop) -> None:
+            steps.append(step)
+            if len(steps) == stop:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fsio, "on_write_step", cut_off)
+            try:
+                compact(cache, shard_rows=30)
+            except KeyboardInterrupt:
+                pass
+            else:
+                break
+        store = Cache(cache.folder).store(CONTRACT)
+        keys = example_batch(TEXTS).keys
+        assert (store.locate(keys) >= 0).all()
+        compact(Cache(cache.folder), shard_rows=30)
+        store = Cache(cache.folder).store(CONTRACT)
+        assert len(store) == 100 == sum(map(len, store.shards))
+        np.testing.assert_array_equal(store.vectors(store.locate(keys)), whole.lookup(TEXTS))
+    assert stop > len(expected)
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    add_corpus(cache, "more", ["x"])
+    runner = CliRunner()
+
+    def run(*arguments: str, code: int = 0, answer: str | None = None) -> str:
+        result = runner.invoke(cli, [*arguments, "--cache", str(tmp_path)], input=answer)
+        assert result.exit_code == code, result.output
+        return result.output
+
+    assert "shards" in run("compact", "--shard-rows", "30")
+    assert (
+        json.loads(run("compact", "--json", "--teacher", "tiny", "--shard-rows", "50"))[0]["shards_after"]
+        == 2
+    )
+    (tmp_path / ".tmp-left").write_bytes(b"12345")
+    assert "0 found" in run("gc")
+    assert "1 found, 5 B would be freed" in run("gc", "--older", "0", "--dry-run")
+    (left,) = json.loads(run("gc", "--older", "0", "--json"))
+    assert left["reason"] == "left by a crash"
+    assert not (tmp_path / ".tmp-left").exists()
+    run("rm", "corpus", "more", answer="n\n", code=1)
+    assert cache.corpus_names() == ["more", "words"]
+    run("rm", "corpus", "more", answer="y\n")
+    assert cache.corpus_names() == ["words"]
+    assert "1 found" not in run("gc", "--older", "0", "--unused-vectors")
+    run("rm", "corpus", "words", "--yes")
+    assert "none of its texts is in a corpus" in run("gc", "--older", "0", "--unused-vectors")
+    run("rm", "teacher", "tiny", answer="n\n", code=1)
+    run("rm", "teacher", "tiny", "--yes")
+    assert cache.teachers() == []
