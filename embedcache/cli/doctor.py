@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -16,9 +15,7 @@ if TYPE_CHECKING:
     from embedcache.doctor import Diagnosis
     from embedcache.doctor.histogram import Histogram
     from embedcache.doctor.overlap import Overlap
-    from embedcache.doctor.progress import DoctorProgress
 
-_LINE_SECONDS = 30.0
 _BAR_WIDTH = 40
 _TERMINAL_BARS = 12
 _EXAMPLE_CHARACTERS = 70
@@ -66,13 +63,14 @@ def doctor_command(
     """
     import json
 
+    from embedcache.cli.watch import watched
     from embedcache.doctor import examine
     from embedcache.doctor.plot import check_plot
     from embedcache.doctor.plot import plot as draw
 
     if plot is not None:
         check_plot(plot)
-    with _watched() as on_progress:
+    with watched() as on_progress:
         diagnosis = examine(
             cache,
             teacher=teacher,
@@ -94,41 +92,6 @@ def doctor_command(
             click.echo(f"plot: {drawn}")
     if strict and diagnosis.worst == "bad":
         sys.exit(1)
-
-
-@contextmanager
-def _watched() -> Iterator[Callable[[DoctorProgress], None]]:
-    """Yield a callback that keeps a line on the terminal up to date, or now and then writes one to a file."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    console = Console(file=sys.stderr)
-    if console.is_terminal:
-        with Live(console=console, refresh_per_second=5, transient=True) as live:
-            yield lambda progress: live.update(Text(describe(progress), overflow="ellipsis", no_wrap=True))
-        return
-    lines: dict[str, int] = {}
-
-    def line(progress: DoctorProgress) -> None:
-        number = int(progress.seconds / _LINE_SECONDS)
-        if number > lines.get(progress.phase, 0):
-            lines[progress.phase] = number
-            click.echo(describe(progress), err=True)
-
-    yield line
-
-
-def describe(progress: DoctorProgress) -> str:
-    """Return one line: rows, rate, time left."""
-    from datetime import timedelta
-
-    rate = progress.done / max(progress.seconds, 1e-9)
-    total = f"/{progress.total:,}" if progress.total else ""
-    left = ""
-    if progress.total and rate > 0:
-        left = f", {timedelta(seconds=round((progress.total - progress.done) / rate))} left"
-    return f"{progress.phase}: {progress.done:,}{total} rows, {rate:,.0f} rows/s{left}"
 
 
 def _render(diagnosis: Diagnosis) -> list[RenderableType]:
