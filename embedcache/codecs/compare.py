@@ -152,7 +152,7 @@ def compare_codecs(
     reports = []
     for done, name in enumerate(names):
         if on_step is not None:
-            on_step(f"score {name}", done, len(names))
+            on_step("score", done, len(names))
         try:
             codec = _codec(name, training, len(vectors), seed, on_step)
             reports.append(_report(codec, scored, ranking))

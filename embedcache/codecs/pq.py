@@ -188,10 +188,10 @@ def load(folder: Path, sha256: str) -> PQCodec:
             "rows stored with it cannot be read and have to be built again"
         )
 
-    if not path.is_file():
-        raise corrupt("is missing")
     try:
         data = read_regular(path)
+    except FileNotFoundError:
+        raise corrupt("is missing") from None
     except (OSError, ValueError) as error:
         raise corrupt(f"cannot be read ({error})") from error
     if hashlib.sha256(data).hexdigest() != sha256:
