@@ -107,7 +107,7 @@ def first_occurrences(parts: Sequence[KeyArray]) -> NDArray[np.bool_]:
     bits = min(max(rows // PARTITION_KEYS, 1), _MOST_PARTITIONS).bit_length() - 1
     state = np.empty(rows, dtype=np.uint8)
     for start, part in zip(starts, parts, strict=False):
-        first_bytes = part.view(np.uint8).reshape(-1, KEY_BYTES)[:, 0]
+        first_bytes = np.ascontiguousarray(part).view(np.uint8).reshape(-1, KEY_BYTES)[:, 0]
         np.right_shift(
             first_bytes, 8 - bits, out=state[start : start + len(part)], dtype=np.uint16, casting="unsafe"
         )

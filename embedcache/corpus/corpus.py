@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from embedcache.corpus.part import (
     COLUMN_TYPES,
     ORIGINAL,
+    PART_ROWS,
     Part,
     checked_column,
     key_view,
@@ -120,7 +121,8 @@ class CorpusInfo:
         info = cls(
             name=str(value["name"]),
             parts=tuple(
-                Part(_digest(part["sha256"]), _count(part["rows"], least=1)) for part in value["parts"]
+                Part(_digest(part["sha256"]), _count(part["rows"], least=1, most=PART_ROWS))
+                for part in value["parts"]
             ),
             columns={
                 name: Column(_type(name, column["type"]), _digest(column["digest"]))
@@ -142,8 +144,8 @@ def _digest(value: object) -> str:
     return value
 
 
-def _count(value: object, *, least: int = 0) -> int:
-    if type(value) is not int or value < least:
+def _count(value: object, *, least: int = 0, most: int | None = None) -> int:
+    if type(value) is not int or value < least or (most is not None and value > most):
         raise ValueError(f"{str(value)[:80]!r} is no count of rows")
     return value
 

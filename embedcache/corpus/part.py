@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from embedcache.arrow_file import read_batch
 from embedcache.errors import CorruptCacheError
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 
@@ -123,12 +124,9 @@ def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBa
             raise ValueError("it is not a plain file; a cache holds its files itself")
         # The batch keeps the mapping, not the file: thousands of parts would run out of open files.
         with pa.memory_map(str(path), "r") as source:
-            reader = pa.ipc.open_file(source)
-            if not reader.schema.equals(part_schema(types)):
-                raise ValueError(f"columns {reader.schema.names}, not of the names and types expected")
-            if reader.num_record_batches != 1:
-                raise ValueError(f"{reader.num_record_batches} record batches, expected 1")
-            batch = reader.get_batch(0)
+            batch = read_batch(source.read_buffer())
+        if not batch.schema.equals(part_schema(types)):
+            raise ValueError(f"columns {batch.schema.names}, not of the names and types expected")
         if batch.num_rows != part.rows:
             raise ValueError(f"{batch.num_rows} rows, expected {part.rows}")
         batch.validate()
@@ -185,8 +183,8 @@ def damaged_part(path: Path, error: BaseException) -> CorruptCacheError:
 def way_out(folder: Path) -> str:
     """Return what to do about damage in the folder of a corpus."""
     return (
-        f"mend it with 'embedcache repair --cache {folder.parent.parent}', or give the command that built "
-        "the corpus again; its vectors are kept"
+        f"mend it with 'embedcache repair --cache {folder.parent.parent}', or build the corpus again with "
+        "--replace; its vectors are kept"
     )
 
 

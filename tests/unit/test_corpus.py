@@ -1,77 +1,94 @@
-"""A corpus keeps its rows in order, has an identity of its content alone, and never half exists."""
+"""A corpus keeps its rows in order, and what is not as it was written is found when it is read."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import corpus_helpers
 import numpy as np
 import pyarrow as pa
 import pytest
+from corpus_helpers import IDS, LABELS, TEXTS, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedcache.corpus import corpus as module
-from embedcache.corpus.corpus import Corpus, store_corpus
-from embedcache.corpus.readers import ReadReport, RowBatch
-from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, StorageError
-from embedcache.keys import key_array
-from embedcache.testing import sentences
-
-TEXTS = [*sentences(8), "Žluťoučký kůň 🐎", "  blanks kept  "]
-IDS = [f"id-{number}" for number in range(10)]
-LABELS = [number % 3 for number in range(10)]
+from embedcache.corpus.corpus import Corpus, read_info
+from embedcache.corpus.part import part_schema
+from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
+from embedcache.fsio import read_sealed_json, sha256_file, write_sealed_json
+from embedcache.keys import KEY_DTYPE, key_array
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PART_ROWS", 4)
+    corpus_helpers.small_parts(monkeypatch)
 
 
-def cut(
-    texts: list[str], ids: list[str] | None = None, labels: list[Any] | None = None, *, rows: int = 3
-) -> Iterator[RowBatch]:
-    edges = [*range(0, len(texts), rows), len(texts)]
-    for a, b in pairwise(edges):
-        yield RowBatch(texts[a:b], ids and ids[a:b], labels and labels[a:b])
+def part_path(corpus: Corpus, number: int) -> Path:
+    return corpus.folder / corpus.parts[number].file_name
 
 
-def stored(folder: Path, *columns: Any, name: str = "corpus", rows: int = 3, replace: bool = False) -> Corpus:
-    corpus, _ = store_corpus(folder, name, cut(*columns, rows=rows), ReadReport(), replace=replace)
-    return corpus
-
-
-def digest(folder: Path, *columns: Any, rows: int = 3) -> str:
-    found = stored(folder, *columns, rows=rows).info.digest
-    shutil.rmtree(folder)
-    return found
+def reseal(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a description as somebody would who can seal it again."""
+    value = read_sealed_json(folder / "corpus.json")
+    change(value)
+    write_sealed_json(folder / "corpus.json", value)
 
 
 def test_rows_come_back_in_order_over_several_parts(tmp_path: Path) -> None:
     stored(tmp_path, TEXTS, IDS, LABELS)
     corpus = Corpus(tmp_path / "corpus")
-    names = sorted(path.name for path in corpus.folder.iterdir())
-    assert names == ["corpus.json", "part-00000.arrow", "part-00001.arrow", "part-00002.arrow"]
     assert len(corpus) == 10
     assert corpus.name == "corpus"
     assert corpus.texts() == TEXTS
+    assert corpus.ids() == IDS
     assert corpus.labels() == LABELS
     assert (corpus.keys() == key_array(TEXTS)).all()
     assert list(corpus.iter_texts()) == [TEXTS[:4], TEXTS[4:8], TEXTS[8:]]
     rows = np.array([9, 0, 5, 5, 3])
     assert corpus.texts(rows) == [TEXTS[row] for row in rows]
-    assert corpus.labels(rows) == [LABELS[row] for row in rows]
+    assert corpus.ids(rows) == [IDS[row] for row in rows]
+    assert corpus.labels(rows.astype(np.uint32)) == [LABELS[row] for row in rows]
 
 
-def test_parts_carry_the_row_numbers_and_ids(tmp_path: Path) -> None:
+def test_parts_are_named_by_their_bytes_and_listed_in_order(tmp_path: Path) -> None:
     corpus = stored(tmp_path, TEXTS, IDS)
-    parts = [pa.ipc.open_file(path).get_batch(0) for path in sorted(corpus.folder.glob("*.arrow"))]
-    assert [row for part in parts for row in part.column("row").to_pylist()] == list(range(10))
-    assert [one for part in parts for one in part.column("id").to_pylist()] == IDS
+    assert [part.rows for part in corpus.parts] == [4, 4, 2]
+    assert [sha256_file(part_path(corpus, number)) for number in range(3)] == [
+        part.sha256 for part in corpus.parts
+    ]
+    assert {path.name for path in corpus.folder.iterdir()} == {
+        "corpus.json",
+        *(part.file_name for part in corpus.parts),
+    }
+    batches = [pa.ipc.open_file(part_path(corpus, number)).get_batch(0) for number in range(3)]
+    assert [row for batch in batches for row in batch.column("row").to_pylist()] == list(range(10))
+    assert [one for batch in batches for one in batch.column("id").to_pylist()] == IDS
+    assert batches[0].schema.names == ["row", "key", "original", "id"]
+
+
+def test_keys_come_one_mapped_array_a_part(tmp_path: Path) -> None:
+    corpus = stored(tmp_path, TEXTS)
+    before = pa.total_allocated_bytes()
+    parts = list(corpus.iter_keys())
+    assert pa.total_allocated_bytes() == before
+    assert [len(keys) for keys in parts] == [4, 4, 2]
+    assert all(keys.dtype == KEY_DTYPE and keys.base is not None for keys in parts)
+    assert (np.concatenate(parts) == key_array(TEXTS)).all()
+
+
+def test_uneven_parts_are_searched_by_their_first_rows(tmp_path: Path) -> None:
+    texts = ["x" * 30, "a", "b", "y" * 70, "c", "z" * 45, "d", "e"]
+    corpus = stored(tmp_path, texts, None, list(range(8)), bytes_=47)
+    assert [part.rows for part in corpus.parts] == [3, 1, 3, 1]
+    rows = np.random.default_rng(0).integers(0, len(texts), 60)
+    assert corpus.texts(rows) == [texts[row] for row in rows]
+    assert corpus.labels(rows) == rows.tolist()
 
 
 @pytest.mark.parametrize("labels", [[0.5] * 10, ["a", "b"] * 5, [2**62] * 10])
@@ -81,185 +98,16 @@ def test_labels_keep_their_type(tmp_path: Path, labels: list[Any]) -> None:
     assert [type(label) for label in found] == [type(label) for label in labels]
 
 
-def test_labels_that_were_not_kept_are_asked_for(tmp_path: Path) -> None:
+def test_what_was_not_kept_is_asked_for(tmp_path: Path) -> None:
+    corpus = stored(tmp_path, TEXTS)
     with pytest.raises(InputError, match="has no labels: build it with --label-column"):
-        stored(tmp_path, TEXTS).labels()
+        corpus.labels()
+    with pytest.raises(InputError, match="has no ids: build it with --id-column"):
+        corpus.ids()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 4, 5, 10, 100])
-def test_how_the_reader_cuts_its_batches_does_not_show(tmp_path: Path, rows: int) -> None:
-    one = stored(tmp_path / "one", TEXTS, IDS, LABELS, rows=3)
-    two = stored(tmp_path / "two", TEXTS, IDS, LABELS, rows=rows)
-    assert one.info == two.info
-    for path in one.folder.iterdir():
-        assert path.read_bytes() == (two.folder / path.name).read_bytes()
-
-
-def test_the_digest_depends_on_every_row_and_column(tmp_path: Path) -> None:
-    swapped = [TEXTS[1], TEXTS[0], *TEXTS[2:]]
-    variants: list[tuple[Any, ...]] = [
-        (TEXTS,),
-        (swapped,),
-        (TEXTS[:-1],),
-        ([*TEXTS, TEXTS[0]],),
-        ([*TEXTS[:-1], TEXTS[-1] + " "],),
-        (TEXTS, IDS),
-        (TEXTS, IDS[::-1]),
-        (TEXTS, None, LABELS),
-        (TEXTS, None, [*LABELS[:-1], 7]),
-        (TEXTS, None, [str(label) for label in LABELS]),
-        (TEXTS, None, [float(label) for label in LABELS]),
-        (TEXTS, None, IDS),
-        (TEXTS, IDS, LABELS),
-        (swapped, IDS, LABELS),
-    ]
-    digests = [digest(tmp_path / "corpora", *columns) for columns in variants]
-    assert len(set(digests)) == len(variants)
-    assert digests == [digest(tmp_path / "corpora", *columns, rows=7) for columns in variants]
-
-
-def test_the_digest_does_not_depend_on_the_name(tmp_path: Path) -> None:
-    assert stored(tmp_path, TEXTS, name="a").info.digest == stored(tmp_path, TEXTS, name="b").info.digest
-
-
-def test_the_same_rows_again_change_nothing(tmp_path: Path) -> None:
-    first = stored(tmp_path, TEXTS)
-    times = {path: path.stat().st_mtime_ns for path in first.folder.iterdir()}
-    _, was_there = store_corpus(tmp_path, "corpus", cut(TEXTS), ReadReport())
-    assert was_there
-    assert {path: path.stat().st_mtime_ns for path in first.folder.iterdir()} == times
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
-
-
-def test_other_rows_under_the_same_name_are_refused_unless_replaced(tmp_path: Path) -> None:
-    stored(tmp_path, TEXTS)
-    with pytest.raises(
-        InputError, match=r"another corpus called 'corpus' \(10 rows, .*has 9 rows.*--replace"
-    ):
-        stored(tmp_path, TEXTS[:9])
-    assert Corpus(tmp_path / "corpus").texts() == TEXTS
-    _, was_there = store_corpus(tmp_path, "corpus", cut(TEXTS[:3]), ReadReport(), replace=True)
-    assert not was_there
-    assert Corpus(tmp_path / "corpus").texts() == TEXTS[:3]
-    assert sorted(path.name for path in tmp_path.rglob("*.arrow")) == ["part-00000.arrow"]
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
-
-
-def test_what_the_reader_skipped_is_kept(tmp_path: Path) -> None:
-    report = ReadReport()
-
-    def batches() -> Iterator[RowBatch]:
-        yield from cut(TEXTS)
-        report.skip("empty", "file:3")
-
-    corpus, _ = store_corpus(tmp_path, "corpus", batches(), report)
-    assert corpus.info.skipped == {"empty": 1}
-    assert Corpus(corpus.folder).info == corpus.info
-
-
-@pytest.mark.parametrize("place", [1, 9])
-def test_repeated_ids_are_refused(tmp_path: Path, place: int) -> None:
-    ids = [*IDS]
-    ids[place] = IDS[0]
-    with pytest.raises(InputError, match="1 of 10 ids stand more than once"):
-        stored(tmp_path, TEXTS, ids)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("error", [InputError("cut off"), KeyboardInterrupt()])
-def test_a_reader_that_fails_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
-    def batches() -> Iterator[RowBatch]:
-        yield from cut(TEXTS)
-        raise error
-
-    with pytest.raises(type(error)):
-        store_corpus(tmp_path, "corpus", batches(), ReadReport())
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "../x", "a/b", ".hidden", "-x", " a", "a b", "a\n", "x" * 101]
-)
-def test_a_name_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=r"cannot name a corpus: .*--name"):
-        stored(tmp_path, TEXTS, name=name)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["a", "nli_2024-05.v2", "Straße", "x" * 100])
-def test_plain_names_are_taken(tmp_path: Path, name: str) -> None:
-    assert stored(tmp_path, TEXTS, name=name).folder == tmp_path / name
-
-
-def without(path: Path, column: str) -> None:
-    part = pa.ipc.open_file(path.read_bytes()).get_batch(0)
-    part = part.select([name for name in part.schema.names if name != column])
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, part.schema) as writer:
-        writer.write_batch(part)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda path: path.unlink(),
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(path.read_bytes()[:-30]),
-        lambda path: path.write_bytes(b"ARROW1\0\0" + bytes(200)),
-        lambda path: shutil.copy(path.with_name("part-00002.arrow"), path),
-        lambda path: without(path, "original"),
-        lambda path: without(path, "key"),
-        lambda path: without(path, "id"),
-        lambda path: without(path, "label"),
-    ],
-    ids=["missing", "empty", "cut", "zeros", "swapped", "no text", "no key", "no id", "no label"],
-)
-def test_a_damaged_part_is_found(tmp_path: Path, damage: Any) -> None:
-    folder = stored(tmp_path, TEXTS, IDS, LABELS).folder
-    damage(folder / "part-00001.arrow")
-    for read in (Corpus.texts, Corpus.keys, Corpus.labels, lambda corpus: list(corpus.iter_texts())):
-        with pytest.raises(CorruptCacheError, match=r"part-00001\.arrow is damaged .*vectors are kept"):
-            read(Corpus(folder))
-
-
-@settings(max_examples=200)
-@given(st.data())
-def test_a_flipped_bit_in_a_part_ends_cleanly(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.getbasetemp() / "flipped"
-    if not folder.exists():
-        stored(folder, TEXTS[:4], IDS[:4], LABELS[:4])
-        shutil.copy(folder / "corpus" / "part-00000.arrow", folder / "whole")
-    damaged = bytearray((folder / "whole").read_bytes())
-    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    (folder / "corpus" / "part-00000.arrow").write_bytes(damaged)
-    try:
-        corpus = Corpus(folder / "corpus")
-        assert len(corpus.texts()) == len(corpus.labels()) == len(corpus.keys()) == 4
-    except CorruptCacheError:
-        return
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "3", "null", "{}", '{"version": "1"}', '{"version": 1}'])
-def test_a_damaged_description_is_found(tmp_path: Path, content: str) -> None:
-    folder = stored(tmp_path, TEXTS).folder
-    (folder / "corpus.json").write_text(content)
-    with pytest.raises(CorruptCacheError, match=r"corpus\.json is damaged .*vectors are kept"):
-        Corpus(folder)
-
-
-def test_a_newer_corpus_asks_for_an_upgrade(tmp_path: Path) -> None:
-    folder = stored(tmp_path, TEXTS).folder
-    (folder / "corpus.json").write_text(json.dumps({"version": 2}))
-    with pytest.raises(CacheFormatError, match="upgrade embedcache"):
-        Corpus(folder)
-
-
-def test_rows_are_taken_inside_their_part(tmp_path: Path) -> None:
+def test_rows_beyond_the_corpus_are_refused(tmp_path: Path) -> None:
     corpus = stored(tmp_path, TEXTS, None, LABELS)
-    rows = np.random.default_rng(0).integers(0, len(TEXTS), 50)
-    assert corpus.texts(rows) == [TEXTS[row] for row in rows]
-    assert corpus.labels(rows) == [LABELS[row] for row in rows]
     assert corpus.texts(np.empty(0, np.int64)) == []
     for beyond in (-1, len(TEXTS)):
         with pytest.raises(IndexError, match=r"of 10$"):
@@ -267,7 +115,7 @@ def test_rows_are_taken_inside_their_part(tmp_path: Path) -> None:
 
 
 def test_taking_a_few_rows_copies_only_those(tmp_path: Path) -> None:
-    corpus = stored(tmp_path, [f"{number} {'x' * 1_000_000}" for number in range(10)])
+    corpus = stored(tmp_path, [f"{number} {'x' * 1_000_000}" for number in range(10)], bytes_=1 << 27)
     rows = np.array([9, 0, 5])
     corpus.texts(rows[:1])  # maps the parts
     usual = pa.default_memory_pool()
@@ -281,35 +129,256 @@ def test_taking_a_few_rows_copies_only_those(tmp_path: Path) -> None:
     assert 0 < counting.max_memory() < 4_000_000
 
 
-def test_replacing_deletes_the_old_rows_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(tmp_path, TEXTS)
-    seen = []
-    rmtree = shutil.rmtree
-
-    def watched(folder: Path, **settings: Any) -> None:
-        if "-old-" in folder.name:
-            seen.append(Corpus(tmp_path / "corpus").texts())
-        rmtree(folder, **settings)
-
-    monkeypatch.setattr(shutil, "rmtree", watched)
-    stored(tmp_path, TEXTS[:3], replace=True)
-    assert seen == [TEXTS[:3]]
+def test_parts_are_opened_when_their_rows_are_asked_for(tmp_path: Path) -> None:
+    folder = stored(tmp_path, TEXTS).folder
+    corpus = Corpus(folder)
+    part_path(corpus, 2).unlink()
+    assert corpus.texts(np.array([0, 7])) == [TEXTS[0], TEXTS[7]]
+    assert corpus.missing_parts() == [part_path(corpus, 2)]
+    with pytest.raises(CorruptCacheError, match="is damaged"):
+        corpus.texts(np.array([8]))
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_replacement_that_fails_brings_the_old_rows_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+def test_opened_parts_keep_no_file_open(tmp_path: Path) -> None:
+    corpus = stored(tmp_path, TEXTS)
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    texts = corpus.texts()
+    assert len(list(descriptors.iterdir())) == before
+    assert texts == TEXTS
+
+
+def rewritten(path: Path, **changes: Any) -> None:
+    """Write a part anew with other columns; None leaves one out."""
+    batch = pa.ipc.open_file(path.read_bytes()).get_batch(0)
+    columns = {**dict(zip(batch.schema.names, batch.columns, strict=True)), **changes}
+    kept = pa.record_batch({name: column for name, column in columns.items() if column is not None})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, kept.schema) as writer:
+        writer.write_batch(kept)
+
+
+def with_batches(path: Path, count: int) -> None:
+    batch = pa.ipc.open_file(path.read_bytes()).get_batch(0)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        for _ in range(count):
+            writer.write_batch(batch)
+
+
+def with_gap(path: Path) -> None:
+    schema = part_schema({"original": "large_string", "id": "large_string", "label": "int64"})
+    batch = pa.ipc.open_file(path.read_bytes()).get_batch(0)
+    gaps = pa.array([None, *batch.column("id").to_pylist()[1:]], pa.large_string())
+    columns = [gaps if name == "id" else batch.column(name) for name in schema.names]
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def linked(path: Path) -> None:
+    elsewhere = path.parent.parent / "elsewhere.arrow"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+def piped(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:-30]),
+        lambda path: path.write_bytes(b"ARROW1\0\0" + bytes(200)),
+        lambda path: rewritten(path, row=None),
+        lambda path: rewritten(path, original=None),
+        lambda path: rewritten(path, key=None),
+        lambda path: rewritten(path, id=None),
+        lambda path: rewritten(path, label=None),
+        lambda path: rewritten(path, label=pa.array([0.5] * 4)),
+        lambda path: rewritten(path, key=pa.array([b"12345678"] * 4, pa.binary(8))),
+        lambda path: rewritten(path, more=pa.array([1] * 4)),
+        lambda path: with_batches(path, 0),
+        lambda path: with_batches(path, 2),
+        with_gap,
+        linked,
+        piped,
+        lambda path: (path.unlink(), path.mkdir()),
+    ],
+    ids=str.split(
+        "missing empty cut zeros no-row no-text no-key no-id no-label other-label narrow-key one-more "
+        "no-batch two-batches gap link pipe folder"
+    ),
+)
+def test_a_damaged_part_is_found(tmp_path: Path, damage: Any) -> None:
+    corpus = stored(tmp_path, TEXTS, IDS, LABELS)
+    damage(part_path(corpus, 1))
+    for read in (
+        Corpus.texts,
+        Corpus.keys,
+        Corpus.labels,
+        Corpus.ids,
+        lambda one: list(one.iter_texts()),
+        lambda one: list(one.iter_keys()),
+    ):
+        with pytest.raises(CorruptCacheError) as caught:
+            read(Corpus(corpus.folder))
+        message = str(caught.value)
+        assert message.startswith(f"corpus part {part_path(corpus, 1)} is damaged (")
+        assert f"'embedcache repair --cache {tmp_path.parent}'" in message
+        assert "\n" not in message
+
+
+def test_a_part_with_other_rows_is_found(tmp_path: Path) -> None:
+    corpus = stored(tmp_path, TEXTS)
+    shutil.copy(part_path(corpus, 2), part_path(corpus, 1))
+    with pytest.raises(CorruptCacheError, match="2 rows, expected 4"):
+        corpus.texts()
+
+
+def flip(path: Path, position: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_flipped_bit_in_a_part_ends_cleanly(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    stored(tmp_path, TEXTS)
-    rename = Path.rename
+    folder = tmp_path_factory.getbasetemp() / "flipped"
+    if not folder.exists():
+        stored(folder, TEXTS[:4], IDS[:4], LABELS[:4])
+    corpus = Corpus(folder / "corpus")
+    path, whole = part_path(corpus, 0), folder / "whole"
+    if not whole.exists():
+        shutil.copy(path, whole)
+    shutil.copy(whole, path)
+    size = path.stat().st_size
+    flip(path, data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, 7)))
+    try:
+        assert len(corpus.texts()) == len(corpus.labels()) == len(corpus.ids()) == len(corpus.keys()) == 4
+    except CorruptCacheError:
+        return
 
-    def failing(path: Path, target: Path) -> Path:
-        if target == tmp_path / "corpus" and "-old-" not in path.name:
-            raise error
-        return rename(path, target)
 
-    monkeypatch.setattr(Path, "rename", failing)
-    with pytest.raises((StorageError, KeyboardInterrupt)):
-        stored(tmp_path, TEXTS[:3], replace=True)
-    assert Corpus(tmp_path / "corpus").texts() == TEXTS
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+@settings(max_examples=200)
+@given(st.data())
+def test_absurd_numbers_in_a_header_end_cleanly(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "absurd"
+    if not folder.exists():
+        stored(folder, TEXTS[:4], IDS[:4], LABELS[:4])
+    corpus = Corpus(folder / "corpus")
+    path, whole = part_path(corpus, 0), folder / "whole"
+    if not whole.exists():
+        shutil.copy(path, whole)
+    content = bytearray(whole.read_bytes())
+    place = data.draw(st.integers(0, len(content) // 8 - 1)) * 8
+    number = data.draw(st.sampled_from([2**63 - 1, -1, 2**62, 2**40, -(2**63), 2**31 - 1, 2**35]))
+    content[place : place + 8] = number.to_bytes(8, "little", signed=True)
+    path.write_bytes(content)
+    try:
+        assert len(corpus.texts()) == len(corpus.labels()) == len(corpus.ids()) == len(corpus.keys()) == 4
+    except CorruptCacheError:
+        return
+
+
+def test_every_flipped_byte_of_the_description_is_found(tmp_path: Path) -> None:
+    path = stored(tmp_path, TEXTS[:4]).folder / "corpus.json"
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        flip(path, position, position % 8)
+        with pytest.raises(CorruptCacheError, match=r"corpus\.json is damaged .*repair.*vectors are kept"):
+            read_info(path.parent)
+        path.write_bytes(whole)
+    assert Corpus(path.parent).texts() == TEXTS[:4]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", "null", "{}", "[" * 100_000, '{"version": 2}'])
+def test_a_damaged_description_is_found(tmp_path: Path, content: str) -> None:
+    folder = stored(tmp_path, TEXTS).folder
+    (folder / "corpus.json").write_text(content)
+    with pytest.raises(CorruptCacheError, match=r"corpus\.json is damaged .*vectors are kept"):
+        Corpus(folder)
+
+
+def set_part(key: str, value: object) -> Callable[[dict[str, Any]], object]:
+    return lambda content: content["parts"][0].update({key: value})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_part("sha256", "../../../../etc/passwd"),
+        set_part("sha256", "A" * 64),
+        set_part("sha256", "a" * 63),
+        set_part("sha256", "a" * 64 + "\n"),
+        set_part("sha256", None),
+        set_part("rows", 0),
+        set_part("rows", -4),
+        set_part("rows", 5),
+        set_part("rows", 4.0),
+        set_part("rows", True),
+        lambda content: (set_part("rows", 65537)(content), content.update(rows=65543)),
+        lambda content: (set_part("rows", 10**30)(content), content.update(rows=10**30 + 6)),
+        lambda content: content.pop("parts"),
+        lambda content: content.update(parts=[], rows=0),
+        lambda content: content.update(parts="abc"),
+        lambda content: content.update(name="other"),
+        lambda content: content.update(rows=11),
+        lambda content: content.update(digest="0" * 64),
+        lambda content: content.update(columns={}),
+        lambda content: content["columns"].update(extra={"type": "int64", "digest": "0" * 64}),
+        lambda content: content["columns"]["label"].update(type="binary"),
+        lambda content: content["columns"]["original"].update(digest="0" * 64),
+        lambda content: content.update(skipped={"empty": "many"}),
+    ],
+)
+def test_a_description_that_lies_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    folder = stored(tmp_path, TEXTS, IDS, LABELS).folder
+    reseal(folder, change)
+    with pytest.raises(CorruptCacheError, match=r"corpus\.json is damaged"):
+        Corpus(folder)
+
+
+def test_a_newer_corpus_asks_for_an_upgrade(tmp_path: Path) -> None:
+    folder = stored(tmp_path, TEXTS).folder
+    reseal(folder, lambda content: content.update(version=3, parts="another way"))
+    with pytest.raises(
+        CacheFormatError, match=r"has format version 3, .* reads version 2: upgrade embedcache"
+    ):
+        Corpus(folder)
+
+
+def test_a_corpus_moved_to_another_name_is_found(tmp_path: Path) -> None:
+    stored(tmp_path, TEXTS).folder.rename(tmp_path / "other")
+    with pytest.raises(CorruptCacheError, match="it describes a corpus called 'corpus'"):
+        Corpus(tmp_path / "other")
+
+
+@pytest.mark.parametrize("what", ["corpus.json", ""])
+def test_a_link_in_the_place_of_a_description_is_refused(tmp_path: Path, what: str) -> None:
+    place = stored(tmp_path, TEXTS).folder / what
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CorruptCacheError, match="symbolic link"):
+        Corpus(tmp_path / "corpus")
+
+
+def test_the_description_is_plain_json(tmp_path: Path) -> None:
+    folder = stored(tmp_path, TEXTS, IDS, LABELS).folder
+    value = json.loads((folder / "corpus.json").read_text())
+    assert value["version"] == 2
+    assert (value["name"], value["rows"], value["skipped"]) == ("corpus", 10, {})
+    assert [part["rows"] for part in value["parts"]] == [4, 4, 2]
+    assert {name: column["type"] for name, column in value["columns"].items()} == {
+        "original": "large_string",
+        "id": "large_string",
+        "label": "int64",
+    }

@@ -1,0 +1,77 @@
+"""Arrow files of one record batch, read without trusting them.
+
+pyarrow's own file reader goes where the footer points, and unpacks compressed columns before anybody can
+look at them: a few hostile bytes unpack to more than the memory. Files of a cache are never compressed, so a
+batch is only handed to pyarrow once its header says so, and then it is a view of the bytes it came from.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MAGIC = b"ARROW1"
+_BEFORE_MESSAGES = 8
+# Numbers of the fields in the tables of Arrow's Message.fbs.
+_MESSAGE_HEADER, _BATCH_COMPRESSION = 2, 3
+
+
+def read_batch(data: pa.Buffer) -> pa.RecordBatch:
+    """Return the one record batch of the Arrow file ``data``, over the same memory; nothing in it is checked.
+
+    Raises:
+        ValueError, OSError, pyarrow.ArrowException: if it is cut off, damaged, compressed, or of another
+            number of batches; also OverflowError and MemoryError, for absurd lengths.
+    """
+    import pyarrow as pa
+
+    if data.size < 2 * _BEFORE_MESSAGES or data[: len(_MAGIC)].to_pybytes() != _MAGIC:
+        raise ValueError("it is no Arrow file")
+    if data[data.size - len(_MAGIC) :].to_pybytes() != _MAGIC:
+        raise ValueError("it is cut off: the end of an Arrow file is missing")
+    messages = list(_messages(data[_BEFORE_MESSAGES:]))
+    if len(messages) != 2:
+        raise ValueError(f"it holds {max(len(messages) - 1, 0)} record batches, expected 1")
+    schema, batch = messages
+    if batch.type != "record batch" or _is_compressed(batch.metadata):
+        raise ValueError(f"it holds a {batch.type}, expected a record batch that is not compressed")
+    return pa.ipc.read_record_batch(batch, pa.ipc.read_schema(schema))
+
+
+def _messages(data: pa.Buffer) -> Iterator[pa.Message]:
+    """Yield the messages of a stream, three at most."""
+    import pyarrow as pa
+
+    reader = pa.ipc.MessageReader.open_stream(pa.BufferReader(data))
+    for _ in range(3):
+        try:
+            yield reader.read_next_message()
+        except StopIteration:
+            return
+
+
+def _is_compressed(metadata: pa.Buffer) -> bool:
+    """Whether the message header, a flatbuffer that Arrow has verified, tells of compressed columns."""
+    header = memoryview(metadata)
+    try:
+        (message,) = struct.unpack_from("<I", header)
+        place = _field(header, message, _MESSAGE_HEADER)
+        (offset,) = struct.unpack_from("<I", header, place)
+        return _field(header, place + offset, _BATCH_COMPRESSION) > 0
+    except struct.error as error:
+        raise ValueError("the header of its record batch is damaged") from error
+
+
+def _field(header: memoryview, table: int, number: int) -> int:
+    """Return where a field of a flatbuffer table lies, 0 where the table has none."""
+    (back,) = struct.unpack_from("<i", header, table)
+    (size,) = struct.unpack_from("<H", header, table - back)
+    entry = 4 + 2 * number
+    if entry + 2 > size:
+        return 0
+    (offset,) = struct.unpack_from("<H", header, table - back + entry)
+    return table + int(offset) if offset else 0
