@@ -200,7 +200,8 @@ def _read_corpus(
     """Bring the sources into the cache; where they are there and unchanged they are not read again."""
     folder = cache.corpora_folder / name
     note = read_note(cache.derived_folder, name)
-    if note is not None and (folder / "corpus.json").exists() and unchanged(note, sources, options):
+    # To replace is to read: that also mends what is damaged.
+    if note is not None and not replace and folder.exists() and unchanged(note, sources, options):
         corpus = Corpus(folder)
         if corpus.info.digest == note.digest and not corpus.missing_parts():
             report.rows = len(corpus)
