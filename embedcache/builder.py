@@ -144,6 +144,10 @@ def build(
     encoder.times = EncodeTimes()
     opened = Cache.create(cache)
     vectors = opened.store(teacher.contract, codec, store)
+    givers = donors(opened, teacher.contract)
+    if codec is None and givers and not vectors.shards:
+        # In the same codec rows can be taken over as they are.
+        vectors = opened.store(teacher.contract, givers[0].store.codec_name, store)
     opened.register_teacher(teacher.name, teacher.contract, _origin(teacher))
     if _is_local(teacher):
         opened.remember_model(teacher.contract, str(teacher.folder.resolve()))
@@ -157,7 +161,7 @@ def build(
     absent = len(missing)
     bytes_before = vectors.bytes_on_disk
     carried = Carried()
-    if absent and donors(opened, teacher.contract):
+    if absent and givers:
         carried = carry_over(opened, vectors, missing.keys(), shard_rows)
         missing.refresh(vectors)
     encoded = len(missing)
@@ -173,6 +177,7 @@ def build(
         distinct=missing.distinct,
         encoded=encoded,
         carried=carried.rows,
+        unworthy=carried.unworthy,
         reused=missing.distinct - absent,
         truncated=truncated,
         skipped=dict(report.skipped),

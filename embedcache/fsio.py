@@ -80,29 +80,6 @@ def make_directory(folder: Path) -> Path:
     return folder
 
 
-def make_room_for_files() -> None:
-    """Raise this process's own limit of open files where it is nearly reached; a mapped file counts as one.
-
-    Raises:
-        StorageError: if the system does not allow more.
-    """
-    try:
-        import resource
-    except ImportError:  # not on Windows, where the limit is high
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    opened = len(os.listdir("/dev/fd"))  # noqa: PTH208 - names are enough
-    if soft == resource.RLIM_INFINITY or opened + _SPARE_FILES <= soft:
-        return
-    limit = 2 * soft if hard == resource.RLIM_INFINITY else min(2 * soft, hard)
-    if limit <= soft:
-        raise StorageError(
-            f"{opened} files are open and the system allows {soft}: merge small shards with "
-            "'embedcache compact', or raise the limit with ulimit -n"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-
-
 def require_directory(folder: Path, what: str) -> Path:
     """Return ``folder``, or raise :class:`MissingInputError` saying that ``what`` is not there."""
     if not folder.is_dir():

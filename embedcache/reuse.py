@@ -57,12 +57,13 @@ class Found:
     Attributes:
         donors: int16, shape (n,); number of the donor, -1 where none has a usable row.
         positions: int64, shape (n,); the row in that donor's store, else -1.
-        unworthy: rows that would be usable, but whose codec keeps less than encoding anew would.
+        unworthy: bool, shape (n,); rows that would be usable, but whose codec keeps less than encoding anew
+            would.
     """
 
     donors: NDArray[np.int16]
     positions: Positions
-    unworthy: int
+    unworthy: NDArray[np.bool_]
 
 
 @dataclass
@@ -141,7 +142,7 @@ def locate(givers: Sequence[Donor], keys: KeyArray, max_length: int, codec: str)
         unworthy[wanting[~worth]] = True
         numbers[wanting[worth]] = number
         places[wanting[worth]] = positions[worth]
-    return Found(numbers, places, int((unworthy & (numbers == _NOBODY)).sum()))
+    return Found(numbers, places, unworthy & (numbers == _NOBODY))
 
 
 def shard_places(store: ShardStore, positions: Positions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -239,7 +240,7 @@ def carry_over(cache: Cache, store: ShardStore, keys: KeyArray, shard_rows: int)
     for start in range(0, len(keys), _CHUNK_ROWS):
         chunk = keys[start : start + _CHUNK_ROWS]
         found = locate(givers, chunk, store.contract.max_length, store.codec_name)
-        carried.unworthy += found.unworthy
+        carried.unworthy += int(found.unworthy.sum())
         for number, (of_donor, pile_of_shard) in enumerate(sorted_out):
             rows = np.flatnonzero(found.donors == number)
             carried.rows += len(rows)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.codecs import Codec, Vectors
+from embedcache.codecs import CODEC_NAMES, Vectors
 from embedcache.contract import Contract
 from embedcache.keys import KEY_BYTES, KeyArray, key_array
 from embedcache.store.base import VectorBatch, VectorStore
@@ -230,11 +230,14 @@ class VectorStoreConformance(ABC):
     """What every vector store has to do; subclass it in a test module and say how to make a store."""
 
     @abstractmethod
-    def make(self, folder: Path, contract: Contract, codec: Codec | None = None) -> VectorStore:
-        """Open the store under test in ``folder``, creating it where there is none."""
+    def make(self, folder: Path, contract: Contract, codec: str | None = None) -> VectorStore:
+        """Open the store under test in ``folder``, creating it where there is none.
+
+        Called again with the same folder, it gives a store of what was put before.
+        """
 
     def _stored(self, store: VectorStore, keys: KeyArray) -> Vectors:
-        return store.codec.decode(store.gather(store.locate(keys)))
+        return store.vectors(store.locate(keys))
 
     def test_what_was_put_comes_back(self, tmp_path: Path) -> None:
         """Vectors come back in the order asked, to the codec's precision."""
@@ -284,3 +287,56 @@ class VectorStoreConformance(ABC):
         store = self.make(tmp_path, example_contract())
         store.put(example_batch([]))
         assert len(store) == 0
+
+    def test_every_codec_comes_back_to_its_precision(self, tmp_path: Path) -> None:
+        """The store of each codec gives the directions it was given, the finer codecs more exactly."""
+        batch = example_batch([f"text {i}" for i in range(400)], 16)
+        lost = []
+        for codec in CODEC_NAMES:
+            writer = self.make(tmp_path / codec, example_contract(16), codec)
+            writer.put(batch)
+            reader = self.make(tmp_path / codec, example_contract(16))
+            assert reader.codec_name == codec
+            found = self._stored(reader, batch.keys)
+            assert found.dtype == np.float32
+            assert found.tobytes() == self._stored(writer, batch.keys).tobytes()
+            lost.append(float(np.linalg.norm(found - batch.vectors, axis=1).mean()))
+        assert lost[0] == 0
+        assert lost == sorted(lost)
+        assert lost[2] < 0.01
+        assert lost[3] < 0.5
+
+    def test_what_was_seen_of_a_text_comes_back(self, tmp_path: Path) -> None:
+        """Tokens and truncation belong to their row."""
+        store = self.make(tmp_path, example_contract())
+        plain = example_batch([f"text {i}" for i in range(20)])
+        tokens = np.arange(20, dtype=np.int32)
+        store.put(VectorBatch(plain.keys, plain.vectors, tokens, tokens % 3 == 0, plain.provenance))
+        order = np.random.default_rng(2).permutation(20)
+        found_tokens, found_truncated = store.seen(store.locate(plain.keys[order]))
+        assert found_tokens.tolist() == order.tolist()
+        assert found_truncated.tolist() == (order % 3 == 0).tolist()
+
+    def test_positions_keep_their_meaning_when_rows_are_added(self, tmp_path: Path) -> None:
+        """A position handed out before a put names the same row after it."""
+        store = self.make(tmp_path, example_contract(), "float32")
+        batch = example_batch([f"text {i}" for i in range(30)])
+        store.put(batch)
+        positions = store.locate(batch.keys)
+        for number in range(4):
+            store.put(example_batch([f"later {number}"], seed=number))
+        assert store.vectors(positions).tobytes() == batch.vectors.tobytes()
+        assert len(store) == 34
+
+    def test_of_two_vectors_of_one_key_it_is_always_the_same(self, tmp_path: Path) -> None:
+        """Which one counts does not depend on the order they were put in."""
+        contract, found = example_contract(), []
+        batches = [example_batch(["same"], seed=seed) for seed in range(4)]
+        for name, order in (("forth", batches), ("back", batches[::-1])):
+            writer = self.make(tmp_path / name, contract, "float32")
+            for batch in order:
+                writer.put(batch)
+            reader = self.make(tmp_path / name, contract)
+            assert len(reader) == 1
+            found.append(self._stored(reader, batches[0].keys).tobytes())
+        assert found[0] == found[1]

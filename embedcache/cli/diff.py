@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from embedcache.compare import CacheComparison, CorpusDifference, VectorComparison
 
 _TEXT_SHOWN = 60
@@ -34,24 +32,16 @@ def diff_command(first: str, second: str, sample: int, seed: int, as_json: bool)
     if the caches are the same, with 1 if they differ, with 2 if one cannot be read.
     """
     import json
-    import time
 
     from embedcache.cache import Cache
-    from embedcache.cli.ticker import progress_line, ticker
+    from embedcache.cli.watch import watched
     from embedcache.compare import compare_caches
     from embedcache.errors import EmbedCacheError
 
     try:
-        with ticker() as show:
-            started = time.monotonic()
+        with watched() as on_step:
             comparison = compare_caches(
-                Cache(first),
-                Cache(second),
-                sample=sample,
-                seed=seed,
-                on_progress=lambda name, done, total: show(
-                    progress_line(f"compare {name}", done, time.monotonic() - started, total)
-                ),
+                Cache(first), Cache(second), sample=sample, seed=seed, on_progress=on_step
             )
     except EmbedCacheError as error:
         # 1 says that the caches differ.
@@ -68,6 +58,7 @@ def _print(found: CacheComparison) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from embedcache.cli.tables import print_table
     from embedcache.contract import describe_differences
 
     lines = []
@@ -94,7 +85,7 @@ def _print(found: CacheComparison) -> None:
     for line in lines:
         console.print(Text(line), soft_wrap=True)
     for one in found.vectors:
-        console.print(_vector_table(one))
+        print_table(("vectors", "value"), _vector_rows(one), title=f"teacher {', '.join(one.names[0])}")
     console.print("the caches are the same" if found.same else "the caches differ")
 
 
@@ -107,13 +98,7 @@ def _corpus_line(one: CorpusDifference) -> str:
     return f"{line}, first in row {one.first_row:,} (counted from 0): {texts[0]} / {texts[1]}"
 
 
-def _vector_table(one: VectorComparison) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=f"vectors of {', '.join(one.names[0])}", show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column()
+def _vector_rows(one: VectorComparison) -> list[tuple[str, str]]:
     rows = [
         ("only in A", f"{one.only[0]:,}"),
         ("only in B", f"{one.only[1]:,}"),
@@ -121,7 +106,9 @@ def _vector_table(one: VectorComparison) -> Table:
         ("codecs", " / ".join(", ".join(codecs) or "none" for codecs in one.codecs)),
     ]
     if one.worst_cosine is not None:
-        verdict = "a real difference" if one.beyond_noise else "noise of codecs and compute dtypes"
+        verdict = (
+            "a real difference" if one.beyond_noise else "no more than codecs and compute dtypes explain"
+        )
         rows += [
             ("compared", f"{one.sampled:,}"),
             ("worst cosine", f"{one.worst_cosine:.7f}, expected {one.expected_cosine:.7f}: {verdict}"),
@@ -130,14 +117,22 @@ def _vector_table(one: VectorComparison) -> Table:
         ]
     if one.provenance[0] != one.provenance[1]:
         rows += [
-            (f"computed in {side} by", "; ".join(_spelled(each) for each in provenance))
-            for side, provenance in zip("AB", one.provenance, strict=True)
+            (f"computed in {side} by", provenance)
+            for side, provenance in zip("AB", _own_provenance(one), strict=True)
         ]
-    for name, value in rows:
-        table.add_row(name, Text(value))
-    return table
+    return rows
 
 
-def _spelled(provenance: object) -> str:
-    items = provenance.items() if isinstance(provenance, dict) else ()
-    return ", ".join(f"{name} {value}" for name, value in items)
+def _own_provenance(one: VectorComparison) -> list[str]:
+    """Return what the shards of either side were computed by, without what they all have in common."""
+    sides = [
+        [[f"{name} {value}" for name, value in each.items()] for each in side] for side in one.provenance
+    ]
+    common = set.intersection(*(set(each) for side in sides for each in side))
+    return [
+        "; ".join(
+            ", ".join(item for item in each if item not in common) or "nothing but what all shards share"
+            for each in side
+        )
+        for side in sides
+    ]

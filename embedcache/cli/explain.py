@@ -111,7 +111,7 @@ def _print(found: Explanation, *, of_file: bool) -> None:
 
     lines = [*_teacher_lines(found), *(_count_lines(found) if of_file else [])]
     for one in found.texts:
-        lines += _text_lines(one)
+        lines += _text_lines(one, teacher_known=bool(found.known))
     console = Console()
     for line in lines:
         console.print(Text(line), soft_wrap=True)
@@ -153,7 +153,7 @@ def _count_lines(found: Explanation) -> list[str]:
     return lines
 
 
-def _text_lines(one: TextFinding) -> list[str]:
+def _text_lines(one: TextFinding, *, teacher_known: bool) -> list[str]:
     shown = repr(one.text if len(one.text) <= _TEXT_SHOWN else one.text[:_TEXT_SHOWN] + "…")
     if one.cached:
         tokens = "an unknown number of tokens" if one.tokens is None else f"{one.tokens:,} tokens"
@@ -169,6 +169,8 @@ def _text_lines(one: TextFinding) -> list[str]:
             else ""
         )
         lines.append(f"  in corpus {place.corpus}, row {rows}{more} (counted from 0)")
+    if one.rows and not one.cached and teacher_known:
+        lines.append("  the row is there, its vector is not: run the build of that corpus again")
     for near in one.near:
         vector = "with its vector" if near.cached else "without a vector"
         lines.append(

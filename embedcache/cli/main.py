@@ -10,10 +10,12 @@ from embedcache.cli.codecs import codecs_command
 from embedcache.cli.diff import diff_command
 from embedcache.cli.doctor import doctor_command
 from embedcache.cli.explain import explain_command
+from embedcache.cli.export import export_command
 from embedcache.cli.guard import guarded
 from embedcache.cli.housekeeping import compact_command, convert_command, gc_command, rm_command
 from embedcache.cli.inspect import info_command, ls_command, teachers_command
 from embedcache.cli.plan import plan_command
+from embedcache.cli.query import query_command, stats_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -30,11 +32,14 @@ cli.add_command(convert_command)
 cli.add_command(diff_command)
 cli.add_command(doctor_command)
 cli.add_command(explain_command)
+cli.add_command(export_command)
 cli.add_command(gc_command)
 cli.add_command(info_command)
 cli.add_command(ls_command)
 cli.add_command(plan_command)
+cli.add_command(query_command)
 cli.add_command(rm_command)
+cli.add_command(stats_command)
 cli.add_command(teachers_command)
 
 

@@ -11,8 +11,6 @@ import click
 from embedcache.cli.options import reader_options, teacher_options
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from embedcache.plan import Plan, Range, Speed
 
 
@@ -62,19 +60,14 @@ def plan_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> No
 
 def _print(plan: Plan) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=f"plan for {plan.teacher}", show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column()
-    for name, value in [*_rows(plan), *_times(plan)]:
-        table.add_row(name, Text(value))
-    console = Console()
-    console.print(table)
-    console.print(_sizes(plan))
+    from embedcache.cli.tables import print_table
+
+    print_table(("plan", "value"), [*_rows(plan), *_times(plan)], title=plan.teacher)
+    print_table(("codec", "bytes a row", "to write", "all distinct"), _sizes(plan), title="on disk")
     for note in plan.notes:
-        console.print(Text(note), soft_wrap=True)
+        Console().print(Text(note), soft_wrap=True)
 
 
 def _rows(plan: Plan) -> list[tuple[str, str]]:
@@ -118,21 +111,24 @@ def _times(plan: Plan) -> list[tuple[str, str]]:
     if paid is None:
         return [*rows, ("pays for itself", "never: reading takes as long as running the teacher")]
     last = "never" if math.isinf(paid.high) else f"{paid.high:.2f}"
-    whole = math.ceil(paid.mean)
-    after = f"after {paid.mean:.2f} student epochs ({paid.low:.2f} to {last}), so from epoch {whole} on"
+    after = (
+        f"after {paid.mean:.2f} student epochs ({paid.low:.2f} to {last}): in epoch {math.ceil(paid.mean)}"
+    )
     return [*rows, ("pays for itself", after)]
 
 
-def _sizes(plan: Plan) -> Table:
-    from rich.table import Table
-
+def _sizes(plan: Plan) -> list[tuple[str, str, str, str]]:
     from embedcache.cli.progress import size
 
-    table = Table("codec", "bytes a row", "to write", "all distinct", title="on disk", title_justify="left")
-    for one in plan.bytes:
-        mark = " (in use)" if one.codec == plan.codec else ""
-        table.add_row(one.codec + mark, f"{one.a_row:,.0f}", size(one.missing), size(one.distinct))
-    return table
+    return [
+        (
+            one.codec + (" (in use)" if one.codec == plan.codec else ""),
+            f"{one.a_row:,.0f}",
+            size(one.to_write),
+            size(one.distinct),
+        )
+        for one in plan.bytes
+    ]
 
 
 def _speed(speed: Speed) -> str:

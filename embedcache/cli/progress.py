@@ -69,12 +69,13 @@ def print_build_summary(summary: BuildSummary) -> None:
     table.add_column(style="bold")
     table.add_column()
     rate = f" ({summary.encoded / summary.encode_seconds:,.0f} rows/s)" if summary.encoded else ""
+    kept = f"; {summary.unworthy:,} not, their codec keeps less" if summary.unworthy else ""
     rows = [
         ("rows", f"{summary.rows:,}"),
         ("distinct", f"{summary.distinct:,} ({summary.rows - summary.distinct:,} duplicates)"),
         ("encoded", f"{summary.encoded:,}{rate}"),
         ("reused", f"{summary.reused:,} already in the cache"),
-        ("carried", f"{summary.carried:,} taken over from the same teacher at another max_length"),
+        ("carried", f"{summary.carried:,} taken over from the same teacher at another max_length{kept}"),
         ("skipped", ", ".join(f"{n:,} {why}" for why, n in sorted(summary.skipped.items())) or "none"),
         ("truncated", f"{summary.truncated:,} of the encoded were longer than the teacher reads"),
         ("written", size(summary.bytes_written)),

@@ -76,17 +76,13 @@ def query_command(
     with query(cache, sql, memory=memory, threads=threads) as result:
         if out is not None:
             count = write_file(result, out, output_format, overwrite=overwrite)
-            click.echo(f"{count:,} rows in {out}, {time.perf_counter() - started:.2f} s", err=True)
+            click.echo(f"{count:,} rows to {out}, {time.perf_counter() - started:.2f} s", err=True)
         elif output_format in ("json", "csv"):
             write_text(result, sys.stdout, output_format)
         else:
             rows, more = _first(result, limit_rows)
             _print(_rows_table(result.schema.names, rows))
-            shown = (
-                f"the first {len(rows):,} rows, there are more: --limit-rows"
-                if more
-                else f"{len(rows):,} rows"
-            )
+            shown = f"the first {_count(rows)}, there are more: --limit-rows" if more else _count(rows)
             click.echo(f"{shown}, {time.perf_counter() - started:.2f} s")
 
 
@@ -108,6 +104,10 @@ def stats_command(cache: str, corpus: str | None, teacher: str | None, as_json: 
         click.echo(json.dumps(stats.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
     else:
         _print(*_stats_tables(stats))
+
+
+def _count(rows: Sequence[object]) -> str:
+    return "1 row" if len(rows) == 1 else f"{len(rows):,} rows"
 
 
 def _first(result: QueryResult, limit: int) -> tuple[list[Sequence[Any]], bool]:

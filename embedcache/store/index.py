@@ -93,8 +93,8 @@ def open_index(folder: Path, names: Sequence[str], keys: Sequence[KeyArray], not
         StorageError: if it has to be made and cannot be written.
     """
     rows = sum(map(len, keys))
-    made_of = hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
-    for path in sorted(folder.glob(f"{made_of}-*.mdb")):
+    shards = made_of(names)
+    for path in sorted(folder.glob(f"{shards}-*.mdb")):
         # Damaged or gone meanwhile: as good as none.
         with suppress(CorruptCacheError, FileNotFoundError):
             if not notes.knows(path):
@@ -102,10 +102,15 @@ def open_index(folder: Path, names: Sequence[str], keys: Sequence[KeyArray], not
                 notes.remember([path])
             return StoreIndex(open_shared(path, writable=False), rows)
     others = {path.name for path in folder.glob("*.mdb")}
-    path = _write(folder, made_of, keys)
+    path = _write(folder, shards, keys)
     notes.forget(others)
     notes.remember([path])
     return StoreIndex(open_shared(path, writable=False), rows)
+
+
+def made_of(names: Sequence[str]) -> str:
+    """Return what the file of an index over the shards ``names`` begins with."""
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
 
 
 def _check(path: Path) -> None:
@@ -114,14 +119,14 @@ def _check(path: Path) -> None:
     check_structure(path)
 
 
-def _write(folder: Path, made_of: str, keys: Sequence[KeyArray]) -> Path:
+def _write(folder: Path, shards: str, keys: Sequence[KeyArray]) -> Path:
     """Write the index over ``keys`` and return its file; indexes over other shards are deleted."""
     import lmdb
 
     rows = sum(map(len, keys))
     bits = max(0, (rows // _ROWS_A_BUCKET).bit_length())
     distinct = 0
-    with temporary_sibling(folder / f"{made_of}.mdb") as temporary:
+    with temporary_sibling(folder / f"{shards}.mdb") as temporary:
         with (
             explained(folder),
             # Nobody else knows the file yet, and it is flushed as a whole before it gets its name.
@@ -138,7 +143,7 @@ def _write(folder: Path, made_of: str, keys: Sequence[KeyArray]) -> Path:
                         distinct += len(places)
             with env.begin(write=True) as transaction:
                 transaction.put(_HEADER, np.array([rows, bits, distinct], dtype=np.int64).tobytes())
-        target = folder / f"{made_of}-{sha256_file(temporary)}.mdb"
+        target = folder / f"{shards}-{sha256_file(temporary)}.mdb"
         commit(temporary, target)
     for other in folder.glob("*.mdb"):
         if other != target:

@@ -134,7 +134,8 @@ class ShardStore:
         if not len(batch.keys):
             return
         codec = self._codec_for(batch.vectors)
-        self.put_stored(codec, codec.encode(batch.vectors), batch, measure(codec, batch.vectors).to_json())
+        stored = codec.encode(batch.vectors)
+        self.put_stored(codec, stored, batch, measure(codec, batch.vectors, stored).to_json())
 
     def put_stored(
         self, codec: Codec, stored: Stored, rows: VectorBatch | Shard, error: Mapping[str, float]

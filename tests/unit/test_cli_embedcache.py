@@ -120,8 +120,40 @@ def test_every_setting_of_build_reaches_it(
     assert (contract.pooling, contract.prompt, contract.max_length) == ("cls", "the ", 9)
     assert (contract.truncate_dim, contract.dimension, contract.normalize) == (4, 4, True)
     store = cache.store(contract)
-    assert (store.codec.name, len(store.shards)) == ("float32", 3)
-    assert store.shards[0].provenance["compute_dtype"] == "bfloat16"
+    assert (store.codec_name, len(store.shards)) == ("float32", 3)
+    assert store.shards[0].header.provenance["compute_dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+@pytest.mark.parametrize("codec", ["float32", "float16", "int8"])
+def test_store_and_codec_reach_the_cache(
+    shell: Shell, corpus: Path, tmp_path: Path, tiny_teacher: Path, kind: str, codec: str
+) -> None:
+    build = ("build", corpus, "--teacher", tiny_teacher, "--cache", tmp_path / "c")
+    assert shell(*build, "--store", kind, "--codec", codec).code == 0
+    store = Cache(tmp_path / "c").store(Cache(tmp_path / "c").teacher().contract)
+    assert (store.kind, store.codec_name) == (kind, codec)
+    again = json.loads(shell(*build, "--json").out)
+    assert (again["encoded"], again["reused"]) == (0, 20)
+
+
+def test_info_tells_everything_of_a_teacher_or_a_corpus(
+    shell: Shell, corpus: Path, tmp_path: Path, tiny_teacher: Path
+) -> None:
+    cache = ("--cache", tmp_path / "c")
+    shell("build", corpus, "--teacher", tiny_teacher, "--codec", "int8", *cache)
+    teacher = json.loads(shell("info", "tiny", *cache, "--json").out)["teacher"]
+    assert teacher["coverage"] == {"corpus": {"distinct": 20, "missing": 0}}
+    assert teacher["codecs"]["int8"]["rows"] == 20
+    assert 0.99 < teacher["codecs"]["int8"]["worst_cosine"] < 1
+    assert teacher["fields"]["pooling"] == "mean"
+    found = json.loads(shell("info", "corpus", *cache, "--json").out)["corpus"]
+    assert (found["rows"], found["read_from"]) == (21, [str(corpus)])
+    shown = shell("info", "tiny", *cache).out
+    assert "worst_cosine" in shown
+    assert "max_length: 64" in shown
+    missing = shell("info", "nobody", *cache)
+    assert_one_line(missing, 2, "no teacher 'nobody'", "corpora: corpus")
 
 
 def test_ls_lists_corpora_and_teachers(
@@ -197,7 +229,7 @@ def test_failures_underneath_are_one_line_and_exit_code_1(
     shell(*build)
     (shard,) = (tmp_path / "c").glob("teachers/*/shards/*")
     shard.write_bytes(b"nothing")
-    assert_one_line(shell(*build), 1, shard.name, "is damaged", "delete it and build again")
+    assert_one_line(shell(*build), 1, shard.name, "is damaged", "embedcache repair")
     shard.unlink()
     assert shell(*build).code == 0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedcache.fsio import make_directory, make_room_for_files, remove_file, write_bytes
+from embedcache.fsio import make_directory, remove_file, write_bytes
 from embedcache.store.containers.base import is_shard_name
 from embedcache.store.digests import FileNotes
 from embedcache.store.shard import damaged_shard
@@ -50,9 +50,10 @@ class FolderShards:
         path = self.path(name)
         if path.is_symlink() or not path.is_file():
             raise damaged_shard(str(path), "it is no regular file; a cache holds its shards itself")
-        make_room_for_files()
         try:
-            return pa.memory_map(str(path), "r").read_buffer()
+            # The buffer keeps the mapping, not the file: thousands of shards would run out of open files.
+            with pa.memory_map(str(path), "r") as source:
+                return source.read_buffer()
         except (OSError, pa.ArrowException) as error:
             raise damaged_shard(str(path), error) from error
 

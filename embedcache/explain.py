@@ -1,0 +1,267 @@
+"""Why a text is, or is not, in a cache: which field of the contract differs, or what in the text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embedcache import reuse
+from embedcache.cache import Cache
+from embedcache.contract import Contract
+from embedcache.corpus.readers import ReadOptions, ReadReport, Source, read_batches
+from embedcache.errors import InputError
+from embedcache.keys import key_array
+from embedcache.lookalikes import OnRows, TextFinding, find_texts
+from embedcache.teacher.aliases import ALIASES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_DIGESTS = ("weights", "tokenizer", "architecture")
+DEFAULT_SHOW = 5
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A teacher of the cache beside the one asked for.
+
+    Attributes:
+        name: its name.
+        contract_id: sha256 of its contract.
+        differences: field -> (the candidate's value, the value asked for).
+    """
+
+    name: str
+    contract_id: str
+    differences: Mapping[str, tuple[object, object]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The contract that texts are looked up under.
+
+    Attributes:
+        name: what the teacher is called.
+        contract: its contract.
+        loaded: whether the model was loaded to find out; else the cache's own record was taken.
+    """
+
+    name: str
+    contract: Contract
+    loaded: bool
+
+
+@dataclass
+class Explanation:
+    """Why texts are, or are not, in a cache.
+
+    Attributes:
+        wanted: the contract asked for.
+        known: the names under which the cache holds this very contract; empty where it does not.
+        candidates: its other teachers, the nearest first.
+        rows: rows looked up.
+        skipped: reason -> rows of a file that were skipped.
+        cached: rows whose vectors are there.
+        truncated: of these, how many the teacher saw only the beginning of.
+        reusable: rows that are not there but would be carried over from another ``max_length``.
+        texts: the texts looked up, or of a file the first that are not cached.
+    """
+
+    wanted: Wanted
+    known: tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+    rows: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    cached: int = 0
+    truncated: int = 0
+    reusable: int = 0
+    texts: tuple[TextFinding, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the explanation as a JSON object."""
+        found = asdict(self)
+        found["wanted"]["contract_id"] = self.wanted.contract.id
+        return found
+
+
+def want(
+    cache: Cache,
+    teacher: str,
+    *,
+    pooling: str | None = None,
+    prompt: str | None = None,
+    max_length: int | None = None,
+    truncate_dim: int | None = None,
+    normalize: bool | None = None,
+    trust_remote_code: bool = False,
+    load: bool = False,
+) -> Wanted:
+    """Return the contract a build with these settings would have.
+
+    A teacher's name in the cache, or the beginning of its contract id, without further settings, is answered
+    from the cache alone. Otherwise the model is loaded: as a build would load it, or, for a name that only
+    the cache knows, from where the cache had it from, with that contract's settings where none are given.
+
+    Args:
+        cache: the cache.
+        teacher: alias, hub id, folder, name in the cache, or contract id.
+        pooling, prompt, max_length, truncate_dim, normalize, trust_remote_code: see
+            :func:`embedcache.teacher.load.load_teacher`.
+        load: load the model in any case; it tells whether the cache's record is still what the model is.
+
+    Raises:
+        TeacherError: if the teacher is not known or cannot be loaded.
+        InputError: if several teachers of the cache are called so.
+    """
+    given: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "max_length": max_length}
+    given |= {"truncate_dim": truncate_dim, "normalize": normalize}
+    in_cache = any(teacher == one.name or _is_id_of(teacher, one.contract) for one in cache.teachers())
+    changed = any(value is not None for value in given.values())
+    if in_cache and not changed and not load:
+        found = cache.teacher(teacher)
+        return Wanted(found.name, found.contract, loaded=False)
+    from embedcache.teacher.load import load_teacher
+
+    spec = teacher
+    if in_cache and teacher not in ALIASES and not Path(teacher).is_dir():
+        found = cache.teacher(teacher)
+        spec = cache.model_source(found)
+        given = {name: _setting(found.contract, name) if old is None else old for name, old in given.items()}
+    loaded = load_teacher(spec, **given, trust_remote_code=trust_remote_code, device="cpu")
+    return Wanted(loaded.name, loaded.contract, loaded=True)
+
+
+def _is_id_of(text: str, contract: Contract) -> bool:
+    return len(text) >= 6 and contract.id.startswith(text)
+
+
+def _setting(contract: Contract, name: str) -> object:
+    """Return what to give ``load_teacher`` to get a contract's setting; None leaves it to the model."""
+    value = getattr(contract, name)
+    if name == "pooling":
+        from embedcache.teacher.load import POOLINGS
+
+        return next((word for word, stored in POOLINGS.items() if stored == value), None)
+    return value or None if name == "max_length" else value
+
+
+def candidates(cache: Cache, contract: Contract) -> list[Candidate]:
+    """Return the cache's teachers of other contracts, the nearest first.
+
+    A teacher is the nearer the fewer digests differ (another model is far), then the fewer other fields.
+    """
+    found = [
+        Candidate(teacher.name, teacher.contract.id, teacher.contract.differences(contract))
+        for teacher in cache.teachers()
+        if teacher.contract != contract
+    ]
+
+    def distance(candidate: Candidate) -> tuple[int, int, str]:
+        digests = sum(name in _DIGESTS for name in candidate.differences)
+        return digests, len(candidate.differences) - digests, candidate.name
+
+    return sorted(found, key=distance)
+
+
+def explain_texts(
+    cache: Cache, wanted: Wanted, texts: Sequence[str], *, on_rows: OnRows | None = None
+) -> Explanation:
+    """Explain each of ``texts``.
+
+    Args:
+        cache: the cache.
+        wanted: the contract, from :func:`want`.
+        texts: the texts, exactly as a corpus would hold them.
+        on_rows: called as the corpora are searched.
+
+    Raises:
+        CorruptCacheError: if the cache is damaged.
+    """
+    search = _Search(cache, wanted)
+    search.count(texts)
+    return search.explanation({}, texts, on_rows)
+
+
+def explain_sources(
+    cache: Cache,
+    wanted: Wanted,
+    sources: Sequence[Source],
+    options: ReadOptions,
+    *,
+    show: int = DEFAULT_SHOW,
+    on_rows: OnRows | None = None,
+) -> Explanation:
+    """Count which rows of ``sources`` are cached, and explain the first ``show`` texts that are not.
+
+    Args:
+        cache: the cache.
+        wanted: the contract, from :func:`want`.
+        sources: as :func:`embedcache.corpus.readers.expand_sources` returns them.
+        options: what to take from them.
+        show: how many texts to explain.
+        on_rows: called as the sources are read and the corpora searched.
+
+    Raises:
+        InputError: as reading does, or if ``show`` is negative.
+        CorruptCacheError: if the cache is damaged.
+    """
+    if show < 0:
+        raise InputError(f"--show {show}: expected 0 or more")
+    search = _Search(cache, wanted)
+    report = ReadReport()
+    missing: dict[str, None] = {}
+    started = time.perf_counter()
+    for batch in read_batches(sources, options, report):
+        here = search.count(batch.texts)
+        if len(missing) < show:
+            missing.update(dict.fromkeys(batch.texts[i] for i in np.flatnonzero(~here)))
+        if on_rows is not None:
+            on_rows("sources", report.rows, time.perf_counter() - started)
+    return search.explanation(dict(report.skipped), list(missing)[:show], on_rows)
+
+
+class _Search:
+    """Looks texts up under one contract, and counts."""
+
+    def __init__(self, cache: Cache, wanted: Wanted) -> None:
+        self._cache = cache
+        self._wanted = wanted
+        self._store = cache.store(wanted.contract)
+        self._givers = reuse.donors(cache, wanted.contract)
+        self._rows = self._cached = self._truncated = self._reusable = 0
+
+    def count(self, texts: Sequence[str]) -> NDArray[np.bool_]:
+        """Count ``texts`` in, and return which of them are cached."""
+        keys = key_array(texts)
+        positions = self._store.locate(keys)
+        here = positions >= 0
+        _, truncated = self._store.seen(positions[here])
+        length = self._wanted.contract.max_length
+        lent = reuse.locate(self._givers, keys[~here], length, self._store.codec_name)
+        self._rows += len(texts)
+        self._cached += int(here.sum())
+        self._truncated += int(truncated.sum())
+        self._reusable += int((lent.donors >= 0).sum())
+        return here
+
+    def explanation(
+        self, skipped: dict[str, int], texts: Sequence[str], on_rows: OnRows | None
+    ) -> Explanation:
+        contract = self._wanted.contract
+        known = tuple(one.name for one in self._cache.teachers() if one.contract == contract)
+        return Explanation(
+            wanted=self._wanted,
+            known=known,
+            candidates=tuple(candidates(self._cache, contract)),
+            rows=self._rows,
+            skipped=skipped,
+            cached=self._cached,
+            truncated=self._truncated,
+            reusable=self._reusable,
+            texts=find_texts(self._cache, self._store, texts, on_rows),
+        )

@@ -1,0 +1,23 @@
+"""Planning a build: what it would encode, how large and how long that gets, when it has paid for itself."""
+
+from embedcache.plan.plan import (
+    DEFAULT_PROBE_SECONDS,
+    DEFAULT_TOKEN_SAMPLE,
+    CodecBytes,
+    Plan,
+    Range,
+    Tokens,
+    plan_build,
+)
+from embedcache.plan.probe import Speed
+
+__all__ = [
+    "DEFAULT_PROBE_SECONDS",
+    "DEFAULT_TOKEN_SAMPLE",
+    "CodecBytes",
+    "Plan",
+    "Range",
+    "Speed",
+    "Tokens",
+    "plan_build",
+]

@@ -1,0 +1,331 @@
+"""What a build would cost, and when it has paid for itself; nothing is built."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embedcache.cache import Cache
+from embedcache.codecs import CODEC_NAMES, DEFAULT_CODEC, get_codec, pq
+from embedcache.contract import Contract, describe_differences
+from embedcache.corpus.readers import ReadOptions, expand_sources
+from embedcache.errors import InputError
+from embedcache.keys import KEY_BYTES
+from embedcache.plan.probe import Speed, encoding_speed, live_speed, reading_speed, shard_overhead
+from embedcache.plan.survey import Holdings, Survey, survey
+
+if TYPE_CHECKING:
+    from embedcache.teacher.encode import Encoder
+    from embedcache.teacher.load import Teacher
+
+DEFAULT_TOKEN_SAMPLE = 100_000
+DEFAULT_PROBE_SECONDS = 10.0
+_SHARD_ROWS = 16384
+# Beside its vector a row has its key, a 32-bit count of tokens, and one bit.
+_BYTES_BESIDE = KEY_BYTES + 4 + 1 / 8
+_CODEBOOK_BYTES_A_DIMENSION = 4 * pq.CENTROIDS
+_STANDARD_ERRORS = 2
+
+
+@dataclass(frozen=True)
+class Range:
+    """A figure with its bounds."""
+
+    low: float
+    mean: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """How long texts are, as the teacher counts.
+
+    Attributes:
+        missing: tokens of all distinct texts that have to be encoded.
+        standard_error: of ``missing``; 0 where every text was counted.
+        sample: texts that were counted.
+        an_epoch: tokens of all rows, what the teacher would read in every epoch of a training that runs it.
+        truncated_share: share of all rows that the teacher sees only the beginning of.
+    """
+
+    missing: float
+    standard_error: float
+    sample: int
+    an_epoch: float
+    truncated_share: float
+
+
+@dataclass(frozen=True)
+class CodecBytes:
+    """What a codec takes on disk.
+
+    Attributes:
+        codec: its name.
+        a_row: bytes of a row, its key and counts included.
+        to_write: bytes of the vectors to encode or to carry over.
+        distinct: bytes of the vectors of all distinct texts.
+    """
+
+    codec: str
+    a_row: float
+    to_write: int
+    distinct: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a build would do and cost.
+
+    Attributes:
+        teacher: its name.
+        contract_id: sha256 of its contract.
+        codec: how the cache stores or would store its vectors.
+        rows: rows of the corpus.
+        skipped: reason -> source rows that would be left out.
+        distinct: distinct texts.
+        cached: distinct texts whose vectors are there.
+        reusable: distinct texts whose vectors can be carried over from another ``max_length``.
+        missing: distinct texts that have to be encoded.
+        tokens: their tokens; None where the teacher has no tokenizer that could be asked.
+        bytes: disk space by codec.
+        encode: speed of a build; None without a probe, or where nothing is missing.
+        live: speed of the same teacher in random batches of 128, as a training that runs it needs them.
+        build_seconds: time of the build; None without a probe.
+        live_epoch_seconds: teacher's time in each epoch of a training that runs it; None without a probe.
+        cached_epoch_seconds: time to read the vectors of an epoch from the cache; None without a probe.
+        epochs_to_pay: student epochs after which the build has cost less than running the teacher; None
+            without a probe, or where reading takes as long as running it. A bound that is never reached is
+            infinite.
+        notes: what to know before building.
+    """
+
+    teacher: str
+    contract_id: str
+    codec: str
+    rows: int
+    skipped: dict[str, int]
+    distinct: int
+    cached: int
+    reusable: int
+    missing: int
+    tokens: Tokens | None
+    bytes: tuple[CodecBytes, ...]
+    encode: Speed | None
+    live: Speed | None
+    build_seconds: Range | None
+    live_epoch_seconds: Range | None
+    cached_epoch_seconds: float | None
+    epochs_to_pay: Range | None
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the plan as a JSON object; a bound that is never reached is null."""
+        found = asdict(self)
+        if self.epochs_to_pay is not None and math.isinf(self.epochs_to_pay.high):
+            found["epochs_to_pay"]["high"] = None
+        return found
+
+
+OnProgress = Callable[[str, int, float], None]
+"""Called with the phase (``read``, ``count``, ``probe``), the rows so far and the seconds of the phase."""
+
+
+def plan_build(
+    sources: str | Path | Sequence[str | Path],
+    *,
+    teacher: str | Path | Teacher,
+    cache: str | Path | None = None,
+    text_column: str | None = None,
+    id_column: str | None = None,
+    label_column: str | None = None,
+    format: str | None = None,  # noqa: A002 - the word of the command line
+    limit: int | None = None,
+    pooling: str | None = None,
+    prompt: str | None = None,
+    max_length: int | None = None,
+    truncate_dim: int | None = None,
+    normalize: bool | None = None,
+    teacher_name: str | None = None,
+    trust_remote_code: bool = False,
+    compute_dtype: str = "auto",
+    device: str = "auto",
+    batch_tokens: int | None = None,
+    threads: int | None = None,
+    token_sample: int = DEFAULT_TOKEN_SAMPLE,
+    probe_seconds: float = DEFAULT_PROBE_SECONDS,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> Plan:
+    """Say what building ``sources`` into ``cache`` would do and cost.
+
+    The source is read once; nothing is written into the cache, which need not exist.
+
+    Args:
+        sources, text_column, id_column, label_column, format, limit: as for :func:`embedcache.build`.
+        teacher: alias, hub id, folder, or a teacher already loaded.
+        cache: the cache's folder; None for a new one.
+        pooling, prompt, max_length, truncate_dim, normalize, teacher_name, trust_remote_code, device,
+            compute_dtype, batch_tokens, threads: as for :func:`embedcache.build`.
+        token_sample: so many of the missing texts are tokenised; where there are more, a sample of them.
+        probe_seconds: about how long the teacher runs to be timed; 0 leaves every time out.
+        seed: of the sample.
+        on_progress: called as it goes on.
+
+    Raises:
+        InputError: for sources or settings that cannot be used.
+        TeacherError: if the teacher cannot be loaded.
+        CacheFormatError, CorruptCacheError: if the cache cannot be read.
+    """
+    from embedcache.teacher.encode import Encoder
+    from embedcache.teacher.load import load_teacher
+
+    if token_sample < 1:
+        raise InputError(f"--token-sample {token_sample}: expected at least 1")
+    if not 0 <= probe_seconds < math.inf:
+        raise InputError(f"--probe-seconds {probe_seconds}: expected 0 or more")
+    paths = expand_sources([sources] if isinstance(sources, (str, Path)) else list(sources))
+    opened = _open(cache)
+    if isinstance(teacher, (str, Path)):
+        settings: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "max_length": max_length}
+        settings |= {"truncate_dim": truncate_dim, "normalize": normalize, "name": teacher_name}
+        teacher = load_teacher(teacher, **settings, device=device, trust_remote_code=trust_remote_code)
+    contract = teacher.contract
+    codec = opened.store(contract).codec_name if opened else DEFAULT_CODEC
+    report = on_progress or (lambda *_: None)
+    found = survey(
+        paths,
+        ReadOptions(text_column, id_column, label_column, format, limit),
+        Holdings(contract, codec, opened),
+        sample_rows=token_sample,
+        seed=seed,
+        on_rows=lambda rows, seconds: report("read", rows, seconds),
+    )
+    encoder = Encoder(teacher, compute_dtype=compute_dtype, batch_tokens=batch_tokens, threads=threads)
+    texts = found.sample.texts()
+    report("count", len(texts), 0.0)
+    tokens = _tokens(encoder, found, texts)
+    speeds: tuple[Speed | None, Speed | None] = (None, None)
+    reading = None
+    if probe_seconds:
+        reading = found.rows / reading_speed(contract, codec)
+    if probe_seconds and texts:
+        report("probe", len(texts), 0.0)
+        speeds = (
+            encoding_speed(encoder, texts, probe_seconds / 2),
+            live_speed(encoder, texts, probe_seconds / 2),
+        )
+    build, live, paid = _times(found, tokens, *speeds, reading)
+    return Plan(
+        teacher=teacher.name,
+        contract_id=contract.id,
+        codec=codec,
+        rows=found.rows,
+        skipped=found.skipped,
+        distinct=found.distinct,
+        cached=found.cached,
+        reusable=found.reusable,
+        missing=found.missing,
+        tokens=tokens,
+        bytes=_bytes(contract, found),
+        encode=speeds[0],
+        live=speeds[1],
+        build_seconds=build,
+        live_epoch_seconds=live,
+        cached_epoch_seconds=reading,
+        epochs_to_pay=paid,
+        notes=tuple(_notes(opened, teacher, found)),
+    )
+
+
+def _open(cache: str | Path | None) -> Cache | None:
+    """Return the cache, or None where there is nothing yet; a folder of other things is refused."""
+    folder = None if cache is None else Path(cache).expanduser()
+    if folder is None or not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    return Cache(folder)
+
+
+def _tokens(encoder: Encoder, found: Survey, texts: Sequence[str]) -> Tokens | None:
+    if encoder.tokenizer is None:
+        return None
+    counted = encoder.tokenizer(texts)
+    lengths, missing, sample = counted.lengths, found.missing, len(texts)
+    mean = float(lengths.mean()) if sample else 0.0
+    error = 0.0
+    if 1 < sample < missing:
+        # Drawn without replacement: the part that was counted is no guess.
+        error = missing * float(lengths.std(ddof=1)) / math.sqrt(sample) * math.sqrt(1 - sample / missing)
+    others = found.rows - found.known_rows
+    truncated = found.known_truncated + others * float(counted.truncated.mean() if sample else 0.0)
+    return Tokens(
+        missing=missing * mean,
+        standard_error=error,
+        sample=sample,
+        an_epoch=found.known_tokens + others * mean,
+        truncated_share=truncated / found.rows,
+    )
+
+
+def _times(
+    found: Survey, tokens: Tokens | None, encode: Speed | None, live: Speed | None, reading: float | None
+) -> tuple[Range | None, Range | None, Range | None]:
+    """Return the seconds of a build, those of the teacher in a live epoch, and the epochs to pay."""
+    if not found.missing:
+        return Range(0, 0, 0), None, Range(0, 0, 0)
+    if encode is None or live is None or reading is None:
+        return None, None, None
+    amount, spread, epoch = float(found.missing), 0.0, float(found.rows)
+    if tokens is not None:
+        amount, spread, epoch = tokens.missing, _STANDARD_ERRORS * tokens.standard_error, tokens.an_epoch
+    build = Range((amount - spread) / encode.high, amount / encode.mean, (amount + spread) / encode.low)
+    every = Range(epoch / live.high, epoch / live.mean, epoch / live.low)
+    if every.mean <= reading:
+        return build, every, None
+    saved_least = every.low - reading
+    paid = Range(
+        build.low / (every.high - reading),
+        build.mean / (every.mean - reading),
+        build.high / saved_least if saved_least > 0 else math.inf,
+    )
+    return build, every, paid
+
+
+def _bytes(contract: Contract, found: Survey) -> tuple[CodecBytes, ...]:
+    overhead = shard_overhead(contract)
+
+    def whole(rows: int, a_row: float, once: int) -> int:
+        return round(rows * a_row + math.ceil(rows / _SHARD_ROWS) * overhead + (once if rows else 0))
+
+    sizes = []
+    for name in CODEC_NAMES:
+        is_pq = name == pq.NAME
+        width = contract.dimension
+        vector = pq.stored_width(width) if is_pq else get_codec(name).bytes_per_row(width)
+        once = width * _CODEBOOK_BYTES_A_DIMENSION if is_pq else 0
+        a_row = vector + _BYTES_BESIDE
+        fresh = found.missing + found.reusable
+        sizes.append(CodecBytes(name, a_row, whole(fresh, a_row, once), whole(found.distinct, a_row, once)))
+    return tuple(sizes)
+
+
+def _notes(cache: Cache | None, teacher: Teacher, found: Survey) -> list[str]:
+    notes = []
+    others = [one for one in cache.teachers() if one.name == teacher.name] if cache else []
+    for other in others:
+        if other.contract != teacher.contract:
+            fields = describe_differences(other.contract.differences(teacher.contract))
+            notes.append(
+                f"the cache holds {teacher.name!r} with another contract ({fields}): "
+                "a build needs --teacher-name OTHER to keep both"
+            )
+    if found.reusable:
+        notes.append(f"{found.reusable:,} vectors are carried over from another max_length, not encoded")
+    if found.unworthy:
+        notes.append(
+            f"{found.unworthy:,} vectors of another max_length are encoded again, because their codec keeps "
+            "less than this build's; with their --codec they would be carried over"
+        )
+    return notes

@@ -1,0 +1,196 @@
+"""Reading a source once: how many rows, how many distinct texts, which of them a cache has."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache import reuse
+from embedcache.corpus.readers import ReadOptions, ReadReport, Source, read_batches
+from embedcache.fsio import explain_os_error
+from embedcache.key_index import first_occurrences
+from embedcache.keys import KEY_DTYPE, KeyArray, key_array
+from embedcache.sampling import KeySample
+
+if TYPE_CHECKING:
+    from embedcache.cache import Cache
+    from embedcache.contract import Contract
+
+_MISSING, _CACHED, _REUSABLE, _UNWORTHY = range(4)
+_PART_ROWS = 65536
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What a cache, if there is one, has for a contract.
+
+    Attributes:
+        contract: the contract.
+        codec: name of the codec the vectors are or would be stored in.
+        cache: the cache; None where there is none yet.
+    """
+
+    contract: Contract
+    codec: str
+    cache: Cache | None = None
+
+    def look_up(self) -> Callable[[KeyArray], Known]:
+        """Return a function from keys to what is known of them."""
+        if self.cache is None:
+            return _nothing_known
+        store = self.cache.store(self.contract)
+        givers = reuse.donors(self.cache, self.contract)
+
+        def known(keys: KeyArray) -> Known:
+            found = _nothing_known(keys)
+            positions = store.locate(keys)
+            here = positions >= 0
+            found.state[here] = _CACHED
+            found.tokens[here], found.truncated[here] = store.seen(positions[here])
+            lent = reuse.locate(givers, keys, self.contract.max_length, self.codec)
+            for number, donor in enumerate(givers):
+                rows = (lent.donors == number) & ~here
+                found.state[rows] = _REUSABLE
+                found.tokens[rows], _ = donor.store.seen(lent.positions[rows])
+            found.state[lent.unworthy & ~here] = _UNWORTHY
+            return found
+
+        return known
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a cache knows of n keys: ``state`` uint8, ``tokens`` int32 (0: unknown), ``truncated`` bool."""
+
+    state: NDArray[np.uint8]
+    tokens: NDArray[np.int32]
+    truncated: NDArray[np.bool_]
+
+
+def _nothing_known(keys: KeyArray) -> Known:
+    rows = len(keys)
+    return Known(np.full(rows, _MISSING, np.uint8), np.zeros(rows, np.int32), np.zeros(rows, dtype=np.bool_))
+
+
+@dataclass
+class Survey:
+    """What reading a source found.
+
+    Attributes:
+        sample: a uniform sample of the distinct texts that would have to be encoded.
+        rows: rows kept.
+        skipped: reason -> rows skipped.
+        distinct: distinct texts.
+        cached: distinct texts the cache has a vector of.
+        reusable: distinct texts whose vectors can be carried over from another ``max_length``.
+        unworthy: distinct texts that could be, were they not stored in a coarser codec.
+        known_rows: rows (not distinct texts) of which the cache knows how long they are.
+        known_tokens: tokens of these together.
+        known_truncated: how many of these are truncated.
+        seconds: how long it took.
+    """
+
+    sample: KeySample
+    rows: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    distinct: int = 0
+    cached: int = 0
+    reusable: int = 0
+    unworthy: int = 0
+    known_rows: int = 0
+    known_tokens: int = 0
+    known_truncated: int = 0
+    seconds: float = 0.0
+
+    @property
+    def missing(self) -> int:
+        """Distinct texts that have to be encoded."""
+        return self.distinct - self.cached - self.reusable
+
+
+OnRows = Callable[[int, float], None]
+"""Called with the rows read so far and the seconds since reading began."""
+
+
+def survey(
+    sources: Sequence[Source],
+    options: ReadOptions,
+    holdings: Holdings,
+    *,
+    sample_rows: int,
+    seed: int = 0,
+    on_rows: OnRows | None = None,
+) -> Survey:
+    """Read ``sources`` once and compare them with a cache.
+
+    Memory is that of the sample and about one byte a row; 17 bytes a row go through a temporary file.
+
+    Args:
+        sources: as :func:`embedcache.corpus.readers.expand_sources` returns them.
+        options: what to take from them.
+        holdings: what is there already.
+        sample_rows: size of the sample of missing texts.
+        seed: of the sample.
+        on_rows: called after every batch.
+
+    Raises:
+        InputError: as reading does.
+        StorageError: if the temporary file cannot be written.
+    """
+    found = Survey(KeySample(sample_rows, seed))
+    report = ReadReport()
+    known = holdings.look_up()
+    started = time.perf_counter()
+    with tempfile.TemporaryFile() as keys_file, tempfile.TemporaryFile() as states_file:
+        for batch in read_batches(sources, options, report):
+            keys = key_array(batch.texts)
+            seen = known(keys)
+            missing = (seen.state == _MISSING) | (seen.state == _UNWORTHY)
+            found.sample.add(keys[missing], [batch.texts[i] for i in np.flatnonzero(missing)])
+            counted = seen.tokens > 0
+            found.known_rows += int(counted.sum())
+            found.known_tokens += int(seen.tokens[counted].sum(dtype=np.int64))
+            found.known_truncated += int(seen.truncated[counted].sum())
+            _spool(keys_file, keys.tobytes())
+            _spool(states_file, seen.state.tobytes())
+            if on_rows is not None:
+                on_rows(report.rows, time.perf_counter() - started)
+        found.rows, found.skipped = report.rows, dict(report.skipped)
+        keys_file.flush()
+        states_file.flush()
+        counts = _distinct_by_state(keys_file, states_file)
+    found.distinct = int(counts.sum())
+    found.cached, found.reusable = int(counts[_CACHED]), int(counts[_REUSABLE])
+    found.unworthy = int(counts[_UNWORTHY])
+    found.seconds = time.perf_counter() - started
+    return found
+
+
+def _spool(handle: BinaryIO, data: bytes) -> None:
+    try:
+        handle.write(data)
+    except OSError as error:
+        raise explain_os_error(error, Path(tempfile.gettempdir())) from error
+
+
+def _distinct_by_state(keys_file: BinaryIO, states_file: BinaryIO) -> NDArray[np.int64]:
+    keys = np.memmap(keys_file, dtype=KEY_DTYPE, mode="r")
+    states = np.memmap(states_file, dtype=np.uint8, mode="r")
+    first = first_occurrences(list(_parts(keys)))
+    counts = np.zeros(4, dtype=np.int64)
+    for start in range(0, len(states), _PART_ROWS):
+        rows = slice(start, start + _PART_ROWS)
+        counts += np.bincount(states[rows][first[rows]], minlength=len(counts))
+    return counts
+
+
+def _parts(keys: KeyArray) -> Iterator[KeyArray]:
+    for start in range(0, len(keys), _PART_ROWS):
+        yield keys[start : start + _PART_ROWS]

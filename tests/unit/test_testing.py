@@ -1,0 +1,121 @@
+"""The fakes that other tests stand on: what a fake encoder promises."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import embedcache
+from embedcache.testing import FakeEncoder, fake_teacher, sentences
+
+TEXTS = sentences(500)
+
+BUILD_WITHOUT_TORCH = """
+import json, sys
+import embedcache
+from embedcache.testing import FakeEncoder, fake_teacher
+teacher = fake_teacher(12)
+encoder = FakeEncoder(teacher)
+cache = embedcache.build(sys.argv[1], teacher=teacher, encoder=encoder, cache=sys.argv[2], codec="float32")
+vectors = cache.lookup(open(sys.argv[1]).read().splitlines())
+heavy = [name for name in ("torch", "transformers") if name in sys.modules]
+print(json.dumps({"heavy": heavy, "vectors": vectors.tolist()}))
+"""
+
+
+@pytest.mark.parametrize("dimension", [1, 7, 8, 384])
+def test_vectors_are_unit_vectors_of_the_teachers_width(dimension: int) -> None:
+    vectors = FakeEncoder(fake_teacher(dimension)).encode(TEXTS).vectors
+    assert vectors.shape == (500, dimension)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+
+
+def test_a_vector_depends_on_its_text_alone() -> None:
+    vectors = FakeEncoder(fake_teacher(16)).encode(TEXTS).vectors
+    order = np.random.default_rng(0).permutation(500)
+    again = FakeEncoder(fake_teacher(16)).encode([TEXTS[i] for i in order]).vectors
+    np.testing.assert_array_equal(again, vectors[order])
+    alone = FakeEncoder(fake_teacher(16)).encode(TEXTS[37:38]).vectors
+    np.testing.assert_array_equal(alone, vectors[37:38])
+
+
+def test_the_vectors_stay_what_they_were() -> None:
+    # Where they are compared with those of another machine or version, only the store may differ.
+    found = FakeEncoder(fake_teacher(4)).encode(["a", "b"]).vectors
+    expected = [
+        [0.5703094, -0.33092028, 0.41541055, 0.62663627],
+        [-0.01830766, -0.54312736, 0.72620404, 0.42107627],
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_unrelated_texts_and_teachers_have_unrelated_vectors() -> None:
+    vectors = FakeEncoder(fake_teacher(384)).encode(TEXTS).vectors
+    cosines = vectors @ vectors.T - np.eye(500, dtype=np.float32)
+    assert np.abs(cosines).max() < 0.35
+    assert abs(float(cosines.mean())) < 1e-3
+    other = FakeEncoder(fake_teacher(384, seed=1)).encode(TEXTS).vectors
+    assert np.abs((vectors * other).sum(axis=1)).max() < 0.35
+    assert fake_teacher(384, seed=1).contract != fake_teacher(384).contract
+
+
+def test_words_are_tokens_and_long_texts_are_truncated() -> None:
+    encoder = FakeEncoder(fake_teacher(8, max_length=3))
+    encoded = encoder.encode(["one", "one two three", "one two three four"])
+    assert encoded.tokens.tolist() == [1, 3, 3]
+    assert encoded.tokens.dtype == np.int32
+    assert encoded.truncated.tolist() == [False, False, True]
+    assert (encoder.times.rows, encoder.times.tokens, encoder.rows_encoded) == (3, 7, 3)
+    unlimited = FakeEncoder(fake_teacher(8, max_length=0)).encode(["one two three four"])
+    assert (unlimited.tokens.tolist(), unlimited.truncated.tolist()) == ([4], [False])
+
+
+def test_no_window_is_begun_before_it_is_wanted() -> None:
+    encoder = FakeEncoder(fake_teacher(8))
+    windows = encoder.encode_windows([TEXTS[:100], TEXTS[100:150]])
+    assert len(next(windows).vectors) == 100
+    assert encoder.rows_encoded == 100
+    assert [len(one.vectors) for one in windows] == [50]
+    assert encoder.rows_encoded == 150
+
+
+def test_rows_are_counted_over_all_builds(tmp_path: Path) -> None:
+    teacher = fake_teacher(8)
+    encoder = FakeEncoder(teacher)
+    for name, texts in (("one.txt", TEXTS[:40]), ("two.txt", TEXTS[:60])):
+        (tmp_path / name).write_text("\n".join(texts))
+        cache = embedcache.build(
+            tmp_path / name, teacher=teacher, encoder=encoder, cache=tmp_path / "cache", shard_rows=7
+        )
+    assert encoder.rows_encoded == 60
+    assert encoder.times.rows == 20
+    stored = cache.lookup(TEXTS[:60])
+    np.testing.assert_array_equal(stored, encoder.encode(TEXTS[:60]).vectors.astype(np.float16))
+
+
+def test_a_build_with_it_needs_no_torch(tmp_path: Path) -> None:
+    source = tmp_path / "corpus.txt"
+    source.write_text("\n".join(TEXTS[:20]))
+    command = [sys.executable, "-c", BUILD_WITHOUT_TORCH, str(source), str(tmp_path / "cache")]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert found["heavy"] == []
+    here = FakeEncoder(fake_teacher(12)).encode(TEXTS[:20]).vectors
+    np.testing.assert_array_equal(np.array(found["vectors"], dtype=np.float32), here)
+
+
+def test_it_is_fast_enough_for_millions_of_rows() -> None:
+    encoder, texts = FakeEncoder(fake_teacher(384)), sentences(4000)
+    seconds = []
+    for _ in range(5):
+        began = time.process_time()
+        encoder.encode(texts)
+        seconds.append(time.process_time() - began)
+    # A tenth of what one core does undisturbed.
+    assert len(texts) / min(seconds) > 50_000
