@@ -1,0 +1,7 @@
+"""The catalog: a cache as tables of SQL, read where they lie."""
+
+from embedcache.catalog.connection import COLUMNS, connect
+from embedcache.catalog.query import QueryResult, query
+from embedcache.catalog.select import select_rows
+
+__all__ = ["COLUMNS", "QueryResult", "connect", "query", "select_rows"]

@@ -1,0 +1,222 @@
+"""A DuckDB connection with a cache's views, that can read those and nothing else.
+
+Views: ``rows`` of every corpus, ``vectors`` of every teacher, and what is known of ``shards``, ``teachers``
+and ``corpora``. The database is in memory and holds no data: the views read the mapped files of the cache,
+column by column as a statement asks, and decode the vectors they are asked for alone.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embedcache.cache import Cache
+from embedcache.catalog.sources import (
+    OpenTeacher,
+    ShardTable,
+    corpora_table,
+    corpus_table,
+    decoder,
+    open_teachers,
+    shard_tables,
+    shards_table,
+    teachers_table,
+)
+from embedcache.errors import EmbedCacheError, InputError
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "rows": ("corpus", "row", "key", "text", "characters", "id", "label"),
+    "vectors": ("teacher", "contract", "key", "vector", "tokens", "truncated", "codec", "shard"),
+    "shards": (
+        *("teacher", "contract", "shard", "rows", "bytes", "codec", "codebook"),
+        *("mean_cosine", "worst_cosine", "provenance"),
+    ),
+    "teachers": (
+        *("teacher", "names", "contract", "weights", "tokenizer", "architecture", "pooling", "modules"),
+        *("prompt", "max_length", "normalize", "dimension", "output", "truncate_dim"),
+        *("vectors", "shards", "bytes", "codec", "store", "origin"),
+    ),
+    "corpora": ("corpus", "rows", "parts", "digest", "has_ids", "has_labels", "skipped"),
+}
+"""The views and their columns."""
+
+DEFAULT_MEMORY = "1GB"
+
+_NO_ROWS = (
+    "SELECT NULL::VARCHAR AS corpus, NULL::BIGINT AS row, NULL::BLOB AS key, NULL::VARCHAR AS text, "
+    "NULL::BIGINT AS characters, NULL::VARCHAR AS id, NULL::VARCHAR AS label WHERE false"
+)
+_NO_VECTORS = (
+    "SELECT NULL::VARCHAR AS teacher, NULL::VARCHAR AS contract, NULL::BLOB AS key, NULL::FLOAT[] AS vector, "
+    "NULL::INTEGER AS tokens, NULL::BOOLEAN AS truncated, NULL::VARCHAR AS codec, NULL::VARCHAR AS shard "
+    "WHERE false"
+)
+
+
+def open_cache(cache: Cache | str | Path) -> Cache:
+    """Return ``cache``, opened where it is a folder."""
+    return cache if isinstance(cache, Cache) else Cache(cache)
+
+
+def connect(
+    cache: Cache | str | Path,
+    *,
+    views: Sequence[str] = tuple(COLUMNS),
+    memory: str = DEFAULT_MEMORY,
+    threads: int | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """Return a connection with the views of a cache; it cannot reach files, extensions or settings.
+
+    The connection sees the cache as it is now; what is built later, a new connection sees.
+
+    Args:
+        cache: the cache or its folder.
+        views: which of :data:`COLUMNS` to offer. Offering ``rows`` reads every text once, to check it.
+        memory: what DuckDB may take; sorts and joins of more go to a temporary folder, which it removes.
+        threads: of DuckDB; default: as many as there are cores.
+
+    Raises:
+        InputError: if ``memory`` is no size.
+        CorruptCacheError: if a file of the cache is damaged.
+    """
+    opened = open_cache(cache)
+    connection = _isolated(memory, threads)
+    try:
+        if "rows" in views:
+            tables = [corpus_table(corpus) for corpus in opened.corpora()]
+            _create(connection, "rows", _union(_rows_arms(connection, tables), _NO_ROWS))
+        if "corpora" in views:
+            _create(connection, "corpora", _register(connection, "corpora", corpora_table(opened)))
+        if {"vectors", "shards", "teachers"} & set(views):
+            _offer_teachers(connection, open_teachers(opened), views)
+        connection.execute("SET lock_configuration = true")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn DuckDB's errors into :class:`InputError`: its message in one line, then what to do."""
+    import duckdb
+    import pyarrow as pa
+
+    try:
+        yield
+    except EmbedCacheError:
+        raise
+    # A result that is read as an Arrow stream reports its errors as pyarrow's.
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        message = one_line(error)
+        if message.startswith("Permission Error"):
+            raise InputError(
+                f"reading outside the cache is refused ({message}): a statement sees the cache's views alone"
+            ) from error
+        advice = "allow more with --memory" if message.startswith("Out of Memory") else described_views()
+        raise InputError(f"{message}; {advice}") from error
+
+
+def described_views() -> str:
+    """Return the views and their columns in one line."""
+    return "; ".join(f"{view}({', '.join(columns)})" for view, columns in COLUMNS.items())
+
+
+def one_line(error: Exception) -> str:
+    """Return DuckDB's message up to the picture of the statement, as one line."""
+    return " ".join(str(error).split("\n\nLINE ")[0].split())
+
+
+def _isolated(memory: str, threads: int | None) -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "enable_external_access": False,
+        # Else a statement could name any Python variable.
+        "python_enable_replacements": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "allow_community_extensions": False,
+        "allow_persistent_secrets": False,
+        "memory_limit": memory,
+        "threads": threads or os.cpu_count() or 1,
+        # DuckDB makes the folder when it needs it, and removes it when the connection is closed.
+        "temp_directory": str(Path(tempfile.gettempdir()) / f"embedcache-{uuid.uuid4().hex}"),
+    }
+    try:
+        return duckdb.connect(":memory:", config=config)
+    except duckdb.Error as error:
+        raise InputError(
+            f"{one_line(error)}; --memory {memory} was given, expected a size as 2GB or 500MB"
+        ) from error
+
+
+def _register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> str:
+    connection.register(f"_{name}", table)
+    return f"FROM _{name}"
+
+
+def _create(connection: duckdb.DuckDBPyConnection, view: str, body: str) -> None:
+    connection.execute(f"CREATE VIEW {view} AS {body}")
+
+
+def _union(arms: Sequence[str], empty: str) -> str:
+    return " UNION ALL ".join(f"({arm})" for arm in arms) if arms else empty
+
+
+def _rows_arms(connection: duckdb.DuckDBPyConnection, tables: Sequence[pa.Table]) -> list[str]:
+    # Types of labels are reconciled as UNION ALL does: whole numbers and fractions give DOUBLE, text VARCHAR.
+    unlabelled = "NULL" if any("label" in table.column_names for table in tables) else "NULL::VARCHAR"
+    arms = []
+    for number, table in enumerate(tables):
+        source = _register(connection, f"rows_{number}", table)
+        id_ = "id" if "id" in table.column_names else "NULL::VARCHAR AS id"
+        label = "label" if "label" in table.column_names else f"{unlabelled} AS label"
+        arms.append(f"{source} SELECT corpus, row, key, text, length(text) AS characters, {id_}, {label}")
+    return arms
+
+
+def _offer_teachers(
+    connection: duckdb.DuckDBPyConnection, teachers: Sequence[OpenTeacher], views: Sequence[str]
+) -> None:
+    if "teachers" in views:
+        _create(connection, "teachers", _register(connection, "teachers", teachers_table(teachers)))
+    if "shards" in views:
+        _create(connection, "shards", _register(connection, "shards", shards_table(teachers)))
+    if "vectors" in views:
+        tables = [table for opened in teachers for table in shard_tables(opened)]
+        _create(connection, "vectors", _union(_vectors_arms(connection, tables), _NO_VECTORS))
+
+
+def _vectors_arms(connection: duckdb.DuckDBPyConnection, tables: Sequence[ShardTable]) -> list[str]:
+    # Arrays of one length have functions that lists have not; of several lengths, only lists fit one column.
+    one_width = len({table.dimension for table in tables}) == 1
+    arms = []
+    for number, shards in enumerate(tables):
+        names = shards.table.column_names
+        vector_type = f"FLOAT[{shards.dimension}]"
+        parameters = ["BLOB", "FLOAT"] if "scale" in names else ["BLOB"]
+        connection.create_function(
+            f"_decode_{number}",
+            decoder(shards.codec, shards.dimension),
+            parameters,
+            vector_type,
+            type="arrow",  # type: ignore[call-overload]
+        )
+        source = _register(connection, f"vectors_{number}", shards.table)
+        vector = f"_decode_{number}(stored{', scale' if 'scale' in names else ''})"
+        if not one_width:
+            vector += "::FLOAT[]"
+        where = " WHERE first" if "first" in names else ""
+        columns = ", ".join(f"{vector} AS vector" if c == "vector" else c for c in COLUMNS["vectors"])
+        arms.append(f"{source} SELECT {columns}{where}")
+    return arms
