@@ -18,10 +18,10 @@ import torch
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.loader import Loader
 from distill.data.sampler import epoch_batches
-from distill.data.tokens import TokenArrays, tokenise_corpus
+from distill.data.tokens import RowLengths, TokenArrays, tokenise_corpus
 from embedcache.cache import Cache
-from embedcache.corpus.corpus import store_corpus
 from embedcache.corpus.readers import ReadReport, RowBatch
+from embedcache.corpus.store import store_corpus
 from embedcache.store.base import VectorBatch
 from embedcache.teacher.load import load_teacher
 from embedcache.teacher.tokenize import fast_tokenizer
@@ -49,7 +49,7 @@ def make_cache(folder: Path, rows: int, dimension: int) -> Cache:
 
 def loader_rate(dataset: DistillDataset, tokens: TokenArrays, batch_size: int, epoch: int) -> float:
     """Rows a second of one epoch of the loader."""
-    lengths = tokens.lengths[dataset.rows]
+    lengths = RowLengths(tokens, dataset.rows)
     began = time.perf_counter()
     rows = 0
     for batch in Loader(dataset, tokens, epoch_batches(lengths, batch_size, seed=0, epoch=epoch)):
@@ -63,13 +63,13 @@ def huggingface_rate(dataset: DistillDataset, tokens: TokenArrays, batch_size: i
     import pyarrow as pa
 
     ids = pa.LargeListArray.from_arrays(pa.array(tokens.offsets), pa.array(tokens.ids))
-    stored = dataset.store.gather(dataset.positions)
+    stored = dataset.targets.gather(np.arange(len(dataset)))
     flat = pa.array(stored.reshape(-1))
     table = pa.table({"input_ids": ids, "vector": pa.FixedSizeListArray.from_arrays(flat, stored.shape[1])})
     datasets.Dataset(table).save_to_disk(folder)
     datasets.disable_progress_bars()
     data = datasets.load_from_disk(folder).with_format("numpy")
-    batches = epoch_batches(tokens.lengths[dataset.rows], batch_size, seed=0, epoch=0)
+    batches = epoch_batches(RowLengths(tokens, dataset.rows), batch_size, seed=0, epoch=0)
     began = time.perf_counter()
     rows = 0
     for index in batches[: len(batches) // 4]:
@@ -132,7 +132,7 @@ def main() -> None:
             figures["ratio"] = figures["loader rows/s"] / figures["datasets rows/s"]
         except ImportError:
             print("Hugging Face datasets is not installed: pip install 'embedcache[bench]' to compare")
-        figures["mean tokens a row"] = float(tokens.lengths.mean())
+        figures["mean tokens a row"] = len(tokens.ids) / len(dataset.corpus)
         if arguments.steps:
             share, rate = waiting(
                 folder / "cache", arguments.steps, arguments.batch_size, folder / "run", arguments.device

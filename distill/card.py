@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,8 +20,7 @@ class CardFacts:
 
     Attributes:
         student: what the student was made from: a hub id, a folder's name, ``layers:3`` ...
-        teacher_name: short name or hub id of the teacher.
-        teacher: the teacher contract, field -> value.
+        teachers: of each teacher its short name or hub id, and its contract: field -> value.
         corpus: name, rows, digest and the like of what it was trained on.
         loss: name of the loss.
         settings: the main settings of the run.
@@ -32,8 +31,7 @@ class CardFacts:
     """
 
     student: str
-    teacher_name: str
-    teacher: Mapping[str, object]
+    teachers: Sequence[tuple[str, Mapping[str, object]]]
     corpus: Mapping[str, object]
     loss: str
     parameters: int
@@ -65,18 +63,19 @@ def render_card(facts: CardFacts) -> str:
     scores = "No scores were taken."
     if facts.scores:
         scores = _table("measure", "value", ((name, f"{value:.4f}") for name, value in facts.scores.items()))
+    what, who = "the one its teacher gives", "the teacher"
+    if len(facts.teachers) > 1:
+        what, who = "what its teachers give together", "the teachers"
     parts = [
         _front_matter(facts),
-        "# Sentence encoder distilled from " + _inline(facts.teacher_name),
-        _INTRODUCTION.format(dimension=facts.dimension),
+        "# Sentence encoder distilled from " + _inline(" and ".join(name for name, _ in facts.teachers)),
+        _INTRODUCTION.format(dimension=facts.dimension, what=what, who=who),
         _table("property", "value", model.items()),
         "## Usage",
         _USAGE,
         "## Scores",
         scores,
-        "## Teacher",
-        "The vectors it learnt from are determined by this contract.",
-        _table("field", "value", facts.teacher.items()),
+        *_teachers(facts.teachers),
         "## Corpus",
         _table("field", "value", facts.corpus.items()),
         "## Training",
@@ -85,9 +84,22 @@ def render_card(facts: CardFacts) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _teachers(teachers: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]:
+    if len(teachers) == 1:
+        told = "The vectors it learnt from are determined by this contract."
+        return ["## Teacher", told, _table("field", "value", teachers[0][1].items())]
+    parts = [
+        "## Teachers",
+        "The vectors it learnt from are made of those that these contracts determine.",
+    ]
+    for name, contract in teachers:
+        parts += ["### " + _inline(name), _table("field", "value", contract.items())]
+    return parts
+
+
 _INTRODUCTION = """\
 This [sentence-transformers](https://www.sbert.net) model maps a text to a vector of {dimension} numbers,
-close to the one its teacher gives. It learnt from vectors that the teacher computed once."""
+close to {what}. It learnt from vectors that {who} computed once."""
 
 _USAGE = """```python
 from sentence_transformers import SentenceTransformer
@@ -116,7 +128,7 @@ def _front_matter(facts: CardFacts) -> str:
 
 def _base_model(facts: CardFacts) -> str | None:
     """Return the hub id of the model whose weights the student started from; None where it has none."""
-    start = facts.teacher_name if facts.student.startswith("layers:") else facts.student
+    start = facts.teachers[0][0] if facts.student.startswith("layers:") else facts.student
     return start if _HUB_ID.fullmatch(start) and not Path(start).exists() else None
 
 

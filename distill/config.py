@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from distill.errors import ConfigError
 from distill.losses.registry import LOSS_DEFAULTS
@@ -92,6 +92,9 @@ class TrainingConfig(_Strict):
     )
     batch_size: PositiveInt | None = Field(default=None, description="rows a step; default: by loss")
     limit: PositiveInt | None = Field(default=None, description="train on the first so many distinct rows")
+    where: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="SQL predicate over the corpus's rows: train on those that satisfy it"
+    )
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = Field(
         default="auto", description="auto: bf16 where native"
     )
@@ -131,12 +134,21 @@ class RunConfig(_Strict):
     corpus: str | None = Field(
         default=None, description="corpus in the cache; may be left out where there is one"
     )
-    teacher: str | None = Field(
-        default=None, description="teacher in the cache; may be left out where there is one"
+    teacher: str | list[str] | None = Field(
+        default=None,
+        description="teacher in the cache, or a list of several; may be left out where there is one",
+    )
+    teacher_weights: list[Positive] | None = Field(
+        default=None,
+        description="what each of several teachers counts for, relative to the others; default: all the same",
+    )
+    target_dim: PositiveInt | None = Field(
+        default=None,
+        description="width that the teachers' vectors are reduced to by PCA; default: as they are",
     )
     teacher_model: str | None = Field(
         default=None,
-        description="where to load the teacher itself from, for layers: students; default: as it was built",
+        description="where to load the (first) teacher from, for layers: students; default: as it was built",
     )
     out: str | None = Field(default=None, description="the run's folder; default: runs/CORPUS-STUDENT-LOSS")
     overwrite: bool = Field(default=False, description="replace a run that is in the folder already")
@@ -150,11 +162,33 @@ class RunConfig(_Strict):
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
 
+    @field_validator("teacher")
+    @classmethod
+    def _check_teachers(cls, teacher: str | list[str] | None) -> str | list[str] | None:
+        if isinstance(teacher, list):
+            if not teacher:
+                raise ValueError("an empty list of teachers; name one or several, or leave the key out")
+            if repeated := [name for name in dict.fromkeys(teacher) if teacher.count(name) > 1]:
+                raise ValueError(f"{', '.join(repeated)} more than once; name each teacher once")
+        return teacher
+
+    @field_validator("teacher_weights")
+    @classmethod
+    def _check_weights(cls, weights: list[float] | None, others: ValidationInfo) -> list[float] | None:
+        teachers = others.data.get("teacher")
+        count = len(teachers) if isinstance(teachers, list) else 1
+        # Where the teachers themselves are wrong, that is what is told.
+        if weights is not None and "teacher" in others.data and (count < 2 or len(weights) != count):
+            raise ValueError(
+                f"{len(weights)} for {count} teacher{'s'[: count - 1]}; give one for each of several, or none"
+            )
+        return weights
+
     def resolved(self, rows: int) -> RunConfig:
         """Return the configuration with every default that depends on the loss or the corpus filled in.
 
         Args:
-            rows: distinct rows of the corpus, after ``training.limit``.
+            rows: distinct rows of the corpus, after ``training.where`` and ``training.limit``.
 
         Raises:
             ConfigError: if a setting is given that the loss has no use for.
@@ -265,7 +299,8 @@ def _describe(problem: Any) -> str:
         return f"{path}: unknown key{_suggestion(path)}"
     if problem["type"] == "missing":
         return f"{path}: missing" + (" (give --cache DIR)" if path == "cache" else "")
-    return f"{path}: {problem['msg']} (found {problem['input']!r})"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{path}: {message} (found {problem['input']!r})"
 
 
 def _suggestion(path: str) -> str:
@@ -301,6 +336,7 @@ SHORT_KEYS = {
     "epochs": "training.epochs",
     "batch_size": "training.batch_size",
     "limit": "training.limit",
+    "where": "training.where",
     "mixed_precision": "training.mixed_precision",
     "device": "training.device",
     "threads": "training.threads",

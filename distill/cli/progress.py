@@ -64,7 +64,7 @@ def print_run(run: Run) -> None:
     """Print how a run ended and what to type next."""
     result, config = run.result, run.config
     table = Table(
-        title=f"{config.student.spec} from {run.teacher} on {run.corpus}",
+        title=f"{config.student.spec} from {' + '.join(run.teachers)} on {run.corpus}",
         show_header=False,
         title_justify="left",
     )
@@ -72,6 +72,8 @@ def print_run(run: Run) -> None:
     table.add_column()
     early = ", stopped early" if result.stopped_early else ""
     table.add_row("parameters", f"{run.parameters / 1e6:.2f} M")
+    if run.selected is not None:
+        table.add_row("selected", f"{run.selected:,} of {run.corpus_rows:,} rows by --where")
     table.add_row(
         "trained on",
         f"{run.rows:,} rows, {config.training.epochs} epochs of at most {config.training.batch_size}",

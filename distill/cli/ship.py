@@ -48,7 +48,7 @@ def export_command(
     """
     from rich.console import Console
 
-    from distill.evaluation.model import run_folder
+    from distill.evaluation.record import run_folder
     from distill.export import export_onnx, model_folder
 
     if out is None:

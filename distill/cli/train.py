@@ -11,8 +11,30 @@ import click
 @click.command("run")
 @click.option("--cache", metavar="DIR", help="The cache's folder.")
 @click.option("--corpus", metavar="NAME", help="Corpus in the cache.  [default: the only one]")
-@click.option("--teacher", metavar="NAME", help="Teacher in the cache.  [default: the only one]")
-@click.option("--teacher-model", metavar="SPEC", help="Where to load the teacher from, for layers: students.")
+@click.option(
+    "--teacher",
+    metavar="NAME",
+    multiple=True,
+    help="Teacher in the cache; repeat it to learn from several.  [default: the only one]",
+)
+@click.option(
+    "--teacher-weight",
+    "teacher_weights",
+    metavar="W",
+    type=float,
+    multiple=True,
+    help="What each of several teachers counts for, in their order.  [default: all the same]",
+)
+@click.option(
+    "--target-dim",
+    type=int,
+    help="Reduce the teachers' vectors to this width by PCA.  [default: as wide as they are together]",
+)
+@click.option(
+    "--teacher-model",
+    metavar="SPEC",
+    help="Where to load the (first) teacher from, for layers: students.  [default: as it was built]",
+)
 @click.option(
     "--student",
     metavar="SPEC",
@@ -31,6 +53,11 @@ import click
 @click.option("--schedule", metavar="KIND", help="cosine, linear or constant.  [default: cosine]")
 @click.option("--warmup", type=float, help="Below 1: share of all steps; else steps.  [default: 0.06]")
 @click.option("--weight-decay", type=float, help="[default: 0.01]")
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="Train on the rows that satisfy this predicate, as in \"label = 'news' and characters < 200\".",
+)
 @click.option("--limit", type=int, help="Train on the first so many distinct rows.")
 @click.option("--mixed-precision", metavar="KIND", help="auto, no, bf16 or fp16.  [default: auto]")
 @click.option("--device", help="auto, cpu, cuda ...  [default: auto]")
@@ -66,10 +93,13 @@ def run_command(
 ) -> None:
     """Distil a student from the vectors of a cache.
 
-    The teacher is not in memory (a layers: student copies its weights from it once, at the start).
+    The teacher is not in memory (a layers: student copies its weights from it once, at the start). Of several
+    teachers every row needs a vector of each: scaled to length one and weighted, they are laid side by side.
     """
     from distill.config import SHORT_KEYS, load_config
 
+    flags["teacher"] = flags["teacher"][0] if len(flags["teacher"]) == 1 else list(flags["teacher"]) or None
+    flags["teacher_weights"] = list(flags["teacher_weights"]) or None
     config = load_config(
         config_file, assignments, {SHORT_KEYS.get(key, key): value for key, value in flags.items()}
     )
@@ -89,6 +119,9 @@ def run_command(
             "run": str(run.folder),
             "best": str(run.best),
             "parameters": run.parameters,
+            "rows": run.rows,
+            "selected": run.selected,
+            "teachers": list(run.teachers),
             **asdict(run.result),
         }
         click.echo(json.dumps(facts, indent=2))

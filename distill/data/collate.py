@@ -19,14 +19,14 @@ class Batch:
     Attributes:
         input_ids: int64, shape (B, longest).
         attention_mask: int64, shape (B, longest); 1 on real tokens.
-        targets: the store's dtype, shape (B, d_T); the teacher's vectors, one a row, in the rows' order.
-        rows: int64, shape (B,); corpus rows.
+        targets: float32 or float16, shape (B, d_T); one a row, in the rows' order.
+        rows: uint32, shape (B,); corpus rows.
     """
 
     input_ids: Tensor
     attention_mask: Tensor
     targets: Tensor
-    rows: NDArray[np.int64]
+    rows: NDArray[np.uint32]
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch with its tensors on ``device``."""
@@ -40,10 +40,10 @@ class Batch:
         )
 
 
-def pad_rows(tokens: TokenArrays, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+def pad_rows(tokens: TokenArrays, rows: NDArray[np.integer]) -> tuple[Tensor, Tensor]:
     """Return (input_ids, attention_mask) of corpus ``rows``, int64 of shape (B, longest)."""
     starts = tokens.offsets[rows]
-    lengths = tokens.offsets[rows + 1] - starts
+    lengths = tokens.lengths(rows)
     columns = np.arange(int(lengths.max()))
     real = columns < lengths[:, None]
     # Past a row's end the address may run into the next row or past the array: clipped, overwritten below.

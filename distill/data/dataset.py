@@ -1,18 +1,21 @@
-"""A corpus joined with a teacher's cached vectors: what a student is trained on. Nothing is copied."""
+"""A corpus joined with teachers' cached vectors: what a student is trained on. Nothing is copied."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.data.sampler import permutation
+from distill.data.sampler import MOST_ROWS, permutation
+from distill.data.targets import Targets, open_targets
 from distill.errors import DataError
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.corpus.corpus import Corpus
-from embedcache.key_index import KeyIndex
-from embedcache.store import VectorStore
+from embedcache.key_index import first_occurrences
+from embedcache.keys import KeyArray
 
 _HELD_OUT_STREAM = 2**31 - 1
 """Epoch number of the permutation that picks held-out rows; no training reaches it."""
@@ -20,81 +23,143 @@ _HELD_OUT_STREAM = 2**31 - 1
 
 @dataclass(frozen=True)
 class DistillDataset:
-    """Rows of a corpus and where their vectors lie.
+    """Rows of a corpus and their targets.
 
     Attributes:
         corpus: the corpus.
-        teacher: the teacher the vectors are of.
-        store: the teacher's vectors.
-        rows: int64, shape (n,); the training rows: distinct texts, held-out ones left out.
-        positions: int64, shape (n,); where the row's vector lies in ``store``.
-        held_out: int64; rows kept out of training.
-        duplicates: rows left out because their text stands earlier in the corpus.
+        targets: the targets of ``rows``.
+        rows: uint32, shape (n,); the training rows: distinct texts, held-out ones left out.
+        held_out: uint32; rows kept out of training.
+        duplicates: rows left out because their text stands earlier among the rows to train on.
+        selected: rows that satisfy ``where``; None where all rows of the corpus were to be trained on.
     """
 
     corpus: Corpus
-    teacher: CachedTeacher
-    store: VectorStore
-    rows: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    held_out: NDArray[np.int64]
+    targets: Targets
+    rows: NDArray[np.uint32]
+    held_out: NDArray[np.uint32]
     duplicates: int
+    selected: int | None = None
 
     def __len__(self) -> int:
         """Return the number of training rows."""
         return len(self.rows)
+
+    @property
+    def teacher(self) -> CachedTeacher:
+        """The first teacher."""
+        return self.targets.teachers[0]
 
 
 def open_dataset(
     cache: Cache,
     *,
     corpus: str | None = None,
-    teacher: str | None = None,
-    held_out: int = 0,
+    teacher: str | Sequence[str] | None = None,
+    weights: Sequence[float] | None = None,
+    target_dim: int | None = None,
+    where: str | None = None,
+    held_out: int | Callable[[int], int] = 0,
     limit: int | None = None,
     seed: int = 0,
 ) -> DistillDataset:
-    """Join a corpus of ``cache`` with a teacher's vectors.
+    """Join a corpus of ``cache`` with the vectors of one or several teachers.
 
     Args:
         cache: the cache.
         corpus, teacher: names; either may be left out where the cache holds one.
-        held_out: how many distinct rows to keep out of training, chosen by ``seed``.
+        weights: what each of several teachers counts for, relative to the others.
+        target_dim: width to project the targets to; default: as wide as the teachers' vectors together.
+        where: SQL predicate over the corpus's rows; only rows that satisfy it are trained on or held out. Its
+            ``tokens`` and ``truncated`` are the first teacher's.
+        held_out: how many distinct rows to keep out of training, chosen by ``seed``; or what says so, given
+            how many distinct rows there are.
         limit: train on the first so many distinct rows only.
-        seed: chooses the held-out rows.
+        seed: chooses the held-out rows and the rows that a projection is fitted on.
 
     Raises:
-        DataError: if vectors of the corpus are missing, or too few rows are left to train on.
+        ConfigError: if the weights or ``target_dim`` do not fit the teachers.
+        DataError: if vectors are missing, no row satisfies ``where``, or too few are left to train on.
+        InputError: if there is no such corpus or teacher, or ``where`` is no predicate.
     """
     chosen = cache.corpus(corpus)
-    cached = cache.teacher(teacher)
-    store = cache.store(cached.contract)
-    keys = chosen.keys()
-    distinct = KeyIndex(keys).first_places()
-    duplicates = len(keys) - len(distinct)
-    if limit is not None:
-        distinct = distinct[:limit]
-    positions = store.locate(keys[distinct])
-    missing = int((positions < 0).sum())
-    if missing:
+    if len(chosen) > MOST_ROWS:
         raise DataError(
-            f"{missing} of {len(distinct)} texts of corpus {chosen.name!r} have no vector of teacher "
-            f"{cached.name!r} yet: run 'embedcache build' for this corpus and teacher (it encodes only what "
-            "is missing)"
+            f"corpus {chosen.name!r} has {len(chosen)} rows, training takes at most {MOST_ROWS}: "
+            "split it into several corpora"
         )
-    if held_out * 2 > len(distinct):
+    names = [teacher] if teacher is None or isinstance(teacher, str) else list(teacher)
+    targets = open_targets(cache, names, weights, target_dim)
+    mask, selected = (None, None) if where is None else _select(cache, chosen, targets.contracts[0].id, where)
+    rows, duplicates = _distinct_rows(chosen, mask, limit)
+    del mask
+    distinct = len(rows)
+    count = held_out if isinstance(held_out, int) else held_out(distinct)
+    if count * 2 > distinct:
         raise DataError(
-            f"corpus {chosen.name!r} has {len(distinct)} distinct texts; {held_out} held out leave too few "
+            f"corpus {chosen.name!r} has {distinct} distinct texts"
+            f"{'' if where is None else ' among the rows selected'}; {count} held out leave too few "
             "to train on: use a larger corpus or a smaller evaluation.held_out"
         )
-    shuffled = permutation(len(distinct), seed, _HELD_OUT_STREAM)
-    kept = np.sort(shuffled[held_out:])
-    return DistillDataset(
-        corpus=chosen,
-        teacher=cached,
-        store=store,
-        rows=distinct[kept],
-        positions=positions[kept],
-        held_out=distinct[np.sort(shuffled[:held_out])],
-        duplicates=duplicates,
-    )
+    kept = np.ones(distinct, dtype=np.bool_)
+    kept[permutation(distinct, seed, _HELD_OUT_STREAM, first=count)] = False
+    held_rows, rows = rows[~kept] if count else rows[:0], rows[kept]
+    del kept
+    targets = targets.join(chosen, rows, held_rows)
+    if target_dim is not None:
+        targets = targets.project(target_dim, seed)
+    return DistillDataset(chosen, targets, rows, held_rows, duplicates, selected)
+
+
+def _select(cache: Cache, corpus: Corpus, teacher: str, where: str) -> tuple[NDArray[np.bool_], int]:
+    """Return which rows satisfy ``where``, and how many do; tokens are those that ``teacher`` saw."""
+    from embedcache.catalog import select_rows
+
+    found = select_rows(cache, corpus.name, where, teacher=teacher)
+    if not len(found):
+        raise DataError(
+            f"training.where: no row of the {len(corpus)} of corpus {corpus.name!r} satisfies {where!r}; "
+            "look at what its rows hold with 'embedcache query'"
+        )
+    mask = np.zeros(len(corpus), dtype=np.bool_)
+    mask[found] = True
+    return mask, len(found)
+
+
+def _distinct_rows(
+    corpus: Corpus, mask: NDArray[np.bool_] | None, limit: int | None
+) -> tuple[NDArray[np.uint32], int]:
+    """Return the first row of each text, at most ``limit`` of them, and how many rows repeat a text."""
+    parts: Sequence[KeyArray] = list(corpus.iter_keys())
+    starts = [0, *accumulate(len(part) for part in parts)]
+    fresh = first_occurrences(parts if mask is None else _Picked(parts, starts, mask))
+    distinct = int(np.count_nonzero(fresh))
+    rows = np.empty(distinct if limit is None else min(limit, distinct), dtype=np.uint32)
+    done = seen = 0
+    # Part by part: the numbers of all rows at once would take eight bytes a row on the way.
+    for start, end in pairwise(starts):
+        inside = np.arange(start, end) if mask is None else start + np.flatnonzero(mask[start:end])
+        found = inside[fresh[seen : seen + len(inside)]][: len(rows) - done]
+        rows[done : done + len(found)] = found
+        seen, done = seen + len(inside), done + len(found)
+    return rows, len(fresh) - distinct
+
+
+class _Picked(Sequence[KeyArray]):
+    """The keys of the rows that a mask picks, taken part by part when asked for.
+
+    Args:
+        parts: all keys.
+        starts: the first row of each part, and the number of rows.
+        mask: bool, shape (rows,).
+    """
+
+    def __init__(self, parts: Sequence[KeyArray], starts: Sequence[int], mask: NDArray[np.bool_]) -> None:
+        self._parts, self._starts, self._mask = parts, starts, mask
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, number: int) -> KeyArray:  # type: ignore[override]  # nobody slices it
+        inside = slice(self._starts[number], self._starts[number] + len(self._parts[number]))
+        return self._parts[number][self._mask[inside]]

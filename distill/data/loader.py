@@ -32,7 +32,7 @@ class Loader:
     """
 
     def __init__(
-        self, dataset: DistillDataset, tokens: TokenArrays, batches: Sequence[NDArray[np.int64]]
+        self, dataset: DistillDataset, tokens: TokenArrays, batches: Sequence[NDArray[np.integer]]
     ) -> None:
         self._dataset, self._tokens, self._batches = dataset, tokens, batches
         self.waited = 0.0
@@ -79,8 +79,8 @@ class Loader:
             stop.set()
             thread.join()
 
-    def _groups(self) -> Iterator[list[NDArray[np.int64]]]:
-        group: list[NDArray[np.int64]] = []
+    def _groups(self) -> Iterator[list[NDArray[np.integer]]]:
+        group: list[NDArray[np.integer]] = []
         rows = 0
         for batch in self._batches:
             group.append(batch)
@@ -91,9 +91,9 @@ class Loader:
         if group:
             yield group
 
-    def _gather(self, group: list[NDArray[np.int64]]) -> list[Batch]:
+    def _gather(self, group: list[NDArray[np.integer]]) -> list[Batch]:
         dataset = self._dataset
-        targets = torch.from_numpy(dataset.store.gather(dataset.positions[np.concatenate(group)]))
+        targets = torch.from_numpy(dataset.targets.gather(np.concatenate(group)))
         parts = torch.split(targets, [len(batch) for batch in group])
         out = []
         for batch, part in zip(group, parts, strict=True):

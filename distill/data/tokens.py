@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import errno
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -21,10 +20,19 @@ from numpy.typing import NDArray
 from embedcache.cache import Cache
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import StorageError
-from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, fsync_directory, make_directory, write_json
+from embedcache.fsio import (
+    TEMPORARY_PREFIX,
+    explain_os_error,
+    fsync_directory,
+    make_directory,
+    read_sealed_json,
+    sha256_file,
+    write_sealed_json,
+)
 from embedcache.teacher.tokenize import FastTokenizer
 
 TOKENS_VERSION = 1
+_HEADER, _IDS, _OFFSETS = "tokens.json", "ids.bin", "offsets.npy"
 _UINT16 = 2**16
 
 
@@ -42,10 +50,31 @@ class TokenArrays:
     offsets: NDArray[np.int64]
     pad_id: int
 
-    @property
-    def lengths(self) -> NDArray[np.int32]:
-        """Tokens of each row, int32, shape (rows,)."""
-        return np.diff(self.offsets).astype(np.int32)
+    def lengths(self, rows: NDArray[np.integer]) -> NDArray[np.int32]:
+        """Return the tokens of each of ``rows``, int32, in the order asked."""
+        lengths: NDArray[np.int32] = (self.offsets[rows + 1] - self.offsets[rows]).astype(np.int32)
+        return lengths
+
+
+@dataclass(frozen=True)
+class RowLengths:
+    """Tokens of the rows of a selection, looked up where they are asked for: nothing is held for each row.
+
+    Attributes:
+        tokens: the token arrays of the corpus.
+        rows: uint32, shape (n,); the selection.
+    """
+
+    tokens: TokenArrays
+    rows: NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        """Return the number of rows in the selection."""
+        return len(self.rows)
+
+    def __getitem__(self, indices: NDArray[np.integer]) -> NDArray[np.int32]:
+        """Return the tokens of the rows that stand at ``indices`` of the selection."""
+        return self.tokens.lengths(self.rows[indices])
 
 
 def tokenise_corpus(
@@ -91,22 +120,23 @@ def _write(
     staging = make_directory(folder.parent) / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     make_directory(staging)
     dtype = np.dtype(np.uint16 if tokenizer.vocabulary_size <= _UINT16 else np.int32)
-    lengths = [np.zeros(1, dtype=np.int64)]
-    done = 0
+    done = written = 0
     try:
-        with (staging / "ids.bin").open("wb") as sink:
+        with (staging / _IDS).open("wb") as ids, (staging / _OFFSETS).open("wb") as offsets:
+            _begin_offsets(offsets, len(corpus))
             for texts in corpus.iter_texts():
                 tokenized = tokenizer(texts)
-                sink.write(tokenized.ids.astype(dtype).tobytes())
-                lengths.append(tokenized.lengths)
+                ids.write(tokenized.ids.astype(dtype).tobytes())
+                ends = written + np.cumsum(tokenized.lengths, dtype=np.int64)
+                offsets.write(ends.tobytes())
+                written = int(ends[-1]) if len(ends) else written
                 done += len(texts)
                 if on_progress is not None:
                     on_progress(done)
-            _make_durable(sink)
-        with (staging / "offsets.npy").open("wb") as sink:
-            np.save(sink, np.cumsum(np.concatenate(lengths)))
-            _make_durable(sink)
-        write_json(staging / "tokens.json", {"dtype": dtype.name, "rows": done})
+            _make_durable(ids)
+            _make_durable(offsets)
+        digests = {name: sha256_file(staging / name) for name in (_IDS, _OFFSETS)}
+        write_sealed_json(staging / _HEADER, {"dtype": dtype.name, "rows": done, "files": digests})
         if _open(folder, done, tokenizer.pad_id) is None:
             shutil.rmtree(folder, ignore_errors=True)
             staging.rename(folder)
@@ -119,6 +149,13 @@ def _write(
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def _begin_offsets(sink: BinaryIO, rows: int) -> None:
+    """Write what an ``.npy`` file of ``rows + 1`` int64 begins with, and the first of them, which is zero."""
+    header = {"descr": np.dtype(np.int64).str, "fortran_order": False, "shape": (rows + 1,)}
+    np.lib.format.write_array_header_1_0(sink, header)
+    sink.write(np.zeros(1, dtype=np.int64).tobytes())
+
+
 def _make_durable(sink: BinaryIO) -> None:
     # The rename may reach the disk before the data does, and a crash between them would leave empty arrays.
     sink.flush()
@@ -128,9 +165,10 @@ def _make_durable(sink: BinaryIO) -> None:
 def _open(folder: Path, rows: int, pad_id: int) -> TokenArrays | None:
     """Return the arrays in ``folder``; None where there are none or they are damaged."""
     try:
-        header = json.loads((folder / "tokens.json").read_text(encoding="utf-8"))
-        offsets = np.load(folder / "offsets.npy", mmap_mode="r", allow_pickle=False)
-        ids = np.memmap(folder / "ids.bin", dtype=header["dtype"], mode="r")
+        header = read_sealed_json(folder / _HEADER)
+        # As plain arrays over the mapping: numpy's own class of mapped arrays costs time at every access.
+        offsets = np.asarray(np.load(folder / _OFFSETS, mmap_mode="r", allow_pickle=False))
+        ids = np.asarray(np.memmap(folder / _IDS, dtype=header["dtype"], mode="r"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if len(offsets) != rows + 1 or offsets[-1] != len(ids):

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.errors import DataError, DistillError
-from distill.evaluation.model import EvaluatedModel, read_run_cache, run_folder
+from distill.evaluation.model import EvaluatedModel
+from distill.evaluation.record import RunTeacher, read_run_cache, run_folder
 from distill.evaluation.sentences import Sentences, read_sentences
 from distill.evaluation.tasks import (
     EvaluationResult,
@@ -96,7 +97,7 @@ class _TeacherVectors:
     Attributes:
         vectors: float32.
         cached: how many of them a cache held.
-        contract: that of the cached ones.
+        contract: that of the cached ones, where they are one teacher's own.
         model: the teacher itself, where it had to be loaded.
         speed: sentences per second, where it encoded all of them.
     """
@@ -205,7 +206,10 @@ def _teacher_vectors(request: Request, texts: Sequence[str], notes: list[str]) -
 def _cached_vectors(
     request: Request, texts: Sequence[str], notes: list[str]
 ) -> tuple[dict[str, NDArray[np.float32]], Contract | None]:
-    """Return the vectors that the cache holds, by text, and their contract; nothing without a cache."""
+    """Return the vectors that the cache holds, by text, and their contract; nothing without a cache.
+
+    Targets made of several teachers' vectors have none; each teacher is checked on its own.
+    """
     if request.teacher is None:
         return {}, None
     if request.cache is not None:
@@ -227,18 +231,22 @@ def _cached_vectors(
 
 def _look_up(
     folder: Path, teacher: TeacherChoice, texts: Sequence[str]
-) -> tuple[dict[str, NDArray[np.float32]], Contract]:
+) -> tuple[dict[str, NDArray[np.float32]], Contract | None]:
     import embedcache
     from embedcache.keys import key_array
 
     cache = embedcache.open(folder)
+    whole = teacher.run_teacher or RunTeacher(teacher.name, teacher.name, None)
     # A name may have been given to another contract since the run; its contract's id cannot.
-    contract = cache.teacher(teacher.contract_id or teacher.name).contract
-    held = cache.store(contract).locate(key_array(texts)) >= 0
-    found = [text for text, is_held in zip(texts, held, strict=True) if is_held]
-    if not found:
-        return {}, contract
-    return dict(zip(found, cache.lookup(found, teacher=contract.id), strict=True)), contract
+    contracts = [cache.teacher(one.contract_id or one.name).contract for one in whole.parts or (whole,)]
+    stores = [cache.store(contract) for contract in contracts]
+    keys = key_array(texts)
+    places = np.stack([store.locate(keys) for store in stores])
+    held = np.flatnonzero((places >= 0).all(axis=0))
+    vectors = [store.vectors(place[held]) for store, place in zip(stores, places, strict=True)]
+    targets = whole.combination().apply(vectors) if whole.parts else vectors[0]
+    found = [texts[row] for row in held.tolist()]
+    return dict(zip(found, targets, strict=True)), None if whole.parts else contracts[0]
 
 
 def _teacher_report(

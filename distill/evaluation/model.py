@@ -7,13 +7,13 @@ quantised one. A folder with graphs of another origin is run by torch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.errors import DataError, MissingExtraError
+from distill.evaluation.record import BEST, RunTeacher, run_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     Encoder = Callable[[Sequence[str]], NDArray[np.float32]]
 
-_RUN_RECORD = "run.json"
-_BEST = "best"
 _GRAPH = Path("onnx") / "model.onnx"
 _INT8_GRAPH = "model_int8.onnx"
 _EXPORT_RECIPE = Path("onnx") / "encoder.json"
@@ -71,16 +69,6 @@ class EvaluatedModel:
         return vectors
 
 
-@dataclass(frozen=True)
-class RunTeacher:
-    """The teacher that a run's record names; ``spec`` loads it, the contract says what it was then."""
-
-    name: str
-    spec: str
-    contract_id: str | None
-    contract: Contract | None = None
-
-
 def load_model(
     spec: str | Path | EvaluatedModel,
     *,
@@ -94,7 +82,8 @@ def load_model(
         spec: run folder, sentence-transformers folder, ONNX export (folder or graph), hub id or alias.
         device: ``auto``, ``cpu``, ``cuda`` ...; an ONNX graph runs on the CPU.
         compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``; an ONNX graph has its own.
-        teacher: where ``spec`` is a run's teacher: what it was then, settings included.
+        teacher: where ``spec`` is a run's teacher: what it was then, settings included. Of several teachers,
+            or one whose vectors were projected, the model gives the targets that they were made into.
 
     Raises:
         ContractMismatchError: if ``spec`` no longer is that teacher.
@@ -103,12 +92,18 @@ def load_model(
     """
     if isinstance(spec, EvaluatedModel):
         return spec
+    if teacher is not None and teacher.parts:
+        parts = [
+            load_model(part.spec, device=device, compute_dtype=compute_dtype, teacher=part)
+            for part in teacher.parts
+        ]
+        return _combine(teacher, parts)
     run = run_folder(spec)
     if run is not None:
-        folder: str | Path = run / _BEST
-        if not (run / _BEST).is_dir():
+        folder: str | Path = run / BEST
+        if not (run / BEST).is_dir():
             raise DataError(
-                f"the run {run} has no {_BEST}/ folder: let it reach its first evaluation, then try again"
+                f"the run {run} has no {BEST}/ folder: let it reach its first evaluation, then try again"
             )
     else:
         folder = spec
@@ -120,65 +115,19 @@ def load_model(
     return _load_torch(folder, name, device, compute_dtype, teacher.contract if teacher else None)
 
 
-def run_folder(spec: str | Path | EvaluatedModel) -> Path | None:
-    """Return the run folder that ``spec`` (``RUN`` or ``RUN/best``) means; None where it is no run."""
-    if isinstance(spec, EvaluatedModel):
-        return None
-    folder = Path(spec).expanduser().resolve()
-    if (folder / _RUN_RECORD).is_file():
-        return folder
-    inside_run = folder.name == _BEST and (folder.parent / _RUN_RECORD).is_file()
-    return folder.parent if inside_run else None
+def _combine(teacher: RunTeacher, parts: Sequence[EvaluatedModel]) -> EvaluatedModel:
+    combination = teacher.combination()
 
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        return combination.apply([part.encode(texts) for part in parts])
 
-def read_run_teacher(run: Path) -> RunTeacher | None:
-    """Return the teacher that ``run``'s record names; None where it names none.
-
-    Raises:
-        DataError: if the record is damaged.
-    """
-    path = run / _RUN_RECORD
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise DataError(
-            f"{path} cannot be read as JSON ({error}); give --teacher and name {run / _BEST}"
-        ) from error
-    teacher = record.get("teacher") if isinstance(record, dict) else None
-    if teacher is None:
-        return None
-    if not isinstance(teacher, dict) or not isinstance(teacher.get("name"), str):
-        raise DataError(f"{path}: 'teacher' is {teacher!r}, expected an object with a name; give --teacher")
-    name = teacher["name"]
-    contract_id = teacher.get("contract_id")
-    return RunTeacher(
-        name,
-        str(teacher.get("spec") or name),
-        str(contract_id) if contract_id else None,
-        _read_contract(path, teacher.get("contract")),
+    return EvaluatedModel(
+        name=teacher.name,
+        parameters=sum(part.parameters for part in parts),
+        megabytes=sum(part.megabytes for part in parts),
+        dimension=combination.dimension,
+        encoder=encode,
     )
-
-
-def read_run_cache(run: Path) -> Path | None:
-    """Return the cache that ``run`` was trained from; None where its record names none that still exists."""
-    try:
-        record = json.loads((run / _RUN_RECORD).read_text(encoding="utf-8"))
-    except (ValueError, OSError):
-        return None
-    cache = record.get("cache") if isinstance(record, dict) else None
-    return Path(cache) if isinstance(cache, str) and Path(cache).is_dir() else None
-
-
-def _read_contract(path: Path, value: object) -> Contract | None:
-    from embedcache.contract import Contract
-    from embedcache.errors import CorruptCacheError
-
-    if value is None:
-        return None
-    try:
-        return Contract.from_json(value)
-    except CorruptCacheError as error:
-        raise DataError(f"{path}: the teacher's contract cannot be read ({error}); give --teacher") from error
 
 
 def weight_bytes(folder: Path) -> int:
@@ -221,8 +170,8 @@ def _load_torch(
     folder: str | Path, name: str | None, device: str, compute_dtype: str, contract: Contract | None
 ) -> EvaluatedModel:
     from distill.students.student import count_parameters
-    from distill.students.teacher import load_by_contract
     from embedcache.errors import PoolingNeededError, TeacherError
+    from embedcache.teacher.by_contract import load_by_contract
     from embedcache.teacher.encode import Encoder as TeacherEncoder
     from embedcache.teacher.load import load_teacher
 

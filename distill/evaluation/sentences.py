@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distill.errors import DataError
-from distill.evaluation.model import run_folder
+from distill.evaluation.record import run_folder
 from distill.evaluation.tasks import Request
 
 _HELD_OUT = "held_out.txt"

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distill.errors import DataError
-from distill.evaluation.model import EvaluatedModel, RunTeacher, load_model, read_run_teacher, run_folder
+from distill.evaluation.model import EvaluatedModel, load_model
+from distill.evaluation.record import RunTeacher, read_run_teacher, run_folder
 from distill.evaluation.tasks import EvaluationResult, Progress, Request, Spec, TeacherChoice, silent
+
+if TYPE_CHECKING:
+    from distill.data.combination import Combination
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,20 @@ def _choose_teacher(models: Sequence[Spec], asked: Spec | None, notes: list[str]
             f"the runs have different teachers ({names}); give --teacher to compare with one of them"
         )
         return None
-    return next((TeacherChoice(t.name, t.spec, t) for t in named), None)
+    chosen = next((TeacherChoice(t.name, t.spec, t) for t in named), None)
+    if chosen is not None and chosen.run_teacher is not None and chosen.run_teacher.parts:
+        notes.append(f"{chosen.name}: {_describe(chosen.run_teacher.combination())}")
+    return chosen
+
+
+def _describe(combination: Combination) -> str:
+    shares = zip(combination.names, combination.shares, strict=True)
+    made = "the targets of the run, which are made of vectors of " + ", ".join(
+        f"{name} ({share:.1%})" for name, share in shares
+    )
+    if combination.projection is not None:
+        made += f", reduced from {sum(combination.widths)} to {combination.dimension} dimensions"
+    return f"{made}; to see a teacher by itself, name it as a MODEL"
 
 
 def _short_name(spec: Spec) -> str:

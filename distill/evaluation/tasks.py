@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from distill.errors import DataError
-from distill.evaluation.model import EvaluatedModel, RunTeacher
+from distill.evaluation.model import EvaluatedModel
+from distill.evaluation.record import RunTeacher
 
 if TYPE_CHECKING:
     import numpy as np

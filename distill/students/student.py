@@ -26,18 +26,21 @@ def build_student(
     contract: Contract,
     live_teacher: Callable[[], Teacher],
     *,
+    dimension: int | None = None,
     head: Head = "auto",
     pooling: str | None = None,
     max_length: int | None = None,
     dropout: float = 0.0,
     seed: int = 0,
 ) -> SentenceTransformer:
-    """Build a student whose vectors have the width of its teacher's, and length one where those have it.
+    """Build a student whose vectors have the width of its targets, and length one where those have it.
 
     Args:
         spec: ``layers:K`` and its forms, a folder, an alias or a hub id.
-        contract: the teacher's contract.
+        contract: the teacher's contract; of several teachers, the first one's.
         live_teacher: loads the teacher itself; called only for ``layers:``.
+        dimension: width of targets that are combined or projected, and so have length one; default: the
+            targets are the teacher's own vectors.
         head: ``auto`` adds a linear head where widths differ, ``linear`` always, ``none`` never.
         pooling: of a student that is no cut-out of its teacher; default: as its folder says, else ``mean``.
         max_length: tokens after which a text is cut; default: as the teacher, or what the student can take.
@@ -62,14 +65,14 @@ def build_student(
         loaded = _load(spec, pooling)
         model, positions = loaded.model, loaded.contract.max_length
         model.requires_grad_(True)
-    # Training sees whole vectors; a head brings them to the teacher's width. Weights may be stored in half
+    # Training sees whole vectors; a head brings them to the targets' width. Weights may be stored in half
     # precision, which is too coarse for small updates to add up in.
     model.truncate_dim = None
     model.float()
     _drop_normalize(model)
-    _add_head(model, contract.dimension, head, seed)
+    _add_head(model, dimension or contract.dimension, head, seed)
     # A truncated vector is the beginning of a unit vector, not one of length one itself.
-    if contract.normalize and contract.truncate_dim is None:
+    if dimension or (contract.normalize and contract.truncate_dim is None):
         from sentence_transformers.base.modules import Normalize
 
         model.append(Normalize())
@@ -100,7 +103,7 @@ def _add_head(model: SentenceTransformer, dimension: int, head: Head, seed: int)
     width = int(model.get_embedding_dimension() or 0)
     if width != dimension and head == "none":
         raise StudentError(
-            f"the student's vectors have {width} dimensions, the teacher's {dimension}: use --head linear "
+            f"the student's vectors have {width} dimensions, its targets {dimension}: use --head linear "
             f"(or auto), or a student of width {dimension}"
         )
     if head == "linear" or width != dimension:

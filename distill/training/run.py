@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 from distill.card import CardFacts, write_card
 from distill.config import RunConfig
 from distill.data.dataset import DistillDataset, open_dataset
+from distill.data.targets import Targets
 from distill.data.tokens import tokenise_corpus
 from distill.errors import ConfigError, StudentError
 from distill.losses.registry import make_loss
 from distill.students.save import saving
 from distill.students.student import build_student, count_parameters
-from distill.students.teacher import load_by_contract
 from distill.training.device import cpu_threads, make_accelerator, seeded
+from distill.training.record import RECORD, new_record, read_record
 from distill.training.selection import make_selector
 from distill.training.tracking import OnProgress, Tracker, TrainProgress, require_tensorboard
 from distill.training.trainer import Trainer, TrainResult
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.fsio import TEMPORARY_PREFIX, make_directory, write_bytes, write_json
-from embedcache.key_index import KeyIndex
-from embedcache.teacher.aliases import ALIASES
+from embedcache.teacher.by_contract import load_by_contract
 from embedcache.teacher.load import Teacher, quiet_transformers
 from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 BEST = "best"
-RECORD = "run.json"
 HELD_OUT = "held_out.txt"
 
 
@@ -47,18 +46,22 @@ class Run:
         config: the configuration with all defaults filled in.
         result: how training ended.
         parameters: parameters of the student.
-        teacher: the teacher's name.
+        teachers: the teachers' names.
         corpus: the corpus's name.
+        corpus_rows: rows of the corpus.
         rows: rows trained on.
+        selected: rows that satisfy ``training.where``; None where there is none.
     """
 
     folder: Path
     config: RunConfig
     result: TrainResult
     parameters: int
-    teacher: str
+    teachers: tuple[str, ...]
     corpus: str
+    corpus_rows: int
     rows: int
+    selected: int | None
 
     @property
     def best(self) -> Path:
@@ -69,8 +72,9 @@ class Run:
 def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
     """Train the student that ``config`` describes.
 
-    The run's folder receives ``config.yaml`` (everything filled in), ``run.json`` (teacher, corpus, result),
-    ``metrics.jsonl``, ``held_out.txt`` and ``best/``, the student as a sentence-transformers folder.
+    The run's folder receives ``config.yaml`` (everything filled in), ``run.json`` (teachers, corpus, result),
+    ``metrics.jsonl``, ``held_out.txt``, ``targets.safetensors`` where targets are combined or projected, and
+    ``best/``, the student as a sentence-transformers folder.
 
     Raises:
         ConfigError: if the configuration cannot be run as it is.
@@ -80,22 +84,22 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
         EmbedCacheError: if the cache cannot be used.
     """
     cache = Cache(config.cache)
-    corpus = cache.corpus(config.corpus)
-    distinct = len(KeyIndex(corpus.keys()))
-    config = config.resolved(min(distinct, config.training.limit or distinct))
     dataset = open_dataset(
         cache,
-        corpus=corpus.name,
+        corpus=config.corpus,
         teacher=config.teacher,
-        held_out=config.evaluation.held_out or 0,
+        weights=config.teacher_weights,
+        target_dim=config.target_dim,
+        where=config.training.where,
+        held_out=lambda distinct: config.resolved(distinct).evaluation.held_out or 0,
         limit=config.training.limit,
         seed=config.seed,
     )
-    teacher = dataset.teacher
-    config = config.model_copy(
+    corpus, teacher, targets = dataset.corpus, dataset.teacher, dataset.targets
+    config = config.resolved(len(dataset) + len(dataset.held_out)).model_copy(
         update={
             "corpus": corpus.name,
-            "teacher": teacher.name,
+            "teacher": config.teacher or teacher.name,
             "out": config.out or _default_out(config, corpus.name),
         }
     )
@@ -109,6 +113,7 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
         config.student.spec,
         teacher.contract,
         lambda: load_live_teacher(cache, teacher, config.teacher_model),
+        dimension=targets.dimension if targets.combination else None,
         head=config.student.head,
         pooling=config.student.pooling,
         max_length=config.student.max_length,
@@ -125,30 +130,14 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
         )
     tokens = tokenise_corpus(cache, corpus, tokenizer, _prepare_progress(on_progress, len(corpus)))
     parameters = count_parameters(model)
-    record: dict[str, Any] = {
-        "version": 1,
-        "teacher": {
-            "name": teacher.name,
-            "spec": _place(config.teacher_model or cache.model_source(teacher)),
-            "contract_id": teacher.contract.id,
-            "contract": teacher.contract.to_json(),
-        },
-        "cache": str(cache.folder.resolve()),
-        "corpus": {"name": corpus.name, "rows": len(corpus), "digest": corpus.info.digest},
-        "rows": len(dataset),
-        "held_out": len(dataset.held_out),
-        "student": config.student.spec,
-        "parameters": parameters,
-        "loss": config.loss.name,
-        "result": None,
-    }
+    record = new_record(cache, dataset, config, parameters)
 
     def save_best() -> None:
         _save(accelerator.unwrap_model(model), folder / BEST)
 
     trainer = Trainer(
         model,
-        make_loss(config.loss, teacher.contract.dimension),
+        make_loss(config.loss, targets.dimension),
         dataset,
         tokens,
         tokenizer,
@@ -168,7 +157,17 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
     record["result"] = asdict(result)
     write_json(folder / RECORD, record)
     shutil.rmtree(_replaced(folder), ignore_errors=True)
-    run = Run(folder, config, result, parameters, teacher.name, corpus.name, len(dataset))
+    run = Run(
+        folder,
+        config,
+        result,
+        parameters,
+        teachers=targets.names,
+        corpus=corpus.name,
+        corpus_rows=len(corpus),
+        rows=len(dataset),
+        selected=dataset.selected,
+    )
     _write_card(run, dataset, selector.name if selector else None)
     return run
 
@@ -218,12 +217,6 @@ def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None =
     )
 
 
-def _place(spec: str) -> str:
-    """Return the spec; of a folder its whole path, which means the same wherever it is read."""
-    folder = Path(spec).expanduser()
-    return str(folder.resolve()) if spec not in ALIASES and folder.is_dir() else spec
-
-
 def _default_out(config: RunConfig, corpus: str) -> str:
     student = Path(config.student.spec).name if "/" in config.student.spec else config.student.spec
     words = f"{corpus}-{student}-{config.loss.name}"
@@ -235,7 +228,7 @@ def _require_free(folder: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"out: {folder} is a file; give a folder")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
-    record = _read_record(folder)
+    record = read_record(folder)
     if record is None:
         raise ConfigError(f"out: {folder} is not empty and holds no run; give another --out")
     # A run without a result was interrupted; the same command starts it anew.
@@ -245,22 +238,11 @@ def _require_free(folder: Path, *, overwrite: bool) -> None:
         )
 
 
-def _read_record(folder: Path) -> dict[str, Any] | None:
-    """Return the record of the run in ``folder``; None where there is none."""
-    # A run may be deleted to make room for another; other people's files that happen to be called so may not.
-    try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    is_run = isinstance(record, dict) and {"version", "teacher", "corpus", "student", "loss"} <= set(record)
-    return record if is_run else None
-
-
 def _start_folder(folder: Path, config: RunConfig, dataset: DistillDataset, record: dict[str, Any]) -> None:
     kept = _replaced(folder)
     if folder.is_dir():
         # A finished student is not given up for one that may never be finished.
-        if (_read_record(folder) or {}).get("result") is not None:
+        if (read_record(folder) or {}).get("result") is not None:
             shutil.rmtree(kept, ignore_errors=True)
             folder.rename(kept)
         else:
@@ -268,6 +250,8 @@ def _start_folder(folder: Path, config: RunConfig, dataset: DistillDataset, reco
     make_directory(folder)
     write_json(folder / RECORD, record)
     write_bytes(folder / "config.yaml", config.to_yaml().encode())
+    if dataset.targets.combination is not None:
+        dataset.targets.combination.save(folder)
     if len(dataset.held_out):
         lines = (json.dumps(text, ensure_ascii=False) for text in dataset.corpus.texts(dataset.held_out))
         write_bytes(folder / HELD_OUT, ("\n".join(lines) + "\n").encode())
@@ -319,6 +303,8 @@ def _folder_name(spec: str) -> str:
 
 def _write_card(run: Run, dataset: DistillDataset, selected_by: str | None) -> None:
     config, result = run.config, run.result
+    where = config.training.where
+    selected = {} if where is None else {"selected by": where, "selected": run.selected}
     scores = (
         {} if result.best_score is None or selected_by is None else {selected_by: result.best_score * 100}
     )
@@ -326,11 +312,14 @@ def _write_card(run: Run, dataset: DistillDataset, selected_by: str | None) -> N
         run.best,
         CardFacts(
             student=_folder_name(config.student.spec),
-            teacher=dataset.teacher.contract.to_json(),
-            teacher_name=dataset.teacher.origin.get("model_id", run.teacher),
+            teachers=[
+                (teacher.origin.get("model_id", teacher.name), teacher.contract.to_json())
+                for teacher in dataset.targets.teachers
+            ],
             corpus={
                 "name": run.corpus,
                 "rows": len(dataset.corpus),
+                **selected,
                 "trained on": run.rows,
                 "digest": dataset.corpus.info.digest,
             },
@@ -341,10 +330,27 @@ def _write_card(run: Run, dataset: DistillDataset, selected_by: str | None) -> N
                 "peak learning rate": config.optimizer.lr,
                 "schedule": config.optimizer.schedule,
                 "seed": config.seed,
+                **_targets_settings(dataset.targets),
             },
             scores=scores,
             parameters=run.parameters,
-            dimension=dataset.teacher.contract.dimension,
+            dimension=dataset.targets.dimension,
             seconds=result.seconds,
         ),
     )
+
+
+def _targets_settings(targets: Targets) -> dict[str, object]:
+    """Return how the targets were made, for the card; nothing for one teacher's vectors as they are."""
+    if targets.combination is None:
+        return {}
+    found: dict[str, object] = {}
+    if len(targets.names) > 1:
+        shares = zip(targets.names, targets.combination.shares, strict=True)
+        found["shares of the teachers"] = ", ".join(f"{name} {share:.4g}" for name, share in shares)
+    if targets.combination.energy is not None:
+        found["targets reduced by PCA"] = (
+            f"from {sum(targets.combination.widths)} to {targets.dimension} dimensions, "
+            f"which keep {targets.combination.energy:.2%} of their squared length"
+        )
+    return found

@@ -17,6 +17,7 @@ from distill.errors import ConfigError
 from distill.evaluation.sts import read_pairs
 from distill.students.student import forward
 from embedcache.codecs import Vectors
+from embedcache.keys import key_array
 from embedcache.teacher.batching import token_budget_batches
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts
 
@@ -61,10 +62,10 @@ class PairSelector:
 
 @dataclass
 class HeldOutSelector:
-    """Spearman correlation of the student's with the teacher's similarities over pairs of held-out rows.
+    """Spearman correlation of the student's with the targets' similarities over pairs of held-out rows.
 
-    Random pairs are nearly all unrelated, so every row is paired with its nearest neighbours under the
-    teacher as well: what a student has to get right is the order at the top.
+    Random pairs are nearly all unrelated, so every row is paired with its nearest neighbours among the
+    targets as well: what a student has to get right is the order at the top.
     """
 
     texts: TokenizedTexts
@@ -112,11 +113,11 @@ def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastToke
         return None
     # All pairs of them are compared, so their number is bounded; the rest is still there for evaluation.
     rows = rows[:: -(-len(rows) // _MOST_HELD_OUT)]
-    keys = dataset.corpus.keys()[rows]
-    teacher = _unit(dataset.store.codec.decode(dataset.store.gather(dataset.store.locate(keys))))
-    first, second = _pairs(teacher @ teacher.T)
-    gold = (teacher[first] * teacher[second]).sum(axis=1).astype(np.float64)
-    return HeldOutSelector(tokenizer(dataset.corpus.texts(rows)), first, second, gold)
+    texts = dataset.corpus.texts(rows)
+    targets = _unit(dataset.targets.lookup(key_array(texts)))
+    first, second = _pairs(targets @ targets.T)
+    gold = (targets[first] * targets[second]).sum(axis=1).astype(np.float64)
+    return HeldOutSelector(tokenizer(texts), first, second, gold)
 
 
 def _pairs(

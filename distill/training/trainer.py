@@ -15,6 +15,7 @@ from torch import Tensor
 from distill.config import RunConfig
 from distill.data.loader import Loader
 from distill.data.sampler import epoch_batches
+from distill.data.tokens import RowLengths
 from distill.errors import TrainingError
 from distill.students.student import forward
 from distill.training.optimizer import make_optimizer
@@ -68,7 +69,7 @@ class Trainer:
     Args:
         model: the student.
         loss: the loss; trained along where it has parameters.
-        dataset: rows and vectors.
+        dataset: rows and targets.
         tokens: the corpus's token ids for the student.
         tokenizer: the student's tokenizer.
         selector: chooses the best checkpoint; None keeps the last state.
@@ -91,7 +92,7 @@ class Trainer:
     ) -> None:
         self._config, self._dataset, self._tokens = config, dataset, tokens
         self._selector, self._save_best, self._accelerator = selector, save_best, accelerator
-        self._lengths = tokens.lengths[dataset.rows]
+        self._lengths = RowLengths(tokens, dataset.rows)
         self._batch_size = config.training.batch_size or 1
         self._epochs = config.training.epochs or 1
         self.total_steps = self._epochs * -(-len(dataset) // self._batch_size)
@@ -129,8 +130,7 @@ class Trainer:
         stop = False
         self._model.train()
         for epoch in range(self._epochs):
-            batches = epoch_batches(self._lengths, self._batch_size, seed=config.seed, epoch=epoch)
-            loader = Loader(self._dataset, self._tokens, batches)
+            loader = self._loader(epoch)
             for batch in loader:
                 recent.add(self._step(batch))
                 step += 1
@@ -157,6 +157,8 @@ class Trainer:
                 if stop:
                     break
             waited += loader.waited
+            # The order of one epoch takes four bytes a row; two at once would take eight.
+            del loader
             if stop:
                 break
         seconds = time.perf_counter() - started
@@ -171,6 +173,10 @@ class Trainer:
             waited=waited / seconds,
             stopped_early=stop and step < self.total_steps,
         )
+
+    def _loader(self, epoch: int) -> Loader:
+        batches = epoch_batches(self._lengths, self._batch_size, seed=self._config.seed, epoch=epoch)
+        return Loader(self._dataset, self._tokens, batches)
 
     def _score(self, step: int) -> float | None:
         if self._selector is None:

@@ -37,6 +37,25 @@ def built_cache(tmp_path_factory: pytest.TempPathFactory, teacher_folder: Path) 
     return folder / "cache"
 
 
+@pytest.fixture(scope="session")
+def second_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another teacher: two layers, width 8, vectors of other lengths than one."""
+    return tiny_encoder(
+        tmp_path_factory.mktemp("teacher") / "other", layers=2, dimension=8, normalize=False, seed=5
+    )
+
+
+@pytest.fixture(scope="session")
+def two_teachers(tmp_path_factory: pytest.TempPathFactory, teacher_folder: Path, second_folder: Path) -> Path:
+    """A cache of ``TEXTS`` with vectors of ``tiny`` and of ``other``, in shards of other sizes."""
+    folder = tmp_path_factory.mktemp("two")
+    corpus = folder / "texts.txt"
+    corpus.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    build(corpus, teacher_folder, folder / "cache")
+    build(corpus, second_folder, folder / "cache", shard_rows=31)
+    return folder / "cache"
+
+
 @pytest.fixture
 def own_cache(built_cache: Path, tmp_path: Path) -> Path:
     """A copy of the cache that a test may change, without derived token arrays."""

@@ -11,8 +11,12 @@ from embedcache.errors import StorageError
 
 FACTS = CardFacts(
     student="org/small-model",
-    teacher_name="big-teacher",
-    teacher={"pooling": "mean", "prompt": "", "max_length": 256, "normalize": True, "truncate_dim": None},
+    teachers=[
+        (
+            "big-teacher",
+            {"pooling": "mean", "prompt": "", "max_length": 256, "normalize": True, "truncate_dim": None},
+        )
+    ],
     corpus={"name": "captions", "rows": 20000, "digest": "ab12"},
     loss="mse",
     settings={"epochs": 3, "lr": 0.0002},
@@ -53,7 +57,7 @@ def test_a_folder_that_looks_like_a_hub_id_gives_no_base_model(tmp_path, monkeyp
 
 
 def test_the_teachers_layers_make_the_teacher_the_base_model():
-    facts = replace(FACTS, student="layers:0,2,5", teacher_name="org/teacher")
+    facts = replace(FACTS, student="layers:0,2,5", teachers=[("org/teacher", {}), ("org/second", {})])
     assert front_matter(render_card(facts))["base_model"] == "org/teacher"
     assert front_matter(render_card(replace(facts, student="org/x")))["base_model"] == "org/x"
 
@@ -94,7 +98,7 @@ def test_training_time_reads_in_units(seconds, words):
 
 def test_pipes_and_line_breaks_do_not_break_a_table():
     teacher = {"prompt": "a | b\nc: ", "modules": [{"x|y": 1}]}
-    card = render_card(replace(FACTS, teacher=teacher, corpus={"na|me": "two\r\nlines"}))
+    card = render_card(replace(FACTS, teachers=[("big", teacher)], corpus={"na|me": "two\r\nlines"}))
     assert "| prompt | a \\| b c: |" in card.splitlines()
     assert "| na\\|me | two lines |" in card.splitlines()
     rows = [line for line in card.splitlines() if line.startswith("|")]
@@ -113,3 +117,13 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="file"):
         write_card(tmp_path / "file", FACTS)
+
+
+def test_every_teacher_is_named_with_its_contract():
+    teachers = [("org/first", {"pooling": "mean"}), ("second", {"pooling": "cls"})]
+    card = render_card(replace(FACTS, teachers=teachers))
+    assert "# Sentence encoder distilled from org/first and second" in card
+    assert card.index("### org/first") < card.index("| pooling | mean |") < card.index("### second")
+    assert card.index("### second") < card.index("| pooling | cls |")
+    assert "its teachers give together" in card
+    assert "teachers" not in render_card(FACTS)

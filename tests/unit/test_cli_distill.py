@@ -24,6 +24,7 @@ FLAG_VALUES = {
     "cache": "elsewhere",
     "corpus": "nli",
     "teacher": "large",
+    "target_dim": 12,
     "teacher_model": "models/large",
     "student": "layers:2",
     "loss": "ckd",
@@ -36,6 +37,7 @@ FLAG_VALUES = {
     "warmup": 17.0,
     "weight_decay": 0.5,
     "limit": 99,
+    "where": "label = 3",
     "mixed_precision": "no",
     "device": "cpu",
     "threads": 3,
@@ -50,7 +52,9 @@ FLAG_VALUES = {
     "out": "there",
     "overwrite": True,
 }
-SETTINGS = [option for option in run_command.params if option.name not in NOT_SETTINGS]
+# A weight stands only beside several teachers, which a test of its own gives.
+NOT_ALONE = {"teacher_weights"}
+SETTINGS = [option for option in run_command.params if option.name not in NOT_SETTINGS | NOT_ALONE]
 
 
 def run_main(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:
@@ -85,6 +89,18 @@ def test_every_flag_changes_its_key_and_no_other(option):
     key = SHORT_KEYS.get(option.name, option.name)
     assert before[key] != value
     assert after == {**before, key: value}
+
+
+def test_flags_that_repeat_make_lists():
+    several = ("--teacher", "a", "--teacher", "b", "--teacher-weight", "1", "--teacher-weight", "0.5")
+    expected = {"teacher": ["a", "b"], "teacher_weights": [1.0, 0.5]}
+    assert dumped("--cache", "c", *several) == {**dumped("--cache", "c"), **expected}
+
+
+def test_flags_that_are_not_given_leave_the_file_as_it_is(tmp_path):
+    (tmp_path / "run.yaml").write_text("cache: c\nteacher: [x, y]\nteacher_weights: [1, 2]\n")
+    found = dumped("--config", str(tmp_path / "run.yaml"))
+    assert (found["teacher"], found["teacher_weights"]) == (["x", "y"], [1.0, 2.0])
 
 
 def test_set_reaches_the_keys_that_have_no_flag():
@@ -154,6 +170,10 @@ def test_the_commands_are_those_of_the_documentation():
         (["run", "--config", "nowhere.yaml"], "no configuration file"),
         (["run", "--cache", "CACHE", "--student", "layers:9"], "the teacher has 4 layers"),
         (["run", "--cache", "CACHE", "--held-out", "159"], "smaller evaluation.held_out"),
+        (["run", "--cache", "c", "--teacher", "a", "--teacher", "a"], "teacher: a more than once"),
+        (["run", "--cache", "c", "--teacher", "a", "--teacher-weight", "2"], "teacher_weights: 1 for 1"),
+        (["run", "--cache", "CACHE", "--target-dim", "17"], "target_dim: 17"),
+        (["run", "--cache", "CACHE", "--where", "row < 0"], "no row of the 160"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line_and_code_two(
@@ -245,6 +265,16 @@ def test_without_json_the_end_says_what_to_type_next(built_cache, tmp_path, monk
     assert f"distill eval {out_folder} --suite fidelity" in out
     assert "3 of 3" in out
     assert "on held-out rows, at step 3" in out
+
+
+def test_what_was_selected_is_told(built_cache, tmp_path, monkeypatch, capsys):
+    arguments = [*quick(built_cache, tmp_path / "run"), "--where", "row >= 60"]
+    code, out, _ = run_main(monkeypatch, capsys, *arguments)
+    assert code == 0
+    assert "100 of 160 rows by --where" in out
+    code, out, _ = run_main(monkeypatch, capsys, *arguments, "--overwrite", "--json")
+    facts = json.loads(out)
+    assert (code, facts["selected"], facts["rows"], facts["teachers"]) == (0, 100, 70, ["tiny"])
 
 
 def test_progress_lines_say_where_a_run_stands():

@@ -231,3 +231,34 @@ def test_settings_of_another_loss_are_refused_not_ignored():
         config.resolved(1000)
     assert load_config(flags={"cache": "c", "loss.name": "ckd"}).resolved(1000).loss.bank == 65536
     assert load_config(flags={"cache": "c", "loss.name": "ckd", "loss.bank": 0}).resolved(1000).loss.bank == 0
+
+
+def test_several_teachers_are_a_list_and_one_is_a_word():
+    assert config(teacher="a").teacher == "a"
+    found = config(teacher=["a", "b"], teacher_weights=[1, 0.5], target_dim=16)
+    assert found.teacher == ["a", "b"]
+    assert found.teacher_weights == [1.0, 0.5]
+    assert yaml.safe_load(found.to_yaml())["teacher"] == ["a", "b"]
+    assert load_config(None, ["cache=c", "teacher=[a, b]"]).teacher == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"teacher": ["a", "b", "a"]}, "teacher: a more than once"),
+        ({"teacher": []}, "teacher: an empty list"),
+        ({"teacher": ["a", "b"], "teacher_weights": [1]}, "teacher_weights: 1 for 2 teachers"),
+        ({"teacher": ["a", "b"], "teacher_weights": [1, 2, 3]}, "teacher_weights: 3 for 2 teachers"),
+        ({"teacher": "a", "teacher_weights": [1]}, "teacher_weights: 1 for 1 teacher;"),
+        ({"teacher_weights": [1]}, "teacher_weights: 1 for 1 teacher;"),
+        ({"teacher": ["a", "b"], "teacher_weights": [1, 0]}, "teacher_weights.1: "),
+        ({"teacher": ["a", "b"], "teacher_weights": [1, -2]}, "teacher_weights.1: "),
+        ({"target_dim": 0}, "target_dim: "),
+        ({"training.where": ""}, "training.where: "),
+    ],
+)
+def test_teachers_and_weights_that_do_not_fit_are_refused(flags, told):
+    with pytest.raises(ConfigError) as caught:
+        config(**flags)
+    assert told in str(caught.value)
+    assert "Value error" not in str(caught.value)

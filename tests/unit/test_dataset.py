@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from distill_helpers import TEXTS, build
 
+from distill.data import dataset as dataset_module
 from distill.data.dataset import open_dataset
+from distill.data.sampler import permutation
 from distill.errors import DataError
 from embedcache.cache import Cache
+from embedcache.errors import InputError
 from embedcache.testing import sentences
 
 pytest_plugins = ["distill_fixtures"]
@@ -24,7 +27,11 @@ def repeated(tmp_path_factory, teacher_folder):
 
 
 def training_texts(dataset) -> list[str]:
-    return dataset.corpus.texts(dataset.rows)
+    return texts_of(dataset, dataset.rows)
+
+
+def texts_of(dataset, rows) -> list[str]:
+    return dataset.corpus.texts(rows)
 
 
 def test_repeated_texts_are_trained_on_once_and_counted(repeated):
@@ -39,7 +46,7 @@ def test_repeated_texts_are_trained_on_once_and_counted(repeated):
 def test_positions_lead_to_the_vectors_of_the_rows(repeated):
     _, cache = repeated
     dataset = open_dataset(cache, held_out=10)
-    stored = dataset.store.gather(dataset.positions)
+    stored = dataset.targets.gather(np.arange(len(dataset)))
     expected = cache.lookup(training_texts(dataset))
     assert (stored == expected).all()
     assert not (np.roll(stored, 1, axis=0) == expected).all(axis=1).any()
@@ -48,7 +55,7 @@ def test_positions_lead_to_the_vectors_of_the_rows(repeated):
 def test_held_out_texts_are_never_trained_on(repeated):
     rows, cache = repeated
     dataset = open_dataset(cache, held_out=20)
-    held_out = set(dataset.corpus.texts(dataset.held_out))
+    held_out = set(texts_of(dataset, dataset.held_out))
     assert len(held_out) == 20
     assert held_out.isdisjoint(training_texts(dataset))
     assert held_out | set(training_texts(dataset)) == set(rows)
@@ -65,7 +72,7 @@ def test_the_seed_chooses_the_held_out_rows(built_cache):
 def test_limit_keeps_the_first_distinct_rows(repeated):
     rows, cache = repeated
     dataset = open_dataset(cache, limit=40, held_out=4)
-    used = set(training_texts(dataset)) | set(dataset.corpus.texts(dataset.held_out))
+    used = set(training_texts(dataset)) | set(texts_of(dataset, dataset.held_out))
     assert used == set(list(dict.fromkeys(rows))[:40])
     assert len(dataset) == 36
 
@@ -86,3 +93,88 @@ def test_holding_out_more_than_half_is_refused(built_cache):
     assert len(open_dataset(cache, held_out=half)) == half
     with pytest.raises(DataError, match=rf"{len(TEXTS)} distinct texts; {half + 1} held out"):
         open_dataset(cache, held_out=half + 1)
+
+
+def test_the_held_out_rows_are_the_first_of_a_permutation_of_their_own(built_cache):
+    dataset = open_dataset(Cache(built_cache), held_out=30, seed=4)
+    shuffled = permutation(len(TEXTS), 4, 2**31 - 1)
+    assert dataset.held_out.tolist() == sorted(shuffled[:30].tolist())
+    assert dataset.rows.tolist() == sorted(shuffled[30:].tolist())
+
+
+def test_rows_and_positions_take_four_bytes_each(built_cache):
+    dataset = open_dataset(Cache(built_cache), held_out=30)
+    assert dataset.rows.dtype == dataset.held_out.dtype == np.uint32
+    assert [positions.dtype for positions in dataset.targets.positions] == [np.uint32]
+
+
+def test_how_many_are_held_out_may_depend_on_how_many_there_are(repeated):
+    rows, cache = repeated
+    told = []
+
+    def tenth(distinct: int) -> int:
+        told.append(distinct)
+        return distinct // 10
+
+    assert len(open_dataset(cache, held_out=tenth).held_out) == len(set(rows)) // 10
+    assert told == [len(set(rows))]
+
+
+def test_more_rows_than_four_bytes_number_are_refused(built_cache, monkeypatch):
+    monkeypatch.setattr(dataset_module, "MOST_ROWS", len(TEXTS) - 1)
+    with pytest.raises(DataError, match=rf"{len(TEXTS)} rows, training takes at most {len(TEXTS) - 1}"):
+        open_dataset(Cache(built_cache))
+    monkeypatch.setattr(dataset_module, "MOST_ROWS", len(TEXTS))
+    assert len(open_dataset(Cache(built_cache))) == len(TEXTS)
+
+
+class TestWhere:
+    def test_only_rows_that_satisfy_it_are_trained_on_or_held_out(self, repeated):
+        rows, cache = repeated
+        dataset = open_dataset(cache, where="row >= 20 AND row < 70", held_out=10)
+        wanted = list(dict.fromkeys(rows[20:70]))
+        assert dataset.selected == 50
+        assert dataset.duplicates == 50 - len(wanted) > 0
+        assert sorted(training_texts(dataset) + texts_of(dataset, dataset.held_out)) == sorted(wanted)
+        assert len(dataset.held_out) == 10
+        assert (
+            dataset.targets.gather(np.arange(len(dataset))) == cache.lookup(training_texts(dataset))
+        ).all()
+
+    def test_a_text_whose_first_row_is_left_out_is_trained_on_all_the_same(self, repeated):
+        rows, cache = repeated
+        again = next(row for row in range(50, 100) if rows[row] in rows[:50])
+        dataset = open_dataset(cache, where=f"row = {again} OR row = 99")
+        assert again in dataset.rows.tolist()
+        assert rows.index(rows[again]) not in dataset.rows.tolist()
+
+    def test_limit_counts_selected_rows(self, repeated):
+        rows, cache = repeated
+        dataset = open_dataset(cache, where="row >= 30", limit=5)
+        assert training_texts(dataset) == list(dict.fromkeys(rows[30:]))[:5]
+
+    def test_the_tokens_it_speaks_of_are_the_first_teachers(self, two_teachers):
+        cache = Cache(two_teachers)
+        both = {"teacher": ["tiny", "other"]}
+        assert 0 < open_dataset(cache, where="tokens > 12", **both).selected < len(TEXTS)
+
+    def test_a_corpus_of_several_parts_is_selected_from_as_one(self, tmp_path, teacher_folder, monkeypatch):
+        monkeypatch.setattr("embedcache.corpus.part.PART_ROWS", 16)
+        (tmp_path / "rows.txt").write_text("\n".join(TEXTS[:90]) + "\n", encoding="utf-8")
+        cache = build(tmp_path / "rows.txt", teacher_folder, tmp_path / "cache", shard_rows=16)
+        assert len(list(cache.corpus().iter_keys())) > 1
+        dataset = open_dataset(cache, where="row % 3 = 1")
+        assert dataset.rows.tolist() == list(range(1, 90, 3))
+        assert (dataset.targets.gather(np.arange(30)) == cache.lookup(TEXTS[1:90:3])).all()
+
+    def test_nothing_selected_is_refused(self, built_cache):
+        with pytest.raises(DataError, match=r"no row of the 160 of corpus 'texts' satisfies 'row < 0'"):
+            open_dataset(Cache(built_cache), where="row < 0")
+
+    def test_what_is_no_predicate_is_refused(self, built_cache):
+        with pytest.raises(InputError):
+            open_dataset(Cache(built_cache), where="nothing_like_it = 3")
+
+    def test_too_few_selected_to_hold_out_are_counted_as_selected(self, built_cache):
+        with pytest.raises(DataError, match="12 distinct texts among the rows selected; 10 held out"):
+            open_dataset(Cache(built_cache), where="row < 12", held_out=10)

@@ -14,7 +14,6 @@ from distill.errors import DataError
 from distill.evaluation import EvaluatedModel, evaluate, fidelity
 from distill.evaluation.fidelity import score_fidelity
 from embedcache.cache import Cache
-from embedcache.codecs import get_codec
 from embedcache.contract import Contract
 from embedcache.errors import ContractMismatchError, InputError
 from embedcache.keys import key_array
@@ -62,7 +61,7 @@ def build_cache(folder: Path, texts, noise: float = 0.0) -> Path:
         batch = VectorBatch(
             key_array(texts), Encoder(noise=noise)(texts), np.ones(rows, np.int32), np.zeros(rows, np.bool_)
         )
-        cache.store(contract(), get_codec("float32")).put(batch)
+        cache.store(contract(), "float32").put(batch)
     return folder
 
 

@@ -12,7 +12,7 @@ from distill.data import loader as loader_module
 from distill.data.dataset import open_dataset
 from distill.data.loader import Loader
 from distill.data.sampler import epoch_batches
-from distill.data.tokens import tokenise_corpus
+from distill.data.tokens import RowLengths, tokenise_corpus
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -29,7 +29,7 @@ def joined(request, tmp_path_factory, teacher_folder, tokenizer):
     (folder / "rows.txt").write_text("\n".join(rows) + "\n", encoding="utf-8")
     cache = build(folder / "rows.txt", teacher_folder, folder / "cache", shard_rows=7, codec=request.param)
     dataset = open_dataset(cache, held_out=12)
-    assert len(dataset.store.shards) > 10
+    assert len(dataset.targets.stores[0].shards) > 10
     return cache, dataset, tokenise_corpus(cache, dataset.corpus, tokenizer)
 
 
@@ -39,7 +39,7 @@ def small_groups(monkeypatch):
 
 
 def some_batches(dataset, tokens, epoch: int = 0) -> list[np.ndarray]:
-    return epoch_batches(tokens.lengths[dataset.rows], 9, seed=5, epoch=epoch)
+    return list(epoch_batches(RowLengths(tokens, dataset.rows), 9, seed=5, epoch=epoch))
 
 
 @pytest.mark.parametrize("gather_rows", [1, 16, 10_000])
@@ -69,7 +69,7 @@ def test_every_row_comes_with_its_own_vector_and_its_own_ids(joined, teacher, mo
 def test_vectors_stay_in_the_dtype_they_are_stored_in(joined):
     _, dataset, tokens = joined
     batch = next(iter(Loader(dataset, tokens, some_batches(dataset, tokens))))
-    assert str(batch.targets.dtype) == f"torch.{dataset.store.codec.name}"
+    assert str(batch.targets.dtype) == f"torch.{dataset.targets.stores[0].codec_name}"
     assert batch.input_ids.dtype == batch.attention_mask.dtype == torch.int64
 
 
@@ -88,12 +88,13 @@ def test_batches_come_in_the_order_given(joined):
 @pytest.mark.usefixtures("small_groups")
 def test_an_error_while_preparing_is_raised_where_batches_are_used(joined):
     _, dataset, tokens = joined
-    positions = dataset.positions.copy()
+    positions = dataset.targets.positions[0].astype(np.int64)
     positions[-1] = -1
+    broken = replace(dataset, targets=replace(dataset.targets, positions=(positions,)))
     batches = [np.arange(20), np.arange(20, 40), np.array([len(dataset) - 1])]
     seen = []
     with pytest.raises(IndexError, match="missing key"):
-        seen.extend(batch.rows for batch in Loader(replace(dataset, positions=positions), tokens, batches))
+        seen.extend(batch.rows for batch in Loader(broken, tokens, batches))
     assert not loader_threads()
 
 

@@ -396,3 +396,18 @@ def test_a_finished_run_is_kept_until_the_one_that_replaces_it_is_finished(
     second = small_run(built_cache, out, seed=1)
     assert (second.best / "model.safetensors").read_bytes() != first
     assert not kept.exists()
+
+
+def test_a_selection_is_trained_on_held_out_from_and_recorded(built_cache, tmp_path):
+    run = small_run(built_cache, tmp_path / "run", where="row < 100")
+    assert (run.selected, run.rows) == (100, 100 - HELD_OUT)
+    record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    assert (record["where"], record["selected"], record["rows"]) == ("row < 100", 100, 70)
+    lines = (run.folder / "held_out.txt").read_text(encoding="utf-8").splitlines()
+    assert {json.loads(line) for line in lines} <= set(TEXTS[:100])
+    assert "| selected by | row < 100 |" in (run.best / "README.md").read_text(encoding="utf-8")
+    written = yaml.safe_load((run.folder / "config.yaml").read_text(encoding="utf-8"))
+    assert written["training"]["where"] == "row < 100"
+    whole = small_run(built_cache, tmp_path / "whole")
+    assert whole.selected is None
+    assert json.loads((whole.folder / "run.json").read_text(encoding="utf-8"))["selected"] is None

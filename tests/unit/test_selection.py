@@ -14,6 +14,7 @@ from distill.errors import ConfigError, DataError
 from distill.students.initialise import from_teacher_layers
 from distill.training.selection import PairSelector, StudentEncoder, make_selector
 from embedcache.cache import Cache
+from embedcache.keys import key_array
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -129,3 +130,13 @@ def test_a_file_that_holds_test_rows_among_others_is_refused(tmp_path, dataset, 
         make_selector(str(path), dataset, tokenizer)
     path.write_text("\n".join(line for line in lines if not line.startswith(subset)) + "\n", encoding="utf-8")
     assert isinstance(make_selector(str(path), dataset, tokenizer), PairSelector)
+
+
+def test_combined_targets_are_what_held_out_rows_are_scored_by(two_teachers, tokenizer):
+    cache = Cache(two_teachers)
+    dataset = open_dataset(cache, teacher=["tiny", "other"], weights=[1, 3], held_out=HELD_OUT)
+    texts = dataset.corpus.texts(dataset.held_out)
+    combined = dataset.targets.lookup(key_array(texts))
+    assert held_out_score(dataset, tokenizer, combined) == pytest.approx(1.0, abs=1e-6)
+    for name in ("tiny", "other"):
+        assert held_out_score(dataset, tokenizer, cache.lookup(texts, teacher=name)) < 0.999

@@ -157,7 +157,7 @@ def test_a_head_bridges_widths_and_stays_in_the_saved_model(teacher, narrow, tmp
 
 
 def test_widths_that_differ_without_a_head_are_refused(teacher, narrow):
-    with pytest.raises(StudentError, match=r"8 dimensions, the teacher's 16.*--head linear"):
+    with pytest.raises(StudentError, match=r"8 dimensions, its targets 16.*--head linear"):
         make(narrow, teacher, head="none")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from distill_helpers import TEXTS
 
-from distill.data.tokens import TokenArrays, tokenise_corpus
+from distill.data.tokens import RowLengths, TokenArrays, tokenise_corpus
 from embedcache.cache import Cache
 from embedcache.errors import StorageError
 from embedcache.teacher.tokenize import FastTokenizer
@@ -43,7 +43,7 @@ def test_ids_are_those_of_the_tokenizer_itself_cut_where_it_cuts(cache, teacher,
     whole = [teacher.model.tokenizer(text)["input_ids"] for text in TEXTS]
     assert rows_of(tokens) == expected
     assert expected != whole, "no text was long enough to be cut"
-    assert tokens.lengths.tolist() == [len(ids) for ids in expected]
+    assert tokens.lengths(np.arange(len(TEXTS))).tolist() == [len(ids) for ids in expected]
     assert tokens.pad_id == teacher.model.tokenizer.pad_token_id
 
 
@@ -64,7 +64,7 @@ def test_other_settings_have_files_of_their_own(cache, teacher, short):
     assert len(token_files(cache)) == 3
     assert longer.offsets[-1] > cut.offsets[-1]
     assert rows_of(prompted) != rows_of(cut)
-    assert cut.lengths.max() == 12
+    assert cut.lengths(np.arange(len(TEXTS))).max() == 12
 
 
 def test_a_small_vocabulary_takes_two_bytes_an_id_and_a_large_one_four(cache, short, monkeypatch):
@@ -106,10 +106,10 @@ def test_a_cache_that_cannot_be_written_stays_untouched(cache, short, tmp_path, 
 
 
 def test_a_full_disk_is_one_clear_error_and_leaves_nothing_behind(cache, short, monkeypatch):
-    def full(path, array):
+    def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("distill.data.tokens.np.save", full)
+    monkeypatch.setattr("distill.data.tokens.os.fsync", full)
     with pytest.raises(StorageError, match="disk is full"):
         tokenise_corpus(cache, cache.corpus(), short)
     assert list((cache.derived_folder / "tokens").iterdir()) == []
@@ -140,3 +140,22 @@ def test_the_arrays_are_on_disk_before_they_get_their_name(cache, short, monkeyp
     (ids,) = token_files(cache)
     (at_rename,) = before_rename
     assert {path.stat().st_ino for path in (ids, ids.with_name("offsets.npy"))} <= at_rename
+
+
+def test_offsets_are_an_ordinary_npy_file_that_is_mapped_not_read(cache, short):
+    tokens = tokenise_corpus(cache, cache.corpus(), short)
+    (ids,) = token_files(cache)
+    stored = np.load(ids.with_name("offsets.npy"))
+    assert stored.dtype == np.int64
+    assert stored.tolist() == tokens.offsets.tolist() == np.cumsum([0, *map(len, rows_of(tokens))]).tolist()
+    for array in (tokens.offsets, tokens.ids):
+        assert not array.flags.owndata
+        assert not array.flags.writeable
+
+
+def test_lengths_of_a_selection_are_looked_up(cache, short):
+    tokens = tokenise_corpus(cache, cache.corpus(), short)
+    rows = np.array([3, 8, 90, 159], dtype=np.uint32)
+    lengths = RowLengths(tokens, rows)
+    assert len(lengths) == 4
+    assert lengths[np.array([3, 0, 0])].tolist() == [len(rows_of(tokens)[row]) for row in (159, 3, 3)]

@@ -13,7 +13,13 @@ _POOLINGS = {"mean": "mean", "cls": "cls", "pooler": "pooler", "lasttoken": "las
 
 
 def load_by_contract(
-    spec: str | Path, contract: Contract, *, name: str, remedy: str, device: str = "cpu"
+    spec: str | Path,
+    contract: Contract,
+    *,
+    name: str,
+    remedy: str,
+    device: str = "cpu",
+    trust_remote_code: bool = False,
 ) -> Teacher:
     """Load the teacher of ``contract``, with the settings it was built with.
 
@@ -23,6 +29,7 @@ def load_by_contract(
         name: the teacher's name.
         remedy: what to do about another teacher, for the message.
         device: ``auto``, ``cpu``, ``cuda`` ...
+        trust_remote_code: run code that comes with the model.
 
     Raises:
         TeacherError: if it cannot be found or loaded.
@@ -37,6 +44,7 @@ def load_by_contract(
         normalize=contract.normalize,
         name=name,
         device=device,
+        trust_remote_code=trust_remote_code,
     )
     if loaded.contract != contract:
         differences = contract.differences(loaded.contract)

@@ -1,0 +1,190 @@
+"""What a student learns to give: the cached vectors of one or several teachers for its training rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distill.data.combination import Combination
+from distill.data.sampler import permutation
+from distill.errors import ConfigError, DataError
+from embedcache.cache import Cache, CachedTeacher
+from embedcache.codecs import Vectors
+from embedcache.contract import Contract
+from embedcache.corpus.corpus import Corpus
+from embedcache.keys import KeyArray
+from embedcache.store import VectorStore
+
+SAMPLE_ROWS = 100_000
+"""Training rows that a projection is fitted on, at most."""
+
+_SAMPLE_STREAM = 2**31 - 2
+"""Epoch number of the permutation that picks them; no training reaches it."""
+
+_ROWS_AT_ONCE = 8192
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where the targets of n training rows lie, and how they are made of the teachers' vectors.
+
+    Attributes:
+        teachers: the teachers, the first of which lends a ``layers:`` student its layers.
+        stores: their vectors.
+        combination: how the vectors become targets; None for one teacher's vectors exactly as stored.
+        positions: where each row's vector lies in each store, arrays of shape (n,).
+    """
+
+    teachers: tuple[CachedTeacher, ...]
+    stores: tuple[VectorStore, ...]
+    combination: Combination | None
+    positions: tuple[NDArray[np.integer], ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The teachers' names."""
+        return tuple(teacher.name for teacher in self.teachers)
+
+    @property
+    def contracts(self) -> tuple[Contract, ...]:
+        """The teachers' contracts."""
+        return tuple(teacher.contract for teacher in self.teachers)
+
+    @property
+    def dimension(self) -> int:
+        """Width of a target."""
+        return self.contracts[0].dimension if self.combination is None else self.combination.dimension
+
+    def gather(self, indices: NDArray[np.integer]) -> NDArray[np.floating]:
+        """Return the targets of training rows, (len(indices), ``dimension``), in the order asked.
+
+        They are float32, but for one teacher's vectors as stored, which have the store's dtype.
+
+        Raises:
+            DataError: if a vector cannot be combined; see :meth:`Combination.apply`.
+        """
+        places = [positions[indices].astype(np.int64) for positions in self.positions]
+        return self._at(places) if self.combination else self.stores[0].gather(places[0])
+
+    def lookup(self, keys: KeyArray) -> Vectors:
+        """Return the targets of texts by their keys, float32, whether they are training rows or not.
+
+        Raises:
+            DataError: if a vector cannot be combined; see :meth:`Combination.apply`.
+            IndexError: if a store lacks a key.
+        """
+        return self._at([store.locate(keys) for store in self.stores])
+
+    def _at(self, places: Sequence[NDArray[np.int64]]) -> Vectors:
+        vectors = [store.vectors(place) for store, place in zip(self.stores, places, strict=True)]
+        return self.combination.apply(vectors) if self.combination else vectors[0]
+
+    def join(self, corpus: Corpus, rows: NDArray[np.uint32], also: NDArray[np.uint32]) -> Targets:
+        """Return the targets of ``rows`` of a corpus.
+
+        Args:
+            corpus: the corpus.
+            rows: the training rows, ascending.
+            also: rows whose vectors have to be there as well, ascending.
+
+        Raises:
+            DataError: if vectors are missing; it names the teacher, their number and what to run.
+        """
+        parts = list(corpus.iter_keys())
+        found = []
+        for teacher, store in zip(self.teachers, self.stores, strict=True):
+            positions, missing = _locate(store, parts, rows)
+            missing += _locate(store, parts, also)[1]
+            if missing:
+                raise DataError(
+                    f"{missing} of {len(rows) + len(also)} texts of corpus {corpus.name!r} have no vector of "
+                    f"teacher {teacher.name!r} yet: run 'embedcache build' for this corpus and teacher (it "
+                    "encodes only what is missing)"
+                )
+            found.append(positions)
+        return replace(self, positions=tuple(found))
+
+    def project(self, dimension: int, seed: int) -> Targets:
+        """Return the targets projected to ``dimension``, fitted on a sample of the rows drawn by ``seed``.
+
+        Raises:
+            ConfigError: if the sample spans fewer directions than that.
+        """
+        if self.combination is None:
+            raise ValueError("one teacher's vectors as stored are not projected; open them for it")
+        chosen = np.sort(permutation(len(self.positions[0]), seed, _SAMPLE_STREAM, first=SAMPLE_ROWS))
+
+        def sample() -> Iterator[Vectors]:
+            for start in range(0, len(chosen), _ROWS_AT_ONCE):
+                part = chosen[start : start + _ROWS_AT_ONCE]
+                yield self._at([positions[part].astype(np.int64) for positions in self.positions])
+
+        return replace(self, combination=self.combination.fitted(sample(), dimension))
+
+
+def open_targets(
+    cache: Cache,
+    names: Sequence[str | None],
+    weights: Sequence[float] | None = None,
+    target_dim: int | None = None,
+) -> Targets:
+    """Return the vectors of the teachers called ``names``, of no rows yet.
+
+    Args:
+        cache: the cache.
+        names: names or contract ids; None stands for the only teacher there is.
+        weights: what each teacher counts for, relative to the others; default: all the same.
+        target_dim: the width that targets are going to be projected to.
+
+    Raises:
+        ConfigError: if a teacher stands twice, or the weights or ``target_dim`` do not fit the teachers.
+        InputError: if there is no such teacher.
+    """
+    teachers = tuple(cache.teacher(name) for name in names)
+    for number, teacher in enumerate(teachers):
+        twin = next((other for other in teachers[:number] if other.contract == teacher.contract), None)
+        if twin is not None:
+            raise ConfigError(
+                f"teacher: {names[number]!r} is the same teacher as {twin.name!r}, its contract is equal: "
+                "name each teacher once"
+            )
+    widths = [teacher.contract.dimension for teacher in teachers]
+    if weights is not None and len(weights) != len(teachers):
+        raise ConfigError(
+            f"teacher_weights: {len(weights)} given for {len(teachers)} teachers; give one each, or none"
+        )
+    if target_dim is not None and target_dim > sum(widths):
+        raise ConfigError(
+            f"target_dim: {target_dim} is more than the {sum(widths)} dimensions of the teachers' vectors "
+            f"({', '.join(f'{t.name} {t.contract.dimension}' for t in teachers)}): give a smaller one"
+        )
+    combination = None
+    if len(teachers) > 1 or target_dim is not None:
+        combination = Combination.of([t.name for t in teachers], widths, weights or [1.0] * len(teachers))
+    stores = tuple(cache.store(teacher.contract) for teacher in teachers)
+    return Targets(teachers, stores, combination)
+
+
+def _locate(
+    store: VectorStore, parts: Sequence[KeyArray], rows: NDArray[np.uint32]
+) -> tuple[NDArray[np.integer], int]:
+    """Return where the vectors of ascending ``rows`` lie, and how many are missing.
+
+    Positions take four bytes as long as they fit.
+    """
+    positions: NDArray[np.integer] = np.empty(len(rows), dtype=np.uint32)
+    first_rows = np.cumsum([0, *(len(part) for part in parts)])
+    # Of the rows' own dtype: searching for wider numbers would first widen every row.
+    edges = np.searchsorted(rows, first_rows.astype(rows.dtype))
+    missing = 0
+    for number, part in enumerate(parts):
+        inside = slice(edges[number], edges[number + 1])
+        found = store.locate(part[rows[inside] - first_rows[number]])
+        missing += int((found < 0).sum())
+        if len(found) and found.max() > np.iinfo(positions.dtype).max:
+            positions = positions.astype(np.int64)
+        positions[inside] = found
+    return positions, missing

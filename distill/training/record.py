@@ -1,0 +1,93 @@
+"""``run.json``: what a run says about itself, enough to find, check and evaluate what it was made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from distill.config import RunConfig
+from distill.data.combination import TARGETS_FILE
+from distill.data.dataset import DistillDataset
+from distill.data.targets import Targets
+from embedcache.cache import Cache
+from embedcache.teacher.aliases import ALIASES
+
+RECORD = "run.json"
+
+_VERSION = 1
+
+
+def new_record(cache: Cache, dataset: DistillDataset, config: RunConfig, parameters: int) -> dict[str, Any]:
+    """Return the record of a run that has no result yet.
+
+    Args:
+        cache: the cache it is trained from.
+        dataset: what it is trained on.
+        config: the resolved configuration.
+        parameters: parameters of the student.
+    """
+    teachers = _teachers(cache, dataset.targets, config.teacher_model)
+    return {
+        "version": _VERSION,
+        "teacher": teachers[0],
+        "teachers": teachers,
+        "targets": _targets(dataset.targets),
+        "cache": str(cache.folder.resolve()),
+        "corpus": {
+            "name": dataset.corpus.name,
+            "rows": len(dataset.corpus),
+            "digest": dataset.corpus.info.digest,
+        },
+        "where": config.training.where,
+        "selected": dataset.selected,
+        "rows": len(dataset),
+        "held_out": len(dataset.held_out),
+        "student": config.student.spec,
+        "parameters": parameters,
+        "loss": config.loss.name,
+        "result": None,
+    }
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """Return the record of the run in ``folder``; None where there is none."""
+    # A run may be deleted to make room for another; other people's files that happen to be called so may not.
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_run = isinstance(record, dict) and {"version", "teacher", "corpus", "student", "loss"} <= set(record)
+    return record if is_run else None
+
+
+def _teachers(cache: Cache, targets: Targets, first_model: str | None) -> list[dict[str, Any]]:
+    shares = targets.combination.shares if targets.combination else (1.0,)
+    models = [first_model, *(None for _ in targets.teachers[1:])]
+    return [
+        {
+            "name": teacher.name,
+            "spec": _place(model or cache.model_source(teacher)),
+            "contract_id": teacher.contract.id,
+            "contract": teacher.contract.to_json(),
+            "share": share,
+        }
+        for teacher, model, share in zip(targets.teachers, models, shares, strict=True)
+    ]
+
+
+def _targets(targets: Targets) -> dict[str, Any]:
+    combination = targets.combination
+    projected = combination is not None and combination.projection is not None
+    return {
+        "dimension": targets.dimension,
+        "file": TARGETS_FILE if combination else None,
+        "projected_from": sum(combination.widths) if combination and projected else None,
+        "energy": combination.energy if combination else None,
+    }
+
+
+def _place(spec: str) -> str:
+    """Return the spec; of a folder its whole path, which means the same wherever it is read."""
+    folder = Path(spec).expanduser()
+    return str(folder.resolve()) if spec not in ALIASES and folder.is_dir() else spec

@@ -1,0 +1,201 @@
+"""How vectors of several teachers become one target: the arithmetic, and the file that tells of it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from distill.data.combination import TARGETS_FILE, Combination
+from distill.errors import ConfigError, DataError
+
+WIDTHS = (6, 10)
+
+
+def teachers(rows: int = 40, seed: int = 0) -> list[np.ndarray]:
+    """Vectors of two teachers, of other widths and other lengths."""
+    generator = np.random.default_rng(seed)
+    return [
+        (scale * generator.standard_normal((rows, width))).astype(np.float32)
+        for width, scale in zip(WIDTHS, (1, 50), strict=True)
+    ]
+
+
+def cosines(vectors: np.ndarray) -> np.ndarray:
+    wide = vectors.astype(np.float64)
+    unit = wide / np.linalg.norm(wide, axis=1, keepdims=True)
+    return unit @ unit.T
+
+
+def of(*weights: float) -> Combination:
+    return Combination.of(["a", "b"], WIDTHS, weights)
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (1, 0.5), (0.1, 30)])
+def test_the_cosine_of_targets_is_the_weighted_mean_of_the_teachers_cosines(weights):
+    first, second = teachers()
+    targets = of(*weights).apply([first, second])
+    expected = np.average([cosines(first), cosines(second)], axis=0, weights=weights)
+    np.testing.assert_allclose(cosines(targets), expected, atol=1e-6)
+    assert np.abs(expected - cosines(first)).max() > 0.05
+
+
+def test_targets_have_length_one_and_the_teachers_side_by_side():
+    first, second = teachers()
+    targets = of(3, 1).apply([first, second])
+    assert targets.dtype == np.float32
+    assert targets.shape == (40, 16)
+    np.testing.assert_allclose(np.linalg.norm(targets, axis=1), 1, atol=1e-6)
+    unit = first / np.linalg.norm(first, axis=1, keepdims=True)
+    np.testing.assert_allclose(targets[:, :6], np.sqrt(0.75) * unit, atol=1e-6)
+
+
+def test_only_the_ratio_of_weights_counts():
+    assert of(2, 6).shares == of(1, 3).shares == (0.25, 0.75)
+    assert of(2, 6).shares != of(6, 2).shares
+
+
+def test_the_length_of_a_teachers_vectors_does_not_count():
+    first, second = teachers()
+    longer = of(1, 1).apply([7 * first, second])
+    np.testing.assert_allclose(of(1, 1).apply([first, second]), longer, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_a_vector_without_a_direction_is_refused(value):
+    first, second = teachers()
+    second[[4, 9]] = value
+    with pytest.raises(DataError, match="2 of 40 vectors of b are zero or not finite"):
+        of(1, 1).apply([first, second])
+
+
+def nearly_flat(rows: int = 300, directions: int = 4) -> list[np.ndarray]:
+    """Two teachers whose vectors lie near ``directions`` common directions, away from the origin."""
+    generator = np.random.default_rng(3)
+    common = generator.standard_normal((rows, directions)) + 1.5
+    found = []
+    for width in WIDTHS:
+        mixed = common @ generator.standard_normal((directions, width))
+        found.append((mixed + 0.01 * generator.standard_normal(mixed.shape)).astype(np.float32))
+    return found
+
+
+def projected(dimension: int, vectors: list[np.ndarray]) -> Combination:
+    whole = of(1, 2)
+    joined = whole.apply(vectors)
+    return whole.fitted([joined[:30], joined[30:]], dimension)
+
+
+def test_a_projection_keeps_similarities_where_the_vectors_are_nearly_flat():
+    vectors = nearly_flat()
+    whole = of(1, 2).apply(vectors)
+    narrow = projected(10, vectors)
+    targets = narrow.apply(vectors)
+    assert narrow.dimension == targets.shape[1] == 10
+    np.testing.assert_allclose(np.linalg.norm(targets, axis=1), 1, atol=1e-6)
+    lost = np.abs(cosines(targets) - cosines(whole)).mean()
+    assert lost < 0.01
+    assert np.abs(cosines(projected(1, vectors).apply(vectors)) - cosines(whole)).mean() > 10 * lost
+    # Just leaving components out would have changed them.
+    assert np.abs(cosines(whole[:, :10]) - cosines(whole)).mean() > 10 * lost
+
+
+def test_a_projection_is_the_best_for_inner_products():
+    vectors = teachers(200)
+    whole = of(1, 2).apply(vectors).astype(np.float64)
+    narrow = projected(5, vectors)
+    matrix = narrow.projection.astype(np.float64)
+    np.testing.assert_allclose(matrix.T @ matrix, np.eye(5), atol=1e-6)
+    values = np.linalg.svd(whole, compute_uv=False) ** 2
+    assert narrow.energy == pytest.approx(values[:5].sum() / values.sum(), abs=1e-6)
+    lost = np.linalg.norm(whole @ whole.T - whole @ matrix @ matrix.T @ whole.T)
+    assert lost == pytest.approx(np.linalg.norm(values[5:]), rel=1e-5)
+
+
+def test_a_projection_to_the_whole_width_only_rotates():
+    vectors = teachers()
+    narrow = projected(16, vectors)
+    assert narrow.energy == pytest.approx(1)
+    np.testing.assert_allclose(cosines(narrow.apply(vectors)), cosines(of(1, 2).apply(vectors)), atol=1e-5)
+
+
+def test_a_projection_is_the_same_however_the_sample_is_cut():
+    joined = of(1, 2).apply(teachers())
+    whole, cut = (of(1, 2).fitted(parts, 5).projection for parts in ([joined], np.split(joined, 8)))
+    np.testing.assert_allclose(whole, cut, atol=1e-5)
+    assert (np.abs(whole).max(axis=0) == whole.max(axis=0)).all(), "signs are an accident of the solver"
+
+
+def test_more_directions_than_the_sample_spans_are_refused():
+    few = of(1, 1).apply(teachers(rows=7))
+    assert of(1, 1).fitted([few], 7).dimension == 7
+    with pytest.raises(ConfigError, match=r"target_dim: 8 .* the 7 directions .* 7 sampled training rows"):
+        of(1, 1).fitted([few], 8)
+    # A teacher that says the same as the other adds no direction.
+    first, _ = teachers()
+    twins = Combination.of(["a", "b"], (6, 6), [1, 1])
+    same = twins.apply([first, first])
+    assert twins.fitted([same], 6).dimension == 6
+    with pytest.raises(ConfigError, match=r"target_dim: 7 .* the 6 directions .* 40 sampled"):
+        twins.fitted([same], 7)
+
+
+@pytest.mark.parametrize("dimension", [None, 5])
+def test_what_is_saved_is_read_back_to_the_bit(tmp_path, dimension):
+    vectors = teachers()
+    before = of(1, 3) if dimension is None else projected(dimension, vectors)
+    before.save(tmp_path)
+    after = Combination.load(tmp_path)
+    assert (after.names, after.widths, after.shares) == (("a", "b"), WIDTHS, before.shares)
+    assert after.energy == before.energy
+    assert (after.apply(vectors) == before.apply(vectors)).all()
+    assert after.dimension == (dimension or 16)
+
+
+def test_equal_combinations_are_equal_files(tmp_path):
+    for name in ("x", "y"):
+        projected(5, teachers()).save(tmp_path / name)
+    assert (tmp_path / "x" / TARGETS_FILE).read_bytes() == (tmp_path / "y" / TARGETS_FILE).read_bytes()
+
+
+def facts(**changes: object) -> dict[str, str]:
+    value = {"version": 1, "names": ["a"], "widths": [4], "shares": [1.0], "energy": None, **changes}
+    return {"targets": json.dumps(value)}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "matrix"),
+    [
+        (None, None),
+        ({"other": "x"}, None),
+        ({"targets": "{"}, None),
+        ({"targets": "[]"}, None),
+        (facts(version=2), None),
+        (facts(names=[]), None),
+        (facts(shares=[0.3]), None),
+        (facts(shares=[float("nan")]), None),
+        (facts(widths=[0]), None),
+        (facts(widths=["wide"]), None),
+        (facts(), np.zeros((5, 2), np.float32)),
+        (facts(), np.zeros((4, 0), np.float32)),
+        (facts(), np.zeros(4, np.float32)),
+        (facts(), np.zeros((4, 2), np.float64)),
+        (facts(), np.full((4, 2), np.nan, np.float32)),
+    ],
+)
+def test_a_file_that_does_not_fit_together_is_refused(tmp_path, metadata, matrix):
+    if metadata is not None:
+        save_file({} if matrix is None else {"projection": matrix}, tmp_path / TARGETS_FILE, metadata)
+    with pytest.raises(DataError, match=r"targets\.safetensors does not say how.*give --teacher"):
+        Combination.load(tmp_path)
+
+
+def test_a_file_cut_short_is_refused(tmp_path):
+    projected(5, teachers()).save(tmp_path)
+    whole = (tmp_path / TARGETS_FILE).read_bytes()
+    for length in (0, 4, 20, len(whole) - 1):
+        (tmp_path / TARGETS_FILE).write_bytes(whole[:length])
+        with pytest.raises(DataError, match="does not say"):
+            Combination.load(tmp_path)

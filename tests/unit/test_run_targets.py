@@ -1,0 +1,177 @@
+"""Runs from several teachers or with reduced targets: the student, the record, and its evaluation."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+from distill_helpers import HELD_OUT, TEXTS, small_run
+
+import distill
+from distill.data.combination import Combination
+from distill.errors import ConfigError, DataError, StudentError
+from embedcache.cache import Cache
+from embedcache.errors import InputError
+
+pytest_plugins = ["distill_fixtures"]
+
+
+@pytest.fixture(scope="module")
+def combined(two_teachers, tmp_path_factory):
+    """One run from two teachers of other widths, projected; not to be changed."""
+    return small_run(
+        two_teachers,
+        tmp_path_factory.mktemp("runs") / "both",
+        teacher=["tiny", "other"],
+        teacher_weights=[1, 0.5],
+        target_dim=12,
+        student="layers:2",
+        epochs=3,
+        lr=3e-3,
+    )
+
+
+def test_the_student_is_as_wide_as_the_targets_and_cut_from_the_first_teacher(combined):
+    from sentence_transformers import SentenceTransformer
+
+    student = SentenceTransformer(str(combined.best), device="cpu")
+    vectors = student.encode(TEXTS[:5])
+    assert vectors.shape == (5, 12)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert student[0].auto_model.config.hidden_size == 16
+
+
+def test_the_record_and_the_card_name_all_teachers(combined, two_teachers):
+    record = json.loads((combined.folder / "run.json").read_text(encoding="utf-8"))
+    cache = Cache(two_teachers)
+    assert record["teacher"] == record["teachers"][0]
+    assert [one["name"] for one in record["teachers"]] == ["tiny", "other"]
+    assert [one["contract_id"] for one in record["teachers"]] == [
+        cache.teacher(name).contract.id for name in ("tiny", "other")
+    ]
+    assert [one["share"] for one in record["teachers"]] == pytest.approx([2 / 3, 1 / 3])
+    targets = record["targets"]
+    assert (targets["dimension"], targets["projected_from"]) == (12, 24)
+    assert 0.5 < targets["energy"] < 1
+    assert (combined.folder / targets["file"]).is_file()
+    written = yaml.safe_load((combined.folder / "config.yaml").read_text(encoding="utf-8"))
+    assert written["teacher"] == ["tiny", "other"]
+    card = (combined.best / "README.md").read_text(encoding="utf-8")
+    assert "distilled from tiny and other" in card
+    assert "tiny 0.6667, other 0.3333" in card
+    assert "from 24 to 12 dimensions" in card
+
+
+def test_fidelity_is_to_the_combined_targets(combined, two_teachers):
+    from sentence_transformers import SentenceTransformer
+
+    result = distill.evaluate(combined.folder, suite="fidelity", device="cpu").to_json()
+    assert result["teacher"] == "tiny + other"
+    assert result["teacher_vectors_cached"] == HELD_OUT
+    assert [model["name"] for model in result["models"]] == ["tiny + other", "both"]
+    assert [model["dimension"] for model in result["models"]] == [12, 12]
+    assert any("tiny (66.7%), other (33.3%), reduced from 24 to 12" in note for note in result["notes"])
+
+    lines = (combined.folder / "held_out.txt").read_text(encoding="utf-8").splitlines()
+    texts = [json.loads(line) for line in lines]
+    cache = Cache(two_teachers)
+    targets = Combination.load(combined.folder).apply(
+        [cache.lookup(texts, teacher=name) for name in ("tiny", "other")]
+    )
+    student = SentenceTransformer(str(combined.best), device="cpu").encode(texts)
+    expected = (student * targets).sum(axis=1).mean()
+    assert result["models"][1]["cosine"]["mean"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_without_the_cache_the_teachers_themselves_are_combined(combined, tmp_path):
+    cached = distill.evaluate(combined.folder, suite="fidelity", device="cpu").to_json()
+    elsewhere = tmp_path / "both"
+    shutil.copytree(combined.folder, elsewhere)
+    record = json.loads((elsewhere / "run.json").read_text(encoding="utf-8"))
+    (elsewhere / "run.json").write_text(json.dumps({**record, "cache": "gone"}), encoding="utf-8")
+    live = distill.evaluate(elsewhere, suite="fidelity", device="cpu").to_json()
+    assert live["teacher_vectors_encoded"] == HELD_OUT
+    means = [found["models"][1]["cosine"]["mean"] for found in (live, cached)]
+    assert means[0] == pytest.approx(means[1], abs=1e-4)
+    assert live["models"][0]["parameters"] > live["models"][1]["parameters"]
+
+
+def test_a_cache_that_holds_one_teacher_only_is_no_help(combined, built_cache):
+    result = distill.evaluate(combined.folder, suite="fidelity", device="cpu").to_json()
+    assert result["teacher_vectors_encoded"] == 0
+    with pytest.raises(InputError, match="no teacher"):
+        distill.evaluate(combined.folder, suite="fidelity", device="cpu", cache=built_cache)
+
+
+def test_sts_shows_the_combined_teachers_beside_the_student(combined, tmp_path):
+    rows = [f"main\t{i % 6}\t{TEXTS[i]}\t{TEXTS[-i - 1]}" for i in range(30)]
+    (tmp_path / "stsb_test.tsv").write_text(
+        "subset\tscore\tsentence1\tsentence2\n" + "\n".join(rows) + "\n", encoding="utf-8"
+    )
+    result = distill.evaluate(combined.folder, data=tmp_path, device="cpu").to_json()
+    assert [model["name"] for model in result["models"]] == ["tiny + other", "both"]
+    assert any("name it as a MODEL" in note for note in result["notes"])
+
+
+def test_runs_with_the_same_targets_share_their_teacher_and_others_do_not(combined, two_teachers, tmp_path):
+    same = tmp_path / "same"
+    shutil.copytree(combined.folder, same)
+    result = distill.evaluate([combined.folder, same], suite="fidelity", device="cpu").to_json()
+    assert result["teacher"] == "tiny + other"
+    other = small_run(two_teachers, tmp_path / "other", teacher=["tiny", "other"])
+    with pytest.raises(DataError, match="give --teacher"):
+        distill.evaluate([combined.folder, other.folder], suite="fidelity", device="cpu")
+
+
+def test_a_run_that_lost_its_targets_file_says_so(combined, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(combined.folder, broken)
+    (broken / "targets.safetensors").unlink()
+    with pytest.raises(DataError, match=r"targets\.safetensors.*give --teacher"):
+        distill.evaluate(broken, suite="fidelity", device="cpu")
+
+
+def test_weights_lead_to_other_students(two_teachers, tmp_path):
+    a, b, same_as_a = (
+        small_run(two_teachers, tmp_path / name, teacher=["tiny", "other"], teacher_weights=weights)
+        for name, weights in (("a", [1, 3]), ("b", [3, 1]), ("c", [2, 6]))
+    )
+    name = "model.safetensors"
+    assert (a.best / name).read_bytes() == (same_as_a.best / name).read_bytes()
+    assert (a.best / name).read_bytes() != (b.best / name).read_bytes()
+    record = json.loads((a.folder / "run.json").read_text(encoding="utf-8"))
+    assert record["targets"] == {
+        "dimension": 24,
+        "file": "targets.safetensors",
+        "projected_from": None,
+        "energy": None,
+    }
+
+
+def test_one_teacher_leaves_no_targets_file(built_cache, tmp_path):
+    run = small_run(built_cache, tmp_path / "run")
+    assert not (run.folder / "targets.safetensors").exists()
+    record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    assert record["targets"]["file"] is None
+    assert record["teachers"] == [record["teacher"]]
+
+
+def test_one_teacher_is_projected_on_request(built_cache, tmp_path):
+    run = small_run(built_cache, tmp_path / "run", target_dim=6)
+    result = distill.evaluate(run.folder, suite="fidelity", device="cpu").to_json()
+    assert result["teacher"] == "tiny"
+    assert [model["dimension"] for model in result["models"]] == [6, 6]
+    assert result["models"][1]["cosine"] is not None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"target_dim": 25}, {"teacher": ["tiny", "third"]}, {"head": "none"}, {"where": "row < 0"}],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_written(two_teachers, tmp_path, bad):
+    with pytest.raises((ConfigError, StudentError, DataError, InputError)):
+        small_run(two_teachers, tmp_path / "new", **{"teacher": ["tiny", "other"], **bad})
+    assert not (tmp_path / "new").exists()
