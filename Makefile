@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint docs slow bench clean
+.PHONY: demo test test-crash lint docs slow bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -24,12 +24,16 @@ lint: $(READY)
 slow: $(READY)
 	$(BIN)/python -m pytest --slow
 
+test-crash: $(READY)
+	$(BIN)/python -m pytest tests/crash --slow -s
+
 docs: $(READY)
 	$(BIN)/python docs/generate_cli_reference.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/loader.py
+	$(BIN)/python benchmarks/scale.py --rows 1000000
 
 clean:
 	rm -rf .venv demo

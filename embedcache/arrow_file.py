@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _MAGIC = b"ARROW1"
 _BEFORE_MESSAGES = 8
+# Headers of a cache's files have a few thousand bytes; what megabytes of one unpack to is hundreds.
+_LARGEST_HEADER = 1 << 20
 # Numbers of the fields in the tables of Arrow's Message.fbs.
 _MESSAGE_HEADER, _BATCH_COMPRESSION = 2, 3
 
@@ -24,8 +26,8 @@ def read_batch(data: pa.Buffer) -> pa.RecordBatch:
     """Return the one record batch of the Arrow file ``data``, over the same memory; nothing in it is checked.
 
     Raises:
-        ValueError, OSError, pyarrow.ArrowException: if it is cut off, damaged, compressed, or of another
-            number of batches; also OverflowError and MemoryError, for absurd lengths.
+        ValueError, OSError, pyarrow.ArrowException: if it is cut off, damaged, compressed, of another number
+            of batches, or of absurdly large headers; also OverflowError and MemoryError, for absurd lengths.
     """
     import pyarrow as pa
 
@@ -37,6 +39,9 @@ def read_batch(data: pa.Buffer) -> pa.RecordBatch:
     if len(messages) != 2:
         raise ValueError(f"it holds {max(len(messages) - 1, 0)} record batches, expected 1")
     schema, batch = messages
+    header_bytes = schema.metadata.size + batch.metadata.size
+    if header_bytes > _LARGEST_HEADER:
+        raise ValueError(f"its headers have {header_bytes:,} bytes, expected {_LARGEST_HEADER:,} at most")
     if batch.type != "record batch" or _is_compressed(batch.metadata):
         raise ValueError(f"it holds a {batch.type}, expected a record batch that is not compressed")
     return pa.ipc.read_record_batch(batch, pa.ipc.read_schema(schema))

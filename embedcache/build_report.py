@@ -11,9 +11,9 @@ class BuildProgress:
     """Where a build stands; handed to the progress callback again and again.
 
     Attributes:
-        phase: ``read`` or ``encode``.
-        rows: rows read so far, or vectors encoded so far.
-        total: vectors to encode; 0 while reading.
+        phase: ``read``, ``carry over`` (rows of the same teacher at another ``max_length``) or ``encode``.
+        rows: rows read so far, missing texts looked up so far, or vectors encoded so far.
+        total: missing texts, or vectors to encode; 0 while reading.
         tokens: tokens encoded so far.
         seconds: seconds since the phase began.
         busy: seconds spent so far in ``read``, ``tokenise``, ``encode`` and ``write``; they overlap.

@@ -33,9 +33,10 @@ from embedcache.corpus.readers import (
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.missing import MissingRows
-from embedcache.reuse import Carried, carry_over, donors
+from embedcache.reuse import Carried, carry_over, codec_for, donors
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.teacher.encoded import EncodedTexts, EncodeTimes
+from embedcache.teacher.origin import is_local, origin_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,8 +90,8 @@ def build(
         pooling, prompt, max_length, truncate_dim, normalize, trust_remote_code, device: see
             :func:`embedcache.teacher.load.load_teacher`.
         teacher_name: the teacher's name in the cache.
-        codec: ``float32``, ``float16``, ``int8`` or ``pq``; default: as the cache stores this teacher, else
-            ``float16``.
+        codec: ``float32``, ``float16``, ``int8`` or ``pq``; default: as the cache stores this teacher, or the
+            same teacher at another ``max_length``, else ``float16``.
         store: ``arrow`` or ``lmdb``; default: as the cache keeps this teacher, else ``arrow``.
         compute_dtype, batch_tokens, threads: see :class:`embedcache.teacher.encode.Encoder`.
         shard_rows: vectors a shard; a killed build loses at most one shard.
@@ -145,11 +146,11 @@ def build(
     opened = Cache.create(cache)
     vectors = opened.store(teacher.contract, codec, store)
     givers = donors(opened, teacher.contract)
-    if codec is None and givers and not vectors.shards:
-        # In the same codec rows can be taken over as they are.
-        vectors = opened.store(teacher.contract, givers[0].store.codec_name, store)
-    opened.register_teacher(teacher.name, teacher.contract, _origin(teacher))
-    if _is_local(teacher):
+    codec = codec or codec_for(vectors, givers)
+    if codec != vectors.codec_name:
+        vectors = opened.store(teacher.contract, codec, store)
+    opened.register_teacher(teacher.name, teacher.contract, origin_of(teacher.source))
+    if is_local(teacher.source):
         opened.remember_model(teacher.contract, str(teacher.folder.resolve()))
 
     reading = time.perf_counter()
@@ -162,8 +163,7 @@ def build(
     bytes_before = vectors.bytes_on_disk
     carried = Carried()
     if absent and givers:
-        carried = carry_over(opened, vectors, missing.keys(), shard_rows)
-        missing.refresh(vectors)
+        carried = _carry_over(opened, vectors, missing, shard_rows, progress, on_progress)
     encoded = len(missing)
     encode_started = time.perf_counter()
     truncated = _encode_missing(corpus, missing, vectors, encoder, shard_rows, progress, on_progress)
@@ -219,6 +219,28 @@ def _read_corpus(
     if files is not None and files == observe(sources):
         write_note(cache.derived_folder, name, SourceNote(corpus.info.digest, files, options))
     return corpus
+
+
+def _carry_over(
+    cache: Cache,
+    store: ShardStore,
+    missing: MissingRows,
+    shard_rows: int,
+    progress: BuildProgress,
+    on_progress: OnProgress | None,
+) -> Carried:
+    """Take over what donors have of the missing rows, which those then no longer are."""
+    started = time.perf_counter()
+    progress.phase, progress.total = "carry over", len(missing)
+
+    def report(looked_up: int) -> None:
+        progress.rows, progress.seconds = looked_up, time.perf_counter() - started
+        if on_progress is not None:
+            on_progress(progress)
+
+    carried = carry_over(cache, store, missing.keys(), shard_rows, report)
+    missing.refresh(store)
+    return carried
 
 
 def _encode_missing(
@@ -304,22 +326,6 @@ def _counted(
         if on_progress is not None:
             on_progress(progress)
         yield batch
-
-
-def _is_local(teacher: Teacher) -> bool:
-    spec = Path(teacher.source.spec).expanduser()
-    return teacher.source.alias is None and spec.is_dir() and spec.resolve() == teacher.folder.resolve()
-
-
-def _origin(teacher: Teacher) -> dict[str, str]:
-    source = teacher.source
-    # A local path says something about somebody's machine and nothing to a teammate; its last part is enough.
-    origin = {"spec": source.folder.resolve().name if _is_local(teacher) else source.spec}
-    if source.revision:
-        origin["revision"] = source.revision
-    if source.alias:
-        origin |= {"model_id": source.alias.model_id, "licence": source.alias.licence}
-    return origin
 
 
 def _name_from(source: Path | str) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embedcache.codecs import Vectors
-from embedcache.contract import Contract, describe_differences
+from embedcache.contract import CONTRACT_VERSION, Contract, describe_differences
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import (
     CacheFormatError,
@@ -21,6 +22,7 @@ from embedcache.errors import (
     CorruptCacheError,
     InputError,
     MissingVectorsError,
+    StorageError,
 )
 from embedcache.fsio import (
     make_directory,
@@ -37,13 +39,16 @@ from embedcache.store import FolderShards, LmdbShards, ShardContainer, ShardStor
 from embedcache.store.digests import FileNotes
 
 if TYPE_CHECKING:
-    from embedcache.builder import BuildSummary
+    from embedcache.build_report import BuildSummary
 
 CACHE_VERSION = 2
 STORE_KINDS = ("arrow", "lmdb")
 
 _MEND_TEACHER = "'embedcache repair' writes it anew; vectors are kept"
 _CONTRACT_ID = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"\w[\w.-]*")
+# Numbers of a contract that Arrow, and the machine, can still work with.
+_LARGEST_NUMBER = (1 << 31) - 1
 
 
 CACHE_MARKER = {"format": "embedcache", "version": CACHE_VERSION}
@@ -81,6 +86,7 @@ class Cache:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = require_directory(Path(folder).expanduser(), "cache")
+        self._looked_up: dict[str, ShardStore] = {}
         marker = self.folder / "cache.json"
         try:
             data = read_regular(marker)
@@ -97,7 +103,7 @@ class Cache:
         if version != CACHE_VERSION:
             newer = isinstance(version, int) and version > CACHE_VERSION
             raise CacheFormatError(
-                f"{self.folder} has format version {version!r}, this embedcache reads version "
+                f"{self.folder} has format version {repr(version)[:40]}, this embedcache reads version "
                 f"{CACHE_VERSION}: {'upgrade embedcache' if newer else 'build it again in a new folder'}"
             )
         if data != spelled_json(CACHE_MARKER):
@@ -139,8 +145,12 @@ class Cache:
         return self.folder / "derived"
 
     def corpus_names(self) -> list[str]:
-        """Return the names of all corpora, sorted; that they can be read is not checked."""
-        return sorted(path.parent.name for path in self.corpora_folder.glob("[!.]*/corpus.json"))
+        """Return the names of all corpora, sorted; that they can be read is not checked.
+
+        Folders whose names no corpus can have are not corpora; ``embedcache verify`` tells of them.
+        """
+        names = (path.parent.name for path in self.corpora_folder.glob("*/corpus.json"))
+        return sorted(name for name in names if _NAME.fullmatch(name))
 
     def corpora(self) -> list[Corpus]:
         """Return all corpora, by name."""
@@ -171,6 +181,8 @@ class Cache:
     def teachers(self) -> list[CachedTeacher]:
         """Return all teachers, by name.
 
+        Files whose names no teacher can have name none; ``embedcache verify`` tells of them.
+
         Raises:
             CorruptCacheError: if a teacher's folder is not named by its contract, or a file of it is damaged.
         """
@@ -178,9 +190,13 @@ class Cache:
         for path in sorted((self.folder / "teachers").glob("*/contract.json")):
             if not _CONTRACT_ID.fullmatch(path.parent.name):
                 continue
-            contract = _read_contract(path)
-            names = sorted((path.parent / "names").glob("[!.]*.json"))
-            found += [CachedTeacher(name.stem, contract, _read_origin(name)) for name in names]
+            contract = read_contract(path)
+            names = sorted((path.parent / "names").glob("*.json"))
+            found += [
+                CachedTeacher(name.stem, contract, read_origin(name))
+                for name in names
+                if _NAME.fullmatch(name.stem)
+            ]
         return sorted(found, key=lambda teacher: teacher.name)
 
     def teacher(self, name: str | None = None) -> CachedTeacher:
@@ -213,8 +229,14 @@ class Cache:
         """Give ``contract`` a home in this cache under ``name``; harmless where it has one.
 
         Raises:
-            ContractMismatchError: if the name belongs to another contract; it names the fields that differ.
+            InputError: if the name can be none.
+            ContractMismatchError: if it belongs to another contract; it names the fields that differ.
         """
+        if not _NAME.fullmatch(name):
+            raise InputError(
+                f"{name!r} cannot name a teacher: use letters, digits, '.', '_' and '-'; choose one with "
+                "--teacher-name"
+            )
         for teacher in self.teachers():
             if teacher.name == name and teacher.contract != contract:
                 differences = teacher.contract.differences(contract)
@@ -233,9 +255,10 @@ class Cache:
     def remember_model(self, contract: Contract, source: str) -> None:
         """Note where a teacher's model can be loaded from on this machine; never shared."""
         note = self.derived_folder / "models" / f"{contract.id}.json"
-        # An identical note stays, so that a complete cache can be used where it cannot be written.
+        # Where the cache cannot be written it can be used all the same.
         if _noted_source(note) != source:
-            write_sealed_json(note, {"source": source})
+            with suppress(StorageError):
+                write_sealed_json(note, {"source": source})
 
     def model_source(self, teacher: CachedTeacher) -> str:
         """Return what to load ``teacher``'s model from: the noted place, else what it was built as."""
@@ -292,7 +315,7 @@ class Cache:
             MissingVectorsError: if texts are not in the cache; it names them.
             InputError: if the teacher is not in the cache.
         """
-        store = self.store(self.teacher(teacher).contract)
+        store = self._current_store(self.teacher(teacher).contract)
         positions = store.locate(key_array(texts))
         missing = np.flatnonzero(positions < 0)
         if len(missing):
@@ -303,49 +326,97 @@ class Cache:
             )
         return store.vectors(positions)
 
+    def _current_store(self, contract: Contract) -> ShardStore:
+        """Return the store of a contract, opened again only where its shards are others than last time."""
+        store = self._looked_up.get(contract.id)
+        if store is None or not store.is_current:
+            store = self._looked_up[contract.id] = self.store(contract)
+        return store
+
 
 def _refuse_specials(folder: Path) -> None:
     # A link could make us read, or worse write, outside the cache on somebody else's behalf; reading a pipe
     # would wait for ever.
-    for place, folders, files in os.walk(folder):
-        for name in folders + files:
-            path = Path(place, name)
+    # Not os.walk, which gives up where folders lie a thousand deep.
+    folders = [folder]
+    while folders:
+        for path in _entries(folders.pop()):
             try:
                 mode = path.lstat().st_mode
             except FileNotFoundError:  # a temporary file of another process
                 continue
-            if stat.S_ISLNK(mode):
+            if stat.S_ISDIR(mode):
+                folders.append(path)
+            elif stat.S_ISLNK(mode):
                 raise CacheFormatError(
-                    f"{path} is a symbolic link to {path.readlink()}: a cache holds its files itself; "
-                    "delete the link, or put the files in its place"
+                    f"{str(path)!r} is a symbolic link to {str(path.readlink())!r}: a cache holds its files "
+                    "itself; delete the link, or put the files in its place"
                 )
-            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise CacheFormatError(f"{path} is neither a file nor a folder: delete it")
+            elif not stat.S_ISREG(mode):
+                raise CacheFormatError(f"{str(path)!r} is neither a file nor a folder: delete it")
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        shown = str(folder)
+        raise CacheFormatError(
+            f"the folder {shown[:200]!r} cannot be looked into ({error.strerror}): delete it, or make it readable"
+        ) from error
 
 
 def _noted_source(note: Path) -> str | None:
     try:
-        return str(read_sealed_json(note)["source"])
+        source = read_sealed_json(note)["source"]
     except (OSError, ValueError, KeyError):
         return None
+    return source if isinstance(source, str) else None
 
 
-def _read_contract(path: Path) -> Contract:
+def read_contract(path: Path) -> Contract:
+    """Return the contract in ``contract.json`` of a teacher's folder.
+
+    Raises:
+        CorruptCacheError: if a byte of it is not as it was written, or it is another teacher's.
+    """
     try:
         data = read_regular(path)
         contract = Contract.from_json(parsed_json(data))
+        as_written = contract.id == path.parent.name and data == spelled_json(contract.to_json())
     except (OSError, ValueError) as error:
-        raise CorruptCacheError(f"{path} is damaged ({error}): {_MEND_TEACHER}") from error
-    if contract.id != path.parent.name or data != spelled_json(contract.to_json()):
+        raise CorruptCacheError(f"{path} is damaged ({str(error)[:200]}): {_MEND_TEACHER}") from error
+    if not as_written:
         raise CorruptCacheError(
             f"{path} does not match its folder's name: it was changed or copied into the wrong place; "
             f"{_MEND_TEACHER}"
         )
+    if contract.version != CONTRACT_VERSION:
+        raise CorruptCacheError(
+            f"{path} has version {str(contract.version)[:20]}, this embedcache reads contracts of version "
+            f"{CONTRACT_VERSION}: upgrade embedcache, or 'embedcache rm' the teacher"
+        )
+    numbers = (contract.dimension - 1, contract.max_length, contract.truncate_dim or 0)
+    if not all(0 <= number < _LARGEST_NUMBER for number in numbers):
+        raise CorruptCacheError(
+            f"{path} tells of a teacher of {str(contract.dimension)[:20]} dimensions that sees "
+            f"{str(contract.max_length)[:20]} tokens: it was not written by embedcache; delete its folder"
+        )
     return contract
 
 
-def _read_origin(path: Path) -> dict[str, str]:
+def read_origin(path: Path) -> dict[str, str]:
+    """Return where a teacher came from, as one of its names' files says.
+
+    Raises:
+        CorruptCacheError: if the file is damaged.
+    """
     try:
-        return {str(name): str(text) for name, text in read_sealed_json(path).items()}
+        origin = read_sealed_json(path)
+        if not all(isinstance(text, str) for text in origin.values()):
+            raise ValueError("it holds something else than text")
     except (OSError, ValueError) as error:
         raise CorruptCacheError(f"{path} is damaged ({error}): {_MEND_TEACHER}") from error
+    return origin

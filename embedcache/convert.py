@@ -6,7 +6,7 @@ gives the same files. Another codec re-encodes the stored vectors, without the t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Codec, check_codec_name, get_codec, pq
 from embedcache.codecs.quality import measure
+from embedcache.corpus.corpus import DESCRIPTION, Corpus
 from embedcache.errors import InputError
 from embedcache.fsio import copy_file, write_sealed_json
 from embedcache.store import ShardStore
@@ -68,7 +69,8 @@ def convert(
         on_shard: called as shards are done.
 
     Raises:
-        InputError: if ``out`` is the source, or holds the vectors in another store or codec.
+        InputError: if ``out`` is the source, or holds the vectors in another store or codec, or another
+            corpus of the same name.
         StorageError: if ``out`` cannot be written.
     """
     if codec is not None:
@@ -77,11 +79,13 @@ def convert(
     if target.folder.resolve() == source.folder.resolve():
         raise InputError(f"{out} is the cache to convert: give a new folder; the old one can go then")
     teachers = source.teachers() if teacher is None else [source.teacher(teacher)]
-    for corpus in source.corpora():
+    corpora = source.corpora()
+    _refuse_other_corpora(target, corpora)
+    for corpus in corpora:
         place = target.corpora_folder / corpus.name
         for part in corpus.parts:
             copy_file(corpus.folder / part.file_name, place / part.file_name)
-        write_sealed_json(place / "corpus.json", corpus.info.to_json())
+        write_sealed_json(place / DESCRIPTION, corpus.info.to_json())
     done: dict[str, Converted] = {}
     for one in teachers:
         contract_id = one.contract.id
@@ -89,6 +93,16 @@ def convert(
         if contract_id not in done:
             done[contract_id] = _convert_teacher(source, target, one, store, codec, on_shard)
     return list(done.values())
+
+
+def _refuse_other_corpora(target: Cache, corpora: Sequence[Corpus]) -> None:
+    there = {corpus.name: corpus.info.digest for corpus in target.corpora()}
+    for corpus in corpora:
+        if there.get(corpus.name, corpus.info.digest) != corpus.info.digest:
+            raise InputError(
+                f"{target.folder} holds another corpus called {corpus.name!r}, and would lose it: "
+                "give a new folder"
+            )
 
 
 def _convert_teacher(
@@ -111,9 +125,10 @@ def _convert_teacher(
             after.put_raw(shard.name, before.container.open(shard.name))
         else:
             vectors = np.asarray(shard.codec.decode(shard.stored), dtype=np.float32)
-            lost = measure(codec, vectors)
+            stored = codec.encode(vectors)
+            lost = measure(codec, vectors, stored)
             worst = min(worst, lost.worst_cosine)
-            after.put_stored(codec, codec.encode(vectors), shard, lost.to_json())
+            after.put_stored(codec, stored, shard, lost.to_json())
         if on_shard is not None:
             on_shard(number + 1, len(before.shards))
     after.finish()

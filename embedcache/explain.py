@@ -233,6 +233,7 @@ class _Search:
         self._wanted = wanted
         self._store = cache.store(wanted.contract)
         self._givers = reuse.donors(cache, wanted.contract)
+        self._codec = reuse.codec_for(self._store, self._givers)
         self._rows = self._cached = self._truncated = self._reusable = 0
 
     def count(self, texts: Sequence[str]) -> NDArray[np.bool_]:
@@ -242,7 +243,7 @@ class _Search:
         here = positions >= 0
         _, truncated = self._store.seen(positions[here])
         length = self._wanted.contract.max_length
-        lent = reuse.locate(self._givers, keys[~here], length, self._store.codec_name)
+        lent = reuse.locate(self._givers, keys[~here], length, self._codec)
         self._rows += len(texts)
         self._cached += int(here.sum())
         self._truncated += int(truncated.sum())

@@ -26,8 +26,9 @@ TEMPORARY_PREFIX = ".tmp-"
 WRITE_STEPS = ("create", "written", "synced", "renamed", "recorded", "lmdb-put", "lmdb-committed", "remove")
 """The named moments of a write, in order; a crash may fall on any of them."""
 
-_SPARE_FILES = 64
-_LARGEST_READ = 16 << 20
+# What a few megabytes of JSON unpack to is hundreds; a corpus of a billion rows is described in two.
+_LARGEST_READ = 4 << 20
+_DEEPEST_JSON = 16
 
 on_write_step: Callable[[str, Path], None] | None = None
 """Called with each of :data:`WRITE_STEPS` and the file it concerns; tests inject failures here."""
@@ -37,7 +38,6 @@ def write_step(step: str, path: Path) -> None:
     """Announce that a write has reached ``step``."""
     if on_write_step is not None:
         on_write_step(step, path)
-
 
 
 def explain_os_error(error: OSError, path: Path) -> StorageError:
@@ -55,22 +55,30 @@ def explain_os_error(error: OSError, path: Path) -> StorageError:
 
 
 def fsync_directory(folder: Path) -> None:
-    """Make the names inside ``folder`` durable."""
+    """Make the names inside ``folder`` durable, where its file system lets a folder be synced."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems know no such thing, and need none.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)
 
 
 def make_directory(folder: Path) -> Path:
-    """Create ``folder`` with its parents where missing, and return it.
+    """Create ``folder`` with its parents where missing, durably, and return it.
 
     Raises:
         StorageError: if it cannot be created.
     """
     try:
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
         folder.mkdir(parents=True, exist_ok=True)
+        # A file is only as durable as the names of the folders above it.
+        for one in reversed(missing):
+            fsync_directory(one.parent)
     except FileExistsError as error:
         raise StorageError(
             f"cannot write {folder}: it is a file, not a folder; choose another folder"
@@ -235,11 +243,7 @@ def read_sealed_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict) or "sha256" not in value:
         raise ValueError("it carries no digest of itself")
     seal = value.pop("sha256")
-    try:
-        as_written = spelled_json(sealed(value))
-    except RecursionError:
-        raise ValueError("its content is nested too deep") from None
-    if as_written != data:
+    if spelled_json(sealed(value)) != data:
         raise ValueError(f"its content is not what its digest {str(seal)[:12]} was taken of")
     return value
 
@@ -248,27 +252,49 @@ def parsed_json(data: bytes) -> object:
     """Return what JSON of unknown origin says.
 
     Raises:
-        ValueError: if it is no JSON, or nested so deep that it cannot be read.
+        ValueError: if it is no JSON, or nested deeper than anything that a cache holds.
     """
     try:
-        return json.loads(data)
+        value = json.loads(data, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("its content is nested too deep") from None
+    # What was just shallow enough to be read might not be so to be compared or printed.
+    level: list[object] = [value]
+    for _ in range(_DEEPEST_JSON):
+        level = [inner for outer in level for inner in _containers(outer)]
+        if not level:
+            return value
+    raise ValueError("its content is nested too deep")
 
 
-def read_regular(path: Path) -> bytes:
+def _containers(value: object) -> list[object]:
+    """Return the arrays and objects that stand directly in ``value``."""
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [one for one in values if isinstance(one, (dict, list))]
+
+
+def _refuse_constant(name: str) -> None:
+    # Python reads NaN and infinities, which JSON does not have and canonical_json does not write.
+    raise ValueError(f"{name} is no JSON")
+
+
+def read_regular(path: Path, most: int = _LARGEST_READ) -> bytes:
     """Return the bytes of a small file, which may be neither a symbolic link nor a device nor a pipe.
+
+    Args:
+        path: the file.
+        most: bytes it may have.
 
     Raises:
         ValueError: if it is one: what lies outside a cache must not be read as part of it. Also if it is
-            larger than any file of a cache that is read as a whole.
+            larger than ``most``.
         OSError: if it cannot be read.
     """
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "no regular file"
         raise ValueError(f"it is {kind}; a cache holds its files itself")
-    if found.st_size > _LARGEST_READ:
+    if found.st_size > most:
         raise ValueError(f"it has {found.st_size:,} bytes, more than such a file may have")
     return path.read_bytes()
 

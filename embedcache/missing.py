@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,15 @@ from numpy.typing import NDArray
 from embedcache.corpus.corpus import Corpus
 from embedcache.key_index import first_occurrences, take_keys
 from embedcache.keys import KeyArray
-from embedcache.store.base import VectorStore
+from embedcache.store.base import Positions
+
+
+class Locator(Protocol):
+    """A store, or the index of one."""
+
+    def locate(self, keys: KeyArray) -> Positions:
+        """Return the position of each key, -1 where it is missing."""
+        ...
 
 
 @dataclass
@@ -28,7 +37,7 @@ class MissingRows:
     _parts: list[KeyArray]
 
     @classmethod
-    def of(cls, corpus: Corpus, store: VectorStore) -> MissingRows:
+    def of(cls, corpus: Corpus, store: Locator) -> MissingRows:
         """Look up every distinct text of ``corpus`` in ``store``."""
         parts = list(corpus.iter_keys())
         mask = first_occurrences(parts)
@@ -40,7 +49,7 @@ class MissingRows:
         """Return how many there are."""
         return int(self.mask.sum())
 
-    def refresh(self, store: VectorStore) -> None:
+    def refresh(self, store: Locator) -> None:
         """Take out the rows whose vectors ``store`` has by now."""
         start = 0
         for part in self._parts:

@@ -7,7 +7,7 @@ keep the provenance of the run that computed them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -120,6 +120,16 @@ def keeps_its_worth(found: str, wanted: str) -> bool:
     return wanted != "pq" and found in ("float32", wanted)
 
 
+def codec_for(store: ShardStore, givers: Sequence[Donor]) -> str:
+    """Return the codec that a build stores new rows of ``store`` in where none is asked for.
+
+    It is that of the rows that are there; where there are none, that of the first donor whose rows could be
+    carried over as they are.
+    """
+    lent = [name for name in (giver.store.codec_name for giver in givers) if keeps_its_worth(name, name)]
+    return lent[0] if lent and not store.shards else store.codec_name
+
+
 def locate(givers: Sequence[Donor], keys: KeyArray, max_length: int, codec: str) -> Found:
     """Find, for each key, the first donor with a usable row.
 
@@ -215,7 +225,13 @@ def _piles_of_shards(donor: Donor) -> tuple[list[_Pile], NDArray[np.int64]]:
     return list(piles.values()), np.array([order.index(kind) for kind in kinds], dtype=np.int64)
 
 
-def carry_over(cache: Cache, store: ShardStore, keys: KeyArray, shard_rows: int) -> Carried:
+def carry_over(
+    cache: Cache,
+    store: ShardStore,
+    keys: KeyArray,
+    shard_rows: int,
+    on_keys: Callable[[int], None] | None = None,
+) -> Carried:
     """Store those of ``keys`` that a donor in ``cache`` holds a usable row of, without the teacher.
 
     Rows of one donor and one provenance are put together, in the order of ``keys``, ``shard_rows`` a shard.
@@ -226,6 +242,7 @@ def carry_over(cache: Cache, store: ShardStore, keys: KeyArray, shard_rows: int)
         store: where the rows go.
         keys: distinct keys that ``store`` lacks, in corpus order, shape (n,).
         shard_rows: vectors a shard.
+        on_keys: called with the number of keys looked up so far, and carried over where they could be.
 
     Raises:
         CorruptCacheError: if a donor's store is damaged.
@@ -251,6 +268,8 @@ def carry_over(cache: Cache, store: ShardStore, keys: KeyArray, shard_rows: int)
                 pile.add(chunk[mine], found.positions[mine])
         for pile in piles:
             pile.put_into(store, shard_rows)
+        if on_keys is not None:
+            on_keys(start + len(chunk))
     for pile in piles:
         pile.put_into(store, shard_rows, rest=True)
     return carried

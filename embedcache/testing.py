@@ -119,7 +119,8 @@ def fake_teacher(dimension: int = 384, *, name: str = "fake", max_length: int = 
     """
     contract = example_contract(dimension, weights=f"{seed:064x}", max_length=max_length)
     source = ModelSource(name, name, Path(os.devnull))
-    return Teacher(source, model=None, contract=contract)  # type: ignore[arg-type]  # nothing asks it to run
+    # Nothing asks it to run.
+    return Teacher(source, model=None, contract=contract)
 
 
 class FakeEncoder:

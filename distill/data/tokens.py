@@ -136,7 +136,8 @@ def _write(
             _make_durable(ids)
             _make_durable(offsets)
         digests = {name: sha256_file(staging / name) for name in (_IDS, _OFFSETS)}
-        write_sealed_json(staging / _HEADER, {"dtype": dtype.name, "rows": done, "files": digests})
+        header = {"corpus": corpus.info.digest, "dtype": dtype.name, "rows": done, "files": digests}
+        write_sealed_json(staging / _HEADER, header)
         if _open(folder, done, tokenizer.pad_id) is None:
             shutil.rmtree(folder, ignore_errors=True)
             staging.rename(folder)

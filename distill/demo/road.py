@@ -13,7 +13,7 @@ from distill.cli.progress import print_run, train_progress
 from distill.demo.harvest import harvest_sentences
 from distill.evaluation.suites import evaluate
 from distill.training.run import Run, run
-from embedcache.cli.progress import build_progress, print_build_summary
+from embedcache.cli.build import build_progress, print_build_summary
 from embedcache.fsio import make_directory, write_bytes
 
 _CORPUS = "documentation"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from embedcache.cli.options import CODEC_NAMES, STORE_KINDS, reader_options, teacher_options
+
+if TYPE_CHECKING:
+    from embedcache.build_report import BuildProgress, BuildSummary
 
 
 @click.command("build")
@@ -37,7 +42,6 @@ def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> N
     import json
 
     from embedcache.builder import build
-    from embedcache.cli.progress import build_progress, print_build_summary
 
     with build_progress() as on_progress:
         cache = build(list(sources), on_progress=on_progress, **settings)
@@ -48,3 +52,58 @@ def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> N
         click.echo(json.dumps(summary.to_json(), indent=2))
     else:
         print_build_summary(summary)
+
+
+@contextmanager
+def build_progress() -> Iterator[Callable[[BuildProgress], None]]:
+    """Yield a callback that shows how far a build is."""
+    from embedcache.cli.progress import ticker
+
+    with ticker() as show:
+        yield lambda progress: show(describe(progress))
+
+
+def describe(progress: BuildProgress) -> str:
+    """Return one line: rows, rates, where the time goes, time left."""
+    from embedcache.cli.progress import progress_line
+
+    line = progress_line(progress.phase, progress.rows, progress.seconds, progress.total)
+    if progress.phase != "encode":
+        return line
+    # Parts run side by side; as shares of their sum they say what to speed up.
+    whole = max(sum(progress.busy.values()), 1e-9)
+    split = " ".join(f"{name} {100 * busy / whole:.0f}%" for name, busy in progress.busy.items())
+    return f"{line}, {progress.tokens / max(progress.seconds, 1e-9):,.0f} tokens/s, {split}"
+
+
+def print_build_summary(summary: BuildSummary) -> None:
+    """Print what a build did."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from embedcache.cli.tables import size
+
+    table = Table(title=f"{summary.corpus} with {summary.teacher}", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    rate = f" ({summary.encoded / summary.encode_seconds:,.0f} rows/s)" if summary.encoded else ""
+    kept = f"; {summary.unworthy:,} not, their codec keeps less" if summary.unworthy else ""
+    rows = [
+        ("rows", f"{summary.rows:,}"),
+        ("distinct", f"{summary.distinct:,} ({summary.rows - summary.distinct:,} duplicates)"),
+        ("encoded", f"{summary.encoded:,}{rate}"),
+        ("reused", f"{summary.reused:,} already in the cache"),
+        ("carried", f"{summary.carried:,} taken over from the same teacher at another max_length{kept}"),
+        ("skipped", ", ".join(f"{n:,} {why}" for why, n in sorted(summary.skipped.items())) or "none"),
+        ("truncated", f"{summary.truncated:,} of the encoded were longer than the teacher reads"),
+        ("written", size(summary.bytes_written)),
+        ("time", f"{summary.seconds:.1f} s ({summary.encode_seconds:.1f} s encoding)"),
+        ("contract", summary.contract_id[:12]),
+    ]
+    if summary.batches_halved:
+        rows.insert(
+            6, ("halved", f"{summary.batches_halved:,} batches did not fit into memory; lower --batch-tokens")
+        )
+    for name, value in rows:
+        table.add_row(name, value)
+    Console().print(table)

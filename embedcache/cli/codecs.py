@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
+
+from embedcache.cli.options import cache_option, json_option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +25,7 @@ _MEASURES = (
 
 
 @click.command("codecs")
-@click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
+@cache_option
 @click.option("--teacher", metavar="NAME", help="Whose vectors.  [default: the only teacher]")
 @click.option(
     "--sample",
@@ -38,17 +37,18 @@ _MEASURES = (
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Chooses the sample and the pairs."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def codecs_command(cache: str, teacher: str | None, sample: int, seed: int, as_json: bool) -> None:
     """Compare the codecs on a cache's own vectors: their size, what they lose, how fast they are read."""
     import json
 
     from embedcache.cache import Cache
+    from embedcache.cli.progress import watched
     from embedcache.codecs.compare import compare_stored
 
     opened = Cache(cache)
     found = opened.teacher(teacher)
-    with _watched() as on_step:
+    with watched("steps") as on_step:
         comparison = compare_stored(opened.store(found.contract), sample=sample, seed=seed, on_step=on_step)
     if as_json:
         click.echo(json.dumps({"teacher": found.name, **comparison.to_json()}, indent=2, allow_nan=False))
@@ -58,25 +58,6 @@ def codecs_command(cache: str, teacher: str | None, sample: int, seed: int, as_j
     console = Console()
     console.print(_table(comparison, found.name))
     console.print(*_notes(comparison), sep="\n", markup=False)
-
-
-@contextmanager
-def _watched() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a callback that shows on the terminal what is being done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(file=sys.stderr)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=None)
-
-        def on_step(what: str, done: int, total: int) -> None:
-            if what != progress.tasks[0].description:
-                progress.reset(task, description=what)
-            progress.update(task, completed=done, total=total)
-
-        yield on_step
 
 
 def _table(comparison: StoreComparison, teacher: str) -> Table:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from embedcache.cli.options import json_option
+
 if TYPE_CHECKING:
     from embedcache.compare import CacheComparison, CorpusDifference, VectorComparison
 
@@ -24,7 +26,7 @@ _TEXT_SHOWN = 60
     help="Vectors to compare for each teacher.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Chooses the sample.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def diff_command(first: str, second: str, sample: int, seed: int, as_json: bool) -> None:
     """Say what sets the caches A and B apart: corpora, teachers, keys and vectors.
 
@@ -34,7 +36,7 @@ def diff_command(first: str, second: str, sample: int, seed: int, as_json: bool)
     import json
 
     from embedcache.cache import Cache
-    from embedcache.cli.watch import watched
+    from embedcache.cli.progress import watched
     from embedcache.compare import compare_caches
     from embedcache.errors import EmbedCacheError
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import click
+
+from embedcache.cli.options import cache_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,14 +19,13 @@ if TYPE_CHECKING:
     from embedcache.doctor.histogram import Histogram
     from embedcache.doctor.overlap import Overlap
 
-_BAR_WIDTH = 40
 _TERMINAL_BARS = 12
 _EXAMPLE_CHARACTERS = 70
 _STYLES = {"ok": "green", "look": "yellow", "bad": "red"}
 
 
 @click.command("doctor")
-@click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
+@cache_option
 @click.option("--teacher", metavar="NAME", help="Whose vectors.  [default: the only teacher]")
 @click.option(
     "--corpus", metavar="NAME", help="Judge the vectors of this corpus alone.  [default: all vectors]"
@@ -63,7 +65,7 @@ def doctor_command(
     """
     import json
 
-    from embedcache.cli.watch import watched
+    from embedcache.cli.progress import watched
     from embedcache.doctor import examine
     from embedcache.doctor.plot import check_plot
     from embedcache.doctor.plot import plot as draw
@@ -168,16 +170,13 @@ def _overlaps(overlaps: Sequence[Overlap]) -> list[RenderableType]:
 
 def _bars(title: str, data: Histogram, *, whole: bool) -> Table:
     """Return a histogram of at most :data:`_TERMINAL_BARS` bars; ``whole`` numbers get closed ranges."""
-    from rich.table import Table
+    from embedcache.cli.tables import bars
 
     step = -(-len(data.counts) // _TERMINAL_BARS)
     counts = [sum(data.counts[i : i + step]) for i in range(0, len(data.counts), step)]
     edges = [*data.edges[:-1:step], data.edges[-1]]
-    table = Table(title=title, title_justify="left", box=None, show_header=False)
-    table.add_column(justify="right")
-    table.add_column()
-    table.add_column(justify="right")
-    for low, high, count in zip(edges, edges[1:], counts, strict=False):
-        label = f"{low:.0f} to {high - 1:.0f}" if whole else f"{low:.2f} to {high:.2f}"
-        table.add_row(label, "█" * round(_BAR_WIDTH * count / max(*counts, 1)), f"{count:,}")
-    return table
+    labels = [
+        f"{low:.0f} to {high - 1:.0f}" if whole else f"{low:.2f} to {high:.2f}"
+        for low, high in pairwise(edges)
+    ]
+    return bars(title, list(zip(labels, counts, strict=True)))

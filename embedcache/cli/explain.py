@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.options import FORMATS, contract_options
+from embedcache.cli.options import FORMATS, cache_option, contract_options, json_option
 
 if TYPE_CHECKING:
     from embedcache.explain import Explanation
@@ -20,7 +20,7 @@ _CANDIDATES_SHOWN = 5
 @click.command("explain")
 @click.argument("text", metavar="TEXT-or-FILE")
 @contract_options
-@click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
+@cache_option
 @click.option(
     "--text-column",
     "--column",
@@ -39,7 +39,7 @@ _CANDIDATES_SHOWN = 5
     help="Texts of a file that are not cached to explain one by one.",
 )
 @click.option("--load", is_flag=True, help="Load the model even if the cache knows the teacher's name.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def explain_command(
     text: str,
     teacher: str,
@@ -61,7 +61,7 @@ def explain_command(
     import json
 
     from embedcache.cache import Cache
-    from embedcache.cli.ticker import progress_line, ticker
+    from embedcache.cli.progress import progress_line, ticker
     from embedcache.corpus.readers import ReadOptions, expand_sources
     from embedcache.explain import explain_sources, explain_texts, want
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from embedcache.cli.options import cache_option
+
 
 @click.command("export")
-@click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
+@cache_option
 @click.option(
     "--out", required=True, metavar="PATH", help="The Parquet file, or the folder of npy, to write."
 )
@@ -53,8 +55,8 @@ def export_command(
     """
     import json
 
-    from embedcache.cli.progress import size
-    from embedcache.cli.watch import watched
+    from embedcache.cli.progress import watched
+    from embedcache.cli.tables import size
     from embedcache.export import export_rows
 
     with watched() as on_step:

@@ -19,7 +19,7 @@ def rm_command() -> None:
 def rm_corpus_command(name: str, cache: str, yes: bool) -> None:
     """Remove the corpus NAME; vectors are kept."""
     from embedcache.cache import Cache
-    from embedcache.cli.progress import size
+    from embedcache.cli.tables import size
     from embedcache.housekeeping import remove_corpus
 
     opened = Cache(cache)
@@ -35,7 +35,7 @@ def rm_corpus_command(name: str, cache: str, yes: bool) -> None:
 def rm_teacher_command(name: str, cache: str, yes: bool) -> None:
     """Remove the teacher NAME with its vectors; only the name, where it has another."""
     from embedcache.cache import Cache
-    from embedcache.cli.progress import size
+    from embedcache.cli.tables import size
     from embedcache.housekeeping import remove_teacher
 
     opened = Cache(cache)
@@ -55,20 +55,28 @@ def rm_teacher_command(name: str, cache: str, yes: bool) -> None:
     metavar="HOURS",
     help="Leave alone what was touched within so many hours; a build may be writing it.",
 )
-@click.option("--unused-vectors", is_flag=True, help="Also delete shards none of whose texts is in a corpus.")
+@click.option(
+    "--unused-vectors",
+    is_flag=True,
+    help="Also delete vectors that nothing finds: of no corpus's texts, or of a teacher without a name.",
+)
+@click.option("--quarantine", is_flag=True, help="Also delete what repair moved aside.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
 @json_option
-def gc_command(cache: str, older: float, unused_vectors: bool, dry_run: bool, as_json: bool) -> None:
+def gc_command(
+    cache: str, older: float, unused_vectors: bool, quarantine: bool, dry_run: bool, as_json: bool
+) -> None:
     """Delete what crashes, replaced corpora and old indexes left behind."""
     import json
     from dataclasses import asdict
 
     from embedcache.cache import Cache
-    from embedcache.cli.progress import size
-    from embedcache.cli.tables import print_table
+    from embedcache.cli.tables import print_table, size
     from embedcache.housekeeping import collect_garbage
 
-    found = collect_garbage(Cache(cache), hours=older, unused_vectors=unused_vectors, dry_run=dry_run)
+    found = collect_garbage(
+        Cache(cache), hours=older, unused_vectors=unused_vectors, quarantine=quarantine, dry_run=dry_run
+    )
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found], indent=2))
         return
@@ -86,15 +94,16 @@ def gc_command(cache: str, older: float, unused_vectors: bool, dry_run: bool, as
 )
 @json_option
 def compact_command(cache: str, teacher: str | None, shard_rows: int, as_json: bool) -> None:
-    """Merge small shards into full ones, and drop rows that stand twice."""
+    """Merge small shards into full ones, and drop rows of them that stand elsewhere too."""
     import json
 
     from embedcache.cache import Cache
-    from embedcache.cli.progress import size
-    from embedcache.cli.tables import print_table
+    from embedcache.cli.progress import watched
+    from embedcache.cli.tables import print_table, size
     from embedcache.housekeeping import compact
 
-    done = compact(Cache(cache), teacher, shard_rows=shard_rows)
+    with watched() as on_rows:
+        done = compact(Cache(cache), teacher, shard_rows=shard_rows, on_rows=on_rows)
     if as_json:
         rows = [
             {
@@ -144,19 +153,18 @@ def convert_command(
     from dataclasses import asdict
 
     from embedcache.cache import Cache
-    from embedcache.cli.progress import size
-    from embedcache.cli.tables import print_table
-    from embedcache.cli.ticker import ticker
+    from embedcache.cli.progress import watched
+    from embedcache.cli.tables import print_table, size
     from embedcache.convert import convert
 
-    with ticker() as show:
+    with watched("shards") as on_step:
         done = convert(
             Cache(cache),
             out,
             teacher=teacher,
             store=store,
             codec=codec,
-            on_shard=lambda number, total: show(f"convert {number:,}/{total:,} shards"),
+            on_shard=lambda done, total: on_step("convert", done, total),
         )
     if as_json:
         click.echo(json.dumps([asdict(one) for one in done], indent=2))

@@ -88,7 +88,7 @@ def info_command(name: str, cache: str, as_json: bool) -> None:
 
 
 def _cell(name: str, value: object) -> str:
-    from embedcache.cli.progress import size
+    from embedcache.cli.tables import size
 
     if name == "bytes" and isinstance(value, int):
         return size(value)

@@ -6,6 +6,7 @@ import click
 
 from embedcache import EmbedCacheError, __version__
 from embedcache.cli.build import build_command
+from embedcache.cli.check import repair_command, verify_command
 from embedcache.cli.codecs import codecs_command
 from embedcache.cli.diff import diff_command
 from embedcache.cli.doctor import doctor_command
@@ -38,9 +39,11 @@ cli.add_command(info_command)
 cli.add_command(ls_command)
 cli.add_command(plan_command)
 cli.add_command(query_command)
+cli.add_command(repair_command)
 cli.add_command(rm_command)
 cli.add_command(stats_command)
 cli.add_command(teachers_command)
+cli.add_command(verify_command)
 
 
 def main() -> None:

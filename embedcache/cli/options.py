@@ -31,6 +31,8 @@ _TEACHER = click.option(
     "--teacher", required=True, metavar="SPEC", help="Alias, hub id with @revision, or local folder."
 )
 
+_TRUST = click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model.")
+
 _CONTRACT = (
     click.option(
         "--pooling", help="How token vectors become one: mean, cls, cls-before-pooler, pooler or last."
@@ -47,7 +49,15 @@ _CONTRACT = (
         default=None,
         help="Scale vectors to length one.  [default: as the teacher]",
     ),
-    click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model."),
+    _TRUST,
+)
+
+_DEVICE = (
+    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps ..."),
+    click.option(
+        "--batch-tokens", type=click.IntRange(1), help="Tokens a forward batch.  [default: by device]"
+    ),
+    click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: all cores]"),
 )
 
 _COMPUTE = (
@@ -58,11 +68,22 @@ _COMPUTE = (
         show_default=True,
         help="What the teacher computes in.",
     ),
-    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps ..."),
+    *_DEVICE,
+)
+
+_AS_STORED = (
     click.option(
-        "--batch-tokens", type=click.IntRange(1), help="Tokens a forward batch.  [default: by device]"
+        "--teacher-model",
+        metavar="SPEC",
+        help="Alias, hub id or folder of the teacher.  [default: what it was built from]",
     ),
-    click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: all cores]"),
+    click.option(
+        "--compute-dtype",
+        type=click.Choice(DTYPES),
+        help="What the teacher computes in.  [default: as when the vectors were made]",
+    ),
+    *_DEVICE,
+    _TRUST,
 )
 
 _TEACHER_NAME = click.option(
@@ -97,3 +118,8 @@ def contract_options(command: F) -> F:
 def teacher_options(command: F) -> F:
     """Add what :func:`contract_options` adds, the teacher's name in the cache, and how it computes."""
     return _all_of(_TEACHER, *_CONTRACT, _TEACHER_NAME, *_COMPUTE)(command)
+
+
+def live_teacher_options(command: F) -> F:
+    """Add how to run a teacher again: the fields of :class:`embedcache.check.live.Computing`."""
+    return _all_of(*_AS_STORED)(command)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.options import reader_options, teacher_options
+from embedcache.cli.options import json_option, reader_options, teacher_options
 
 if TYPE_CHECKING:
     from embedcache.plan import Plan, Range, Speed
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     help="Run the teacher for about so long to time it; 0 leaves times out.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Chooses the samples.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def plan_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Say what building SOURCES would encode, how large and how long that gets, and when it pays.
 
@@ -42,7 +42,7 @@ def plan_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> No
     """
     import json
 
-    from embedcache.cli.ticker import progress_line, ticker
+    from embedcache.cli.progress import progress_line, ticker
     from embedcache.plan import plan_build
 
     with ticker() as show:
@@ -118,7 +118,7 @@ def _times(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _sizes(plan: Plan) -> list[tuple[str, str, str, str]]:
-    from embedcache.cli.progress import size
+    from embedcache.cli.tables import size
 
     return [
         (

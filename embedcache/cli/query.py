@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedcache.cli.options import cache_option, json_option
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
@@ -17,14 +19,11 @@ if TYPE_CHECKING:
 
 _LONGEST_CELL = 80
 _SHOWN_COMPONENTS = 3
-_BAR_WIDTH = 40
-# Wide enough for most results; at the 80 columns assumed of a pipe, names would be cut.
-_WIDTH_WITHOUT_TERMINAL = 200
 
 
 @click.command("query")
 @click.argument("sql")
-@click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
+@cache_option
 @click.option(
     "--format",
     "output_format",
@@ -87,16 +86,16 @@ def query_command(
 
 
 @click.command("stats")
-@click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
+@cache_option
 @click.option("--corpus", metavar="NAME", help="Figures of this corpus alone.  [default: all]")
 @click.option("--teacher", metavar="NAME", help="Figures of this teacher alone.  [default: all]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def stats_command(cache: str, corpus: str | None, teacher: str | None, as_json: bool) -> None:
     """Count what a cache holds: lengths, duplicates and labels, coverage, tokens and truncation."""
     import json
 
     from embedcache.catalog.stats import compute_stats
-    from embedcache.cli.watch import watched
+    from embedcache.cli.progress import watched
 
     with watched() as on_step:
         stats = compute_stats(cache, corpus=corpus, teacher=teacher, on_step=on_step)
@@ -157,7 +156,7 @@ def _stats_tables(stats: CacheStats) -> list[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
-    from embedcache.cli.progress import size
+    from embedcache.cli.tables import size
 
     parts: list[RenderableType] = []
     corpora = Table("corpus", "rows", "distinct", "duplicates", *_SPREAD, title="corpora, characters a text")
@@ -208,23 +207,21 @@ def _spread(spread: Spread | None) -> tuple[str, ...]:
 
 
 def _bars(title: str, spread: Spread) -> Table:
-    from rich.table import Table
+    from embedcache.cli.tables import bars
 
-    table = Table(title=title, box=None, show_header=False)
-    for justify in ("right", "left", "right"):
-        table.add_column(justify=justify)
-    most = max(count for _, _, count in spread.bins)
-    for low, high, count in spread.bins:
-        label = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        table.add_row(label, "█" * round(_BAR_WIDTH * count / most), f"{count:,}")
-    return table
+    return bars(
+        title,
+        [(f"{low:,}" if low == high else f"{low:,} to {high:,}", count) for low, high, count in spread.bins],
+    )
 
 
 def _print(*parts: RenderableType) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from embedcache.cli.tables import WIDTH_WITHOUT_TERMINAL
+
     for part in parts:
         if isinstance(part, Table):
             part.title_justify = "left"
-    Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL).print(*parts, sep="\n")
+    Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL).print(*parts, sep="\n")

@@ -80,6 +80,10 @@ class Codec(ABC):
         Where storing changes nothing but the dtype, the result is the stored array itself, not a copy.
         """
 
+    def decode_into(self, stored: Stored, rows: NDArray[np.integer], out: NDArray[np.floating]) -> None:
+        """Write the vectors of ``rows`` of ``stored``, which are all there, into ``out`` (m, d)."""
+        out[:] = self.decode(stored.take(rows))
+
 
 def row_magnitudes(vectors: Vectors) -> NDArray[np.float32]:
     """Return the largest absolute component of each row, shape (n,), and see that all are finite.

@@ -42,6 +42,14 @@ class FloatCodec(Codec):
         """Return the stored array (n, d) itself."""
         return stored.vector
 
+    def decode_into(self, stored: Stored, rows: NDArray[np.integer], out: NDArray[np.floating]) -> None:
+        """Write the vectors of ``rows`` into ``out`` (m, d); see :meth:`Codec.decode_into`."""
+        if out.dtype == self.dtype:
+            # "clip" lets numpy write into `out` without a copy.
+            stored.vector.take(rows, axis=0, out=out, mode="clip")
+        else:
+            out[:] = stored.vector[rows]
+
 
 FLOAT32 = FloatCodec("float32", np.dtype(np.float32), float(np.finfo(np.float32).max))
 FLOAT16 = FloatCodec("float16", np.dtype(np.float16), _FLOAT16_END)

@@ -33,6 +33,8 @@ _LONGEST_SUB_VECTOR = 4
 _BLOCK_ROWS = 1024
 # Squared distances of larger components would overflow float32.
 _LIMIT = 1e18
+# Of the codebook of vectors of a hundred thousand components.
+_MOST_BYTES = 100 << 20
 # What np.save writes for such an array. numpy's own reader evaluates the header and trusts its shape.
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '<f4', 'fortran_order': False, "
@@ -189,7 +191,7 @@ def load(folder: Path, sha256: str) -> PQCodec:
         )
 
     try:
-        data = read_regular(path)
+        data = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         raise corrupt("is missing") from None
     except (OSError, ValueError) as error:

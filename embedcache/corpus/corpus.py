@@ -132,6 +132,9 @@ class CorpusInfo:
         )
         if ORIGINAL not in info.columns or not info.parts:
             raise ValueError("it names no texts")
+        # Parts carry the numbers of their rows. A small file named many times would stand for billions.
+        if len({part.sha256 for part in info.parts}) < len(info.parts):
+            raise ValueError("it names a part twice")
         if value["rows"] != info.rows or value["digest"] != info.digest:
             raise ValueError("its rows and digest are not those of its parts and columns")
         return info

@@ -1,13 +1,14 @@
 """Compact: write the rows of small shards together into full ones, then delete the small ones.
 
 Killed in between, rows stand in two shards, which is harmless; run again, it goes on. Vectors are carried
-over as they are stored; shards of different codecs or provenance are never mixed.
+over as they are stored; shards of different codecs or provenance are never mixed. Memory is a byte a row and
+one full shard.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,12 +20,15 @@ from embedcache.codecs import Stored
 from embedcache.contract import Contract
 from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
-from embedcache.key_index import KeyIndex
+from embedcache.key_index import first_occurrences
 from embedcache.store import Shard, ShardStore, VectorBatch
 from embedcache.store.digests import FileNotes
 from embedcache.store.index import open_index
 
 DEFAULT_SHARD_ROWS = 16384
+
+OnRows = Callable[[str, int, int], None]
+"""Called with what is merged, how many of its rows were written, and how many there are."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Compacted:
         contract: the teacher's contract.
         shards_before: shards at the beginning.
         shards_after: shards now.
-        duplicates: rows dropped because their key stands in another shard.
+        duplicates: rows of small shards dropped because their key stands in another shard.
         bytes_before: size of the shards at the beginning.
         bytes_after: size now.
     """
@@ -49,9 +53,19 @@ class Compacted:
 
 
 def compact(
-    cache: Cache, teacher: str | None = None, *, shard_rows: int = DEFAULT_SHARD_ROWS
+    cache: Cache,
+    teacher: str | None = None,
+    *,
+    shard_rows: int = DEFAULT_SHARD_ROWS,
+    on_rows: OnRows | None = None,
 ) -> list[Compacted]:
     """Merge the small shards of a teacher, or of all, into shards of ``shard_rows`` rows.
+
+    Args:
+        cache: the cache.
+        teacher: merge the shards of this one only; default: all.
+        shard_rows: rows of a full shard; shards of fewer are small.
+        on_rows: called as rows are written.
 
     Raises:
         InputError: if there is no such teacher, or ``shard_rows`` is below 1.
@@ -61,27 +75,33 @@ def compact(
         raise InputError(f"--shard-rows {shard_rows}: expected at least 1")
     chosen = cache.teachers() if teacher is None else [cache.teacher(teacher)]
     contracts = list(dict.fromkeys(one.contract for one in chosen))
-    return [_compact(cache.store(contract), shard_rows) for contract in contracts]
+    return [_compact(cache.store(contract), shard_rows, on_rows) for contract in contracts]
 
 
-def _compact(store: ShardStore, shard_rows: int) -> Compacted:
+def _compact(store: ShardStore, shard_rows: int, on_rows: OnRows | None) -> Compacted:
     before, bytes_before = len(store.shards), store.bytes_on_disk
     small = [shard for shard in store.shards if len(shard) < shard_rows]
     full = [shard for shard in store.shards if len(shard) >= shard_rows]
     keep = _rows_to_keep(small, full)
     duplicates = sum(len(shard) - int(rows.sum()) for shard, rows in zip(small, keep, strict=True))
+    written, to_write = 0, sum(int(rows.sum()) for rows in keep)
     new: set[str] = set()
     for group in _alike(small):
         # One small shard that has nothing to drop is as compact as can be.
         if len(group) == 1 and keep[group[0]].all():
             new.add(small[group[0]].name)
+            to_write -= len(small[group[0]])
             continue
         shards, rows = [small[i] for i in group], [keep[i] for i in group]
         for batch in _batches(shards, rows, shard_rows):
             new.add(_put(store, shards, batch))
+            written += sum(len(rows) for _, rows in batch)
+            if on_rows is not None:
+                on_rows(f"merge shards of {store.contract.id[:12]}", written, to_write)
     for shard in small:
         if shard.name not in new:
             store.container.remove(shard.name)
+    store.container.finish()
     left = [*full, *(shard for shard in store.shards if shard.name in new)]
     return Compacted(
         store.contract,
@@ -97,17 +117,16 @@ def _rows_to_keep(small: Sequence[Shard], full: Sequence[Shard]) -> list[NDArray
     """Mark the rows of the small shards whose key stands in no full shard, and in no small one before."""
     if not small:
         return []
-    keys = np.concatenate([shard.keys for shard in small])
-    first = np.zeros(len(keys), dtype=np.bool_)
-    first[KeyIndex(keys).first_places()] = True
+    first = first_occurrences([shard.keys for shard in small])
+    keep = np.split(first, np.cumsum([len(shard) for shard in small])[:-1])
     if full:
         with tempfile.TemporaryDirectory(prefix="embedcache-compact-") as folder:
             index = open_index(
                 Path(folder), [one.name for one in full], [one.keys for one in full], FileNotes()
             )
-            first &= index.locate(keys) < 0
-    edges = np.cumsum([len(shard) for shard in small])[:-1]
-    return np.split(first, edges)
+            for shard, rows in zip(small, keep, strict=True):
+                rows &= index.locate(shard.keys) < 0
+    return keep
 
 
 def _alike(shards: Sequence[Shard]) -> list[list[int]]:

@@ -16,6 +16,7 @@ from embedcache.errors import InputError
 from embedcache.keys import KEY_BYTES
 from embedcache.plan.probe import Speed, encoding_speed, live_speed, reading_speed, shard_overhead
 from embedcache.plan.survey import Holdings, Survey, survey
+from embedcache.reuse import codec_for, donors
 
 if TYPE_CHECKING:
     from embedcache.teacher.encode import Encoder
@@ -193,7 +194,7 @@ def plan_build(
         settings |= {"truncate_dim": truncate_dim, "normalize": normalize, "name": teacher_name}
         teacher = load_teacher(teacher, **settings, device=device, trust_remote_code=trust_remote_code)
     contract = teacher.contract
-    codec = opened.store(contract).codec_name if opened else DEFAULT_CODEC
+    codec = codec_for(opened.store(contract), donors(opened, contract)) if opened else DEFAULT_CODEC
     report = on_progress or (lambda *_: None)
     found = survey(
         paths,

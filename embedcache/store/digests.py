@@ -38,7 +38,11 @@ class FileNotes:
 
     def remember(self, paths: Iterable[Path]) -> None:
         """Remember files as sound. Where the note cannot be written they will be checked again."""
-        states = {path.name: _state(path) for path in paths}
+        states: dict[str, list[int]] = {}
+        for path in paths:
+            # Another process may have merged it into a larger one meanwhile.
+            with suppress(FileNotFoundError):
+                states[path.name] = _state(path)
         if any(self._known.get(name) != state for name, state in states.items()):
             self._known |= states
             if self._note is not None:

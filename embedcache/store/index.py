@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from embedcache.errors import CorruptCacheError
 from embedcache.fsio import commit, sha256_file, temporary_sibling
 from embedcache.key_index import halves, search_sorted
-from embedcache.keys import KeyArray
+from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store.base import Positions
 from embedcache.store.digests import FileNotes
-from embedcache.store.mapped_lmdb import MappedLmdb, check_structure, explained, open_shared
+from embedcache.store.mapped_lmdb import MappedLmdb, explained, open_shared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,6 @@ _HEADER_BYTES = 24
 _BYTES_A_ROW = 24
 _ROWS_A_BUCKET = 16384
 _ROWS_A_PASS = 1 << 20
-_MOST_BITS = 32
 
 _Bucket = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]
 
@@ -45,18 +44,22 @@ class StoreIndex:
 
     Args:
         mapped: the open index file.
-        rows: rows of all shards together.
+        rows: rows of all shards together; None where that is not known.
 
     Raises:
-        CorruptCacheError: if the file is no index of so many rows.
+        CorruptCacheError: if the file is no index, or not of so many rows.
     """
 
-    def __init__(self, mapped: MappedLmdb, rows: int) -> None:
+    def __init__(self, mapped: MappedLmdb, rows: int | None) -> None:
         self._mapped = mapped
         header = mapped.get(_HEADER)
         words = struct.unpack("=3q", header) if header is not None and header.size == _HEADER_BYTES else None
-        if words is None or words[0] != rows or not (0 <= words[1] <= _MOST_BITS and 0 <= words[2] <= rows):
-            raise CorruptCacheError(f"{mapped.path} is no index of {rows} rows")
+        if words is None or rows not in (None, words[0]) or words[1] != _bits_for(words[0]):
+            raise CorruptCacheError(f"{mapped.path} is no index of {'any' if rows is None else rows} rows")
+        if not 0 <= words[2] <= words[0]:
+            raise CorruptCacheError(f"{mapped.path} tells of {words[2]} distinct keys in {words[0]} rows")
+        self.rows: int = words[0]
+        """Rows of all shards together."""
         self._bits = words[1]
         self.distinct: int = words[2]
         """Number of distinct keys."""
@@ -64,6 +67,14 @@ class StoreIndex:
     def discard(self) -> None:
         """Delete the index's file; it stays readable here."""
         self._mapped.path.unlink(missing_ok=True)
+
+    def entries(self) -> Iterator[tuple[KeyArray, Positions]]:
+        """Yield all distinct keys with their positions, a bucket at a time."""
+        for bucket in range(1 << self._bits):
+            data = self._mapped.get(_bucket_key(bucket))
+            if data is not None:
+                first, second, places = _unpack(data)
+                yield np.stack([first, second], axis=1).reshape(-1).view(KEY_DTYPE), places
 
     def locate(self, keys: KeyArray) -> Positions:
         """Return the position of each key, -1 where it is missing."""
@@ -81,13 +92,16 @@ class StoreIndex:
 
 
 def open_index(folder: Path, names: Sequence[str], keys: Sequence[KeyArray], notes: FileNotes) -> StoreIndex:
-    """Open the index over shards, making it where there is none that fits.
+    """Open the index over shards, making it where none is there that was made here.
+
+    One that came along with somebody else's cache may be whole and still lie, and to find out costs as much
+    as to make it.
 
     Args:
         folder: ``derived/index/<contract id>``.
         names: the shards' names, in the order that positions count in.
         keys: their keys.
-        notes: remembers the index files that were found sound.
+        notes: remembers the index files that were made here.
 
     Raises:
         StorageError: if it has to be made and cannot be written.
@@ -95,13 +109,11 @@ def open_index(folder: Path, names: Sequence[str], keys: Sequence[KeyArray], not
     rows = sum(map(len, keys))
     shards = made_of(names)
     for path in sorted(folder.glob(f"{shards}-*.mdb")):
-        # Damaged or gone meanwhile: as good as none.
-        with suppress(CorruptCacheError, FileNotFoundError):
-            if not notes.knows(path):
-                _check(path)
-                notes.remember([path])
-            return StoreIndex(open_shared(path, writable=False), rows)
-    others = {path.name for path in folder.glob("*.mdb")}
+        # Damaged, unreadable or gone meanwhile: as good as none.
+        with suppress(CorruptCacheError, OSError):
+            if notes.knows(path):
+                return StoreIndex(open_shared(path, writable=False), rows)
+    others = {path.name for path in _files(folder)}
     path = _write(folder, shards, keys)
     notes.forget(others)
     notes.remember([path])
@@ -113,18 +125,12 @@ def made_of(names: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
 
 
-def _check(path: Path) -> None:
-    if path.is_symlink() or sha256_file(path) != path.stem.partition("-")[2]:
-        raise CorruptCacheError(f"{path} is not what its name says")
-    check_structure(path)
-
-
 def _write(folder: Path, shards: str, keys: Sequence[KeyArray]) -> Path:
     """Write the index over ``keys`` and return its file; indexes over other shards are deleted."""
     import lmdb
 
     rows = sum(map(len, keys))
-    bits = max(0, (rows // _ROWS_A_BUCKET).bit_length())
+    bits = _bits_for(rows)
     distinct = 0
     with temporary_sibling(folder / f"{shards}.mdb") as temporary:
         with (
@@ -145,10 +151,21 @@ def _write(folder: Path, shards: str, keys: Sequence[KeyArray]) -> Path:
                 transaction.put(_HEADER, np.array([rows, bits, distinct], dtype=np.int64).tobytes())
         target = folder / f"{shards}-{sha256_file(temporary)}.mdb"
         commit(temporary, target)
-    for other in folder.glob("*.mdb"):
+    for other in _files(folder):
         if other != target:
-            other.unlink(missing_ok=True)
+            with suppress(OSError):
+                other.unlink(missing_ok=True)
     return target
+
+
+def _files(folder: Path) -> list[Path]:
+    # Without those that somebody is writing just now, whose names begin with a dot.
+    return list(folder.glob("[!.]*.mdb"))
+
+
+def _bits_for(rows: int) -> int:
+    """Return how many leading bits of a key choose its bucket."""
+    return max(0, rows // _ROWS_A_BUCKET).bit_length()
 
 
 def _passes(keys: Sequence[KeyArray], bits: int) -> Iterator[list[tuple[int, _Bucket]]]:

@@ -27,13 +27,14 @@ MAP_BYTES = 1 << 40
 _RETRIES = 10
 # What numbers that make no sense lead to where the verifier does not expect them.
 _BEYOND_THE_VERIFIER = (ArithmeticError, LookupError, MemoryError, RecursionError, ValueError, struct.error)
-_opened: WeakValueDictionary[tuple[int, int, int], MappedLmdb] = WeakValueDictionary()
+_opened: WeakValueDictionary[tuple[int, int], MappedLmdb] = WeakValueDictionary()
 
 
 class MappedLmdb:
     """An open LMDB file.
 
-    Values are handed out as buffers over the mapped file; each keeps this object, and so the file, open.
+    Values are handed out as buffers over the mapped file; each keeps this object, and so the file, open. What
+    anybody deletes meanwhile stays as it was under them, unless this process may not write to the file.
 
     Args:
         path: the file.
@@ -44,6 +45,8 @@ class MappedLmdb:
         import lmdb
 
         self.path = path
+        self.writable = writable
+        self._process = os.getpid()
         with explained(path):
             self.environment = lmdb.open(
                 str(path),
@@ -55,12 +58,21 @@ class MappedLmdb:
                 readahead=False,
                 max_dbs=0,
             )
+            if writable:
+                # Readers that were killed would hold on to pages for ever.
+                self.environment.reader_check()
+            # LMDB reuses no page that was in use when the oldest transaction began; none is older than this.
+            self._guard: lmdb.Transaction | None = self.environment.begin() if writable else None
+            with self.environment.begin() as transaction:
+                flags = self.environment.open_db(txn=transaction).flags()
+        if any(flags.values()):
+            raise CorruptCacheError(f"{path} orders its keys in another way, or keeps several values of one")
         self._reader: lmdb.Transaction | None = None
 
     def refresh(self) -> None:
         """Let later reads see what has been committed since; buffers handed out before stay valid."""
-        # Values are never changed or deleted, so the pages behind older buffers are never reused.
-        if self._reader is not None:
+        # The transactions that a forked child finds belong to its parent.
+        if self._reader is not None and self._process == os.getpid():
             self._reader.abort()
         self._reader = None
 
@@ -92,13 +104,15 @@ class MappedLmdb:
     def close(self) -> None:
         """Close the file; buffers handed out before must not be used any more."""
         self.refresh()
+        self._guard = None
         self.environment.close()
 
 
 def open_shared(path: Path, *, writable: bool) -> MappedLmdb:
     """Return the open file at ``path``, the same object as long as anybody in this process uses it.
 
-    Opening a file twice in one process is a serious error to LMDB, and so is using one across a fork.
+    Opening a file twice in one process is a serious error to LMDB, in a forked child too: that gets the one
+    its parent opened.
 
     Raises:
         CorruptCacheError: if the file is damaged.
@@ -111,10 +125,10 @@ def open_shared(path: Path, *, writable: bool) -> MappedLmdb:
     return found
 
 
-def _identity(path: Path) -> tuple[int, int, int]:
+def _identity(path: Path) -> tuple[int, int]:
     # Not the path: another file may have been put in its place.
     status = path.stat()
-    return os.getpid(), status.st_dev, status.st_ino
+    return status.st_dev, status.st_ino
 
 
 def check_structure(path: Path) -> None:
@@ -149,7 +163,8 @@ def explained(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError) as error:
+    # Incompatible: a value is a database of its own, or holds several.
+    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.IncompatibleError) as error:
         raise CorruptCacheError(f"{path} is damaged ({error})") from error
     except lmdb.Error as error:
         raise StorageError(

@@ -8,15 +8,17 @@ bytes. A shard is bytes first: it may lie in a file of its own or inside another
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.arrow_file import read_batch
-from embedcache.codecs import CODEC_NAMES, Codec, Stored
+from embedcache.codecs import CODEC_NAMES, Codec, Stored, pq
 from embedcache.contract import Contract
 from embedcache.errors import CacheFormatError, CorruptCacheError
 from embedcache.fsio import canonical_json, parsed_json
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 SHARD_VERSION = 2
 _METADATA_KEY = b"embedcache"
+_ERROR_FIELDS = {"mean_cosine", "worst_cosine"}
 
 FindCodec = Callable[[str, "str | None"], Codec]
 """Gives the codec of a name and, for ``pq``, the digest of its codebook."""
@@ -80,15 +83,24 @@ class ShardHeader:
         rows, codec, codebook = value["rows"], value["codec"], value["codebook"]
         provenance, error = value["provenance"], value["error"]
         if type(rows) is not int or rows < 1:
-            raise ValueError(f"its header promises {rows!r} rows")
+            raise ValueError(f"its header promises {repr(rows)[:40]} rows")
         if not isinstance(codec, str) or codec not in CODEC_NAMES:
-            raise ValueError(f"its codec is {codec!r}, expected one of {', '.join(CODEC_NAMES)}")
-        if not (codebook is None or isinstance(codebook, str)):
-            raise TypeError(f"its codebook is {codebook!r}")
+            raise ValueError(f"its codec is {repr(codec)[:40]}, expected one of {', '.join(CODEC_NAMES)}")
+        if not isinstance(codebook, str if codec == pq.NAME else type(None)):
+            raise TypeError(f"its codec is {codec} and its codebook {str(codebook)[:80]!r}")
         if not isinstance(provenance, dict) or not isinstance(error, dict):
             raise TypeError("its provenance or its error is no object")
+        if any(isinstance(one, (dict, list)) for one in provenance.values()):
+            raise TypeError("its provenance is more than a list of fields")
+        if error.keys() != _ERROR_FIELDS or not all(type(x) is float and isfinite(x) for x in error.values()):
+            raise ValueError(f"its error is {str(error)[:80]}, expected {', '.join(sorted(_ERROR_FIELDS))}")
         contract = Contract.from_json(value["contract"])
-        return cls(contract, codec, codebook, rows, provenance, error)
+        if contract.dimension < 1:
+            raise ValueError(f"its vectors have {str(contract.dimension)[:20]} dimensions")
+        header = cls(contract, codec, codebook, rows, provenance, error)
+        # Text that no file can hold is refused here, where it is not yet in anybody's way.
+        canonical_json(header.to_json())
+        return header
 
 
 @dataclass(frozen=True)
@@ -120,7 +132,7 @@ class Shard:
         return len(self.keys)
 
 
-def _schema(header: ShardHeader, codec: Codec) -> pa.Schema:
+def _schema(codec: Codec, dimension: int) -> pa.Schema:
     import pyarrow as pa
 
     element = pa.from_numpy_dtype(codec.dtype)
@@ -128,12 +140,11 @@ def _schema(header: ShardHeader, codec: Codec) -> pa.Schema:
     return pa.schema(
         [
             pa.field("key", pa.binary(KEY_BYTES), nullable=False),
-            pa.field("vector", pa.list_(element, codec.width(header.contract.dimension)), nullable=False),
+            pa.field("vector", pa.list_(element, codec.width(dimension)), nullable=False),
             *scale,
             pa.field("tokens", pa.int32(), nullable=False),
             pa.field("truncated", pa.bool_(), nullable=False),
-        ],
-        metadata={_METADATA_KEY: canonical_json(header.to_json())},
+        ]
     )
 
 
@@ -148,7 +159,8 @@ def shard_bytes(
     """Return a shard's name and bytes: the same for the same rows, wherever and whenever it is called."""
     import pyarrow as pa
 
-    schema = _schema(header, codec)
+    metadata = {_METADATA_KEY: canonical_json(header.to_json())}
+    schema = _schema(codec, header.contract.dimension).with_metadata(metadata)
     flat = pa.array(stored.vector.reshape(-1), type=schema.field("vector").type.value_type)
     columns = [
         pa.FixedSizeBinaryArray.from_buffers(
@@ -172,25 +184,22 @@ def open_shard(data: pa.Buffer, name: str, where: str, find_codec: FindCodec) ->
     Its digest is not taken here, which would read every byte.
 
     Raises:
-        CorruptCacheError: if the bytes are no shard, or its header and its columns disagree.
+        CorruptCacheError: if the bytes are no shard, or its header and its columns disagree; also what
+            ``find_codec`` raises.
         CacheFormatError: if another version of embedcache wrote it.
     """
-    import pyarrow as pa
-
-    try:
+    with _told_of(where):
         batch = read_batch(data)
         header = ShardHeader.from_json(parsed_json((batch.schema.metadata or {})[_METADATA_KEY]))
-        codec = find_codec(header.codec, header.codebook)
-        if not batch.schema.equals(_schema(header, codec), check_metadata=False):
+    # Of a codebook that is damaged the shard is not to blame.
+    codec = find_codec(header.codec, header.codebook)
+    with _told_of(where):
+        if not batch.schema.equals(_schema(codec, header.contract.dimension), check_metadata=False):
             raise ValueError("its columns are not those its header promises")
         batch.validate(full=True)
         gaps = sum(column.null_count for column in [*batch.columns, batch.column("vector").values])
         if batch.num_rows != header.rows or gaps:
             raise ValueError(f"{batch.num_rows} rows with {gaps} gaps, its header promises {header.rows}")
-    except CacheFormatError as error:
-        raise CacheFormatError(f"shard {where}: {error}") from error
-    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError, OverflowError, MemoryError) as error:
-        raise damaged_shard(where, error) from error
     key_column = batch.column("key")
     return Shard(
         name=name,
@@ -212,11 +221,24 @@ def open_shard(data: pa.Buffer, name: str, where: str, find_codec: FindCodec) ->
     )
 
 
+@contextmanager
+def _told_of(where: str) -> Iterator[None]:
+    """Turn what is wrong with the bytes of a shard into an error that names it."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except CacheFormatError as error:
+        raise CacheFormatError(f"shard {where}: {error}") from error
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError, OverflowError, MemoryError) as error:
+        raise damaged_shard(where, error) from error
+
+
 def damaged_shard(where: str, reason: Exception | str) -> CorruptCacheError:
     """Return the error for a shard that is not what it should be."""
     text = reason
     if isinstance(reason, Exception):
-        text = f"{type(reason).__name__}: {next(iter(str(reason).splitlines()), '')}"
+        text = f"{type(reason).__name__}: {next(iter(str(reason).splitlines()), '')[:200]}"
     return CorruptCacheError(
         f"shard {where} is damaged ({text}): 'embedcache repair' encodes its rows anew from the corpus"
     )
@@ -225,4 +247,4 @@ def damaged_shard(where: str, reason: Exception | str) -> CorruptCacheError:
 def _version_advice(version: object) -> str:
     newer = isinstance(version, int) and version > SHARD_VERSION
     advice = "upgrade embedcache" if newer else "build the cache again"
-    return f"found format version {version!r}, this embedcache reads version {SHARD_VERSION}: {advice}"
+    return f"found format version {repr(version)[:40]}, this embedcache reads version {SHARD_VERSION}: {advice}"

@@ -5,11 +5,12 @@ The set of shards is the truth. The index, and the notes on which files were che
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from itertools import accumulate, pairwise
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ from embedcache.codecs import (
 from embedcache.codecs.quality import measure
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError
-from embedcache.key_index import KeyIndex
+from embedcache.key_index import KeyIndex, halves
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store.base import Positions, VectorBatch
 from embedcache.store.containers import ShardContainer
@@ -73,12 +74,12 @@ class ShardStore:
         self._codebooks = codebooks
         self._index_place = index
         self._codecs: dict[tuple[str, str | None], Codec] = {}
-        names = container.names()
-        for name in container.find_liars(names):
-            raise damaged_shard(container.where(name), "its bytes are not those its name is the sha256 of")
-        self._shards = [self._open(name) for name in names]
-        self._starts = _starts(self._shards)
-        self._index: StoreIndex | KeyIndex | None = None
+        self._shards: list[Shard] = []
+        self._names: set[str] = set()
+        self._starts = np.zeros(1, dtype=np.int64)
+        self._index: _Index | None = None
+        for shard in self._open_all():
+            self._append(shard)
         found = {shard.header.codec for shard in self._shards}
         if codec is not None and found - {check_codec_name(codec)}:
             raise InputError(
@@ -115,6 +116,11 @@ class ShardStore:
         return sum(self.container.size(shard.name) for shard in self._shards)
 
     @property
+    def is_current(self) -> bool:
+        """Whether the shards are still those that lie there; others may have come since it was opened."""
+        return self._names == set(self.container.names())
+
+    @property
     def dtype(self) -> np.dtype[np.floating]:
         """The dtype :meth:`gather` returns: float16 where everything is stored so, else float32."""
         decoded = {shard.codec.decoded for shard in self._shards}
@@ -122,7 +128,7 @@ class ShardStore:
 
     def __len__(self) -> int:
         """Return the number of distinct keys."""
-        return self._opened_index().distinct
+        return self._opened_index().finder.distinct
 
     def put(self, batch: VectorBatch) -> None:
         """Store ``batch`` as one shard, durably. Positions handed out before keep their meaning.
@@ -164,10 +170,8 @@ class ShardStore:
             StorageError: if the store cannot be written.
         """
         self.container.add(name, data)
-        if all(shard.name != name for shard in self._shards):
-            self._shards.append(self._open(name))
-            self._starts = _starts(self._shards)
-            self._index = None
+        if name not in self._names:
+            self._append(self._open(name))
 
     def finish(self) -> None:
         """Put on record that a writer is done: the index for the next reader, digests that were taken.
@@ -175,17 +179,17 @@ class ShardStore:
         Where the derived files cannot be written the next reader does the work.
         """
         self.container.finish()
-        if self._index_place is not None and self._shards:
+        if self._index is None and self._index_place is not None and self._shards:
             with suppress(StorageError):
-                self._open_index(sorted(self._shards, key=lambda shard: shard.name), *self._index_place)
+                self._index = self._open_index(*self._index_place)
 
     def locate(self, keys: KeyArray) -> Positions:
         """Return the position of each key, -1 where it is missing."""
         found = self._opened_index().locate(keys)
         if not self._confirm(keys, found):
             # The derived index lies; the shards do not.
-            if isinstance(self._index, StoreIndex):
-                self._index.discard()
+            if self._index is not None and isinstance(self._index.finder, StoreIndex):
+                self._index.finder.discard()
             self._index = None
             found = self._opened_index().locate(keys)
             if not self._confirm(keys, found):
@@ -201,10 +205,11 @@ class ShardStore:
         Raises:
             IndexError: if a position is -1 or past the end.
         """
-        out = np.empty((len(positions), self._contract.dimension), dtype=self.dtype)
-        for rows, shard, places in self._by_shard(positions):
-            out[rows] = shard.codec.decode(shard.stored.take(places))
-        return out
+        found = self._found_at(positions)
+        ordered = np.empty((len(positions), self._contract.dimension), dtype=self.dtype)
+        for shard, run in found.runs:
+            shard.codec.decode_into(shard.stored, found.places[run], ordered[run])
+        return found.as_asked(ordered)
 
     def vectors(self, positions: Positions) -> Vectors:
         """Return the vectors at ``positions`` as float32, shape (n, d)."""
@@ -212,49 +217,86 @@ class ShardStore:
 
     def seen(self, positions: Positions) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Return ``tokens`` and ``truncated`` of the rows at ``positions``, each of shape (n,)."""
+        found = self._found_at(positions)
         tokens = np.empty(len(positions), dtype=np.int32)
         truncated = np.empty(len(positions), dtype=np.bool_)
-        for rows, shard, places in self._by_shard(positions):
-            tokens[rows], truncated[rows] = shard.tokens[places], shard.truncated[places]
-        return tokens, truncated
+        for shard, run in found.runs:
+            tokens[run], truncated[run] = shard.tokens[found.places[run]], shard.truncated[found.places[run]]
+        return found.as_asked(tokens), found.as_asked(truncated)
 
-    def _by_shard(self, positions: Positions) -> Iterator[tuple[NDArray[np.int64], Shard, NDArray[np.int64]]]:
-        """Yield (which of ``positions``, their shard, their rows in it)."""
+    def _found_at(self, positions: Positions) -> _Found:
         if not len(positions):
-            return
+            return _Found(positions, positions, [])
         if positions.min() < 0 or positions.max() >= self._starts[-1]:
             raise IndexError("a position outside the store; -1 stands for a missing key and holds no vector")
         numbers = np.searchsorted(self._starts, positions, side="right") - 1
-        order = np.argsort(numbers, kind="stable")
-        edges = np.flatnonzero(np.diff(numbers[order], prepend=-1, append=-1))
-        for start, end in pairwise(edges):
-            rows = order[start:end]
-            number = numbers[rows[0]]
-            yield rows, self._shards[number], positions[rows] - self._starts[number]
+        # numpy sorts small numbers by their digits, many times faster.
+        small = numbers.astype(np.uint16) if len(self._shards) <= 1 << 16 else numbers
+        order = np.argsort(small, kind="stable")
+        numbers = numbers[order]
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        runs = [
+            (self._shards[number], slice(start, end))
+            for number, start, end in zip(numbers[edges[:-1]].tolist(), edges, edges[1:], strict=False)
+        ]
+        return _Found(order, positions[order] - self._starts[numbers], runs)
 
-    def _confirm(self, keys: KeyArray, found: Positions) -> bool:
-        """Whether the keys at the positions found are the keys asked for."""
-        there = np.flatnonzero(found >= 0)
-        if len(there) and found.max() >= self._starts[-1]:
+    def _confirm(self, keys: KeyArray, positions: Positions) -> bool:
+        """Whether the keys at ``positions``, where there are any, are the keys asked for."""
+        there = np.flatnonzero(positions >= 0)
+        if len(there) and positions.max() >= self._starts[-1]:
             return False
-        for rows, shard, places in self._by_shard(found[there]):
-            if (shard.keys[places] != keys[there[rows]]).any():
-                return False
-        return True
+        found = self._found_at(positions[there])
+        stored = np.empty(len(there), dtype=KEY_DTYPE)
+        for shard, run in found.runs:
+            stored[run] = shard.keys[found.places[run]]
+        asked = keys[there[found.order]]
+        return all(np.array_equal(a, b) for a, b in zip(halves(stored), halves(asked), strict=True))
 
-    def _opened_index(self) -> StoreIndex | KeyIndex:
+    def _opened_index(self) -> _Index:
         if self._index is None and self._index_place is not None and self._shards:
             with suppress(StorageError):
-                self._index = self._open_index(self._shards, *self._index_place)
+                self._index = self._open_index(*self._index_place)
+        if self._index is None and self._index_place is not None and self._shards:
+            # Beside shards that cannot be written to. The file stays readable once it is deleted.
+            with suppress(StorageError), TemporaryDirectory(prefix="embedcache-index-") as scratch:
+                self._index = self._open_index(Path(scratch), FileNotes())
         if self._index is None:
-            # In memory: where there is nothing on disk to index, or nothing can be written beside it.
-            keys = [shard.keys for shard in self._shards] or [np.empty(0, dtype=KEY_DTYPE)]
-            self._index = KeyIndex(np.concatenate(keys))
+            shards, starts, shift = self._by_name()
+            keys = np.concatenate([np.empty(0, dtype=KEY_DTYPE), *(shard.keys for shard in shards)])
+            self._index = _Index(KeyIndex(keys), starts, shift)
         return self._index
 
-    @staticmethod
-    def _open_index(shards: Sequence[Shard], folder: Path, notes: FileNotes) -> StoreIndex:
-        return open_index(folder, [shard.name for shard in shards], [shard.keys for shard in shards], notes)
+    def _open_index(self, folder: Path, notes: FileNotes) -> _Index:
+        shards, starts, shift = self._by_name()
+        names, keys = [shard.name for shard in shards], [shard.keys for shard in shards]
+        return _Index(open_index(folder, names, keys, notes), starts, shift)
+
+    def _by_name(self) -> tuple[list[Shard], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the shards in the order of their names, with what :class:`_Index` needs to know of them."""
+        order = sorted(range(len(self._shards)), key=lambda number: self._shards[number].name)
+        shards = [self._shards[number] for number in order]
+        starts = np.cumsum([0, *map(len, shards)], dtype=np.int64)[:-1]
+        return shards, starts, self._starts[order] - starts
+
+    def _append(self, shard: Shard) -> None:
+        self._shards.append(shard)
+        self._names.add(shard.name)
+        self._starts = np.append(self._starts, self._starts[-1] + len(shard))
+        self._index = None
+
+    def _open_all(self) -> list[Shard]:
+        names = self.container.names()
+        try:
+            for name in self.container.find_liars(names):
+                why = "its bytes are not those its name is the sha256 of"
+                raise damaged_shard(self.container.where(name), why)
+            return [self._open(name) for name in names]
+        except (CorruptCacheError, FileNotFoundError):
+            if self.container.names() == names:
+                raise
+        # Another process has merged shards since they were listed.
+        return self._open_all()
 
     def _open(self, name: str) -> Shard:
         shard = open_shard(self.container.open(name), name, self.container.where(name), self._find_codec)
@@ -293,5 +335,47 @@ class ShardStore:
         return codec
 
 
-def _starts(shards: Sequence[Shard]) -> NDArray[np.int64]:
-    return np.array([0, *accumulate(map(len, shards))], dtype=np.int64)
+@dataclass(frozen=True)
+class _Found:
+    """Where the rows at some positions lie, shard by shard.
+
+    Attributes:
+        order: int64, shape (n,); the positions' own order, sorted by shard.
+        places: int64, shape (n,), in that order; the row of each in its shard.
+        runs: the shards, and which of ``places`` are rows of them.
+    """
+
+    order: NDArray[np.int64]
+    places: NDArray[np.int64]
+    runs: list[tuple[Shard, slice]]
+
+    def as_asked(self, ordered: NDArray[Any]) -> NDArray[Any]:
+        """Return rows that are sorted by shard in the order of the positions."""
+        if len(self.runs) < 2:
+            return ordered
+        rows = np.empty_like(ordered)
+        rows[self.order] = ordered
+        return rows
+
+
+@dataclass(frozen=True)
+class _Index:
+    """An index over the shards in the order of their names, which a store may hold in another order.
+
+    Attributes:
+        finder: gives positions in the order of the names.
+        starts: int64, shape (shards,); the first position of each shard, in the order of the names.
+        shift: int64, shape (shards,); how far from there its rows are in the store.
+    """
+
+    finder: StoreIndex | KeyIndex
+    starts: NDArray[np.int64]
+    shift: NDArray[np.int64]
+
+    def locate(self, keys: KeyArray) -> Positions:
+        """Return the position of each key in the store, -1 where it is missing."""
+        positions = self.finder.locate(keys)
+        if not self.shift.any():
+            return positions
+        shift = self.shift[np.searchsorted(self.starts, positions, side="right") - 1]
+        return np.where(positions < 0, -1, positions + shift)

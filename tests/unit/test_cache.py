@@ -21,6 +21,7 @@ from embedcache.errors import (
     InputError,
     MissingInputError,
     MissingVectorsError,
+    StorageError,
 )
 from embedcache.store import FolderShards, LmdbShards, ShardStore
 from embedcache.testing import example_batch, example_contract
@@ -212,6 +213,33 @@ def test_lookup_names_the_missing_texts_and_only_those(tmp_path: Path) -> None:
     )
     assert "'here'" not in message
     assert isinstance(caught.value, KeyError)
+
+
+def test_lookup_opens_the_store_again_only_where_there_is_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = filled(tmp_path, "news", ["old"], "tiny", MEAN)
+    opened, store = [], Cache.store
+    monkeypatch.setattr(Cache, "store", lambda *arguments: opened.append(arguments) or store(*arguments))
+    first = cache.lookup(["old"])
+    assert cache.lookup(["old"]).tobytes() == first.tobytes()
+    assert len(opened) == 1
+    store(Cache(tmp_path), MEAN).put(example_batch(["new"]))
+    assert cache.lookup(["new", "old"]).shape == (2, 8)
+    assert len(opened) == 2
+
+
+def test_where_the_cache_cannot_be_written_a_model_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache.create(tmp_path)
+
+    def refused(*arguments: object) -> None:
+        raise StorageError("read-only")
+
+    monkeypatch.setattr("embedcache.cache.write_sealed_json", refused)
+    cache.remember_model(MEAN, "/models/tiny")
+    assert not (cache.derived_folder / "models").exists()
 
 
 def test_vectors_of_one_teacher_are_not_those_of_another(tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ import click
 import pytest
 
 from embedcache import __version__
-from embedcache.cache import Cache
+from embedcache.cache import STORE_KINDS, Cache
 from embedcache.cli import build as build_module
+from embedcache.cli import options
 from embedcache.cli.main import cli, main
+from embedcache.codecs import CODEC_NAMES
+from embedcache.corpus.sources import FORMATS
 from embedcache.teacher.aliases import ALIASES
 from embedcache.testing import sentences
 
@@ -306,6 +309,13 @@ def test_build_offers_what_the_library_does() -> None:
 
     offered = {parameter.name for parameter in build_module.build_command.params} - {"as_json"}
     assert offered == set(inspect.signature(build).parameters) - {"encoder", "on_progress"}
+
+
+def test_the_choices_are_those_of_the_library() -> None:
+    # Written down twice, because the library's own would take too long to import for --help.
+    assert options.CODEC_NAMES == CODEC_NAMES
+    assert options.STORE_KINDS == STORE_KINDS
+    assert set(options.FORMATS) == set(FORMATS)
 
 
 def test_the_version_is_told(shell: Shell) -> None:

@@ -112,6 +112,14 @@ def test_the_source_is_never_the_target(tmp_path: Path) -> None:
     assert files(source) == before
 
 
+def test_another_corpus_of_the_same_name_is_never_lost(tmp_path: Path) -> None:
+    source, other = filled(tmp_path / "source"), filled(tmp_path / "other", rows=10)
+    before = files(other)
+    with pytest.raises(InputError, match="holds another corpus called 'words', and would lose it"):
+        convert(source, tmp_path / "other")
+    assert files(other) == before
+
+
 def test_what_was_begun_in_another_codec_is_refused(tmp_path: Path) -> None:
     source = filled(tmp_path / "source", "float32")
     convert(source, tmp_path / "out", codec="int8")

@@ -8,12 +8,18 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
+import numpy as np
 import pytest
 
 from distill.cli.main import cli as distill_cli
+from embedcache.builder import build
 from embedcache.cli.main import cli as embedcache_cli
+from embedcache.codecs import CODEC_NAMES
+from embedcache.keys import key
+from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -79,6 +85,30 @@ def test_python_blocks_use_what_there_is(page: Path) -> None:
                 and node.value.id in modules
             ):
                 assert hasattr(modules[node.value.id], node.attr), f"{page.name}: {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("codec", CODEC_NAMES)
+def test_the_reader_of_the_storage_format_reads_a_cache(tmp_path: Path, codec: str) -> None:
+    (block,) = blocks(ROOT / "docs" / "storage-format.md", "python")
+    reader: dict[str, Any] = {}
+    exec(block, reader)  # noqa: S102 - a page of this repository
+    source, lines = tmp_path / "corpus.txt", sentences(400)
+    source.write_text("\n".join(lines), encoding="utf-8")
+    teacher = fake_teacher(10)
+    encoder = FakeEncoder(teacher)
+    cache = build(
+        source, teacher=teacher, encoder=encoder, cache=tmp_path / "cache", codec=codec, shard_rows=300
+    )
+
+    assert list(reader["texts"](cache.folder, "corpus")) == lines
+    found = reader["vectors"](cache.folder, teacher.contract.id)
+    assert len(found) == len(lines)
+    assert np.array_equal([found[key(line)] for line in lines], cache.lookup(lines))
+
+    shard = next(cache.teacher_folder(teacher.contract).glob("shards/*.arrow"))
+    shard.write_bytes(shard.read_bytes()[:-9] + b"x" + shard.read_bytes()[-8:])
+    with pytest.raises(ValueError, match="is damaged"):
+        reader["vectors"](cache.folder, teacher.contract.id)
 
 
 def test_the_command_reference_is_current() -> None:

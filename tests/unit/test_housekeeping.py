@@ -104,7 +104,7 @@ def test_a_removal_cut_off_anywhere_leaves_no_half_and_gc_finishes_it(
         assert cache.corpus().texts() == TEXTS
         assert len(cache.lookup(TEXTS)) == 100
         return
-    collect_garbage(cache, hours=0)
+    collect_garbage(cache, hours=0, unused_vectors=True)
     folder = tmp_path / ("corpora" if what == "corpus" else "teachers")
     assert not list(folder.iterdir())
 
@@ -143,6 +143,50 @@ def test_garbage_is_found_deleted_and_only_when_it_is_old(tmp_path: Path) -> Non
     assert sum(one.bytes for one in seen) == len(leftovers) * len(b"left over")
     assert collect_garbage(cache, hours=0) == []
     assert len(cache.lookup(TEXTS)) == 100
+
+
+def test_vectors_of_a_teacher_that_lost_its_name_go_only_when_asked(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    (cache.teacher_folder(CONTRACT) / "names" / "tiny.json").unlink()
+    age(tmp_path, 50)
+    assert collect_garbage(cache, dry_run=True) != []
+    collect_garbage(cache)
+    cache.register_teacher("tiny", CONTRACT, {"spec": "tiny"})
+    assert len(cache.lookup(TEXTS)) == 100
+    (cache.teacher_folder(CONTRACT) / "names" / "tiny.json").unlink()
+    collect_garbage(cache, hours=0, unused_vectors=True)
+    assert not cache.teacher_folder(CONTRACT).exists()
+
+
+def test_what_repair_moved_aside_goes_only_when_asked(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    aside = tmp_path / "quarantine" / "corpora" / "notes.txt"
+    aside.parent.mkdir(parents=True)
+    aside.write_bytes(b"12345")
+    age(tmp_path, 50)
+    assert collect_garbage(cache) == []
+    (found,) = collect_garbage(cache, quarantine=True)
+    assert (found.reason, found.bytes) == ("moved aside by repair", 5)
+    assert not (tmp_path / "quarantine").exists()
+
+
+def test_token_arrays_go_with_their_corpus(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    digest = cache.corpus("words").info.digest
+    for name, value in (("mine", {"corpus": digest}), ("gone", {"corpus": "0" * 64}), ("older", {})):
+        fsio.write_sealed_json(tmp_path / "derived" / "tokens" / name / "tokens.json", value)
+    age(tmp_path, 50)
+    found = collect_garbage(cache)
+    assert [Path(one.path).name for one in found] == ["gone", "older"]
+    assert [path.name for path in (tmp_path / "derived" / "tokens").iterdir()] == ["mine"]
+
+
+def test_a_text_in_two_shards_keeps_both(tmp_path: Path) -> None:
+    cache = filled(tmp_path, rows_a_shard=100)
+    for seed in range(4):
+        cache.store(CONTRACT).put(example_batch([TEXTS[0]], seed=seed + 50))
+    assert collect_garbage(cache, hours=0, unused_vectors=True) == []
+    assert len(cache.store(CONTRACT).shards) == 5
 
 
 def test_parts_of_a_replaced_corpus_are_garbage_only_while_unnamed(tmp_path: Path) -> None:
@@ -189,6 +233,13 @@ def test_compacting_changes_no_vector(tmp_path: Path, codec: str, kind: str) -> 
     (idle,) = compact(cache, shard_rows=30)
     assert (idle.shards_before, idle.shards_after) == (4, 4)
     assert [shard.name for shard in cache.store(CONTRACT).shards] == names
+
+
+def test_compacting_tells_how_far_it_is(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    compact(filled(tmp_path), shard_rows=30, on_rows=lambda *where: told.append(where))
+    assert [(done, total) for _, done, total in told] == [(30, 100), (60, 100), (90, 100), (100, 100)]
+    assert all(CONTRACT.id[:12] in what for what, _, _ in told)
 
 
 def test_rows_that_stand_twice_are_dropped(tmp_path: Path) -> None:
@@ -263,6 +314,11 @@ def test_the_commands(tmp_path: Path) -> None:
         return result.output
 
     assert "shards" in run("compact", "--shard-rows", "30")
+    aside = tmp_path / "quarantine" / "x"
+    aside.parent.mkdir()
+    aside.write_bytes(b"1")
+    assert "0 found" in run("gc", "--older", "0")
+    assert "1 found, 1 B freed" in run("gc", "--older", "0", "--quarantine")
     assert (
         json.loads(run("compact", "--json", "--teacher", "tiny", "--shard-rows", "50"))[0]["shards_after"]
         == 2

@@ -119,11 +119,28 @@ def test_vectors_of_another_length_in_a_coarser_codec_are_told_of(
     tmp_path: Path, source: Path, tiny_teacher: Path
 ) -> None:
     settings: dict[str, Any] = {"teacher": tiny_teacher, "cache": tmp_path / "c", "device": "cpu"}
+    longer = {**settings, "max_length": 32, "teacher_name": "longer"}
     embedcache.build(source, max_length=12, codec="int8", **settings)
-    found = plan_build(source, max_length=32, teacher_name="longer", **settings, **FAST)
+    (tmp_path / "other.txt").write_text("something else\n")
+    embedcache.build(tmp_path / "other.txt", codec="float16", **longer)
+    found = plan_build(source, **longer, **FAST)
     assert (found.reusable, found.missing) == (0, 60)
     (note,) = found.notes
     assert "are encoded again, because their codec keeps less" in note
+
+
+@pytest.mark.parametrize("codec", ["float32", "int8"])
+def test_a_build_does_what_was_planned_whatever_the_codec_of_the_other_length(
+    tmp_path: Path, source: Path, tiny_teacher: Path, codec: str
+) -> None:
+    settings: dict[str, Any] = {"teacher": tiny_teacher, "cache": tmp_path / "c", "device": "cpu"}
+    longer = {**settings, "max_length": 32, "teacher_name": "longer"}
+    embedcache.build(source, max_length=12, codec=codec, **settings)
+    found = plan_build(source, **longer, **FAST)
+    done = embedcache.build(source, **longer).last_build
+    assert done is not None
+    assert (found.reusable, found.missing, found.codec) == (done.carried, done.encoded, codec)
+    assert 0 < done.carried < 60
 
 
 def test_bytes_are_those_on_disk(

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import embedcache
+from embedcache.build_report import BuildProgress
 from embedcache.cache import Cache
 from embedcache.contract import Contract
 from embedcache.errors import StorageError
 from embedcache.keys import key_array
-from embedcache.reuse import CARRIED_FROM, carry_over, donors, keeps_its_worth, locate
+from embedcache.reuse import CARRIED_FROM, carry_over, codec_for, donors, keeps_its_worth, locate
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import load_teacher
@@ -321,3 +322,34 @@ def test_contracts_of_donors_are_equal_but_for_the_length(shelf: Shelf) -> None:
     shelf.fill(8, ["a"])
     (donor,) = donors(shelf.cache, shelf.contract(16))
     assert replace(donor.teacher.contract, max_length=16) == shelf.contract(16)
+
+
+@pytest.mark.parametrize(
+    ("lent", "expected"), [("float32", "float32"), ("int8", "int8"), ("pq", "float16"), (None, "float16")]
+)
+def test_where_no_codec_is_asked_for_it_is_one_that_rows_can_be_carried_over_in(
+    tmp_path: Path, lent: str | None, expected: str
+) -> None:
+    cache, other = Cache.create(tmp_path), example_contract(max_length=8)
+    if lent is not None:
+        cache.register_teacher("other", other, {})
+        cache.store(other, lent).put(example_batch([f"text {number}" for number in range(300)]))
+    store = cache.store(example_contract(max_length=64))
+    assert codec_for(store, donors(cache, store.contract)) == expected
+    store.put(example_batch(["there"]))
+    assert codec_for(store, donors(cache, store.contract)) == "float16"
+
+
+def test_a_build_tells_how_far_carrying_over_is(build: Callable[..., Cache]) -> None:
+    build(8)
+    told: list[tuple[int, int]] = []
+    phases = []
+
+    def on_progress(progress: BuildProgress) -> None:
+        phases.append(progress.phase)
+        if progress.phase == "carry over":
+            told.append((progress.rows, progress.total))
+
+    build(32, on_progress=on_progress)
+    assert told == [(10, 10)]
+    assert list(dict.fromkeys(phases)) == ["carry over", "encode"]

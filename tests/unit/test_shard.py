@@ -22,10 +22,11 @@ from embedcache.store.shard import SHARD_VERSION, Shard, ShardHeader, open_shard
 from embedcache.testing import example_contract
 
 ROWS = 3
+ERROR = {"mean_cosine": 1.0, "worst_cosine": 1.0}
 GOLDEN = {
-    "float32": "2ff8490e9fe7a05f11ef51c2b5a67b2376dcc0a532b85d3d4f1b542b9d52c46b",
-    "float16": "a13f568405b72c11296c6a5c3c718d57c39da6511191a771c29cd30d2405482c",
-    "int8": "fcaeec48b4705ffa1faa067f1fd8b98931899edc56abccf109c32725e59f5114",
+    "float32": "e846d079c07aa8239713e94da127520c5aef92e5fdb05ed6c60f738fcfe8b27d",
+    "float16": "4d2654082a0b748472a8e6263ef2c9229d62b85f713e560bc42d3db1f4fc8e7a",
+    "int8": "9464a14316da5904d5059f76101caad1371fb97cafc60025570f35fceaeedb81",
 }
 
 
@@ -42,7 +43,7 @@ def batch(shift: float = 0.0) -> VectorBatch:
 
 def write(folder: Path, contract: Contract, codec_name: str, rows: VectorBatch) -> Path:
     codec = get_codec(codec_name)
-    header = ShardHeader(contract, codec_name, None, len(rows.keys), rows.provenance, {"worst_cosine": 1.0})
+    header = ShardHeader(contract, codec_name, None, len(rows.keys), rows.provenance, ERROR)
     name, data = shard_bytes(
         header, codec, rows.keys, codec.encode(rows.vectors), rows.tokens, rows.truncated
     )
@@ -87,7 +88,7 @@ def test_a_shard_comes_back(tmp_path: Path, codec: str) -> None:
     assert shard.header.contract == example_contract()
     assert shard.codec.name == shard.header.codec == codec
     assert shard.header.provenance == {"compute_dtype": "float32"}
-    assert shard.header.error == {"worst_cosine": 1.0}
+    assert shard.header.error == ERROR
     assert (shard.keys == batch().keys).all()
     assert shard.stored.vector.dtype == np.dtype(codec)
     np.testing.assert_allclose(shard.codec.decode(shard.stored), batch().vectors, atol=0.02)
@@ -155,7 +156,13 @@ def test_a_vector_that_does_not_fit_leaves_no_file(tmp_path: Path) -> None:
         {"provenance": [1]},
         {"provenance": {"a": float("nan")}},
         {"error": None},
+        {"error": {"worst_cosine": 1.0}},
+        {"error": {**ERROR, "best_cosine": 1.0}},
+        {"error": {**ERROR, "mean_cosine": "1.0"}},
+        {"error": {**ERROR, "mean_cosine": 1e999}},
         {"codebook": 7},
+        {"codebook": "0" * 64},
+        {"codec": "pq"},
     ],
     ids=str,
 )

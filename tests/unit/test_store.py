@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -193,6 +194,52 @@ def test_a_damaged_shard_is_refused(tmp_path: Path) -> None:
     victim.write_bytes(victim.read_bytes()[:-20])
     with pytest.raises(CorruptCacheError, match=victim.name):
         folder_store(tmp_path, CONTRACT)
+
+
+def test_shards_that_are_merged_while_a_store_is_opened_are_no_damage(tmp_path: Path) -> None:
+    filled(tmp_path / "before", shards=3)
+    merged = filled(tmp_path / "after", shards=1, rows=33)[0]
+
+    class MergedMeanwhile(FolderShards):
+        def find_liars(self, names: Sequence[str]) -> list[str]:
+            if len(names) == 3:
+                for name in names:
+                    self.remove(name)
+                shutil.copytree(tmp_path / "after", self.folder, dirs_exist_ok=True)
+            return super().find_liars(names)
+
+    store = ShardStore(MergedMeanwhile(tmp_path / "before"), CONTRACT)
+    assert [shard.name for shard in store.shards] == [shard.name for shard in merged.shards]
+    assert len(store) == 33
+
+
+def test_a_shard_that_is_merged_while_its_digest_is_noted_is_no_error(tmp_path: Path) -> None:
+    notes = FileNotes()
+    store = ShardStore(FolderShards(tmp_path, notes), CONTRACT)
+    store.put(example_batch(["a"]))
+    store.put(example_batch(["b"]))
+    gone, kept = [Path(shard.where) for shard in store.shards]
+    gone.unlink()
+    store.finish()
+    assert notes.knows(kept)
+
+
+def test_a_store_knows_whether_others_have_added_to_it(tmp_path: Path) -> None:
+    store, _ = filled(tmp_path, shards=2)
+    assert store.is_current
+    store.put(example_batch(["mine"]))
+    assert store.is_current
+    folder_store(tmp_path).put(example_batch(["theirs"]))
+    assert not store.is_current
+
+
+def test_a_damaged_codebook_is_told_of_once_and_by_its_own_name(tmp_path: Path) -> None:
+    folder_store(tmp_path, CONTRACT, "pq").put(example_batch(texts(0, 300)))
+    (book,) = (tmp_path / "codebooks").iterdir()
+    book.write_bytes(book.read_bytes()[:-1] + b"!")
+    with pytest.raises(CorruptCacheError, match=rf"^the pq codebook {book} is damaged") as caught:
+        folder_store(tmp_path, CONTRACT)
+    assert "shard" not in str(caught.value).split(":")[0]
 
 
 def test_what_a_crash_left_is_no_shard(tmp_path: Path) -> None:

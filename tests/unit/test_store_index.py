@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from embedcache.errors import StorageError
 from embedcache.keys import key_array
 from embedcache.store import FolderShards, ShardStore
 from embedcache.store import index as index_module
+from embedcache.store import store as store_module
 from embedcache.store.digests import FileNotes
 from embedcache.testing import example_batch, example_contract
 
@@ -107,13 +110,59 @@ def test_an_index_that_lies_is_found_out(tmp_path: Path, monkeypatch: pytest.Mon
     assert index_files(tmp_path) != [liar]
 
 
-def test_where_nothing_can_be_written_the_index_is_in_memory(tmp_path: Path) -> None:
-    filled(tmp_path)
-    for path in (tmp_path / "index").iterdir():
+def without_a_place(folder: Path) -> None:
+    for path in (folder / "index").iterdir():
         path.unlink()
-    (tmp_path / "index").rmdir()
-    (tmp_path / "index").write_text("no folder")
+    (folder / "index").rmdir()
+    (folder / "index").write_text("no folder")
+
+
+def test_where_nothing_can_be_written_the_index_is_in_a_file_that_is_gone_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+    without_a_place(tmp_path)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.setattr(store_module, "KeyIndex", lambda keys: pytest.fail("it is in memory"))
     assert_answers(tmp_path)
+    assert list(scratch.iterdir()) == []
+
+
+def test_where_nothing_at_all_can_be_written_the_index_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+    without_a_place(tmp_path)
+
+    def full(*arguments: object) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(index_module, "_write", full)
+    assert_answers(tmp_path)
+
+
+def test_the_order_of_writing_makes_no_other_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(tmp_path, shards=6)
+    names = [shard.name for shard in store.shards]
+    assert names != sorted(names)
+    monkeypatch.setattr(index_module, "_write", lambda *arguments: pytest.fail("the index was made again"))
+    keys = key_array(texts(0, 150))
+    everything = np.concatenate([shard.keys for shard in store.shards])
+    assert (everything[store.locate(keys)] == keys).all()
+    assert len(store) == 150
+    assert_answers(tmp_path, rows=150)
+
+
+def test_what_others_are_writing_is_left_alone(tmp_path: Path) -> None:
+    filled(tmp_path, shards=1)
+    theirs = tmp_path / "index" / ".tmp-0123-theirs.mdb"
+    theirs.write_bytes(b"half")
+    open_store(tmp_path).put(example_batch(texts(25, 26)))
+    assert_answers(tmp_path, rows=26)
+    assert theirs.exists()
+    assert len(list((tmp_path / "index").glob("[!.]*.mdb"))) == 1
 
 
 @pytest.mark.parametrize("rows_a_bucket", [7, 1000])

@@ -11,6 +11,7 @@ from distill_helpers import TEXTS
 from distill.data.tokens import RowLengths, TokenArrays, tokenise_corpus
 from embedcache.cache import Cache
 from embedcache.errors import StorageError
+from embedcache.fsio import read_sealed_json
 from embedcache.teacher.tokenize import FastTokenizer
 
 pytest_plugins = ["distill_fixtures"]
@@ -55,6 +56,12 @@ def test_the_second_call_reads_the_files(cache, short, monkeypatch):
 
     monkeypatch.setattr(FastTokenizer, "__call__", refuse)
     assert rows_of(tokenise_corpus(cache, cache.corpus(), short)) == rows_of(first)
+
+
+def test_the_files_tell_whose_they_are(cache, short):
+    tokenise_corpus(cache, cache.corpus(), short)
+    header = read_sealed_json(token_files(cache)[0].with_name("tokens.json"))
+    assert header["corpus"] == cache.corpus().info.digest
 
 
 def test_other_settings_have_files_of_their_own(cache, teacher, short):

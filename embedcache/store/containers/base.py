@@ -46,7 +46,7 @@ class ShardContainer(Protocol):
         ...
 
     def remove(self, name: str) -> None:
-        """Forget a shard; harmless where it is gone. Add nothing while its bytes are still in use."""
+        """Forget a shard; harmless where it is gone. Buffers of its bytes stay as they are."""
         ...
 
     def size(self, name: str) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedcache.errors import StorageError
-from embedcache.fsio import make_directory, sha256_file, write_sealed_json, write_step
+from embedcache.fsio import make_directory, remove_file, sha256_file, write_sealed_json, write_step
 from embedcache.store.containers.base import is_shard_name
 from embedcache.store.digests import FileNotes
 from embedcache.store.mapped_lmdb import MappedLmdb, check_structure, explained, open_shared
@@ -28,6 +28,9 @@ class LmdbShards:
 
     LMDB needs real shared memory and file locks: on a network file system use the folder.
 
+    A seal beside the file holds the digest of the whole of it. It is taken away before the file is changed,
+    and written when a writer is done, so it never tells of another file than the one that is there.
+
     Args:
         file: the LMDB file, created at the first write.
         notes: remembers that the file was found sound; without it the whole file is read at every opening.
@@ -39,18 +42,27 @@ class LmdbShards:
         self.file = file
         self._notes = notes or FileNotes()
 
+    @property
+    def _is_there(self) -> bool:
+        # Killed as it creates the file, LMDB leaves an empty one.
+        return self.file.exists() and self.file.stat().st_size > 0
+
+    @property
+    def _seal(self) -> Path:
+        return self.file.with_name(SEAL)
+
     @cached_property
     def _mapped(self) -> MappedLmdb:
-        there = self.file.exists()
         if self.file.is_symlink():
             raise damaged_shard(str(self.file), "it is a symbolic link; a cache holds its files itself")
-        if there and not self._notes.knows(self.file):
+        places = [self.file.parent, self.file] if self.file.exists() else [self.file.parent]
+        if self._is_there and not self._notes.knows(self.file):
             check_structure(self.file)
-        return open_shared(self.file, writable=os.access(self.file if there else self.file.parent, os.W_OK))
+        return open_shared(self.file, writable=all(os.access(place, os.W_OK) for place in places))
 
     def names(self) -> list[str]:
         """Return the names of all shards, sorted."""
-        if not self.file.exists():
+        if not self._is_there:
             return []
         self._mapped.refresh()
         names = (key.decode("ascii", "replace") for key in self._mapped.list_keys())
@@ -58,6 +70,9 @@ class LmdbShards:
 
     def open(self, name: str) -> pa.Buffer:
         """Return the bytes of a shard, memory-mapped."""
+        if not self._mapped.writable:
+            # Without a lock nothing keeps the pages of an older state from being written over.
+            self._mapped.refresh()
         data = self._mapped.get(name.encode())
         if data is None:
             raise damaged_shard(self.where(name), "it is gone")
@@ -69,6 +84,7 @@ class LmdbShards:
         mapped = self._mapped
         try:
             with explained(self.file), mapped.environment.begin(write=True) as transaction:
+                self._unseal()
                 transaction.put(name.encode(), memoryview(data), overwrite=False)
                 write_step("lmdb-put", self.file)
             write_step("lmdb-committed", self.file)
@@ -79,10 +95,15 @@ class LmdbShards:
         mapped.refresh()
 
     def remove(self, name: str) -> None:
-        """Delete a shard; its space is used again by later ones."""
+        """Delete a shard; its space is used again once all who have the file open now have closed it."""
         with explained(self.file), self._mapped.environment.begin(write=True) as transaction:
+            self._unseal()
             transaction.delete(name.encode())
         write_step("lmdb-committed", self.file)
+
+    def _unseal(self) -> None:
+        if self._seal.exists():
+            remove_file(self._seal)
 
     def size(self, name: str) -> int:
         """Return how many bytes a shard has."""
@@ -97,21 +118,27 @@ class LmdbShards:
         if not names or self._notes.knows(self.file):
             return []
         with ThreadPoolExecutor() as pool:
-            digests = list(pool.map(lambda name: hashlib.sha256(self.open(name)).hexdigest(), names))
-        liars = [name for name, digest in zip(names, digests, strict=True) if name != digest]
+            # Opened by this thread alone: an LMDB transaction is not to be shared.
+            digests = list(pool.map(hashlib.sha256, map(self.open, names)))
+        liars = [name for name, digest in zip(names, digests, strict=True) if name != digest.hexdigest()]
         if not liars:
             self._notes.remember([self.file])
         return liars
 
+    def close(self) -> None:
+        """Close the file; buffers handed out before must not be used any more."""
+        if "_mapped" in self.__dict__:
+            self.__dict__.pop("_mapped").close()
+
     def finish(self) -> None:
         """Write beside the file the digest of the whole of it, for ``verify``, and what is in it."""
-        if self.file.exists():
-            write_sealed_json(
-                self.file.with_name(SEAL),
-                {
-                    "bytes": self.file.stat().st_size,
-                    "digest": sha256_file(self.file),
-                    "shards": self.names(),
-                },
-            )
-            self._notes.remember([self.file])
+        if not self._is_there or not self._mapped.writable:
+            return
+        if self._seal.exists() and self._notes.knows(self.file):
+            return
+        # Nobody else can write while this transaction lasts.
+        with explained(self.file), self._mapped.environment.begin(write=True):
+            shards = {name: self.size(name) for name in self.names()}
+            size, digest = self.file.stat().st_size, sha256_file(self.file)
+            write_sealed_json(self._seal, {"bytes": size, "digest": digest, "shards": shards})
+        self._notes.remember([self.file])

@@ -1,0 +1,111 @@
+"""Checks of corpora: that their parts are whole, and that what stands in them fits together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from embedcache.check.bench import Bench
+from embedcache.check.documents import told
+from embedcache.check.findings import Findings, Kind, damage, note
+from embedcache.check.inventory import Entry
+from embedcache.corpus.columns import ColumnReader
+from embedcache.corpus.corpus import DESCRIPTION, Corpus, CorpusInfo
+from embedcache.corpus.part import ORIGINAL, key_view
+from embedcache.corpus.readers import RowBatch
+from embedcache.errors import CorruptCacheError, InputError
+
+
+def check_part(bench: Bench, entry: Entry) -> Findings:
+    """Check a part by the digest in its name."""
+    digest = bench.meter.digest(bench.folder / entry.path)
+    if digest != entry.stem:
+        yield damage(entry.path, entry.kind, f"{entry.size:,} bytes with the digest {digest[:12]}…")
+
+
+def check_listing(path: str, info: CorpusInfo, there: Collection[str]) -> Findings:
+    """Compare the parts a description names with those that are there.
+
+    Args:
+        path: the corpus's folder, relative to the cache.
+        info: its description.
+        there: file names of the parts in the folder.
+    """
+    named = {part.file_name for part in info.parts}
+    for name in sorted(named - set(there)):
+        yield damage(f"{path}/{name}", Kind.PART, "it is missing")
+    for name in sorted(set(there) - named):
+        yield note(
+            f"{path}/{name}",
+            Kind.PART,
+            "the corpus's description does not name it: a replacement was cut off",
+            "'embedcache gc' takes it away",
+        )
+
+
+def check_rows(bench: Bench, path: str, info: CorpusInfo, bad: Collection[str]) -> Findings:
+    """Check the rows of a corpus: their numbers, the key of every text, the digest of every column.
+
+    Args:
+        bench: counts the rows.
+        path: the corpus's folder, relative to the cache.
+        info: its description.
+        bad: file names of parts that are missing or damaged, which are left out.
+    """
+    corpus = Corpus(bench.folder / path, info)
+    columns, first_row, complete = ColumnReader(), 0, True
+    for number, part in enumerate(info.parts):
+        if part.file_name in bad:
+            complete = False
+        else:
+            wrong = _wrong_in_part(corpus, number, first_row, columns)
+            complete = complete and not wrong
+            if wrong:
+                yield damage(f"{path}/{part.file_name}", Kind.PART, wrong)
+            bench.meter.add(rows=part.rows)
+        first_row += part.rows
+    if complete and columns.described() != info.columns:
+        yield damage(
+            f"{path}/{DESCRIPTION}", Kind.CORPUS, "the digests of its columns are not those of the rows"
+        )
+
+
+def _wrong_in_part(corpus: Corpus, number: int, first_row: int, columns: ColumnReader) -> str:
+    """Return what is wrong with the rows of a part, empty where nothing is."""
+    part = corpus.parts[number]
+    try:
+        texts, ids, labels = (
+            corpus.column(number, name).to_pylist() if name in corpus.info.columns else None
+            for name in (ORIGINAL, "id", "label")
+        )
+        read = columns.read(RowBatch(texts or [], ids, labels))
+        rows = corpus.column(number, "row").to_numpy()
+        keys = key_view(corpus.column(number, "key"))
+    except CorruptCacheError as error:
+        return told(error, corpus.folder / part.file_name)
+    except InputError as error:
+        return str(error)
+    if not np.array_equal(rows, np.arange(first_row, first_row + part.rows)):
+        return f"its rows are not numbered from {first_row}"
+    if wrong := np.flatnonzero(key_view(read["key"]) != keys).tolist():
+        return f"{len(wrong)} of its keys are not those of their texts (first: row {first_row + wrong[0]})"
+    return ""
+
+
+def check_undescribed(path: str, *, was_built: bool) -> Findings:
+    """Report parts without a description: a build that did not end, or a description that was lost.
+
+    Args:
+        path: where the description would lie, relative to the cache.
+        was_built: whether the corpus is known to have been there.
+    """
+    if was_built:
+        yield damage(path, Kind.CORPUS, "it is missing, though the corpus had been built")
+    else:
+        yield note(
+            path,
+            Kind.CORPUS,
+            "there are parts, but nothing that names them: a build that did not end",
+            "run that build again, or 'embedcache gc' takes the parts away",
+        )

@@ -1,0 +1,244 @@
+"""The deep check: encode a sample again with the live teacher, and compare with what is stored.
+
+Two runs of one teacher over the same texts differ in the last bits, because texts are batched differently.
+How much that is, is measured as well: the sample is encoded twice, in other batches, and the first result is
+passed through the store's codec. A store that is as near to the teacher as the teacher is to itself is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from embedcache.cache import Cache, CachedTeacher
+from embedcache.check.live import Computing, compute_dtypes
+from embedcache.check.progress import Meter, OnCheck
+from embedcache.check.texts import texts_of
+from embedcache.codecs import Vectors
+from embedcache.codecs.ranking import Ranking
+from embedcache.corpus.corpus import Corpus
+from embedcache.errors import InputError
+from embedcache.keys import key_array
+from embedcache.reuse import shard_places
+from embedcache.sampling import KeySample
+from embedcache.store import Positions, ShardStore
+
+if TYPE_CHECKING:
+    from embedcache.teacher.encode import Encoder
+
+OK, LOOK, BAD = "ok", "look", "bad"
+
+_LEAST_SAMPLE = 12
+# A measure may be so many times what the teacher's own noise makes of it, and so much beside: the rounding of
+# float32 for vectors; for neighbours, that two of them which are as near as each other change places.
+_TIMES_NOISE, _BESIDE, _NEIGHBOURS_BESIDE = 3.0, 1e-5, 0.02
+# A teacher in another compute dtype stays within this; another teacher is far outside.
+_TIMES_SAME, _SAME, _NEIGHBOURS_SAME = 10.0, 5e-3, 0.25
+_TOP_TEN = "top 10 lost"
+
+
+@dataclass(frozen=True)
+class DeepLine:
+    """One measure of how far stored vectors are from the teacher's.
+
+    Attributes:
+        measure: what is measured.
+        stored: of the stored vectors against the live teacher's.
+        noise: the same of the teacher against itself, through the store's codec.
+        verdict: ``ok`` within the noise, ``look`` beyond it, ``bad`` where it is another teacher's vectors.
+        meaning: what that says, and what to do.
+    """
+
+    measure: str
+    stored: float
+    noise: float
+    verdict: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class DeepCheck:
+    """The deep check of one teacher.
+
+    Attributes:
+        teacher: its name.
+        contract_id: its contract.
+        sampled: texts encoded again.
+        vectors: rows stored.
+        compute_dtypes: what the stored vectors were computed in, the commonest first.
+        compute_dtype: what the sample was computed in.
+        lines: the measures.
+    """
+
+    teacher: str
+    contract_id: str
+    sampled: int
+    vectors: int
+    compute_dtypes: tuple[str, ...]
+    compute_dtype: str
+    lines: tuple[DeepLine, ...]
+
+    @property
+    def worst(self) -> str:
+        """The worst verdict."""
+        return max((line.verdict for line in self.lines), key=[OK, LOOK, BAD].index)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the check as a JSON object."""
+        return {**asdict(self), "worst": self.worst}
+
+
+def check_deep(
+    cache: str | Path,
+    *,
+    corpus: str | None = None,
+    teacher: str | None = None,
+    sample: int = 1000,
+    seed: int = 0,
+    computing: Computing | None = None,
+    on_progress: OnCheck | None = None,
+) -> list[DeepCheck]:
+    """Encode a sample of texts again and compare with the stored vectors, teacher by teacher.
+
+    Args:
+        cache: the cache's folder.
+        corpus: take the texts from this corpus; default: from all.
+        teacher: check this teacher; default: all that have vectors.
+        sample: how many texts; all, where there are fewer.
+        seed: of the sample.
+        computing: how to run the teacher; default: as when the vectors were made.
+        on_progress: called as the work goes on.
+
+    Raises:
+        InputError: if there is nothing to compare.
+        TeacherError: if the teacher cannot be found or loaded.
+        ContractMismatchError: if the model found is another one; it names the fields that differ.
+        CorruptCacheError: if the cache is damaged: repair it first.
+    """
+    if sample < _LEAST_SAMPLE:
+        raise InputError(f"--sample {sample}: expected at least {_LEAST_SAMPLE}, or nothing can be compared")
+    opened = Cache(cache)
+    corpora = opened.corpora() if corpus is None else [opened.corpus(corpus)]
+    known = opened.teachers() if teacher is None else [opened.teacher(teacher)]
+    checks = []
+    for one in {each.contract: each for each in known}.values():
+        store = opened.store(one.contract)
+        if teacher is not None or store.shards:
+            meter = Meter(on_progress)
+            texts = _sampled_texts(store, corpora, one.name, sample, seed, meter)
+            encoder = (computing or Computing()).encoder(
+                one.contract, spec=opened.model_source(one), name=one.name, shards=store.shards
+            )
+            checks.append(_compare(one, store, encoder, texts, seed, meter))
+    if not checks:
+        raise InputError(f"the cache {opened.folder} holds no vectors: there is nothing to compare")
+    return checks
+
+
+def _sampled_texts(
+    store: ShardStore, corpora: Sequence[Corpus], teacher: str, sample: int, seed: int, meter: Meter
+) -> list[str]:
+    """Return a sample of the distinct texts that have a vector."""
+    drawn = KeySample(sample, seed)
+    meter.begin("sample texts", total_rows=sum(map(len, corpora)))
+    for corpus in corpora:
+        for keys in corpus.iter_keys():
+            drawn.add(keys[store.locate(keys) >= 0])
+            meter.add(rows=len(keys))
+    texts = [text for text in texts_of(drawn.keys(), corpora) if text is not None]
+    if len(texts) < _LEAST_SAMPLE:
+        raise InputError(
+            f"{len(texts)} texts of the corpora have a vector of {teacher!r}, expected at least "
+            f"{_LEAST_SAMPLE}: build a corpus with it first"
+        )
+    return texts
+
+
+def _compare(
+    teacher: CachedTeacher, store: ShardStore, encoder: Encoder, texts: list[str], seed: int, meter: Meter
+) -> DeepCheck:
+    positions = store.locate(key_array(texts))
+    meter.begin("encode", total_rows=2 * len(texts))
+    live = encoder.encode(texts).vectors
+    meter.add(rows=len(texts))
+    again = _encoded_in_other_batches(encoder, texts, seed)
+    meter.add(rows=len(texts))
+    stored, noisy = (
+        _gaps(store.vectors(positions), live, seed),
+        _gaps(_as_stored(store, positions, live), again, seed),
+    )
+    return DeepCheck(
+        teacher=teacher.name,
+        contract_id=teacher.contract.id,
+        sampled=len(texts),
+        vectors=len(store),
+        compute_dtypes=tuple(compute_dtypes(store.shards)),
+        compute_dtype=str(encoder.provenance["compute_dtype"]),
+        lines=tuple(_line(measure, stored[measure], noisy[measure]) for measure in stored),
+    )
+
+
+def _encoded_in_other_batches(encoder: Encoder, texts: list[str], seed: int) -> Vectors:
+    order = np.random.default_rng(seed).permutation(len(texts))
+    budget = encoder.batch_tokens
+    encoder.batch_tokens = max(1, budget // 3)
+    try:
+        shuffled = encoder.encode([texts[i] for i in order]).vectors
+    finally:
+        encoder.batch_tokens = budget
+    vectors = np.empty_like(shuffled)
+    vectors[order] = shuffled
+    return vectors
+
+
+def _as_stored(store: ShardStore, positions: Positions, vectors: Vectors) -> Vectors:
+    """Return ``vectors`` as they would come back out of the shards that hold the rows at ``positions``."""
+    out = np.empty_like(vectors)
+    numbers, _ = shard_places(store, positions)
+    for number in np.unique(numbers).tolist():
+        rows, codec = numbers == number, store.shards[number].codec
+        out[rows] = codec.decode(codec.encode(vectors[rows]))
+    return out
+
+
+def _gaps(found: Vectors, expected: Vectors, seed: int) -> dict[str, float]:
+    """Return how far vectors are from those expected; each measure is 0 where they are the same."""
+    wide, right = found.astype(np.float64), expected.astype(np.float64)
+    norms, right_norms = np.linalg.norm(wide, axis=1), np.linalg.norm(right, axis=1)
+    safe = np.maximum(norms * right_norms, np.finfo(np.float64).tiny)
+    turned = np.maximum(1 - np.einsum("nd,nd->n", wide, right) / safe, 0)
+    stretched = np.abs(norms - right_norms) / np.maximum(right_norms, np.finfo(np.float64).tiny)
+    ranking = Ranking(expected, seed)
+    agreement, kept = ranking.agreement(found), ranking.kept(found)
+    return {
+        "1 - mean cosine": float(turned.mean()),
+        "1 - worst cosine": float(turned.max()),
+        "mean error of the norm": float(stretched.mean()),
+        "1 - rank agreement": 0.0 if agreement is None else 1 - agreement,
+        _TOP_TEN: 0.0 if kept is None else 1 - kept,
+    }
+
+
+def _line(measure: str, stored: float, noise: float) -> DeepLine:
+    beside, same = (_NEIGHBOURS_BESIDE, _NEIGHBOURS_SAME) if measure == _TOP_TEN else (_BESIDE, _SAME)
+    if stored <= _TIMES_NOISE * noise + beside:
+        return DeepLine(measure, stored, noise, OK, "the stored vectors are the teacher's")
+    if stored <= _TIMES_SAME * noise + same:
+        return DeepLine(
+            measure,
+            stored,
+            noise,
+            LOOK,
+            "more than batching explains: another compute dtype, device or library version made them",
+        )
+    return DeepLine(
+        measure,
+        stored,
+        noise,
+        BAD,
+        "these are not this teacher's vectors: 'embedcache rm' the teacher and build it again",
+    )

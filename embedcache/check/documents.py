@@ -1,0 +1,157 @@
+"""Checks of the small files of a cache, each of which is read as a whole and vouches for itself."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from embedcache.cache import CACHE_MARKER, CACHE_VERSION, read_contract, read_origin
+from embedcache.check.bench import Bench
+from embedcache.check.findings import (
+    DERIVED_WAY_OUT,
+    Finding,
+    Findings,
+    Kind,
+    damage,
+    note,
+    reason,
+)
+from embedcache.check.inventory import Entry
+from embedcache.codecs import pq
+from embedcache.corpus.corpus import read_info
+from embedcache.errors import CacheFormatError, CorruptCacheError
+from embedcache.fsio import parsed_json, read_regular, read_sealed_json, spelled_json
+
+_HALF_COPIED = (".partial", ".part", ".tmp", ".crdownload", ".filepart")
+_HOUR = 3600.0
+
+
+def check_marker(bench: Bench, entry: Entry) -> Findings:
+    """Check ``cache.json``, of which every byte is known."""
+    try:
+        data = read_regular(bench.folder / entry.path)
+    except (OSError, ValueError) as error:
+        yield damage(entry.path, entry.kind, f"it cannot be read: {reason(error)}")
+        return
+    if data == spelled_json(CACHE_MARKER):
+        return
+    version = format_version(data)
+    if version > CACHE_VERSION:
+        yield damage(
+            entry.path,
+            entry.kind,
+            f"it tells of format version {version}, this embedcache reads version {CACHE_VERSION}",
+            "upgrade embedcache; where everything else is of this version, it is damaged, and 'embedcache "
+            "repair' writes it anew",
+        )
+    else:
+        yield damage(entry.path, entry.kind, "its content is not what embedcache writes")
+
+
+def format_version(data: bytes) -> int:
+    """Return the version that the content of a ``cache.json`` tells of, 0 where it tells of none."""
+    try:
+        value = parsed_json(data)
+    except ValueError:
+        return 0
+    version = value.get("version") if isinstance(value, dict) else None
+    return version if type(version) is int else 0
+
+
+def check_description(bench: Bench, entry: Entry) -> Findings:
+    """Check ``corpus.json``."""
+    try:
+        read_info((bench.folder / entry.path).parent)
+    except (CorruptCacheError, CacheFormatError) as error:
+        yield _refused(bench.folder / entry.path, entry, error)
+
+
+def check_contract(bench: Bench, entry: Entry) -> Findings:
+    """Check ``contract.json``: it has to be spelled as it is written, and to be that of its folder."""
+    try:
+        read_contract(bench.folder / entry.path)
+    except CorruptCacheError as error:
+        yield _refused(bench.folder / entry.path, entry, error)
+
+
+def check_name(bench: Bench, entry: Entry) -> Findings:
+    """Check the file of a teacher's name."""
+    try:
+        read_origin(bench.folder / entry.path)
+    except CorruptCacheError as error:
+        yield _refused(bench.folder / entry.path, entry, error)
+
+
+def check_sealed(bench: Bench, entry: Entry) -> Findings:
+    """Check a JSON file by its own digest."""
+    try:
+        read_sealed_json(bench.folder / entry.path)
+    except (OSError, ValueError) as error:
+        way_out = {} if entry.kind is Kind.SEAL else {"way_out": DERIVED_WAY_OUT}
+        yield damage(entry.path, entry.kind, f"it is damaged: {reason(error)}", **way_out)
+
+
+def check_codebook(bench: Bench, entry: Entry) -> Findings:
+    """Check a codebook of ``pq`` by the digest in its name."""
+    try:
+        pq.load(bench.folder / entry.folder, entry.stem)
+    except CorruptCacheError as error:
+        yield _refused(bench.folder / entry.path, entry, error)
+
+
+def check_special(bench: Bench, entry: Entry) -> Findings:
+    """Report a link, a pipe or a device, which make a cache unusable."""
+    path = bench.folder / entry.path
+    found = f"it is a symbolic link to {path.readlink()}" if path.is_symlink() else "it is no regular file"
+    yield damage(
+        entry.path,
+        entry.kind,
+        f"{found}; a cache holds its files itself",
+        "delete it, or put the file itself in its place",
+    )
+
+
+def check_leftover(bench: Bench, entry: Entry) -> Findings:
+    """Report a file that was being written when its process ended, or that is being written now."""
+    age = time.time() - (bench.folder / entry.path).lstat().st_mtime
+    yield note(
+        entry.path,
+        entry.kind,
+        f"{entry.size:,} bytes, last written {age / _HOUR:.1f} hours ago",
+        "nothing, where a build is running; else 'embedcache gc' takes it away",
+    )
+
+
+def check_quarantined(bench: Bench, entry: Entry) -> Findings:
+    """Report a file that was moved aside."""
+    yield note(entry.path, entry.kind, f"{entry.size:,} bytes moved aside", "delete it when you are sure")
+
+
+def check_foreign(bench: Bench, entry: Entry) -> Findings:
+    """Report a file that embedcache does not read."""
+    name = entry.path.rpartition("/")[2]
+    in_teacher = entry.path.startswith("teachers/") or entry.path.startswith("corpora/")
+    if name.endswith(_HALF_COPIED) or (in_teacher and name.endswith((".arrow", ".mdb"))):
+        found = "it looks like a copy that was not finished or was given another name; it is not read"
+        way_out = (
+            "copy it again under its own name and delete this one, or move it away with repair --quarantine"
+        )
+    else:
+        found = "embedcache does not know what it is and does not read it"
+        way_out = "move it away, or 'embedcache repair --quarantine' does"
+    yield note(entry.path, entry.kind, found, way_out)
+
+
+def check_lock(bench: Bench, entry: Entry) -> Findings:
+    """Report nothing: no byte of a lock means anything once the processes that share it have ended."""
+    yield from ()
+
+
+def _refused(path: Path, entry: Entry, error: Exception) -> Finding:
+    return damage(entry.path, entry.kind, told(error, path))
+
+
+def told(error: Exception, path: Path) -> str:
+    """Return what an error says of the file at ``path``, without its name and without its advice."""
+    text = reason(error).rpartition(f"{path} ")[2]
+    return f"{text.partition('): ')[0]})" if "): " in text else text

@@ -1,0 +1,81 @@
+"""What a check of a cache finds, and how it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import Enum
+
+DAMAGE = "damage"
+NOTE = "note"
+
+
+class Kind(str, Enum):
+    """What a file of a cache is, by the place it lies in."""
+
+    MARKER = "marker"
+    CORPUS = "corpus description"
+    PART = "corpus part"
+    CONTRACT = "contract"
+    NAME = "teacher name"
+    SHARD = "shard"
+    STORE = "LMDB store"
+    SEAL = "seal of an LMDB store"
+    LOCK = "lock of an LMDB store"
+    CODEBOOK = "codebook"
+    INDEX = "index"
+    TOKENS = "token arrays"
+    DERIVED = "derived note"
+    LEFTOVER = "unfinished write"
+    QUARANTINED = "quarantined file"
+    FOREIGN = "foreign file"
+    SPECIAL = "link or device"
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """Something about a file of a cache.
+
+    Attributes:
+        path: the file, relative to the cache; a shard inside an LMDB file is ``FILE#NAME``.
+        kind: what the file is, one of the values of :class:`Kind`.
+        severity: ``damage`` where something is lost or cannot be used, else ``note``.
+        found: what was found, and what was expected.
+        way_out: what to do.
+    """
+
+    path: str
+    kind: str
+    severity: str
+    found: str
+    way_out: str
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether something is lost or cannot be used."""
+        return self.severity == DAMAGE
+
+    def to_json(self) -> dict[str, str]:
+        """Return the finding as a JSON object."""
+        return asdict(self)
+
+
+Findings = Iterator[Finding]
+
+REPAIR = "'embedcache repair' brings it back"
+DERIVED_WAY_OUT = "'embedcache repair' removes it; it is made anew when it is needed"
+
+
+def damage(path: str, kind: Kind, found: str, way_out: str = REPAIR) -> Finding:
+    """Return a finding of damage."""
+    return Finding(path, kind.value, DAMAGE, found, way_out)
+
+
+def note(path: str, kind: Kind, found: str, way_out: str) -> Finding:
+    """Return a finding that is no damage."""
+    return Finding(path, kind.value, NOTE, found, way_out)
+
+
+def reason(error: BaseException) -> str:
+    """Return an error in one line."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,0 +1,101 @@
+"""Every file of a cache, and what it is by the place it lies in; nothing is read."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedcache.check.findings import Kind
+from embedcache.fsio import TEMPORARY_PREFIX
+
+QUARANTINE = "quarantine"
+
+_ID = r"[0-9a-f]{64}"
+_NAME = r"\w[\w.-]*"
+_PLACES = (
+    (Kind.MARKER, r"cache\.json"),
+    (Kind.CORPUS, rf"corpora/(?P<corpus>{_NAME})/corpus\.json"),
+    (Kind.PART, rf"corpora/(?P<corpus>{_NAME})/{_ID}\.arrow"),
+    (Kind.CONTRACT, rf"teachers/(?P<teacher>{_ID})/contract\.json"),
+    (Kind.NAME, rf"teachers/(?P<teacher>{_ID})/names/{_NAME}\.json"),
+    (Kind.SHARD, rf"teachers/(?P<teacher>{_ID})/shards/{_ID}\.arrow"),
+    (Kind.STORE, rf"teachers/(?P<teacher>{_ID})/vectors\.mdb"),
+    (Kind.SEAL, rf"teachers/(?P<teacher>{_ID})/vectors\.seal\.json"),
+    (Kind.LOCK, rf"teachers/(?P<teacher>{_ID})/vectors\.mdb-lock"),
+    (Kind.CODEBOOK, rf"teachers/(?P<teacher>{_ID})/codebooks/{_ID}\.npy"),
+    (Kind.INDEX, rf"derived/index/(?P<teacher>{_ID})/[0-9a-f]{{32}}-{_ID}\.mdb"),
+    (Kind.DERIVED, rf"derived/index/(?P<teacher>{_ID})/checked\.json"),
+    (Kind.DERIVED, rf"derived/models/(?P<teacher>{_ID})\.json"),
+    (Kind.DERIVED, rf"derived/sources/(?P<corpus>{_NAME})\.json"),
+    (Kind.TOKENS, r"derived/tokens/[0-9a-f]{32}/(tokens\.json|ids\.bin|offsets\.npy)"),
+    (Kind.QUARANTINED, rf"{QUARANTINE}/.*"),
+)
+_RULES = [(kind, re.compile(rule, re.DOTALL)) for kind, rule in _PLACES]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of a cache.
+
+    Attributes:
+        path: relative to the cache, with ``/`` between its parts.
+        kind: what it is.
+        size: bytes.
+        corpus: the name of the corpus it belongs to; empty where it belongs to none.
+        teacher: the contract id of the teacher it belongs to; empty where it belongs to none.
+    """
+
+    path: str
+    kind: Kind
+    size: int
+    corpus: str = ""
+    teacher: str = ""
+
+    @property
+    def stem(self) -> str:
+        """The file's name without its ending."""
+        return self.path.rpartition("/")[2].rpartition(".")[0]
+
+    @property
+    def folder(self) -> str:
+        """The folder it lies in, relative to the cache."""
+        return self.path.rpartition("/")[0]
+
+
+def take_inventory(folder: Path) -> list[Entry]:
+    """Return every file below ``folder``, links and devices included, sorted by path; no link is followed."""
+    return sorted(_walk(folder), key=lambda entry: entry.path)
+
+
+def entry_of(folder: Path, path: str) -> Entry:
+    """Return the entry of the file at ``path``, relative to the cache in ``folder``."""
+    found = (folder / path).lstat()
+    return _entry(path, found)
+
+
+def _walk(folder: Path) -> Iterator[Entry]:
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            full = os.path.join(place, name)  # noqa: PTH118 - a path object for each file would cost more
+            try:
+                found = os.lstat(full)
+            except FileNotFoundError:  # a temporary file of a build that is running
+                continue
+            if not stat.S_ISDIR(found.st_mode):
+                yield _entry(os.path.relpath(full, folder).replace(os.sep, "/"), found)
+
+
+def _entry(path: str, found: os.stat_result) -> Entry:
+    if not stat.S_ISREG(found.st_mode):
+        return Entry(path, Kind.SPECIAL, 0)
+    if any(part.startswith(TEMPORARY_PREFIX) for part in path.split("/")):
+        return Entry(path, Kind.LEFTOVER, found.st_size)
+    for kind, rule in _RULES:
+        if match := rule.fullmatch(path):
+            groups = match.groupdict()
+            return Entry(path, kind, found.st_size, groups.get("corpus") or "", groups.get("teacher") or "")
+    return Entry(path, Kind.FOREIGN, found.st_size)

@@ -1,0 +1,81 @@
+"""The live teacher of stored vectors, set up to compute as it did when they were made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embedcache.contract import Contract
+from embedcache.errors import InputError
+from embedcache.store import Shard
+
+if TYPE_CHECKING:
+    from embedcache.teacher.encode import Encoder
+
+_REMEDY = "say where the right one is with --teacher-model"
+
+
+@dataclass(frozen=True)
+class Computing:
+    """How to run a teacher.
+
+    Attributes:
+        teacher_model: alias, hub id or folder to load it from; None: from where it was built.
+        compute_dtype: None: what the stored vectors were computed in.
+        device, batch_tokens, threads, trust_remote_code: as for a build.
+    """
+
+    teacher_model: str | Path | None = None
+    compute_dtype: str | None = None
+    device: str = "auto"
+    batch_tokens: int | None = None
+    threads: int | None = None
+    trust_remote_code: bool = False
+
+    def encoder(self, contract: Contract, *, spec: str | Path, name: str, shards: Iterable[Shard]) -> Encoder:
+        """Return an encoder of the teacher of ``contract``.
+
+        Args:
+            contract: what the teacher has to be.
+            spec: where it was built from.
+            name: its name.
+            shards: what it has computed before.
+
+        Raises:
+            TeacherError: if it cannot be found or loaded.
+            ContractMismatchError: if what is found is another one; it names the fields that differ.
+            InputError: if the device cannot compute in the dtype asked for.
+        """
+        from embedcache.teacher.by_contract import load_by_contract
+        from embedcache.teacher.encode import Encoder
+        from embedcache.teacher.inference import resolve_compute_dtype
+
+        loaded = load_by_contract(
+            self.teacher_model or spec,
+            contract,
+            name=name,
+            remedy=_REMEDY,
+            device=self.device,
+            trust_remote_code=self.trust_remote_code,
+        )
+        dtype = self.compute_dtype
+        if dtype is None:
+            dtype = next(iter(compute_dtypes(shards)), "auto")
+            try:
+                resolve_compute_dtype(dtype, loaded.model.device)
+            except InputError:
+                dtype = "auto"
+        return Encoder(loaded, compute_dtype=dtype, batch_tokens=self.batch_tokens, threads=self.threads)
+
+
+def compute_dtypes(shards: Iterable[Shard]) -> list[str]:
+    """Return what the vectors of ``shards`` were computed in, the commonest first."""
+    counts: Counter[str] = Counter()
+    for shard in shards:
+        dtype = shard.header.provenance.get("compute_dtype")
+        if isinstance(dtype, str):
+            counts[dtype] += len(shard)
+    return [dtype for dtype, _ in counts.most_common()]

@@ -1,0 +1,141 @@
+"""Which rows a damaged shard had, in which order: what it says itself, what the index says, what is missing.
+
+Each is a candidate: that the rows were these is proven where the shard made of them has the lost one's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from embedcache.check.shards import open_without_codebook
+from embedcache.check.stores import index_over
+from embedcache.check.texts import sound_keys
+from embedcache.corpus.corpus import Corpus
+from embedcache.errors import CacheFormatError, CorruptCacheError, StorageError
+from embedcache.fsio import sha256_file
+from embedcache.key_index import KeyIndex
+from embedcache.keys import KEY_DTYPE, KeyArray
+from embedcache.store import Shard, ShardHeader
+from embedcache.store.index import StoreIndex, made_of
+from embedcache.store.mapped_lmdb import check_structure, open_shared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class LostShard:
+    """A shard that is damaged or gone.
+
+    Attributes:
+        name: its name, the digest of what it was.
+        path: where it lies, relative to the cache.
+        shard: what can still be opened of it; None where nothing can.
+        size: how many bytes it had; 0 where that is not known.
+    """
+
+    name: str
+    path: str
+    shard: Shard | None = None
+    size: int = 0
+
+    @property
+    def header(self) -> ShardHeader | None:
+        """Its header, where that can be read; a digit of it may be wrong."""
+        return None if self.shard is None else self.shard.header
+
+    @property
+    def keys(self) -> KeyArray | None:
+        """Its keys, where they can be read; some may be wrong."""
+        return None if self.shard is None else self.shard.keys
+
+
+def opened(data: pa.Buffer | None, name: str, path: str, size: int = 0) -> LostShard:
+    """Return a damaged shard with what can be read of it; ``size`` is what it had, where that is known."""
+    shard = None
+    with suppress(CorruptCacheError, CacheFormatError):
+        if data is not None:
+            shard = open_without_codebook(data, name, path)
+    return LostShard(name, path, shard, size or (data.size if data is not None else 0))
+
+
+def keys_by_index(folder: Path, sound: Sequence[Shard], lost: Sequence[LostShard]) -> dict[str, KeyArray]:
+    """Return, by the name of the lost shard, the keys that a sound index of exactly these shards gives it.
+
+    Args:
+        folder: ``derived/index/<contract id>``.
+        sound: the shards that are there.
+        lost: those that are not, or are damaged.
+    """
+    rows = {shard.name: len(shard) for shard in sound}
+    rows |= {one.name: len(one.keys) for one in lost if one.keys is not None}
+    names = sorted({*rows, *(one.name for one in lost)})
+    index = _open(folder, names)
+    if index is None:
+        return {}
+    unknown = [name for name in names if name not in rows]
+    if len(unknown) == 1:
+        rows[unknown[0]] = index.rows - sum(rows.values())
+    if unknown[1:] or sum(rows.values()) != index.rows or min(rows.values()) < 1:
+        return {}
+    starts = dict(zip(names, np.cumsum([0, *(rows[name] for name in names)]).tolist(), strict=False))
+    found = {one.name: np.zeros(rows[one.name], dtype=KEY_DTYPE) for one in lost}
+    filled = {one.name: 0 for one in lost}
+    for keys, places in index.entries():
+        for name, own in found.items():
+            inside = (places >= starts[name]) & (places < starts[name] + len(own))
+            own[places[inside] - starts[name]] = keys[inside]
+            filled[name] += int(inside.sum())
+    # Of a key in two shards the index knows the first place only.
+    return {name: own for name, own in found.items() if filled[name] == len(own)}
+
+
+def _open(folder: Path, names: Sequence[str]) -> StoreIndex | None:
+    """Return the index over the shards ``names``, if a sound one is there."""
+    for path in sorted(folder.glob(f"{made_of(names)}-*.mdb")):
+        with suppress(CorruptCacheError, StorageError, OSError):
+            if sha256_file(path) == path.stem.partition("-")[2]:
+                check_structure(path)
+                return StoreIndex(open_shared(path, writable=False), None)
+    return None
+
+
+def keys_by_elimination(
+    corpora: Sequence[Corpus], sound: Sequence[Shard], taken: Sequence[KeyArray]
+) -> Iterator[KeyArray]:
+    """Yield the distinct keys that no sound shard has, in corpus order, those of a corpus at a time.
+
+    A corpus of which nothing at all is stored was never built with this teacher, and is left out, unless
+    nothing sound is left.
+
+    Args:
+        corpora: the corpora, by name.
+        sound: the shards that are there.
+        taken: keys that are accounted for.
+    """
+    with TemporaryDirectory(prefix="embedcache-repair-") as scratch:
+        index = index_over(sound, Path(scratch))
+        seen = np.concatenate([np.empty(0, dtype=KEY_DTYPE), *taken])
+        for corpus in corpora:
+            missing, present = _missing(corpus, index, KeyIndex(seen))
+            if present or not sound:
+                fresh = missing[KeyIndex(missing).first_places()]
+                seen = np.concatenate([seen, fresh])
+                yield fresh
+
+
+def _missing(corpus: Corpus, index: StoreIndex | KeyIndex, others: KeyIndex) -> tuple[KeyArray, bool]:
+    """Return the keys of a corpus that are in neither index, and whether any is in one of them."""
+    missing, present = [np.empty(0, dtype=KEY_DTYPE)], False
+    for _, keys in sound_keys(corpus):
+        lacking = (index.locate(keys) < 0) & (others.locate(keys) < 0)
+        missing.append(keys[lacking])
+        present = present or not lacking.all()
+    return np.concatenate(missing), present

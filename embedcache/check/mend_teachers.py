@@ -1,0 +1,121 @@
+"""Mending the small files of a teacher: its contract and the names it is listed under."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from embedcache.cache import read_origin
+from embedcache.check.findings import Kind
+from embedcache.check.mending import IDENTICAL, NOT_REPAIRED, RIGHT, Mending, proves
+from embedcache.check.salvage_lmdb import salvage
+from embedcache.check.shards import open_without_codebook
+from embedcache.contract import Contract
+from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError, TeacherError
+from embedcache.fsio import (
+    parsed_json,
+    read_regular,
+    read_sealed_json,
+    write_json,
+    write_sealed_json,
+)
+from embedcache.store import FolderShards
+from embedcache.teacher.aliases import ALIASES
+from embedcache.teacher.origin import origin_of
+from embedcache.teacher.resolve import resolve
+
+NEEDS_MODEL = "give the teacher's model with --teacher-model"
+
+
+def mend_contract(mending: Mending, contract_id: str) -> Contract | None:
+    """Bring back the ``contract.json`` of a teacher, whose digest is its folder's name.
+
+    Returns:
+        The contract, None where nothing tells what it was.
+    """
+    path = mending.folder / "teachers" / contract_id / "contract.json"
+    for contract, where in _contracts(mending, contract_id, path):
+        if contract.id == contract_id:
+            if not mending.dry_run:
+                write_json(path, contract.to_json())
+            mending.done(mending.inside(path), Kind.CONTRACT.value, IDENTICAL, f"made anew of {where}")
+            return contract
+    mending.done(
+        mending.inside(path), Kind.CONTRACT.value, NOT_REPAIRED, f"no sound shard carries it: {NEEDS_MODEL}"
+    )
+    return None
+
+
+def _contracts(mending: Mending, contract_id: str, path: Path) -> Iterator[tuple[Contract, str]]:
+    for shard in mending.bench.shards[contract_id][:1]:
+        yield shard.header.contract, "a shard's header"
+    # A damaged shard may still say it: that it is right is told by its digest, the folder's name.
+    folder = FolderShards(path.with_name("shards"))
+    for name in folder.names():
+        with suppress(CorruptCacheError, CacheFormatError):
+            yield open_without_codebook(folder.open(name), name, name).header.contract, "a shard's header"
+    for name, data in salvage(path.with_name("vectors.mdb"))[0].items():
+        with suppress(CorruptCacheError, CacheFormatError):
+            yield open_without_codebook(data, name, name).header.contract, "a shard's header"
+    with suppress(OSError, ValueError):
+        yield Contract.from_json(parsed_json(read_regular(path))), "what is left of it"
+    source = mending.computing.teacher_model or _noted_model(mending, contract_id)
+    if source is not None and not mending.dry_run:
+        from embedcache.teacher.load import load_teacher
+
+        try:
+            yield load_teacher(source, device="cpu").contract, f"the model {source}"
+        except EmbedCacheError:
+            return
+
+
+def _noted_model(mending: Mending, contract_id: str) -> str | None:
+    try:
+        note = read_sealed_json(mending.folder / "derived" / "models" / f"{contract_id}.json")
+        return str(note["source"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def mend_name(mending: Mending, contract_id: str, path: Path) -> None:
+    """Bring back the file of a name that a teacher is listed under."""
+    data, rest = _damaged_origin(path)
+    of_models = [*_origins_beside(path), *_origins_of_models(mending, contract_id, path.stem, rest)]
+    proven = [origin for origin in (rest, {"spec": path.stem}, *of_models) if proves(data, origin)]
+    found = proven or of_models
+    if not found:
+        mending.done(mending.inside(path), Kind.NAME.value, NOT_REPAIRED, NEEDS_MODEL)
+        return
+    if not mending.dry_run:
+        write_sealed_json(path, found[0])
+    detail = "made anew" if proven else "made anew of the model; what else it said cannot be told"
+    mending.done(mending.inside(path), Kind.NAME.value, IDENTICAL if proven else RIGHT, detail)
+
+
+def _damaged_origin(path: Path) -> tuple[bytes, dict[str, str]]:
+    """Return the content of a damaged file of a name, and the fields that can be read in it."""
+    data, value = b"", None
+    with suppress(OSError, ValueError):
+        data = read_regular(path)
+        value = parsed_json(data)
+    fields = value if isinstance(value, dict) else {}
+    return data, {name: text for name, text in fields.items() if name != "sha256" and isinstance(text, str)}
+
+
+def _origins_beside(path: Path) -> Iterator[dict[str, str]]:
+    """Yield what the other names of the teacher say."""
+    for other in sorted(path.parent.glob("[!.]*.json")):
+        with suppress(CorruptCacheError):
+            yield read_origin(other)
+
+
+def _origins_of_models(
+    mending: Mending, contract_id: str, name: str, rest: dict[str, str]
+) -> Iterator[dict[str, str]]:
+    """Yield what the file would say of the models it may be of."""
+    known = [spec for spec in (name, rest.get("spec", "")) if spec in ALIASES]
+    for spec in (mending.computing.teacher_model, _noted_model(mending, contract_id), *known):
+        if spec is not None:
+            with suppress(TeacherError):
+                yield origin_of(resolve(spec))

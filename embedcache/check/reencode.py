@@ -1,0 +1,218 @@
+"""Making lost shards anew: texts out of the corpora, vectors from the teacher, cut as they were."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from embedcache.builder import DEFAULT_SHARD_ROWS
+from embedcache.cache import Cache
+from embedcache.check.lost_keys import LostShard
+from embedcache.check.progress import Meter
+from embedcache.check.texts import texts_of
+from embedcache.codecs import CODEC_NAMES, Codec, get_codec, measure, pq
+from embedcache.contract import Contract
+from embedcache.corpus.corpus import Corpus
+from embedcache.errors import EmbedCacheError, InputError, MissingVectorsError, NonFiniteVectorError
+from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
+from embedcache.reuse import carry_over
+from embedcache.store import MemoryShards, Shard, ShardHeader, ShardStore, VectorBatch
+from embedcache.store.shard import shard_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from embedcache.teacher.encode import Encoder
+    from embedcache.teacher.encoded import EncodedTexts
+
+# The token count and one bit beside the key and the vector.
+_BYTES_BESIDE = 4.125
+_PROBE_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Made:
+    """A shard made anew.
+
+    Attributes:
+        name: its name.
+        data: its bytes.
+        encoded: rows that were encoded for it.
+    """
+
+    name: str
+    data: pa.Buffer
+    encoded: int
+
+
+@dataclass
+class ShardMaker:
+    """Makes the shards of one teacher.
+
+    Args:
+        cache: the cache; its corpora and contracts are mended by now.
+        contract: the teacher.
+        corpora: where its texts are.
+        sound: its sound shards.
+        load: loads the encoder, as it was for some shards; called at the first text that has to be encoded.
+        meter: counts the rows encoded.
+
+    Attributes:
+        damaged: what can be read of its damaged shards.
+    """
+
+    cache: Cache
+    contract: Contract
+    corpora: Sequence[Corpus]
+    sound: list[Shard]
+    load: Callable[[Sequence[Shard]], Encoder]
+    meter: Meter
+    damaged: list[Shard] = field(default_factory=list)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The teacher's encoder."""
+        encoder = self.load([*self.sound, *self.damaged])
+        if encoder.teacher.contract != self.contract:
+            raise InputError("the encoder was made of another teacher")
+        return encoder
+
+    def add_sound(self, shard: Shard) -> None:
+        """Count a shard as sound."""
+        if all(shard.name != other.name for other in self.sound):
+            self.sound.append(shard)
+
+    def has_texts(self, keys: KeyArray) -> bool:
+        """Return whether the corpora have the text of every key."""
+        return None not in texts_of(keys, self.corpora)
+
+    def make(self, keys: KeyArray, lost: Sequence[LostShard]) -> Made:
+        """Return a shard of ``keys``: the one of ``lost`` that it is, or one that is right.
+
+        Args:
+            keys: the rows.
+            lost: shards that it may be.
+
+        Raises:
+            MissingVectorsError: if no corpus has a text that is needed.
+            EmbedCacheError: if the teacher cannot be loaded or cannot encode a text.
+        """
+        names = {one.name for one in lost}
+        carried = self._carried(keys, lost)
+        if carried is not None:
+            return carried
+        encoded = self.encode(keys)
+        batch = VectorBatch(keys, encoded.vectors, encoded.tokens, encoded.truncated, self.encoder.provenance)
+        first = None
+        for codec in self._codecs(lost):
+            with suppress(InputError):
+                made = self.stored(batch, codec)
+                first = first or made
+                if made.name in names:
+                    return made
+        if first is None:
+            raise InputError("no codec can store its vectors")
+        return first
+
+    def encode(self, keys: KeyArray) -> EncodedTexts:
+        """Encode the texts of ``keys`` as one window, as a build encodes a shard.
+
+        Raises:
+            MissingVectorsError, EmbedCacheError: as :meth:`make`.
+        """
+        texts = [text for text in texts_of(keys, self.corpora) if text is not None]
+        if len(texts) < len(keys):
+            raise MissingVectorsError(f"{len(keys) - len(texts)} of its {len(keys)} texts are in no corpus")
+        (encoded,) = self.encoder.encode_windows(iter([texts]), self.meter.add)
+        if not np.isfinite(encoded.vectors).all():
+            raise NonFiniteVectorError("the teacher returned NaN or infinity for one of its texts")
+        self.meter.add(rows=len(texts))
+        return encoded
+
+    def stored(self, batch: VectorBatch, codec: Codec) -> Made:
+        """Return ``batch`` as a shard."""
+        header = ShardHeader(
+            self.contract,
+            codec.name,
+            codec.codebook,
+            len(batch.keys),
+            dict(batch.provenance),
+            measure(codec, batch.vectors).to_json(),
+        )
+        stored = codec.encode(batch.vectors)
+        name, data = shard_bytes(header, codec, batch.keys, stored, batch.tokens, batch.truncated)
+        return Made(name, data, len(batch.keys))
+
+    def rows_of(self, lost: Sequence[LostShard], missing: int) -> list[int]:
+        """Return how many rows a lost shard may have had, the likeliest first.
+
+        A build cuts all its shards but the last one alike, so the largest number counts.
+
+        Args:
+            lost: the lost shards.
+            missing: how many texts they held together.
+        """
+        known = [len(shard) for shard in (*self.sound, *(one.shard for one in lost)) if shard is not None]
+        largest = max((one.size for one in lost), default=0)
+        guesses = [max(known)] if known else []
+        for codec in self._codecs(lost) if largest else ():
+            # Headers differ by some digits.
+            about = round((largest - self._overhead(codec)) / self._bytes_a_row(codec))
+            guesses += [about, about - 1, about + 1]
+        guesses += [DEFAULT_SHARD_ROWS, *_likely_rows(missing, len(lost))]
+        return [rows for rows in dict.fromkeys(guesses) if rows > 0]
+
+    def _bytes_a_row(self, codec: Codec) -> float:
+        return KEY_BYTES + codec.bytes_per_row(self.contract.dimension) + _BYTES_BESIDE
+
+    def _overhead(self, codec: Codec) -> float:
+        """Return how many bytes a shard has beside its rows."""
+        vectors = np.eye(1, self.contract.dimension, dtype=np.float32).repeat(_PROBE_ROWS, axis=0)
+        zeros = np.zeros(_PROBE_ROWS, dtype=np.int32)
+        keys = np.zeros(_PROBE_ROWS, dtype=KEY_DTYPE)
+        batch = VectorBatch(keys, vectors, zeros, zeros.astype(np.bool_), self.encoder.provenance)
+        return float(self.stored(batch, codec).data.size) - _PROBE_ROWS * self._bytes_a_row(codec)
+
+    def _carried(self, keys: KeyArray, lost: Sequence[LostShard]) -> Made | None:
+        """Return the shard if its rows had been carried over from another max_length."""
+        names = {one.name for one in lost}
+        for codec in dict.fromkeys(codec.name for codec in self._codecs(lost) if codec.codebook is None):
+            scratch = ShardStore(MemoryShards(), self.contract, codec)
+            # A donor that is damaged itself gives nothing.
+            with suppress(EmbedCacheError):
+                carry_over(self.cache, scratch, keys, len(keys))
+            for shard in scratch.shards:
+                if shard.name in names:
+                    return Made(shard.name, scratch.container.open(shard.name), 0)
+        return None
+
+    def _codecs(self, lost: Sequence[LostShard]) -> Iterator[Codec]:
+        """Yield the codecs the lost shards may have had, the likeliest first."""
+        headers = [one.header for one in lost if one.header is not None]
+        siblings = Counter((shard.header.codec, shard.header.codebook) for shard in self.sound)
+        likely = [(header.codec, header.codebook) for header in headers]
+        likely += [codec for codec, _ in siblings.most_common()]
+        likely += [(name, None) for name in CODEC_NAMES if name != pq.NAME] if len(siblings) != 1 else []
+        codebooks = self.cache.teacher_folder(self.contract) / "codebooks"
+        likely += [(pq.NAME, path.stem) for path in sorted(codebooks.glob("*.npy"))]
+        for name, codebook in dict.fromkeys(likely):
+            with suppress(EmbedCacheError):
+                yield get_codec(name) if codebook is None else pq.load(codebooks, codebook)
+
+
+def _likely_rows(missing: int, shards: int) -> list[int]:
+    """Return numbers people choose that cut ``missing`` rows into so many shards."""
+    if shards < 2:
+        return []
+    low, high = -(-missing // shards), (missing - 1) // (shards - 1)
+    tens = [high // unit * unit for unit in (10_000, 1_000, 100, 10)]
+    powers = [1 << high.bit_length() - 1] if high else []
+    return [rows for rows in (*powers, *tens) if low <= rows <= high]

@@ -1,0 +1,315 @@
+"""Repair: bring back what ``verify`` finds damaged, identical to what it was wherever that can be done.
+
+Names are digests, so a file made anew is known to be the old one. What is derived is removed, for it is made
+anew when it is needed. Nothing sound is written to, unknown files are left where they are or moved aside, and
+what cannot be repaired stays as it is and is listed with what is needed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embedcache.cache import Cache, CachedTeacher, read_contract, read_origin
+from embedcache.check.findings import Finding, Kind, reason
+from embedcache.check.live import Computing
+from embedcache.check.mend_codebooks import mend_codebook
+from embedcache.check.mend_corpora import mend_corpus
+from embedcache.check.mend_files import mend_marker, move_aside, move_misplaced_shard, remove_derived
+from embedcache.check.mend_shards import add_salvaged, lost_in_folder, mend_folder, mend_lmdb
+from embedcache.check.mend_teachers import NEEDS_MODEL, mend_contract, mend_name
+from embedcache.check.mending import IDENTICAL, NOT_REPAIRED, Mend, Mending
+from embedcache.check.progress import OnCheck
+from embedcache.check.reencode import ShardMaker
+from embedcache.check.salvage_lmdb import seal
+from embedcache.check.shards import detached, open_without_codebook
+from embedcache.check.verify import Verifier
+from embedcache.contract import Contract
+from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.readers import ReadOptions, Source
+from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError, TeacherError
+from embedcache.fsio import sha256_file
+from embedcache.store import FolderShards, Shard
+from embedcache.store.containers.lmdb import SEAL
+
+if TYPE_CHECKING:
+    from embedcache.teacher.encode import Encoder
+
+_DERIVED = (Kind.INDEX, Kind.TOKENS, Kind.DERIVED)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What a repair did.
+
+    Attributes:
+        cache: the cache's folder.
+        dry_run: whether it only says what it would do.
+        mends: what became of each thing that was damaged.
+        seconds: how long it took.
+    """
+
+    cache: str
+    dry_run: bool
+    mends: tuple[Mend, ...]
+    seconds: float
+
+    @property
+    def left(self) -> list[Mend]:
+        """What could not be repaired."""
+        return [mend for mend in self.mends if mend.outcome == NOT_REPAIRED]
+
+    @property
+    def rows_encoded(self) -> int:
+        """Rows that were encoded again, or would be."""
+        return sum(mend.rows for mend in self.mends)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a JSON object."""
+        return {
+            "cache": self.cache,
+            "dry_run": self.dry_run,
+            "whole": not self.left,
+            "rows_encoded": self.rows_encoded,
+            "seconds": self.seconds,
+            "mends": [mend.to_json() for mend in self.mends],
+        }
+
+
+def repair(
+    cache: str | Path,
+    *,
+    sources: Sequence[Source] = (),
+    options: ReadOptions | None = None,
+    computing: Computing | None = None,
+    encoder: Encoder | None = None,
+    dry_run: bool = False,
+    quarantine: bool = False,
+    on_progress: OnCheck | None = None,
+) -> Repair:
+    """Bring back what is damaged in a cache.
+
+    Args:
+        cache: its folder.
+        sources: files that damaged corpora were built from; default: those noted when they were built.
+        options: how to read them; default: as they were read.
+        computing: how to run teachers; default: as when their vectors were made.
+        encoder: an encoder of a damaged teacher, made before.
+        dry_run: write nothing, load no teacher, and say what would be done.
+        quarantine: move files that embedcache does not know to ``quarantine/``.
+        on_progress: called as the work goes on.
+
+    Raises:
+        MissingInputError, CacheFormatError: if the folder is no cache.
+        StorageError: if the cache cannot be written; what was repaired before stays.
+    """
+    started = time.perf_counter()
+    verifier = Verifier(cache, on_progress=on_progress)
+    mending = Mending(
+        bench=verifier.bench,
+        computing=computing or Computing(),
+        dry_run=dry_run,
+        quarantine=quarantine,
+        sources=sources,
+        options=options or ReadOptions(),
+    )
+    _Repairer(mending, verifier, encoder).run()
+    return Repair(str(mending.folder), dry_run, tuple(mending.mends), time.perf_counter() - started)
+
+
+class _Repairer:
+    """Mends kind after kind, each with what was mended before it."""
+
+    def __init__(self, mending: Mending, verifier: Verifier, encoder: Encoder | None) -> None:
+        self.mending = mending
+        self.entries = verifier.entries
+        self.findings = verifier.run().findings
+        # LMDB files are opened for writing later on, which is not allowed twice in a process.
+        for contract_id, shards in self.mending.bench.shards.items():
+            if (mending.folder / "teachers" / contract_id / "vectors.mdb").exists():
+                shards[:] = [detached(shard) for shard in shards]
+        self.given_encoder = encoder
+        self.mended_contracts: dict[str, Contract] = {}
+
+    def damage(self, *kinds: Kind) -> list[Finding]:
+        """Return the damage to files of some kinds."""
+        values = [kind.value for kind in kinds]
+        return [finding for finding in self.findings if finding.is_damage and finding.kind in values]
+
+    def run(self) -> None:
+        """Mend everything."""
+        if not self._has_specials():
+            self._mend()
+        self._account_for_the_rest()
+
+    def _mend(self) -> None:
+        if self.damage(Kind.MARKER):
+            mend_marker(self.mending, self.findings)
+        for finding in self.damage(*_DERIVED):
+            remove_derived(self.mending, finding.path, finding.kind)
+        if self.mending.quarantine:
+            for entry in self.entries:
+                if entry.kind is Kind.FOREIGN:
+                    move_aside(self.mending, entry)
+        for name in sorted({finding.path.split("/")[1] for finding in self.damage(Kind.PART, Kind.CORPUS)}):
+            paths = {
+                one.path for one in self.damage(Kind.PART, Kind.CORPUS) if one.path.split("/")[1] == name
+            }
+            mend_corpus(self.mending, name, paths)
+        owned = {entry.teacher for entry in self.entries if entry.path.startswith("teachers/")}
+        contract_ids = sorted(owned - {""})
+        for contract_id in contract_ids:
+            self._mend_documents(contract_id)
+        try:
+            opened = Cache(self.mending.folder)
+        except EmbedCacheError as error:
+            # Only in a dry run, or where the marker could not be mended.
+            for finding in self.damage(Kind.SHARD, Kind.STORE, Kind.CODEBOOK, Kind.SEAL):
+                detail = f"not looked at before cache.json is mended: {reason(error)}"
+                self.mending.done(finding.path, finding.kind, NOT_REPAIRED, detail)
+            return
+        misplaced = self._move_misplaced()
+        for contract_id in contract_ids:
+            self._mend_vectors(opened, contract_id, misplaced)
+
+    def _has_specials(self) -> bool:
+        specials = self.damage(Kind.SPECIAL)
+        if specials:
+            for finding in self.findings:
+                if finding.is_damage and finding not in specials:
+                    detail = "not looked at before links and devices are deleted"
+                    self.mending.done(finding.path, finding.kind, NOT_REPAIRED, detail)
+        return bool(specials)
+
+    def _mend_documents(self, contract_id: str) -> None:
+        folder = f"teachers/{contract_id}/"
+        if any(one.path.startswith(folder) for one in self.damage(Kind.CONTRACT)):
+            contract = mend_contract(self.mending, contract_id)
+            if contract is not None:
+                self.mended_contracts[contract_id] = contract
+        for finding in self.damage(Kind.NAME):
+            if finding.path.startswith(folder):
+                mend_name(self.mending, contract_id, self.mending.folder / finding.path)
+
+    def _mend_vectors(self, opened: Cache, contract_id: str, misplaced: Collection[str]) -> None:
+        folder = f"teachers/{contract_id}/"
+        mine = [
+            one
+            for one in self.damage(Kind.SHARD, Kind.STORE, Kind.CODEBOOK, Kind.SEAL)
+            if one.path.startswith(folder) and one.path not in misplaced
+        ]
+        contract = self.mended_contracts.get(contract_id)
+        if contract is None:
+            try:
+                contract = read_contract(self.mending.folder / folder / "contract.json")
+            except CorruptCacheError as error:
+                for finding in mine:
+                    self.mending.done(finding.path, finding.kind, NOT_REPAIRED, reason(error))
+                return
+        sound = sorted(self.mending.bench.shards[contract_id], key=lambda shard: shard.name)
+        maker = ShardMaker(
+            opened,
+            contract,
+            _readable_corpora(opened),
+            sound,
+            self._encoder_of(opened, contract),
+            self.mending.bench.meter,
+        )
+        file = self.mending.folder / folder / "vectors.mdb"
+        in_lmdb = any(one.path.startswith(f"{folder}vectors.mdb") for one in mine)
+        if in_lmdb:
+            add_salvaged(maker, file)
+        damaged = [one.path for one in mine if one.path.startswith(f"{folder}shards/")]
+        lost = lost_in_folder(self.mending, maker, damaged)
+        for finding in mine:
+            if finding.kind == Kind.CODEBOOK.value:
+                mend_codebook(self.mending, maker, self.mending.folder / finding.path, lost)
+        if in_lmdb:
+            mend_lmdb(self.mending, maker, file)
+        elif file.is_file() and self._needs_seal(folder):
+            self._seal(file)
+        mend_folder(self.mending, maker, lost)
+
+    def _move_misplaced(self) -> set[str]:
+        """Move away the shards that are sound but belong to another teacher; return which those were."""
+        moved = set()
+        for finding in self.damage(Kind.SHARD):
+            shard = _sound_shard(self.mending.folder / finding.path)
+            if shard is not None and shard.header.contract.id not in finding.path:
+                moved.add(finding.path)
+                move_misplaced_shard(self.mending, finding.path, shard)
+        return moved
+
+    def _needs_seal(self, folder: str) -> bool:
+        places = (f"{folder}vectors.mdb", f"{folder}vectors.seal.json")
+        return any(finding.path in places for finding in self.findings)
+
+    def _seal(self, file: Path) -> None:
+        if not self.mending.dry_run:
+            seal(file)
+        path = self.mending.inside(file.with_name(SEAL))
+        self.mending.done(path, Kind.SEAL.value, IDENTICAL, "sealed anew; its shards are sound")
+
+    def _encoder_of(self, opened: Cache, contract: Contract) -> Callable[[Sequence[Shard]], Encoder]:
+        """Return a function that loads a teacher's encoder, or says each time why that cannot be done."""
+        failed: list[EmbedCacheError] = []
+
+        def load(shards: Sequence[Shard]) -> Encoder:
+            if self.given_encoder is not None and self.given_encoder.teacher.contract == contract:
+                return self.given_encoder
+            if failed:
+                raise failed[0]
+            try:
+                return self._load(opened, contract, shards)
+            except EmbedCacheError as error:
+                failed.append(TeacherError(f"{reason(error)}; {NEEDS_MODEL}"))
+                raise failed[0] from error
+
+        return load
+
+    def _load(self, opened: Cache, contract: Contract, shards: Sequence[Shard]) -> Encoder:
+        known = _known_as(opened, contract)
+        if known is None and self.mending.computing.teacher_model is None:
+            raise TeacherError("no sound file says which model the teacher is")
+        return self.mending.computing.encoder(
+            contract,
+            spec=opened.model_source(known) if known is not None else "",
+            name=known.name if known is not None else contract.id[:12],
+            shards=shards,
+        )
+
+    def _account_for_the_rest(self) -> None:
+        """List every damage that nothing has been done about."""
+        done = {mend.path for mend in self.mending.mends}
+        for finding in self.findings:
+            store, _, shard = finding.path.partition("#")
+            seen = finding.path in done or (shard and store in done)
+            if finding.is_damage and not seen and finding.kind != Kind.SEAL.value:
+                self.mending.done(finding.path, finding.kind, NOT_REPAIRED, finding.way_out)
+
+
+def _readable_corpora(cache: Cache) -> list[Corpus]:
+    corpora = []
+    for name in cache.corpus_names():
+        with suppress(CorruptCacheError, CacheFormatError):
+            corpora.append(Corpus(cache.corpora_folder / name))
+    return corpora
+
+
+def _known_as(cache: Cache, contract: Contract) -> CachedTeacher | None:
+    for path in sorted((cache.teacher_folder(contract) / "names").glob("[!.]*.json")):
+        with suppress(CorruptCacheError):
+            return CachedTeacher(path.stem, contract, read_origin(path))
+    return None
+
+
+def _sound_shard(path: Path) -> Shard | None:
+    """Return a shard in a file of its own whose digest is right, else None."""
+    with suppress(CorruptCacheError, CacheFormatError, OSError):
+        if sha256_file(path) == path.stem:
+            return open_without_codebook(FolderShards(path.parent).open(path.stem), path.stem, str(path))
+    return None

@@ -1,0 +1,154 @@
+"""Checks of what belongs together: a teacher's files with each other, and with the corpora."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from embedcache.check.bench import Bench
+from embedcache.check.derived import check_answers
+from embedcache.check.findings import Findings, Kind, damage, note
+from embedcache.check.inventory import Entry
+from embedcache.corpus.corpus import Corpus
+from embedcache.key_index import KeyIndex
+from embedcache.keys import KEY_DTYPE
+from embedcache.missing import MissingRows
+from embedcache.store import Shard
+from embedcache.store.digests import FileNotes
+from embedcache.store.index import StoreIndex, open_index
+
+
+@dataclass(frozen=True)
+class TeacherFiles:
+    """The files of one teacher.
+
+    Attributes:
+        contract_id: its folder's name.
+        entries: its files.
+        damaged: paths of those, and of shards inside an LMDB file, that are damaged.
+    """
+
+    contract_id: str
+    entries: Sequence[Entry]
+    damaged: frozenset[str]
+
+    @property
+    def path(self) -> str:
+        """Its folder, relative to the cache."""
+        return f"teachers/{self.contract_id}"
+
+    def of(self, kind: Kind) -> list[Entry]:
+        """Return its files of a kind."""
+        return [entry for entry in self.entries if entry.kind is kind]
+
+    @property
+    def names(self) -> list[str]:
+        """The names it is listed under."""
+        return [entry.stem for entry in self.of(Kind.NAME)]
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether it has a store, sound or damaged."""
+        return bool(self.of(Kind.SHARD) or self.of(Kind.STORE))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of its store is damaged."""
+        return not any(path.startswith(f"{self.path}/") for path in self.damaged)
+
+
+def check_teacher(bench: Bench, teacher: TeacherFiles) -> Findings:
+    """Compare the files of a teacher with each other."""
+    shards = sorted(bench.shards[teacher.contract_id], key=lambda shard: shard.name)
+    if not teacher.of(Kind.CONTRACT) and teacher.has_vectors:
+        yield damage(f"{teacher.path}/contract.json", Kind.CONTRACT, "it is missing")
+    if not teacher.names and teacher.has_vectors:
+        yield note(
+            teacher.path,
+            Kind.NAME,
+            "its vectors are here under no name, so nothing finds them",
+            "build with that teacher again, or 'embedcache repair --teacher-model FOLDER'",
+        )
+    if teacher.of(Kind.SHARD) and teacher.of(Kind.STORE):
+        yield damage(
+            teacher.path,
+            Kind.STORE,
+            "vectors lie both in shards/ and in vectors.mdb, and a cache reads one of the two",
+            "move one of them away, or make a cache of one kind of each with 'embedcache convert'",
+        )
+    if teacher.of(Kind.SEAL) and not teacher.of(Kind.STORE):
+        yield damage(f"{teacher.path}/vectors.mdb", Kind.STORE, "it is missing, though its seal is there")
+    yield from _check_codebooks(teacher, shards)
+    if teacher.is_whole:
+        for index in teacher.of(Kind.INDEX):
+            if index.path not in teacher.damaged:
+                yield from check_answers(bench, index.path, shards)
+
+
+def _check_codebooks(teacher: TeacherFiles, shards: Sequence[Shard]) -> Findings:
+    there = {entry.stem: entry for entry in teacher.of(Kind.CODEBOOK)}
+    needed = {shard.header.codebook: shard for shard in shards if shard.header.codebook is not None}
+    for name in sorted(needed.keys() - there.keys()):
+        yield damage(
+            f"{teacher.path}/codebooks/{name}.npy",
+            Kind.CODEBOOK,
+            f"it is missing, and shard {needed[name].name[:12]}… cannot be read without it",
+        )
+    # Where shards are damaged, nobody knows which codebook they need.
+    if teacher.is_whole:
+        for name in sorted(there.keys() - needed.keys()):
+            yield note(
+                there[name].path, Kind.CODEBOOK, "no shard needs it", "nothing; 'embedcache gc' takes it away"
+            )
+
+
+def check_names(teachers: Sequence[TeacherFiles]) -> Findings:
+    """Report names that stand for several teachers."""
+    owners: dict[str, list[str]] = {}
+    for teacher in teachers:
+        for name in teacher.names:
+            owners.setdefault(name, []).append(teacher.contract_id)
+    for name, ids in sorted(owners.items()):
+        for contract_id in ids if len(ids) > 1 else ():
+            others = ", ".join(f"{other[:12]}…" for other in ids if other != contract_id)
+            yield note(
+                f"teachers/{contract_id}/names/{name}.json",
+                Kind.NAME,
+                f"the teacher {others} is called {name!r} as well",
+                "choose by contract id, or rename one of the files",
+            )
+
+
+def check_coverage(bench: Bench, teacher: TeacherFiles, corpora: Mapping[str, Corpus]) -> Findings:
+    """Report the corpora of which a teacher's sound shards lack texts."""
+    shards = bench.shards[teacher.contract_id]
+    called = " or ".join(teacher.names) or f"{teacher.contract_id[:12]}…"
+    with TemporaryDirectory(prefix="embedcache-check-") as scratch:
+        store = index_over(shards, Path(scratch))
+        for name, corpus in corpora.items():
+            missing = MissingRows.of(corpus, store)
+            bench.meter.add(rows=len(corpus))
+            if len(missing):
+                yield note(
+                    f"corpora/{name}",
+                    Kind.CORPUS,
+                    f"{len(missing):,} of its {missing.distinct:,} texts have no vector of teacher {called}",
+                    "'embedcache build' encodes them, where they are wanted",
+                )
+
+
+def index_over(shards: Sequence[Shard], scratch: Path) -> StoreIndex | KeyIndex:
+    """Return an index over ``shards``, whose file lies in the folder ``scratch``.
+
+    Raises:
+        StorageError: if it cannot be written.
+    """
+    if not shards:
+        return KeyIndex(np.empty(0, dtype=KEY_DTYPE))
+    return open_index(
+        scratch, [shard.name for shard in shards], [shard.keys for shard in shards], FileNotes()
+    )

@@ -1,0 +1,264 @@
+"""Verify: read every byte of a cache and say what is not as it was written.
+
+Every file of a cache vouches for itself: by its name, by a digest inside or beside it, or because all its
+bytes are known. The lock of an LMDB store is the exception: nothing in it outlives the processes that share
+it. Nothing is written, whatever is found, and what is damaged is never opened further than is safe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedcache.check import corpora, derived, documents, shards
+from embedcache.check.bench import Bench
+from embedcache.check.findings import Finding, Findings, Kind, damage, reason
+from embedcache.check.inventory import Entry, entry_of, take_inventory
+from embedcache.check.progress import Meter, OnCheck
+from embedcache.check.stores import TeacherFiles, check_coverage, check_names, check_teacher
+from embedcache.corpus.corpus import DESCRIPTION, Corpus, read_info
+from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
+from embedcache.fsio import require_directory
+
+Check = Callable[[Bench, Entry], Findings]
+
+_CHECKS: Mapping[Kind, Check] = {
+    Kind.MARKER: documents.check_marker,
+    Kind.CORPUS: documents.check_description,
+    Kind.PART: corpora.check_part,
+    Kind.CONTRACT: documents.check_contract,
+    Kind.NAME: documents.check_name,
+    Kind.SHARD: shards.check_shard_file,
+    Kind.STORE: shards.check_lmdb_store,
+    Kind.SEAL: documents.check_sealed,
+    Kind.LOCK: documents.check_lock,
+    Kind.CODEBOOK: documents.check_codebook,
+    Kind.INDEX: derived.check_index,
+    Kind.TOKENS: derived.check_tokens,
+    Kind.DERIVED: documents.check_sealed,
+    Kind.LEFTOVER: documents.check_leftover,
+    Kind.QUARANTINED: documents.check_quarantined,
+    Kind.FOREIGN: documents.check_foreign,
+    Kind.SPECIAL: documents.check_special,
+}
+_OF_THE_CACHE_ITSELF = (Kind.MARKER, Kind.SPECIAL)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What verifying a cache found.
+
+    Attributes:
+        cache: its folder.
+        findings: damage first.
+        files: files checked.
+        bytes: bytes read.
+        rows: rows checked, of corpora and of shards.
+        seconds: how long it took.
+    """
+
+    cache: str
+    findings: tuple[Finding, ...]
+    files: int
+    bytes: int
+    rows: int
+    seconds: float
+
+    @property
+    def damage(self) -> list[Finding]:
+        """The findings that are damage."""
+        return [finding for finding in self.findings if finding.is_damage]
+
+    @property
+    def notes(self) -> list[Finding]:
+        """The findings that are none."""
+        return [finding for finding in self.findings if not finding.is_damage]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the verification as a JSON object."""
+        return {
+            "cache": self.cache,
+            "sound": not self.damage,
+            "files": self.files,
+            "bytes": self.bytes,
+            "rows": self.rows,
+            "seconds": self.seconds,
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+
+def verify(
+    cache: str | Path,
+    *,
+    corpus: str | None = None,
+    teacher: str | None = None,
+    on_progress: OnCheck | None = None,
+) -> Verification:
+    """Read every byte of a cache and return what is wrong with it, and what else is worth knowing.
+
+    Args:
+        cache: its folder.
+        corpus: check only the corpus of this name (and, where ``teacher`` is given, that teacher).
+        teacher: check only the teacher of this name, or whose contract id begins so.
+        on_progress: called as the work goes on.
+
+    Raises:
+        MissingInputError: if there is no such folder.
+        CacheFormatError: if it holds nothing of a cache.
+        InputError: if there is no such corpus or teacher.
+    """
+    return Verifier(cache, corpus=corpus, teacher=teacher, on_progress=on_progress).run()
+
+
+class Verifier:
+    """A verification, file by file or as a whole; arguments and errors are those of :func:`verify`."""
+
+    def __init__(
+        self,
+        cache: str | Path,
+        *,
+        corpus: str | None = None,
+        teacher: str | None = None,
+        on_progress: OnCheck | None = None,
+    ) -> None:
+        folder = require_directory(Path(cache).expanduser(), "cache")
+        self.bench = Bench(folder, Meter(on_progress))
+        entries = take_inventory(folder)
+        if not any(entry.kind is Kind.MARKER or entry.corpus or entry.teacher for entry in entries):
+            raise CacheFormatError(f"{folder} is no cache: it has no cache.json, no corpora and no teachers")
+        self.is_whole_cache = corpus is None and teacher is None
+        chosen_corpora = _choose_corpora(entries, corpus) if corpus is not None else set()
+        chosen_teachers = _choose_teachers(entries, teacher) if teacher is not None else set()
+        self.entries = [
+            entry
+            for entry in entries
+            if self.is_whole_cache
+            or entry.kind in _OF_THE_CACHE_ITSELF
+            or entry.corpus in chosen_corpora
+            or entry.teacher in chosen_teachers
+        ]
+
+    def check_file(self, path: str) -> list[Finding]:
+        """Check the file at ``path``, relative to the cache, on its own."""
+        return self._check(entry_of(self.bench.folder, path))
+
+    def run(self) -> Verification:
+        """Check every file, and what belongs together."""
+        started = time.perf_counter()
+        meter = self.bench.meter
+        meter.begin(
+            "read files",
+            total_files=len(self.entries),
+            total_bytes=sum(entry.size for entry in self.entries),
+        )
+        # The largest first, or the last one read would leave the other threads idle.
+        by_size = sorted(self.entries, key=lambda entry: -entry.size)
+        with ThreadPoolExecutor() as pool:
+            findings = [finding for found in pool.map(self._check, by_size) for finding in found]
+        findings += self._check_what_belongs_together(findings)
+        return Verification(
+            cache=str(self.bench.folder),
+            findings=tuple(sorted(findings, key=lambda one: (not one.is_damage, one))),
+            files=len(self.entries),
+            bytes=meter.bytes,
+            rows=meter.rows,
+            seconds=time.perf_counter() - started,
+        )
+
+    def _check(self, entry: Entry) -> list[Finding]:
+        try:
+            return list(_CHECKS[entry.kind](self.bench, entry))
+        except FileNotFoundError:
+            # Gone since the inventory was taken: a file that was being replaced, or garbage collected.
+            return []
+        except OSError as error:
+            return [damage(entry.path, entry.kind, f"it cannot be read: {reason(error)}")]
+        finally:
+            self.bench.meter.add(files=1)
+
+    def _check_what_belongs_together(self, found: list[Finding]) -> Iterator[Finding]:
+        damaged = frozenset(finding.path for finding in found if finding.is_damage)
+        if self.is_whole_cache and not any(entry.kind is Kind.MARKER for entry in self.entries):
+            yield damage("cache.json", Kind.MARKER, "it is missing")
+        sound: dict[str, Corpus] = {}
+        infos = self._descriptions(damaged)
+        self.bench.meter.begin("read rows", total_rows=sum(corpus.info.rows for corpus in infos.values()))
+        for name, corpus in infos.items():
+            wrong = list(self._check_corpus(corpus, damaged))
+            yield from wrong
+            if not any(finding.is_damage for finding in wrong) and not corpus.missing_parts():
+                sound[name] = corpus
+        yield from self._unfinished_corpora()
+        teachers = self._teachers(damaged)
+        sound = {name: corpus for name, corpus in sound.items() if not _has_damage(name, damaged)}
+        self.bench.meter.begin("look up texts", total_rows=len(teachers) * sum(map(len, sound.values())))
+        for teacher in teachers:
+            yield from check_teacher(self.bench, teacher)
+            if teacher.has_vectors:
+                yield from check_coverage(self.bench, teacher, sound)
+        yield from check_names(teachers)
+
+    def _descriptions(self, damaged: Collection[str]) -> dict[str, Corpus]:
+        """Return the corpora whose descriptions are sound."""
+        found = {}
+        for entry in self.entries:
+            if entry.kind is Kind.CORPUS and entry.path not in damaged:
+                folder = self.bench.folder / entry.folder
+                try:
+                    found[entry.corpus] = Corpus(folder, read_info(folder))
+                except (CorruptCacheError, CacheFormatError):  # replaced just now
+                    continue
+        return found
+
+    def _check_corpus(self, corpus: Corpus, damaged: Collection[str]) -> Findings:
+        path = f"corpora/{corpus.name}"
+        there = [
+            entry.path.rpartition("/")[2]
+            for entry in self.entries
+            if entry.kind is Kind.PART and entry.corpus == corpus.name
+        ]
+        yield from corpora.check_listing(path, corpus.info, there)
+        bad = {part.file_name for part in corpus.parts if part.file_name not in there}
+        bad |= {name for name in there if f"{path}/{name}" in damaged}
+        yield from corpora.check_rows(self.bench, path, corpus.info, bad)
+
+    def _unfinished_corpora(self) -> Findings:
+        described = {entry.corpus for entry in self.entries if entry.kind is Kind.CORPUS}
+        noted = {
+            entry.corpus
+            for entry in self.entries
+            if entry.kind is Kind.DERIVED and entry.path.startswith("derived/sources/")
+        }
+        for name in sorted({entry.corpus for entry in self.entries if entry.kind is Kind.PART} - described):
+            yield from corpora.check_undescribed(f"corpora/{name}/{DESCRIPTION}", was_built=name in noted)
+
+    def _teachers(self, damaged: frozenset[str]) -> list[TeacherFiles]:
+        ids = sorted({entry.teacher for entry in self.entries if entry.path.startswith("teachers/")} - {""})
+        return [
+            TeacherFiles(one, [entry for entry in self.entries if entry.teacher == one], damaged)
+            for one in ids
+        ]
+
+
+def _has_damage(corpus: str, damaged: Collection[str]) -> bool:
+    return any(path.startswith(f"corpora/{corpus}/") for path in damaged)
+
+
+def _choose_corpora(entries: Collection[Entry], name: str) -> set[str]:
+    names = {entry.corpus for entry in entries} - {""}
+    if name not in names:
+        raise InputError(f"no corpus {name!r} in the cache: it holds {', '.join(sorted(names)) or 'none'}")
+    return {name}
+
+
+def _choose_teachers(entries: Collection[Entry], name: str) -> set[str]:
+    ids = {entry.teacher for entry in entries} - {""}
+    names = {entry.stem: entry.teacher for entry in entries if entry.kind is Kind.NAME}
+    found = {entry.teacher for entry in entries if entry.kind is Kind.NAME and entry.stem == name}
+    found = found or {one for one in ids if len(name) >= 6 and one.startswith(name)}
+    if not found:
+        raise InputError(f"no teacher {name!r} in the cache: it holds {', '.join(sorted(names)) or 'none'}")
+    return found
