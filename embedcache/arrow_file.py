@@ -8,7 +8,7 @@ batch is only handed to pyarrow once its header says so, and then it is a view o
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def read_batch(data: pa.Buffer) -> pa.RecordBatch:
         raise ValueError("it is no Arrow file")
     if data[data.size - len(_MAGIC) :].to_pybytes() != _MAGIC:
         raise ValueError("it is cut off: the end of an Arrow file is missing")
-    messages = list(_messages(data[_BEFORE_MESSAGES:]))
+    messages = list(islice(pa.ipc.MessageReader.open_stream(pa.BufferReader(data[_BEFORE_MESSAGES:])), 3))
     if len(messages) != 2:
         raise ValueError(f"it holds {max(len(messages) - 1, 0)} record batches, expected 1")
     schema, batch = messages
@@ -45,18 +45,6 @@ def read_batch(data: pa.Buffer) -> pa.RecordBatch:
     if batch.type != "record batch" or _is_compressed(batch.metadata):
         raise ValueError(f"it holds a {batch.type}, expected a record batch that is not compressed")
     return pa.ipc.read_record_batch(batch, pa.ipc.read_schema(schema))
-
-
-def _messages(data: pa.Buffer) -> Iterator[pa.Message]:
-    """Yield the messages of a stream, three at most."""
-    import pyarrow as pa
-
-    reader = pa.ipc.MessageReader.open_stream(pa.BufferReader(data))
-    for _ in range(3):
-        try:
-            yield reader.read_next_message()
-        except StopIteration:
-            return
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:

@@ -41,8 +41,8 @@ class BuildSummary:
         distinct: distinct texts among them.
         encoded: vectors computed by this build.
         carried: vectors taken over from the same teacher at another ``max_length``.
-        unworthy: vectors of such a teacher that were not taken over, because its codec keeps less than the one
-            asked for.
+        unworthy: vectors of such a teacher that were not taken over, because its codec keeps less than this
+            build's.
         reused: distinct texts whose vectors were there already.
         truncated: texts among the encoded that the teacher saw only the beginning of.
         skipped: reason -> source rows left out of the corpus.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from embedcache.fsio import (
     parsed_json,
     read_regular,
     read_sealed_json,
+    refuse_specials,
     require_directory,
     spelled_json,
     write_json,
@@ -110,7 +109,7 @@ class Cache:
             raise CacheFormatError(
                 f"{marker} is not as embedcache writes it: 'embedcache repair' writes it anew"
             )
-        _refuse_specials(self.folder)
+        refuse_specials(self.folder)
 
     @classmethod
     def create(cls, folder: str | Path) -> Cache:
@@ -332,40 +331,6 @@ class Cache:
         if store is None or not store.is_current:
             store = self._looked_up[contract.id] = self.store(contract)
         return store
-
-
-def _refuse_specials(folder: Path) -> None:
-    # A link could make us read, or worse write, outside the cache on somebody else's behalf; reading a pipe
-    # would wait for ever.
-    # Not os.walk, which gives up where folders lie a thousand deep.
-    folders = [folder]
-    while folders:
-        for path in _entries(folders.pop()):
-            try:
-                mode = path.lstat().st_mode
-            except FileNotFoundError:  # a temporary file of another process
-                continue
-            if stat.S_ISDIR(mode):
-                folders.append(path)
-            elif stat.S_ISLNK(mode):
-                raise CacheFormatError(
-                    f"{str(path)!r} is a symbolic link to {str(path.readlink())!r}: a cache holds its files "
-                    "itself; delete the link, or put the files in its place"
-                )
-            elif not stat.S_ISREG(mode):
-                raise CacheFormatError(f"{str(path)!r} is neither a file nor a folder: delete it")
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        shown = str(folder)
-        raise CacheFormatError(
-            f"the folder {shown[:200]!r} cannot be looked into ({error.strerror}): delete it, or make it readable"
-        ) from error
 
 
 def _noted_source(note: Path) -> str | None:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from embedcache.errors import MissingInputError, StorageError
+from embedcache.errors import CacheFormatError, MissingInputError, StorageError
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -50,7 +50,8 @@ def explain_os_error(error: OSError, path: Path) -> StorageError:
         errno.EPERM: "permission denied; choose a folder that can be written",
         errno.ENOTDIR: "a part of the path is a file, not a folder; choose another folder",
     }
-    reason = remedies.get(error.errno or 0, f"{error.strerror or error}; nothing stored so far is lost")
+    other = f"{error.strerror or error}; see to the disk and run the same command again: what is stored stays"
+    reason = remedies.get(error.errno or 0, other)
     return StorageError(f"cannot write {path}: {reason}")
 
 
@@ -297,6 +298,45 @@ def read_regular(path: Path, most: int = _LARGEST_READ) -> bytes:
     if found.st_size > most:
         raise ValueError(f"it has {found.st_size:,} bytes, more than such a file may have")
     return path.read_bytes()
+
+
+def refuse_specials(folder: Path) -> None:
+    """See that everything below ``folder`` is a plain file or a folder.
+
+    Raises:
+        CacheFormatError: if a link, a pipe or a device is among it, or a folder that cannot be read.
+    """
+    # A link could make us read, or worse write, outside the cache on somebody else's behalf; reading a pipe
+    # would wait for ever.
+    # Not os.walk, which gives up where folders lie a thousand deep.
+    folders = [folder]
+    while folders:
+        for path in _entries(folders.pop()):
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:  # a temporary file of another process
+                continue
+            if stat.S_ISDIR(mode):
+                folders.append(path)
+            elif stat.S_ISLNK(mode):
+                raise CacheFormatError(
+                    f"{str(path)!r} is a symbolic link to {str(path.readlink())!r}: a cache holds its files "
+                    "itself; delete the link, or put the files in its place"
+                )
+            elif not stat.S_ISREG(mode):
+                raise CacheFormatError(f"{str(path)!r} is neither a file nor a folder: delete it")
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CacheFormatError(
+            f"the folder {str(folder)[:200]!r} cannot be looked into ({error.strerror}): delete it, or make "
+            "it readable"
+        ) from error
 
 
 def sha256_file(path: Path) -> str:

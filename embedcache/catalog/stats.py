@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embedcache.cache import Cache
 from embedcache.catalog.connection import connect, explained, open_cache
-from embedcache.catalog.sources import OpenTeacher, first_rows, open_teachers
+from embedcache.catalog.sources import OpenTeacher, corpus_table, first_rows, open_teachers
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import InputError
 from embedcache.key_index import first_occurrences
@@ -106,7 +106,7 @@ class TeacherStats:
         store: ``arrow`` or ``lmdb``.
         shards: number of shards.
         bytes: their size.
-        tokens: tokens of a text as the teacher saw it; None where there are no vectors.
+        tokens: tokens of a text as the teacher saw it, where that is known; None where it is of no text.
         truncated: texts it saw only the beginning of.
         covered: corpus -> rows that have a vector.
     """
@@ -163,7 +163,7 @@ def compute_stats(
         wanted = opened.teacher(teacher).contract
         teachers = [one for one in teachers if one.store.contract == wanted]
     report = on_step or (lambda *_: None)
-    with closing(connect(opened, views=("rows",))) as connection, explained():
+    with closing(connect(opened, views=())) as connection, explained():
         return CacheStats(
             tuple(_corpus_stats(connection, one, report) for one in corpora),
             tuple(_teacher_stats(one, corpora, report) for one in teachers),
@@ -171,27 +171,24 @@ def compute_stats(
 
 
 def _corpus_stats(connection: duckdb.DuckDBPyConnection, corpus: Corpus, report: OnStep) -> CorpusStats:
-    name = [corpus.name]
     report(f"texts of {corpus.name}", 0, len(corpus))
-    lengths = connection.execute(
-        "SELECT characters, count(*) FROM rows WHERE corpus = ? GROUP BY ALL", name
-    ).fetchall()
-    spread = Spread.of(dict(lengths))
+    # Not by the view of all corpora: it reads each of them, and labels of several types as one.
+    connection.register("counted", corpus_table(corpus))
+    spread = Spread.of(
+        dict(connection.execute("SELECT length(text), count(*) FROM counted GROUP BY ALL").fetchall())
+    )
     if spread is None:
-        raise InputError(f"corpus {corpus.name!r} was taken away meanwhile: run the command again")
+        raise InputError(f"corpus {corpus.name!r} holds no row: build it again")
     labels, distinct_labels = None, 0
     if corpus.info.has_labels:
         report(f"labels of {corpus.name}", 0, len(corpus))
         labels = tuple(
             connection.execute(
-                "SELECT label, count(*) AS n FROM rows WHERE corpus = ? GROUP BY ALL ORDER BY n DESC, label "
-                "LIMIT ?",
-                [corpus.name, SHOWN_LABELS],
+                "SELECT label, count(*) AS n FROM counted GROUP BY ALL ORDER BY n DESC, label LIMIT ?",
+                [SHOWN_LABELS],
             ).fetchall()
         )
-        ((distinct_labels,),) = connection.execute(
-            "SELECT count(DISTINCT label) FROM rows WHERE corpus = ?", name
-        ).fetchall()
+        ((distinct_labels,),) = connection.execute("SELECT count(DISTINCT label) FROM counted").fetchall()
     report(f"duplicates of {corpus.name}", 0, len(corpus))
     distinct = int(np.count_nonzero(first_occurrences(list(corpus.iter_keys()))))
     return CorpusStats(corpus.name, len(corpus), distinct, spread, labels, distinct_labels)
@@ -206,7 +203,8 @@ def _teacher_stats(opened: OpenTeacher, corpora: Sequence[Corpus], report: OnSte
     truncated = 0
     for number, shard in enumerate(store.shards):
         own = slice(None) if firsts is None else firsts[number]
-        numbers, counts = np.unique(shard.tokens[own], return_counts=True)
+        known = shard.tokens[own]
+        numbers, counts = np.unique(known[known > 0], return_counts=True)
         tokens.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
         truncated += int(np.count_nonzero(shard.truncated[own]))
         codecs[shard.codec.name] += len(shard)
@@ -226,11 +224,13 @@ def _teacher_stats(opened: OpenTeacher, corpora: Sequence[Corpus], report: OnSte
 
 
 def _covered(opened: OpenTeacher, corpus: Corpus, report: OnStep) -> int:
+    what = f"rows of {corpus.name} with a vector of {opened.name}"
     found = done = 0
+    report(what, 0, len(corpus))
     for keys in corpus.iter_keys():
         found += int(np.count_nonzero(opened.store.locate(keys) >= 0))
         done += len(keys)
-        report(f"rows of {corpus.name} with a vector of {opened.name}", done, len(corpus))
+        report(what, done, len(corpus))
     return found
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.errors import CorruptCacheError
+from embedcache.errors import CorruptCacheError, StorageError
 from embedcache.fsio import commit, sha256_file, temporary_sibling
 from embedcache.key_index import halves, search_sorted
 from embedcache.keys import KEY_DTYPE, KeyArray
@@ -35,6 +35,7 @@ _HEADER_BYTES = 24
 _BYTES_A_ROW = 24
 _ROWS_A_BUCKET = 16384
 _ROWS_A_PASS = 1 << 20
+_ATTEMPTS = 3
 
 _Bucket = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]
 
@@ -114,10 +115,14 @@ def open_index(folder: Path, names: Sequence[str], keys: Sequence[KeyArray], not
             if notes.knows(path):
                 return StoreIndex(open_shared(path, writable=False), rows)
     others = {path.name for path in _files(folder)}
-    path = _write(folder, shards, keys)
-    notes.forget(others)
-    notes.remember([path])
-    return StoreIndex(open_shared(path, writable=False), rows)
+    for _ in range(_ATTEMPTS):
+        path = _write(folder, shards, keys)
+        notes.forget(others)
+        # Another builder, whose set of shards is another, may have deleted it again.
+        with suppress(FileNotFoundError):
+            notes.remember([path])
+            return StoreIndex(open_shared(path, writable=False), rows)
+    raise StorageError(f"{folder} is changed by other builds all the time: the index cannot be kept there")
 
 
 def made_of(names: Sequence[str]) -> str:

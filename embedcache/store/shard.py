@@ -247,4 +247,5 @@ def damaged_shard(where: str, reason: Exception | str) -> CorruptCacheError:
 def _version_advice(version: object) -> str:
     newer = isinstance(version, int) and version > SHARD_VERSION
     advice = "upgrade embedcache" if newer else "build the cache again"
-    return f"found format version {repr(version)[:40]}, this embedcache reads version {SHARD_VERSION}: {advice}"
+    found = f"found format version {repr(version)[:40]}"
+    return f"{found}, this embedcache reads version {SHARD_VERSION}: {advice}"

@@ -22,7 +22,7 @@ FAULTS = pytest.mark.parametrize(
     ("fault", "advice"),
     [
         (errno.ENOSPC, "make room and run the same command again"),
-        (errno.EIO, "nothing stored so far is lost"),
+        (errno.EIO, "see to the disk and run the same command again"),
     ],
     ids=["full-disk", "input-output-error"],
 )

@@ -51,7 +51,9 @@ def add_corpus(cache: Cache, texts: Sequence[str], name: str = "corpus") -> None
 def put(cache: Cache, contract: Contract, batch: VectorBatch, *, kind: str | None = None) -> None:
     """Store float32 vectors as they are: nothing that is broken about them is refused."""
     store = cache.store(contract, "float32", kind)
-    store.put_stored(get_codec("float32"), Stored(batch.vectors), batch, {})
+    store.put_stored(
+        get_codec("float32"), Stored(batch.vectors), batch, {"mean_cosine": 1.0, "worst_cosine": 1.0}
+    )
     store.finish()
 
 

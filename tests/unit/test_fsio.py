@@ -57,7 +57,10 @@ def test_the_bytes_are_durable_before_the_name_is(tmp_path: Path, monkeypatch: p
         (errno.EDQUOT, "quota"),
         (errno.EROFS, "the file system is read-only; choose a folder that can be written"),
         (errno.EACCES, "permission denied; choose a folder that can be written"),
-        (errno.EIO, "Input/output error; nothing stored so far is lost"),
+        (
+            errno.EIO,
+            "Input/output error; see to the disk and run the same command again: what is stored stays",
+        ),
     ],
 )
 def test_a_failing_write_leaves_the_old_file_alone(

@@ -310,7 +310,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_be_done(fresh: MakeCopy, 
     assert done.dry_run
     assert {TO_ENCODE, REMOVED, MOVED} <= outcomes(done)
     # Of a shard inside an LMDB store only the corpus could tell the rows, which is damaged as well.
-    assert done.rows_encoded == (0 if kind == "lmdb" else len(TEXTS) + (SHARD_ROWS if kind == "pq" else 0))
+    assert done.rows_encoded == (0 if kind == "lmdb" else len(TEXTS))
 
 
 class _Stop(BaseException):

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedcache.errors import StorageError
-from embedcache.fsio import make_directory, remove_file, sha256_file, write_sealed_json, write_step
+from embedcache.fsio import (
+    explain_os_error,
+    make_directory,
+    remove_file,
+    sha256_file,
+    write_sealed_json,
+    write_step,
+)
 from embedcache.store.containers.base import is_shard_name
 from embedcache.store.digests import FileNotes
 from embedcache.store.mapped_lmdb import MappedLmdb, check_structure, explained, open_shared
@@ -91,7 +98,7 @@ class LmdbShards:
         except OSError as error:
             if isinstance(error, StorageError):
                 raise
-            raise StorageError(f"cannot write {self.file}: {error.strerror or error}; run again") from error
+            raise explain_os_error(error, self.file) from error
         mapped.refresh()
 
     def remove(self, name: str) -> None:
