@@ -106,8 +106,12 @@ def connect(
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Turn DuckDB's errors into :class:`InputError`: its message in one line, then what to do."""
+def explained(views: Sequence[str] = ()) -> Iterator[None]:
+    """Turn DuckDB's errors into :class:`InputError`: its message in one line, then what to do.
+
+    Args:
+        views: those whose columns the message lists; without any it lists the views.
+    """
     import duckdb
     import pyarrow as pa
 
@@ -122,18 +126,21 @@ def explained() -> Iterator[None]:
             raise InputError(
                 f"reading outside the cache is refused ({message}): a statement sees the cache's views alone"
             ) from error
-        advice = "allow more with --memory" if message.startswith("Out of Memory") else described_views()
+        advice = "allow more with --memory" if message.startswith("Out of Memory") else described(views)
         raise InputError(f"{message}; {advice}") from error
 
 
-def described_views() -> str:
-    """Return the views and their columns in one line."""
-    return "; ".join(f"{view}({', '.join(columns)})" for view, columns in COLUMNS.items())
+def described(views: Sequence[str] = ()) -> str:
+    """Return the columns of ``views`` in one line; without any, what views there are."""
+    if not views:
+        return f"the views are {', '.join(COLUMNS)}; 'DESCRIBE rows' lists the columns of one"
+    return "; ".join(f"{view}({', '.join(COLUMNS[view])})" for view in views)
 
 
 def one_line(error: Exception) -> str:
-    """Return DuckDB's message up to the picture of the statement, as one line."""
-    return " ".join(str(error).split("\n\nLINE ")[0].split())
+    """Return DuckDB's message as one line, without the picture of the statement and advice for its shell."""
+    message = str(error).split("\n\nLINE ")[0].split("\nPossible solutions:")[0]
+    return " ".join(message.split())
 
 
 def _isolated(memory: str, threads: int | None) -> duckdb.DuckDBPyConnection:

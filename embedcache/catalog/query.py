@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedcache.cache import Cache
-from embedcache.catalog.connection import COLUMNS, DEFAULT_MEMORY, connect, described_views, explained
+from embedcache.catalog.connection import COLUMNS, DEFAULT_MEMORY, connect, described, explained
 from embedcache.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,11 +32,12 @@ class QueryResult:
         schema: names and Arrow types of the columns. Of columns of one name, all but the first get a number.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, reader: pa.RecordBatchReader) -> None:
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, reader: pa.RecordBatchReader, views: tuple[str, ...]
+    ) -> None:
         import pyarrow as pa
 
-        self._connection = connection
-        self._reader = reader
+        self._connection, self._reader, self._views = connection, reader, views
         names = _distinct(reader.schema.names)
         fields = [field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]
         self.schema = pa.schema(fields)
@@ -49,7 +50,7 @@ class QueryResult:
         """
         import pyarrow as pa
 
-        with explained():
+        with explained(self._views):
             for batch in self._reader:
                 yield pa.record_batch(batch.columns, schema=self.schema)
 
@@ -86,15 +87,16 @@ def query(
         InputError: if it is not one SELECT, reads anything else than the views, or is wrong.
         CorruptCacheError: if a file of the cache is damaged.
     """
-    connection = connect(cache, views=mentioned_views(sql) or tuple(COLUMNS), memory=memory, threads=threads)
+    views = mentioned_views(sql)
+    connection = connect(cache, views=views or tuple(COLUMNS), memory=memory, threads=threads)
     try:
-        with explained():
+        with explained(views):
             check_select(connection, sql)
             reader = connection.sql(sql).to_arrow_reader(_BATCH_ROWS)
     except BaseException:
         connection.close()
         raise
-    return QueryResult(connection, reader)
+    return QueryResult(connection, reader, views)
 
 
 def mentioned_views(sql: str) -> tuple[str, ...]:
@@ -112,7 +114,7 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     """
     kinds = [statement.type.name.replace("_", " ") for statement in connection.extract_statements(sql)]
     if not kinds:
-        raise InputError(f"no statement was given: {_ONE_SELECT}; {described_views()}")
+        raise InputError(f"no statement was given: {_ONE_SELECT}; {described()}")
     if len(kinds) > 1:
         raise InputError(f"{len(kinds)} statements were given ({', '.join(kinds)}): {_ONE_SELECT}")
     if kinds != ["SELECT"]:

@@ -73,13 +73,15 @@ def _condition(connection: duckdb.DuckDBPyConnection, where: str) -> str:
     try:
         tree = syntax_tree(connection, f"SELECT {condition}")
         frame = syntax_tree(connection, "SELECT (true\n)")
+        bare = syntax_tree(connection, f"SELECT {where}\n")
     except duckdb.Error as error:
         raise _no_predicate(where, one_line(error)) from error
     if tree["error"]:
         raise _no_predicate(where, one_line(ValueError(tree["error_message"])))
     if problem := problem_inside(tree):
         raise _no_predicate(where, f"{problem} is refused")
-    if _without_expression(tree) != _without_expression(frame):
+    # A parenthesis that closes ours and one that opens another are an error without ours.
+    if bare["error"] or _without_expression(tree) != _without_expression(frame):
         raise _no_predicate(where, "it is not one whole expression")
     # Some functions, such as current_date, are written without parentheses and read like columns.
     called = {str(node["function_name"]) for node in nodes(tree) if node.get("class") == "FUNCTION"}

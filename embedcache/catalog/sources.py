@@ -249,7 +249,7 @@ def shards_table(teachers: Sequence[OpenTeacher]) -> pa.Table:
             "contract": opened.store.contract.id,
             "shard": shard.name,
             "rows": len(shard),
-            "bytes": opened.store.container.size(shard.name),
+            "bytes": shard.bytes,
             "codec": shard.header.codec,
             "codebook": shard.header.codebook,
             "mean_cosine": _number(shard.header.error.get("mean_cosine")),

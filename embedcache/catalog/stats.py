@@ -16,7 +16,6 @@ from embedcache.cache import Cache
 from embedcache.catalog.connection import connect, explained, open_cache
 from embedcache.catalog.sources import OpenTeacher, corpus_table, first_rows, open_teachers
 from embedcache.corpus.corpus import Corpus
-from embedcache.errors import InputError
 from embedcache.key_index import first_occurrences
 
 if TYPE_CHECKING:
@@ -46,10 +45,8 @@ class Spread:
     bins: tuple[tuple[int, int, int], ...]
 
     @classmethod
-    def of(cls, counts: Mapping[int, int]) -> Spread | None:
-        """Return the spread of numbers given as number -> count; None where there are none."""
-        if not counts:
-            return None
+    def of(cls, counts: Mapping[int, int]) -> Spread:
+        """Return the spread of numbers given as number -> count, at least one."""
         numbers = np.array(sorted(counts), dtype=np.int64)
         weights = np.array([counts[int(number)] for number in numbers], dtype=np.int64)
         upto = np.cumsum(weights)
@@ -174,11 +171,7 @@ def _corpus_stats(connection: duckdb.DuckDBPyConnection, corpus: Corpus, report:
     report(f"texts of {corpus.name}", 0, len(corpus))
     # Not by the view of all corpora: it reads each of them, and labels of several types as one.
     connection.register("counted", corpus_table(corpus))
-    spread = Spread.of(
-        dict(connection.execute("SELECT length(text), count(*) FROM counted GROUP BY ALL").fetchall())
-    )
-    if spread is None:
-        raise InputError(f"corpus {corpus.name!r} holds no row: build it again")
+    lengths = connection.execute("SELECT length(text), count(*) FROM counted GROUP BY ALL").fetchall()
     labels, distinct_labels = None, 0
     if corpus.info.has_labels:
         report(f"labels of {corpus.name}", 0, len(corpus))
@@ -191,7 +184,9 @@ def _corpus_stats(connection: duckdb.DuckDBPyConnection, corpus: Corpus, report:
         ((distinct_labels,),) = connection.execute("SELECT count(DISTINCT label) FROM counted").fetchall()
     report(f"duplicates of {corpus.name}", 0, len(corpus))
     distinct = int(np.count_nonzero(first_occurrences(list(corpus.iter_keys()))))
-    return CorpusStats(corpus.name, len(corpus), distinct, spread, labels, distinct_labels)
+    return CorpusStats(
+        corpus.name, len(corpus), distinct, Spread.of(dict(lengths)), labels, distinct_labels
+    )
 
 
 def _teacher_stats(opened: OpenTeacher, corpora: Sequence[Corpus], report: OnStep) -> TeacherStats:
@@ -217,7 +212,7 @@ def _teacher_stats(opened: OpenTeacher, corpora: Sequence[Corpus], report: OnSte
         store=store.kind,
         shards=len(store.shards),
         bytes=store.bytes_on_disk,
-        tokens=Spread.of(tokens),
+        tokens=Spread.of(tokens) if tokens else None,
         truncated=truncated,
         covered={corpus.name: _covered(opened, corpus, report) for corpus in corpora},
     )

@@ -14,6 +14,7 @@ from embedcache.check.findings import (
     Kind,
     damage,
     note,
+    printable,
     reason,
 )
 from embedcache.check.inventory import Entry
@@ -100,9 +101,12 @@ def check_codebook(bench: Bench, entry: Entry) -> Findings:
 
 
 def check_special(bench: Bench, entry: Entry) -> Findings:
-    """Report a link, a pipe or a device, which make a cache unusable."""
+    """Report a link, a pipe, a device or a folder that cannot be read, which make a cache unusable."""
     path = bench.folder / entry.path
-    found = f"it is a symbolic link to {path.readlink()}" if path.is_symlink() else "it is no regular file"
+    if path.is_symlink():
+        found = f"it is a symbolic link to {printable(str(path.readlink()))}"
+    else:
+        found = "it is a folder that cannot be read" if path.is_dir() else "it is no regular file"
     yield damage(
         entry.path,
         entry.kind,

@@ -68,14 +68,19 @@ DERIVED_WAY_OUT = "'embedcache repair' removes it; it is made anew when it is ne
 
 def damage(path: str, kind: Kind, found: str, way_out: str = REPAIR) -> Finding:
     """Return a finding of damage."""
-    return Finding(path, kind.value, DAMAGE, found, way_out)
+    return Finding(printable(path), kind.value, DAMAGE, found, way_out)
 
 
 def note(path: str, kind: Kind, found: str, way_out: str) -> Finding:
     """Return a finding that is no damage."""
-    return Finding(path, kind.value, NOTE, found, way_out)
+    return Finding(printable(path), kind.value, NOTE, found, way_out)
+
+
+def printable(name: str) -> str:
+    """Return the name of a file as it can be shown: line breaks, control codes and stray bytes escaped."""
+    return name if name.isprintable() else name.encode("unicode_escape").decode()
 
 
 def reason(error: BaseException) -> str:
     """Return an error in one line."""
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+    return printable(next(iter(str(error).splitlines()), "")) or type(error).__name__

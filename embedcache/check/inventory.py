@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,15 +79,25 @@ def entry_of(folder: Path, path: str) -> Entry:
 
 
 def _walk(folder: Path) -> Iterator[Entry]:
-    for place, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            full = os.path.join(place, name)  # noqa: PTH118 - a path object for each file would cost more
-            try:
-                found = os.lstat(full)
-            except FileNotFoundError:  # a temporary file of a build that is running
-                continue
-            if not stat.S_ISDIR(found.st_mode):
-                yield _entry(os.path.relpath(full, folder).replace(os.sep, "/"), found)
+    # Not os.walk, which calls itself for every folder in a folder.
+    left = [""]
+    while left:
+        place = left.pop()
+        try:
+            with os.scandir(folder / place) as entries:
+                found = [(f"{place}/{entry.name}".lstrip("/"), entry) for entry in entries]
+        except FileNotFoundError:
+            continue
+        except OSError:
+            yield Entry(place, Kind.SPECIAL, 0)
+            continue
+        for path, entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                left.append(path)
+            else:
+                # A temporary file of a build that is running may be gone by now.
+                with suppress(FileNotFoundError):
+                    yield _entry(path, entry.stat(follow_symlinks=False))
 
 
 def _entry(path: str, found: os.stat_result) -> Entry:

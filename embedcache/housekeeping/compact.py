@@ -109,7 +109,7 @@ def _compact(store: ShardStore, shard_rows: int, on_rows: OnRows | None) -> Comp
         len(left),
         duplicates,
         bytes_before,
-        sum(store.container.size(shard.name) for shard in left),
+        sum(shard.bytes for shard in left),
     )
 
 

@@ -165,9 +165,7 @@ def _collect_unused_vectors(cache: Cache, *, dry_run: bool) -> list[Garbage]:
         store = cache.store(contract)
         for number in np.flatnonzero(~_used(cache, store)).tolist():
             shard = store.shards[number]
-            found.append(
-                Garbage(shard.where, "none of its texts is in a corpus", store.container.size(shard.name))
-            )
+            found.append(Garbage(shard.where, "none of its texts is in a corpus", shard.bytes))
             if not dry_run:
                 store.container.remove(shard.name)
         if not dry_run:

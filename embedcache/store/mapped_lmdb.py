@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MAP_BYTES = 1 << 40
 """Address space reserved for a file that may grow; it costs neither memory nor disk."""
 
+_WAY_OUT = "'embedcache repair' saves the shards in it that are whole"
 _RETRIES = 10
 # What numbers that make no sense lead to where the verifier does not expect them.
 _BEYOND_THE_VERIFIER = (ArithmeticError, LookupError, MemoryError, RecursionError, ValueError, struct.error)
@@ -66,7 +67,7 @@ class MappedLmdb:
             with self.environment.begin() as transaction:
                 flags = self.environment.open_db(txn=transaction).flags()
         if any(flags.values()):
-            raise CorruptCacheError(f"{path} orders its keys in another way, or keeps several values of one")
+            raise CorruptCacheError(f"{path} is damaged (its keys are in no plain order): {_WAY_OUT}")
         self._reader: lmdb.Transaction | None = None
 
     def refresh(self) -> None:
@@ -151,7 +152,7 @@ def check_structure(path: Path) -> None:
             return
         # What was read while another process was writing proves nothing.
         if unchanged and attempt:
-            raise CorruptCacheError(f"{path} is no sound LMDB file ({problems[0]})")
+            raise CorruptCacheError(f"{path} is no sound LMDB file ({problems[0]}): {_WAY_OUT}")
         time.sleep(0.05)
     raise StorageError(f"{path} is being written to all the time and cannot be checked: try again later")
 
@@ -163,9 +164,8 @@ def explained(path: Path) -> Iterator[None]:
 
     try:
         yield
-    # Incompatible: a value is a database of its own, or holds several.
-    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.IncompatibleError) as error:
-        raise CorruptCacheError(f"{path} is damaged ({error})") from error
+    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError) as error:
+        raise CorruptCacheError(f"{path} is damaged ({error}): {_WAY_OUT}") from error
     except lmdb.Error as error:
         raise StorageError(
             f"cannot use {path} ({error}): see that the disk has room and the folder can be written, "

@@ -110,6 +110,7 @@ class Shard:
     Attributes:
         name: sha256 of its bytes, in hexadecimal.
         where: its place, for messages.
+        bytes: how many bytes it has.
         header: what it says about itself.
         codec: the codec its rows are stored with.
         keys: dtype ``V16``, shape (n,).
@@ -120,6 +121,7 @@ class Shard:
 
     name: str
     where: str
+    bytes: int
     header: ShardHeader
     codec: Codec
     keys: KeyArray
@@ -204,6 +206,7 @@ def open_shard(data: pa.Buffer, name: str, where: str, find_codec: FindCodec) ->
     return Shard(
         name=name,
         where=where,
+        bytes=data.size,
         header=header,
         codec=codec,
         keys=np.frombuffer(

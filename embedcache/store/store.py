@@ -113,7 +113,7 @@ class ShardStore:
     @property
     def bytes_on_disk(self) -> int:
         """Total size of the shards."""
-        return sum(self.container.size(shard.name) for shard in self._shards)
+        return sum(shard.bytes for shard in self._shards)
 
     @property
     def is_current(self) -> bool:

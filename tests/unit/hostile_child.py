@@ -18,15 +18,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import duckdb  # noqa: F401 - imported once here, not again for every order
-import lmdb  # noqa: F401
 import numpy as np
-import pyarrow  # noqa: F401
-import rich.console
-import rich.table  # noqa: F401
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from embedcache.builder import build
@@ -103,6 +100,7 @@ def _build(cache: Path) -> object:
 
 
 OPERATIONS: dict[str, Callable[[Path], object]] = {
+    "verify": _verify,
     "open": _open,
     "texts": _texts,
     "lookup": _lookup,
@@ -110,10 +108,9 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "info": lambda cache: _command("info", TEACHER, "--cache", str(cache)),
     "info-corpus": lambda cache: _command("info", CORPUS, "--cache", str(cache)),
     "query": _query,
-    "verify": _verify,
     "build": _build,
 }
-"""In this order: the last one writes."""
+"""In this order: the first ones see the cache as it came, the last one writes."""
 
 
 def _peak_bytes() -> int:
@@ -163,6 +160,10 @@ def _fork_and_obey(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _serve() -> None:
+    # Loaded once, not again for every order; pyarrow loads pandas, where it is installed, at its first array.
+    for module in ("duckdb", "lmdb.verify", "rich.console", "rich.table", "embedcache.describe"):
+        import_module(module)
+    pa.array(np.zeros(1)).to_numpy()
     for line in sys.stdin:
         answer = _fork_and_obey(json.loads(line))
         print(json.dumps(answer), flush=True)  # noqa: T201 - the answer is the output

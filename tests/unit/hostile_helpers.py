@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -33,8 +34,11 @@ OPENING = EVERYTHING - {"verify"}
 VECTORS = frozenset({"lookup", "ls", "info", "query", "build"})
 """The operations that need a teacher's vectors."""
 
-ROWS = frozenset({"texts", "ls", "info", "info-corpus", "query", "build"})
-"""The operations that need a corpus."""
+READING_A_CORPUS = frozenset({"texts", "ls", "info", "info-corpus", "query", "build"})
+"""The operations that look into a corpus's description."""
+
+NAMING_A_TEACHER = frozenset({"open", "lookup", "ls", "info", "info-corpus", "query", "build"})
+"""The operations that look into the small files of a teacher."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,9 @@ def judge(folder: Path, operations: Iterable[str] = OPERATIONS) -> Judgement:
     Nothing beside the cache may change, and no foreign code may run.
     """
     before = _beside(folder)
-    answer = _server().ask({"cache": str(folder), "operations": list(operations)})
+    chosen = set(operations)
+    ordered = [name for name in OPERATIONS if name in chosen]
+    answer = _server().ask({"cache": str(folder), "operations": ordered})
     assert "died" not in answer, f"the process ended with {answer['died']}"
     assert _beside(folder) == before
     assert answer["ran"] == []
@@ -146,6 +152,8 @@ def honest(kind: str) -> Path:
     atexit.register(shutil.rmtree, folder)
     source = folder / f"{CORPUS}.txt"
     source.write_text("".join(f"{text}\n" for text in TEXTS))
+    # Of a file that was written just now nothing is noted.
+    os.utime(source, (1e9, 1e9))
     codec, store = KINDS[kind]
     build_corpus(folder / "cache", source, codec=codec, store=store)
     return folder
@@ -214,3 +222,13 @@ def recontract(folder: Path, *, shards: bool, **changes: object) -> Path:
         else:
             shard.unlink()
     return teacher.rename(teacher.with_name(hashlib.sha256(canonical_json(value)).hexdigest()))
+
+
+class Fires:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return os.mkdir, (str(self.folder),)

@@ -159,21 +159,36 @@ def test_several_statements_are_refused(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "reason"),
+    ("sql", "reason", "views"),
     [
-        ("SELEC 1", 'Parser Error: syntax error at or near "SELEC"'),
-        ("SELECT nope FROM rows", 'Binder Error: Referenced column "nope" not found'),
-        ("SELECT text::INTEGER FROM rows", "Conversion Error: Could not convert string"),
-        ("SELECT error('late') FROM rows WHERE row = 200", "Invalid Input Error: late"),
+        ("SELEC 1", 'Parser Error: syntax error at or near "SELEC"', ()),
+        ("SELECT nope FROM rows", 'Binder Error: Referenced column "nope" not found', ("rows",)),
+        ("SELECT x FROM rows, shards", 'Binder Error: Referenced column "x" not found', ("rows", "shards")),
+        ("SELECT text::INTEGER FROM rows", "Conversion Error: Could not convert string", ("rows",)),
+        ("SELECT error('late') FROM rows WHERE row = 200", "Invalid Input Error: late", ("rows",)),
+        ("SELECT * FROM vektors", "Catalog Error: Table with name vektors does not exist", ()),
     ],
 )
-def test_an_error_is_duckdbs_own_in_one_line_with_the_columns(cache: Cache, sql: str, reason: str) -> None:
+def test_an_error_is_duckdbs_own_in_one_line_with_the_columns(
+    cache: Cache, sql: str, reason: str, views: tuple[str, ...]
+) -> None:
     message = refusal(cache, sql)
     assert message.startswith(reason)
     assert "\n" not in message
     assert "LINE 1" not in message
     for view, columns in COLUMNS.items():
-        assert f"{view}({', '.join(columns)})" in message
+        assert (f"{view}({', '.join(columns)})" in message) == (view in views)
+    if not views:
+        assert "the views are rows, vectors, shards, teachers, corpora; 'DESCRIBE rows' lists" in message
+
+
+def test_a_query_that_needs_more_memory_says_how_to_allow_it(cache: Cache) -> None:
+    sql = "SELECT a.text, b.text FROM rows a, rows b ORDER BY hash(a.text || b.text)"
+    with pytest.raises(InputError, match="Out of Memory") as caught, query(cache, sql, memory="1MB") as result:
+        result.table()
+    assert str(caught.value).endswith("; allow more with --memory")
+    # DuckDB's own advice is for its shell: SET is refused here.
+    assert "SET " not in str(caught.value)
 
 
 @pytest.mark.parametrize(

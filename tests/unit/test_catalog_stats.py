@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from embedcache.cache import Cache
 from embedcache.catalog.stats import SHOWN_LABELS, Spread, compute_stats
 from embedcache.cli.query import stats_command
+from embedcache.corpus.corpus import Corpus
 from embedcache.errors import InputError
 
 WORDS = [len(text.split()) for text in TEXTS[:-1]]
@@ -33,7 +34,6 @@ def run(cache: Cache, *arguments: str) -> Result:
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=200))
 def test_a_spread_is_that_of_the_numbers(numbers: list[int]) -> None:
     spread = Spread.of(Counter(numbers))
-    assert spread is not None
     assert (spread.least, spread.most) == (min(numbers), max(numbers))
     assert spread.median == median_low(numbers)
     assert spread.mean == pytest.approx(mean(numbers))
@@ -45,10 +45,6 @@ def test_a_spread_is_that_of_the_numbers(numbers: list[int]) -> None:
     assert sum(count for _, _, count in spread.bins) == len(numbers)
     assert spread.bins[0][2]
     assert spread.bins[-1][2]
-
-
-def test_nothing_has_no_spread() -> None:
-    assert Spread.of({}) is None
 
 
 def test_corpora_are_counted(cache: Cache) -> None:
@@ -103,6 +99,34 @@ def test_only_the_commonest_labels_are_listed(tmp_path: Path) -> None:
     assert "22.00%" in printed
 
 
+def test_labels_keep_their_type_whatever_other_corpora_have(tmp_path: Path) -> None:
+    cache = Cache.create(tmp_path / "c")
+    add_corpus(cache, "numbers", TEXTS[:3], labels=[1, 1, 2])
+    add_corpus(cache, "words", TEXTS[:3], labels=["a", "b", "b"])
+    assert [one.labels for one in compute_stats(cache).corpora] == [((1, 2), (2, 1)), (("b", 2), ("a", 1))]
+
+
+def test_a_text_of_unknown_length_is_not_one_of_no_tokens(tmp_path: Path) -> None:
+    cache = Cache.create(tmp_path / "c")
+    unknown = batch(TEXTS[:4])
+    unknown.tokens[:] = 0
+    add_teacher(cache, "old", [unknown])
+    assert compute_stats(cache).teachers[0].tokens is None
+    add_teacher(cache, "old", [batch(TEXTS[4:9])])
+    (one,) = compute_stats(cache).teachers
+    assert (one.vectors, one.tokens) == (9, Spread.of(Counter(WORDS[4:9])))
+
+
+def test_only_the_corpus_asked_for_is_read(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    column = Corpus.column
+    monkeypatch.setattr(
+        Corpus, "column", lambda self, *place: read.append(self.name) or column(self, *place)
+    )
+    compute_stats(cache, corpus="plain")
+    assert set(read) == {"plain"}
+
+
 def test_one_corpus_and_one_teacher_can_be_asked_for(cache: Cache) -> None:
     stats = compute_stats(cache, corpus="plain", teacher="pq")
     assert [one.name for one in stats.corpora] == ["plain"]
@@ -146,5 +170,7 @@ def test_the_tables_show_the_figures(cache: Cache) -> None:
 def test_progress_is_told(cache: Cache) -> None:
     told: list[tuple[str, int, int]] = []
     compute_stats(cache, on_step=lambda *step: told.append(step))
-    assert ("rows of news with a vector of pq", ROWS, ROWS) in told
+    what = "rows of news with a vector of pq"
+    # Told of at its start as well: a rate needs to know when that was.
+    assert [step for step in told if step[0] == what] == [(what, 0, ROWS), (what, ROWS, ROWS)]
     assert {"texts of news", "labels of news", "duplicates of plain"} <= {what for what, _, _ in told}

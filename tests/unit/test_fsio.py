@@ -115,6 +115,51 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
         fsio.make_directory(tmp_path / "file" / "below")
 
 
+def synced_folders(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return a list that fills with the folders that are synced."""
+    found: list[Path] = []
+    fsync = os.fsync
+
+    def logged(descriptor: int) -> None:
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if place.is_dir():
+            found.append(place)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", logged)
+    return found
+
+
+def test_a_new_folder_is_as_durable_as_what_is_put_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = synced_folders(monkeypatch)
+    fsio.make_directory(tmp_path / "a" / "b" / "c")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    synced.clear()
+    fsio.make_directory(tmp_path / "a" / "b" / "d")
+    assert synced == [tmp_path / "a" / "b"]
+    synced.clear()
+    fsio.make_directory(tmp_path / "a" / "b" / "d")
+    assert synced == []
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_whose_folders_cannot_be_synced_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    fsync = os.fsync
+
+    def refused(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_dir():
+            raise OSError(code, os.strerror(code))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refused)
+    fsio.write_bytes(tmp_path / "new" / "file", b"data")
+    assert (tmp_path / "new" / "file").read_bytes() == b"data"
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match=f"no cache at {tmp_path}/none"):
         fsio.require_directory(tmp_path / "none", "cache")
@@ -125,6 +170,13 @@ def test_canonical_json_has_one_spelling() -> None:
     assert fsio.canonical_json({"a": 1, "b": 2}) == fsio.canonical_json({"b": 2, "a": 1})
     with pytest.raises(ValueError, match="not JSON compliant"):
         fsio.canonical_json({"a": float("nan")})
+
+
+@pytest.mark.parametrize("text", ["NaN", '{"a": Infinity}', "[-Infinity]", "{", "[" * 100_000])
+def test_what_is_no_json_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no JSON|Expecting|nested too deep"):
+        fsio.parsed_json(text.encode())
+    assert fsio.parsed_json(b"[1.5, null]") == [1.5, None]
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1])

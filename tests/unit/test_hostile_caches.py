@@ -1,22 +1,20 @@
-"""A cache from a stranger: whatever its names, links and small files say, nobody who opens it comes to harm."""
+"""A cache from a stranger: whatever its names and links say, and whoever put it together, it does no harm."""
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hostile_child import OPERATIONS, TEACHER, TEXTS
+from hostile_child import TEACHER
 from hostile_helpers import (
-    EVERYTHING,
     KINDS,
+    NAMING_A_TEACHER,
     OPENING,
+    READING_A_CORPUS,
     VECTORS,
     honest,
     judge,
@@ -29,14 +27,8 @@ from hostile_helpers import (
 
 from embedcache.cache import Cache
 from embedcache.errors import InputError
-from embedcache.fsio import canonical_json, spelled_json, write_sealed_json
+from embedcache.fsio import spelled_json
 from embedcache.testing import example_contract
-
-READING_A_CORPUS = {"texts", "ls", "info", "info-corpus", "query", "build"}
-"""The operations that look into a corpus's description."""
-
-NAMING_A_TEACHER = {"open", "lookup", "ls", "info", "info-corpus", "query", "build"}
-"""The operations that look into the small files of a teacher."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -71,7 +63,7 @@ def test_a_corpus_of_another_name_than_its_folder_is_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", ".hidden", "", "a b", "a\n", "[red]", "\x1b[31m"])  # noqa: S108
 def test_no_teacher_gets_a_name_that_leads_elsewhere(tmp_path: Path, name: str) -> None:
     cache = Cache.create(tmp_path / "cache")
-    with pytest.raises(InputError, match="cannot name a teacher: use letters .* --teacher-name"):
+    with pytest.raises(InputError, match=r"cannot name a teacher: use letters.* --teacher-name"):
         cache.register_teacher(name, example_contract(), {})
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
     assert not (cache.folder / "teachers").exists()
@@ -200,6 +192,8 @@ def test_folders_a_thousand_deep_are_no_harm(tmp_path: Path) -> None:
     os.chdir(before)
     # Verifying walks them as well; see its own tests.
     judge(cache, OPENING).assert_refused(())
+    # What clears up after the tests gives up on such folders.
+    os.removedirs(Path(cache, *["d"] * 1200))
 
 
 # Other versions, and what was put together by hand
@@ -282,125 +276,3 @@ def test_vectors_in_both_kinds_of_store_are_refused(tmp_path: Path) -> None:
     cache = received(tmp_path)
     shutil.copy(one(honest("lmdb") / "cache", "teachers/*/vectors.mdb"), one(cache, "teachers/*"))
     judge(cache).assert_refused(VECTORS, "both as shards/ and in vectors.mdb", "move one of them away")
-
-
-# Absurd small files
-
-
-@pytest.mark.parametrize("shards", [True, False], ids=["with-shards", "without"])
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"dimension": 0},
-        {"dimension": -1},
-        {"dimension": 2**31},
-        {"dimension": 10**30},
-        {"max_length": -1},
-        {"max_length": 10**30},
-        {"truncate_dim": -5},
-        {"truncate_dim": 10**4000},
-    ],
-    ids=lambda changes: str(changes)[:24],
-)
-def test_an_absurd_contract_is_refused(tmp_path: Path, changes: dict[str, object], shards: bool) -> None:
-    cache = received(tmp_path)
-    recontract(cache, shards=shards, **changes)
-    judge(cache).assert_refused(NAMING_A_TEACHER, "was not written by embedcache", "delete its folder")
-
-
-def test_a_contract_of_text_that_no_file_can_hold_is_refused(tmp_path: Path) -> None:
-    cache = received(tmp_path)
-    contract = one(cache, "teachers/*/contract.json")
-    value = {**json.loads(contract.read_text()), "pooling": "\ud800"}
-    contract.write_text(json.dumps(value))
-    judge(cache).assert_refused(NAMING_A_TEACHER, "is damaged", "repair")
-
-
-BOMBS = {
-    "deep": b"[" * 100_000,
-    "just-too-deep": b'{"a":' * 300 + b"1" + b"}" * 300,
-    "lists": b'{"version":2,"sha256":"0","a":[' + b"[]," * 1_300_000 + b"0]}",
-    "objects": b'{"version":2,"sha256":"0","a":[' + b'{"a":1},' * 500_000 + b"0]}",
-    "large": b'{"version":2,"sha256":"0","a":[' + b"[]," * 9_000_000 + b"0]}",
-    "digits": b'{"version":' + b"9" * 1_000_000 + b"}",
-    "binary": bytes(range(256)),
-}
-
-
-@pytest.mark.parametrize("bomb", BOMBS)
-@pytest.mark.parametrize(
-    ("place", "refused"),
-    [
-        ("cache.json", OPENING),
-        ("corpora/words/corpus.json", READING_A_CORPUS),
-        ("teachers/*/contract.json", NAMING_A_TEACHER),
-        ("teachers/*/names/*.json", NAMING_A_TEACHER),
-        ("derived/index/*/checked.json", ()),
-        ("derived/sources/words.json", ()),
-    ],
-)
-def test_json_that_explodes_is_refused(tmp_path: Path, place: str, refused: set[str], bomb: str) -> None:
-    cache = received(tmp_path)
-    one(cache, place).write_bytes(BOMBS[bomb])
-    judgement = judge(cache, EVERYTHING if bomb in ("lists", "deep") else EVERYTHING - {"query"})
-    judgement.assert_refused(set(refused) & set(judgement.outcomes))
-
-
-def test_a_nested_origin_is_refused(tmp_path: Path) -> None:
-    cache = received(tmp_path)
-    write_sealed_json(one(cache, "teachers/*/names/*.json"), {"spec": {"spec": ["fake"]}})
-    judge(cache).assert_refused(NAMING_A_TEACHER, "something else than text", "repair")
-
-
-def test_a_small_part_named_a_million_times_is_no_corpus_of_billions(tmp_path: Path) -> None:
-    cache = received(tmp_path)
-
-    def multiplied(value: dict[str, Any]) -> None:
-        value.update(parts=value["parts"] * 30_000, rows=value["rows"] * 30_000)
-
-    reseal(cache / "corpora/words/corpus.json", multiplied)
-    assert (cache / "corpora/words/corpus.json").stat().st_size < 4 << 20
-    judge(cache).assert_refused(READING_A_CORPUS, "names a part twice", "--replace")
-
-
-# Code that waits to be run
-
-
-class Fires:
-    """Unpickled, it makes a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
-        return os.mkdir, (str(self.folder),)
-
-
-def test_the_pickle_of_these_tests_fires_when_it_is_read(tmp_path: Path) -> None:
-    pickle.loads(pickle.dumps(Fires(tmp_path / "fired")))  # noqa: S301 - that is what the test is about
-    assert (tmp_path / "fired").is_dir()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_pickle_in_the_place_of_any_file_is_not_read(tmp_path: Path, kind: str) -> None:
-    files = sorted(path for path in (honest(kind) / "cache").rglob("*") if path.is_file())
-    assert len(files) >= 8
-    for number, file in enumerate(files):
-        cache = received(tmp_path / str(number), kind)
-        path = cache / file.relative_to(honest(kind) / "cache")
-        path.write_bytes(pickle.dumps(Fires(cache.parent / "fired")))
-        judge(cache)
-        assert not (cache.parent / "fired").exists()
-
-
-@pytest.mark.parametrize(
-    "place", ["derived/tokens/x/offsets.npy", "derived/more.pkl", "conftest.py", "sitecustomize.py"]
-)
-def test_code_lying_about_is_not_run(tmp_path: Path, place: str) -> None:
-    cache = received(tmp_path)
-    path = cache / place
-    path.parent.mkdir(parents=True, exist_ok=True)
-    code = f"import os; os.mkdir({str(tmp_path / 'fired')!r})".encode()
-    path.write_bytes(code if path.suffix == ".py" else pickle.dumps(Fires(tmp_path / "fired")))
-    judge(cache).assert_unharmed()
-    assert not (tmp_path / "fired").exists()

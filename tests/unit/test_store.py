@@ -213,15 +213,18 @@ def test_shards_that_are_merged_while_a_store_is_opened_are_no_damage(tmp_path: 
     assert len(store) == 33
 
 
-def test_a_shard_that_is_merged_while_its_digest_is_noted_is_no_error(tmp_path: Path) -> None:
+def test_a_shard_that_others_have_merged_is_no_error_to_its_writer(tmp_path: Path) -> None:
     notes = FileNotes()
     store = ShardStore(FolderShards(tmp_path, notes), CONTRACT)
     store.put(example_batch(["a"]))
     store.put(example_batch(["b"]))
     gone, kept = [Path(shard.where) for shard in store.shards]
+    size = store.bytes_on_disk
+    assert size == gone.stat().st_size + kept.stat().st_size
     gone.unlink()
     store.finish()
     assert notes.knows(kept)
+    assert store.bytes_on_disk == size
 
 
 def test_a_store_knows_whether_others_have_added_to_it(tmp_path: Path) -> None:

@@ -283,6 +283,32 @@ def test_links_and_pipes_are_damage_and_not_followed(fresh: MakeCopy, tmp_path: 
     assert {one.kind for one in damage} == {Kind.SPECIAL.value}
 
 
+def test_names_that_cannot_be_shown_are_shown_escaped(fresh: MakeCopy) -> None:
+    cache = fresh("arrow")
+    for name in (b"line\nbreak", b"\xff\xfe", b"\x1b[31mred"):
+        Path(os.fsdecode(bytes(cache) + b"/" + name)).write_bytes(b"")
+    code, text = run("verify", "--cache", cache)
+    assert code == 0
+    for shown in ("line\\nbreak", "\\udcff", "\\x1b[31mred"):
+        assert shown in text
+
+
+def test_folders_a_thousand_deep_are_looked_into(fresh: MakeCopy) -> None:
+    cache = fresh("arrow")
+    place = cache / "corpora"
+    for _ in range(1200):
+        place = place / "d"
+        place.mkdir()
+    (place / "x").write_text("deep")
+    (one,) = verify(cache).findings
+    assert one.path.endswith("d/d/d/x")
+    # Nor can shutil go so deep, which would clean up after the test.
+    while place != cache / "corpora":
+        for path in place.iterdir():
+            path.rmdir() if path.is_dir() else path.unlink()
+        place = place.parent
+
+
 def test_only_what_is_asked_for_is_checked(fresh: MakeCopy) -> None:
     cache = fresh("arrow")
     part, shard = only(cache, "corpora/*/*.arrow"), only(cache, "teachers/*/shards/*")

@@ -49,10 +49,6 @@ class ShardContainer(Protocol):
         """Forget a shard; harmless where it is gone. Buffers of its bytes stay as they are."""
         ...
 
-    def size(self, name: str) -> int:
-        """Return how many bytes a shard has."""
-        ...
-
     def where(self, name: str) -> str:
         """Return where a shard lies, for messages."""
         ...

@@ -70,10 +70,6 @@ class FolderShards:
         """Delete a shard's file."""
         remove_file(self.path(name))
 
-    def size(self, name: str) -> int:
-        """Return the size of a shard's file."""
-        return self.path(name).stat().st_size
-
     def where(self, name: str) -> str:
         """Return the path of a shard's file."""
         return str(self.path(name))

@@ -112,10 +112,6 @@ class LmdbShards:
         if self._seal.exists():
             remove_file(self._seal)
 
-    def size(self, name: str) -> int:
-        """Return how many bytes a shard has."""
-        return int(self.open(name).size)
-
     def where(self, name: str) -> str:
         """Return the file and the shard's name in it."""
         return f"{self.file}#{name}"
@@ -145,7 +141,7 @@ class LmdbShards:
             return
         # Nobody else can write while this transaction lasts.
         with explained(self.file), self._mapped.environment.begin(write=True):
-            shards = {name: self.size(name) for name in self.names()}
+            shards = {name: self.open(name).size for name in self.names()}
             size, digest = self.file.stat().st_size, sha256_file(self.file)
             write_sealed_json(self._seal, {"bytes": size, "digest": digest, "shards": shards})
         self._notes.remember([self.file])

@@ -33,10 +33,6 @@ class MemoryShards:
         """Forget a shard."""
         self._shards.pop(name, None)
 
-    def size(self, name: str) -> int:
-        """Return how many bytes a shard has."""
-        return int(self._shards[name].size)
-
     def where(self, name: str) -> str:
         """Return where a shard lies, for messages."""
         return f"{name[:12]}… in memory"
