@@ -113,8 +113,8 @@ def export_rows(
         on_step: called as the work goes on.
 
     Raises:
-        InputError: if an argument cannot be used, ``out`` is there already, no row is left, or a value does
-            not fit ``dtype``.
+        InputError: if an argument cannot be used, ``out`` is there already, no row is left, a vector is not
+            finite, or a value does not fit ``dtype``.
         MissingVectorsError: if rows have no vector and ``skip_missing`` is off.
         StorageError: if ``out`` cannot be written; nothing is left of it then.
         CorruptCacheError: if a file of the cache is damaged.
@@ -174,6 +174,7 @@ class _Selection:
     def count_present(self, report: OnStep) -> int:
         """Return how many of the rows have a vector."""
         present = done = 0
+        report("look for vectors", 0, self.asked)
         for _, rows, positions in self._located():
             present += int(np.count_nonzero(positions >= 0))
             done += len(rows)
@@ -184,7 +185,7 @@ class _Selection:
         """Yield the rows that have a vector, in order: their columns, and their vectors (n, d).
 
         Raises:
-            InputError: if a component does not fit the dtype.
+            InputError: if a vector is not finite, or a component does not fit the dtype.
         """
         import pyarrow as pa
 
@@ -214,12 +215,17 @@ class _Selection:
 def _cast(vectors: NDArray[np.floating], dtype: np.dtype[np.floating]) -> NDArray[np.floating]:
     with np.errstate(over="ignore"):
         cast = vectors.astype(dtype, copy=False)
-    if not np.isfinite(cast).all():
+    if np.isfinite(cast).all():
+        return cast
+    if not np.isfinite(vectors).all():
         raise InputError(
-            f"a vector component of {float(np.abs(vectors).max()):.6g} does not fit {dtype}: "
-            "export with --dtype float32"
+            "the cache holds a vector with NaN or infinity: find its text with 'embedcache doctor', and mend "
+            "it or leave its row out with --where"
         )
-    return cast
+    raise InputError(
+        f"a vector component of {float(np.abs(vectors).max()):.6g} does not fit {dtype}: "
+        "export with --dtype float32"
+    )
 
 
 def _write_parquet(selection: _Selection, rows: int, target: Path, report: OnStep, overwrite: bool) -> int:

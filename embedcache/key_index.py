@@ -72,10 +72,6 @@ class KeyIndex:
         # lexsort is stable, so the first of equal keys is the one that came first.
         self._first, self._second, self._places = first[fresh], second[fresh], order[fresh]
 
-    def __len__(self) -> int:
-        """Return the number of distinct keys."""
-        return len(self._places)
-
     @property
     def distinct(self) -> int:
         """Number of distinct keys."""

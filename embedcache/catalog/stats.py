@@ -184,9 +184,7 @@ def _corpus_stats(connection: duckdb.DuckDBPyConnection, corpus: Corpus, report:
         ((distinct_labels,),) = connection.execute("SELECT count(DISTINCT label) FROM counted").fetchall()
     report(f"duplicates of {corpus.name}", 0, len(corpus))
     distinct = int(np.count_nonzero(first_occurrences(list(corpus.iter_keys()))))
-    return CorpusStats(
-        corpus.name, len(corpus), distinct, Spread.of(dict(lengths)), labels, distinct_labels
-    )
+    return CorpusStats(corpus.name, len(corpus), distinct, Spread.of(dict(lengths)), labels, distinct_labels)
 
 
 def _teacher_stats(opened: OpenTeacher, corpora: Sequence[Corpus], report: OnStep) -> TeacherStats:

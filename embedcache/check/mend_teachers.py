@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from embedcache.cache import read_origin
-from embedcache.check.findings import Kind
+from embedcache.check.findings import Kind, reason
 from embedcache.check.mending import IDENTICAL, NOT_REPAIRED, RIGHT, Mending, proves
 from embedcache.check.salvage_lmdb import salvage
 from embedcache.check.shards import open_without_codebook
@@ -91,6 +91,25 @@ def mend_name(mending: Mending, contract_id: str, path: Path) -> None:
         write_sealed_json(path, found[0])
     detail = "made anew" if proven else "made anew of the model; what else it said cannot be told"
     mending.done(mending.inside(path), Kind.NAME.value, IDENTICAL if proven else RIGHT, detail)
+
+
+def give_name(mending: Mending, contract_id: str) -> None:
+    """List a teacher that lost all its names under that of its model, where the model was given."""
+    model = mending.computing.teacher_model
+    contract = mending.bench.shards[contract_id][0].header.contract
+    if model is None or mending.dry_run:
+        return
+    from embedcache.teacher.by_contract import load_by_contract
+
+    names = mending.folder / "teachers" / contract_id / "names"
+    try:
+        source = resolve(model)
+        load_by_contract(model, contract, name=source.name, remedy=NEEDS_MODEL)
+    except EmbedCacheError as error:
+        mending.done(mending.inside(names), Kind.NAME.value, NOT_REPAIRED, reason(error))
+        return
+    write_sealed_json(names / f"{source.name}.json", origin_of(source))
+    mending.done(mending.inside(names), Kind.NAME.value, RIGHT, f"named {source.name} as the model given")
 
 
 def _damaged_origin(path: Path) -> tuple[bytes, dict[str, str]]:

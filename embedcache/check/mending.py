@@ -68,6 +68,7 @@ class Mending:
         sources: files to read damaged corpora from.
         options: how to read them.
         mends: what was done so far.
+        rows_encoded: rows that were encoded so far.
     """
 
     bench: Bench
@@ -77,6 +78,7 @@ class Mending:
     sources: Sequence[Source] = ()
     options: ReadOptions = field(default_factory=ReadOptions)
     mends: list[Mend] = field(default_factory=list)
+    rows_encoded: int = 0
 
     @property
     def folder(self) -> Path:

@@ -67,6 +67,7 @@ class ShardMaker:
 
     Attributes:
         damaged: what can be read of its damaged shards.
+        encoded: rows encoded so far.
     """
 
     cache: Cache
@@ -76,6 +77,7 @@ class ShardMaker:
     load: Callable[[Sequence[Shard]], Encoder]
     meter: Meter
     damaged: list[Shard] = field(default_factory=list)
+    encoded: int = 0
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -135,6 +137,7 @@ class ShardMaker:
         if not np.isfinite(encoded.vectors).all():
             raise NonFiniteVectorError("the teacher returned NaN or infinity for one of its texts")
         self.meter.add(rows=len(texts))
+        self.encoded += len(texts)
         return encoded
 
     def stored(self, batch: VectorBatch, codec: Codec) -> Made:

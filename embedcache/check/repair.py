@@ -21,7 +21,7 @@ from embedcache.check.mend_codebooks import mend_codebook
 from embedcache.check.mend_corpora import mend_corpus
 from embedcache.check.mend_files import mend_marker, move_aside, move_misplaced_shard, remove_derived
 from embedcache.check.mend_shards import add_salvaged, lost_in_folder, mend_folder, mend_lmdb
-from embedcache.check.mend_teachers import NEEDS_MODEL, mend_contract, mend_name
+from embedcache.check.mend_teachers import NEEDS_MODEL, give_name, mend_contract, mend_name
 from embedcache.check.mending import IDENTICAL, NOT_REPAIRED, Mend, Mending
 from embedcache.check.progress import OnCheck
 from embedcache.check.reencode import ShardMaker
@@ -50,23 +50,20 @@ class Repair:
         cache: the cache's folder.
         dry_run: whether it only says what it would do.
         mends: what became of each thing that was damaged.
+        rows_encoded: rows that were encoded; in a dry run, how many would be.
         seconds: how long it took.
     """
 
     cache: str
     dry_run: bool
     mends: tuple[Mend, ...]
+    rows_encoded: int
     seconds: float
 
     @property
     def left(self) -> list[Mend]:
         """What could not be repaired."""
         return [mend for mend in self.mends if mend.outcome == NOT_REPAIRED]
-
-    @property
-    def rows_encoded(self) -> int:
-        """Rows that were encoded again, or would be."""
-        return sum(mend.rows for mend in self.mends)
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON object."""
@@ -118,7 +115,13 @@ def repair(
         options=options or ReadOptions(),
     )
     _Repairer(mending, verifier, encoder).run()
-    return Repair(str(mending.folder), dry_run, tuple(mending.mends), time.perf_counter() - started)
+    return Repair(
+        cache=str(mending.folder),
+        dry_run=dry_run,
+        mends=tuple(mending.mends),
+        rows_encoded=sum(mend.rows for mend in mending.mends) if dry_run else mending.rows_encoded,
+        seconds=time.perf_counter() - started,
+    )
 
 
 class _Repairer:
@@ -194,6 +197,9 @@ class _Repairer:
         for finding in self.damage(Kind.NAME):
             if finding.path.startswith(folder):
                 mend_name(self.mending, contract_id, self.mending.folder / finding.path)
+        names = [entry for entry in self.entries if entry.teacher == contract_id and entry.kind is Kind.NAME]
+        if not names and self.mending.bench.shards[contract_id]:
+            give_name(self.mending, contract_id)
 
     def _mend_vectors(self, opened: Cache, contract_id: str, misplaced: Collection[str]) -> None:
         folder = f"teachers/{contract_id}/"
@@ -230,9 +236,10 @@ class _Repairer:
                 mend_codebook(self.mending, maker, self.mending.folder / finding.path, lost)
         if in_lmdb:
             mend_lmdb(self.mending, maker, file)
-        elif file.is_file() and self._needs_seal(folder):
+        elif file.is_file() and file.stat().st_size and self._needs_seal(folder):
             self._seal(file)
         mend_folder(self.mending, maker, lost)
+        self.mending.rows_encoded += maker.encoded
 
     def _move_misplaced(self) -> set[str]:
         """Move away the shards that are sound but belong to another teacher; return which those were."""

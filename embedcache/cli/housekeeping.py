@@ -37,11 +37,12 @@ def rm_teacher_command(name: str, cache: str, yes: bool) -> None:
     from embedcache.cache import Cache
     from embedcache.cli.tables import size
     from embedcache.housekeeping import remove_teacher
+    from embedcache.housekeeping.remove import folder_bytes
 
     opened = Cache(cache)
-    vectors = len(opened.store(opened.teacher(name).contract))
     if not yes:
-        click.confirm(f"remove teacher {name!r} ({vectors:,} vectors) from {opened.folder}?", abort=True)
+        taken = size(folder_bytes(opened.teacher_folder(opened.teacher(name).contract)))
+        click.confirm(f"remove teacher {name!r} ({taken} with its vectors) from {opened.folder}?", abort=True)
     click.echo(f"removed teacher {name!r}: {size(remove_teacher(opened, name))} freed")
 
 

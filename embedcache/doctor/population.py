@@ -101,7 +101,7 @@ def find_texts(corpora: Sequence[Corpus], keys: KeyArray) -> list[str]:
     for corpus in corpora:
         start = 0
         for part in corpus.iter_keys():
-            if len(texts) == len(wanted):
+            if len(texts) == wanted.distinct:
                 break
             places = wanted.locate(part)
             for row in np.flatnonzero(places >= 0).tolist():

@@ -38,7 +38,7 @@ def remove_corpus(cache: Cache, name: str) -> int:
 def remove_teacher(cache: Cache, name: str) -> int:
     """Remove the teacher called ``name`` and return how many bytes that freed.
 
-    Its vectors go with the last name they are listed under.
+    Its vectors go with the last name they are listed under; damaged ones as well.
 
     Raises:
         InputError: if there is none of that name, or it is not one alone.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ _RETRIES = 10
 # What numbers that make no sense lead to where the verifier does not expect them.
 _BEYOND_THE_VERIFIER = (ArithmeticError, LookupError, MemoryError, RecursionError, ValueError, struct.error)
 _opened: WeakValueDictionary[tuple[int, int], MappedLmdb] = WeakValueDictionary()
+_opening = threading.Lock()
 
 
 class MappedLmdb:
@@ -119,11 +121,12 @@ def open_shared(path: Path, *, writable: bool) -> MappedLmdb:
         CorruptCacheError: if the file is damaged.
         StorageError: if it cannot be opened.
     """
-    found = _opened.get(_identity(path)) if path.exists() else None
-    if found is None:
-        found = MappedLmdb(path.resolve(), writable=writable)
-        _opened[_identity(path)] = found
-    return found
+    with _opening:
+        found = _opened.get(_identity(path)) if path.exists() else None
+        if found is None:
+            found = MappedLmdb(path.resolve(), writable=writable)
+            _opened[_identity(path)] = found
+        return found
 
 
 def _identity(path: Path) -> tuple[int, int]:

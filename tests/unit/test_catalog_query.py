@@ -184,7 +184,10 @@ def test_an_error_is_duckdbs_own_in_one_line_with_the_columns(
 
 def test_a_query_that_needs_more_memory_says_how_to_allow_it(cache: Cache) -> None:
     sql = "SELECT a.text, b.text FROM rows a, rows b ORDER BY hash(a.text || b.text)"
-    with pytest.raises(InputError, match="Out of Memory") as caught, query(cache, sql, memory="1MB") as result:
+    with (
+        pytest.raises(InputError, match="Out of Memory") as caught,
+        query(cache, sql, memory="1MB") as result,
+    ):
         result.table()
     assert str(caught.value).endswith("; allow more with --memory")
     # DuckDB's own advice is for its shell: SET is refused here.

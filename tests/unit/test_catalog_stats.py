@@ -120,9 +120,7 @@ def test_a_text_of_unknown_length_is_not_one_of_no_tokens(tmp_path: Path) -> Non
 def test_only_the_corpus_asked_for_is_read(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     column = Corpus.column
-    monkeypatch.setattr(
-        Corpus, "column", lambda self, *place: read.append(self.name) or column(self, *place)
-    )
+    monkeypatch.setattr(Corpus, "column", lambda self, *place: read.append(self.name) or column(self, *place))
     compute_stats(cache, corpus="plain")
     assert set(read) == {"plain"}
 

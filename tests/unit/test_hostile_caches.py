@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hostile_child import TEACHER
 from hostile_helpers import (
+    EVERYTHING,
     KINDS,
     NAMING_A_TEACHER,
     OPENING,
@@ -33,7 +34,7 @@ from embedcache.testing import example_contract
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_honest_cache_does_everybody_good(tmp_path: Path, kind: str) -> None:
-    judgement = judge(received(tmp_path, kind))
+    judgement = judge(received(tmp_path, kind), EVERYTHING)
     assert judgement.refused == {}
     assert judgement.damage == []
     assert judgement.result("texts") is True
@@ -57,7 +58,7 @@ def test_a_part_is_never_looked_for_elsewhere(tmp_path: Path, name: str) -> None
 def test_a_corpus_of_another_name_than_its_folder_is_refused(tmp_path: Path) -> None:
     cache = received(tmp_path)
     reseal(cache / "corpora/words/corpus.json", lambda value: value.update(name="../../../outside"))
-    judge(cache).assert_refused(READING_A_CORPUS, "describes a corpus called", "--replace")
+    judge(cache, EVERYTHING).assert_refused(READING_A_CORPUS, "describes a corpus called", "--replace")
 
 
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", ".hidden", "", "a b", "a\n", "[red]", "\x1b[31m"])  # noqa: S108
@@ -75,7 +76,7 @@ def test_files_of_names_that_nothing_has_are_not_read(tmp_path: Path, name: str)
     shutil.copytree(cache / "corpora/words", cache / "corpora" / name)
     names = one(cache, "teachers/*/names")
     shutil.copy(names / f"{TEACHER}.json", names / f"{name}.json")
-    judgement = judge(cache)
+    judgement = judge(cache, EVERYTHING)
     judgement.assert_unharmed()
     assert any("does not know what it is" in line for line in judgement.result("verify"))
 
@@ -202,7 +203,7 @@ def test_folders_a_thousand_deep_are_no_harm(tmp_path: Path) -> None:
 def test_a_cache_of_a_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
     cache = received(tmp_path)
     (cache / "cache.json").write_bytes(spelled_json({"format": "embedcache", "version": 3, "more": {}}))
-    judgement = judge(cache)
+    judgement = judge(cache, EVERYTHING)
     judgement.assert_refused(OPENING, "format version 3", "reads version 2", "upgrade embedcache")
     assert any("version 3" in line for line in judgement.damage)
 
@@ -217,13 +218,13 @@ def test_a_senseless_version_makes_no_long_message(tmp_path: Path, version: obje
 def test_a_corpus_of_a_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
     cache = received(tmp_path)
     reseal(cache / "corpora/words/corpus.json", lambda value: value.update(version=3))
-    judge(cache).assert_refused(READING_A_CORPUS, "format version 3", "upgrade embedcache")
+    judge(cache, EVERYTHING).assert_refused(READING_A_CORPUS, "format version 3", "upgrade embedcache")
 
 
 def test_a_shard_of_a_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
     cache = received(tmp_path)
     rewritten(one(cache, "teachers/*/shards/*"), version=3)
-    judge(cache).assert_refused(VECTORS, "format version 3", "upgrade embedcache")
+    judge(cache, EVERYTHING).assert_refused(VECTORS, "format version 3", "upgrade embedcache")
 
 
 @pytest.mark.parametrize("shards", [True, False])
@@ -237,7 +238,7 @@ def test_two_teachers_under_one_name_are_told_apart(tmp_path: Path) -> None:
     cache = received(tmp_path)
     recontract(cache, shards=True, pooling="cls")
     shutil.copytree(honest("arrow") / "cache/teachers", cache / "teachers", dirs_exist_ok=True)
-    judgement = judge(cache)
+    judgement = judge(cache, EVERYTHING)
     assert set(judgement.refused) == {"lookup", "info", "build"}
     for name in ("lookup", "info"):
         assert "two teachers are called 'fake'" in judgement.refused[name]
@@ -251,7 +252,7 @@ def test_a_shard_of_another_contract_is_refused(tmp_path: Path) -> None:
     other = received(tmp_path / "other")
     recontract(other, shards=True, pooling="cls")
     shutil.copy(one(other, "teachers/*/shards/*"), one(cache, "teachers/*/shards"))
-    judgement = judge(cache)
+    judgement = judge(cache, EVERYTHING)
     judgement.assert_refused(VECTORS, "belongs to another teacher", "pooling 'mean' -> 'cls'", "move it away")
     assert len(judgement.damage) == 1
 
@@ -260,7 +261,7 @@ def test_a_half_copied_shard_is_refused(tmp_path: Path) -> None:
     cache = received(tmp_path)
     shard = one(cache, "teachers/*/shards/*")
     shard.write_bytes(shard.read_bytes()[:-2000])
-    judgement = judge(cache)
+    judgement = judge(cache, EVERYTHING)
     judgement.assert_refused(VECTORS, str(shard), "repair")
     assert any("cut off" in line for line in judgement.damage)
 
@@ -275,4 +276,6 @@ def test_a_shard_still_being_copied_is_not_read(tmp_path: Path) -> None:
 def test_vectors_in_both_kinds_of_store_are_refused(tmp_path: Path) -> None:
     cache = received(tmp_path)
     shutil.copy(one(honest("lmdb") / "cache", "teachers/*/vectors.mdb"), one(cache, "teachers/*"))
-    judge(cache).assert_refused(VECTORS, "both as shards/ and in vectors.mdb", "move one of them away")
+    judge(cache, EVERYTHING).assert_refused(
+        VECTORS, "both as shards/ and in vectors.mdb", "move one of them away"
+    )

@@ -33,7 +33,7 @@ def test_columns_that_could_unpack_to_anything_are_refused(tmp_path: Path, codec
     wide = pa.record_batch([pa.array(np.zeros(zeros, np.int64))], names=["key"])
     path = rewritten(shard_of(cache), columns=much, compression=codec)
     renamed(path, file_of(wide, codec))
-    judge(cache).assert_refused(VECTORS, "is damaged", "compressed", "repair")
+    judge(cache, EVERYTHING).assert_refused(VECTORS, "is damaged", "compressed", "repair")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_shard_whose_name_lies_is_refused(tmp_path: Path) -> None:
     content = first.read_bytes()
     shutil.copy(second, first)
     second.write_bytes(content)
-    judgement = judge(cache)
+    judgement = judge(cache, EVERYTHING)
     judgement.assert_refused(VECTORS, "its bytes are not those its name is the sha256 of", "repair")
     assert len(judgement.damage) == 2
 
@@ -136,7 +136,7 @@ def test_a_part_whose_offsets_lead_outside_the_file_is_refused(tmp_path: Path) -
     data = part.read_bytes().replace(offsets[8:16] + offsets[16:24], absurd + offsets[16:24])
     named = renamed(part, data)
     reseal(cache / "corpora/words/corpus.json", lambda value: value["parts"][0].update(sha256=named.stem))
-    judgement = judge(cache)
+    judgement = judge(cache, EVERYTHING)
     judgement.assert_refused({"texts", "query"}, "is damaged", "--replace")
     assert len(judgement.damage) == 1
 
@@ -147,7 +147,9 @@ def test_a_part_compressed_to_nothing_is_refused(tmp_path: Path) -> None:
     batch = pa.ipc.open_file(pa.BufferReader(part.read_bytes())).get_batch(0)
     named = renamed(part, file_of(batch, "zstd"))
     reseal(cache / "corpora/words/corpus.json", lambda value: value["parts"][0].update(sha256=named.stem))
-    judge(cache).assert_refused({"texts", "info", "query", "build"}, "is damaged", "compressed", "--replace")
+    judge(cache, EVERYTHING).assert_refused(
+        {"texts", "info", "query", "build"}, "is damaged", "compressed", "--replace"
+    )
 
 
 # Codebooks
@@ -187,5 +189,5 @@ def test_objects_in_a_codebook_are_not_unpickled(tmp_path: Path) -> None:
     codebook = renamed(one(cache, "teachers/*/codebooks/*.npy"), content.getvalue())
     for shard in list(cache.glob("teachers/*/shards/*")):
         rewritten(shard, codebook=codebook.stem)
-    judge(cache).assert_refused(VECTORS, str(codebook), "copy it again")
+    judge(cache, EVERYTHING).assert_refused(VECTORS, str(codebook), "copy it again")
     assert not (tmp_path / "fired").exists()

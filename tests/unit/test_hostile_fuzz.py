@@ -1,6 +1,6 @@
 """Any file of a cache, changed at random: a clean error, or the right answers.
 
-Who changes a file by accident leaves its name as it was, and nothing that is read may be wrong. Who changes it
+Who changes a file by accident leaves its name as it was, and nothing that is read may be wrong. Who does so
 on purpose gives it the name that its bytes deserve, and still must do no harm.
 """
 

@@ -13,7 +13,7 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
-from hostile_helpers import VECTORS, judge, one, received
+from hostile_helpers import EVERYTHING, VECTORS, judge, one, received
 
 from embedcache.fsio import sha256_file, write_sealed_json
 
@@ -179,7 +179,7 @@ def test_a_value_whose_name_lies_is_refused(tmp_path: Path) -> None:
     with store_of(cache) as env, env.begin(write=True) as transaction:
         transaction.put(b"0" * 64, b"")
         transaction.put(b"1" * 64, pickle.dumps(["a pickle"]))
-    judgement = judge(cache)
+    judgement = judge(cache, EVERYTHING)
     judgement.assert_refused(VECTORS, "its bytes are not those its name is the sha256 of", "repair")
     assert len(judgement.damage) == 2
 
@@ -195,7 +195,7 @@ def test_a_database_in_the_place_of_a_shard_is_refused(tmp_path: Path) -> None:
     cache = received(tmp_path, "lmdb")
     with store_of(cache, max_dbs=1) as env:
         env.open_db(b"0" * 64)
-    judge(cache).assert_refused(VECTORS, "vectors.mdb", "is damaged", "repair")
+    judge(cache, EVERYTHING).assert_refused(VECTORS, "vectors.mdb", "is damaged", "repair")
 
 
 # Where the flags of the main database lie in the two pages that LMDB begins with.

@@ -336,6 +336,9 @@ def test_the_commands(tmp_path: Path) -> None:
     assert "1 found" not in run("gc", "--older", "0", "--unused-vectors")
     run("rm", "corpus", "words", "--yes")
     assert "none of its texts is in a corpus" in run("gc", "--older", "0", "--unused-vectors")
-    run("rm", "teacher", "tiny", answer="n\n", code=1)
+    damaged = cache.teacher_folder(CONTRACT) / "shards" / f"{'0' * 64}.arrow"
+    damaged.write_bytes(b"damaged" * 1000)
+    assert "kB with its vectors) from" in run("rm", "teacher", "tiny", answer="n\n", code=1)
+    assert [teacher.name for teacher in cache.teachers()] == ["tiny"]
     run("rm", "teacher", "tiny", "--yes")
     assert cache.teachers() == []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from check_helpers import (
     KINDS,
@@ -32,10 +33,11 @@ from embedcache.check.mending import IDENTICAL, MOVED, REMOVED, RIGHT, TO_ENCODE
 from embedcache.cli.main import cli
 from embedcache.corpus.readers import ReadOptions
 from embedcache.fsio import spelled_json
+from embedcache.store import LmdbShards
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.encoded import EncodedTexts
 from embedcache.teacher.load import Teacher
-from embedcache.testing import FakeEncoder, fake_teacher
+from embedcache.testing import FakeEncoder, fake_teacher, tiny_encoder
 
 pytest_plugins = ["check_fixtures"]
 
@@ -399,6 +401,41 @@ def test_a_shard_of_another_teacher_goes_home_or_aside(
     assert (cache / "quarantine" / wrong.relative_to(cache)).read_bytes() == data
     shutil.rmtree(cache / "quarantine")
     assert content_of(cache) == content_of(sound_caches["arrow"])
+
+
+def test_a_shard_of_another_teacher_in_an_lmdb_store_goes_aside(
+    fresh: MakeCopy, sound_caches: dict[str, Path], tmp_path: Path
+) -> None:
+    cache = fresh("lmdb")
+    other = fake_teacher(16, name="other", seed=1)
+    build_with(tmp_path / "there", write_source(tmp_path), FakeEncoder(other))
+    stranger = only(tmp_path / "there", "teachers/*/shards/*")
+    container = LmdbShards(only(cache, "teachers/*/vectors.mdb"))
+    container.add(stranger.stem, pa.py_buffer(stranger.read_bytes()))
+    container.finish()
+    container.close()
+    (damage,) = verify(cache).damage
+    assert other.contract.id[:12] in damage.found
+    done = mended(cache)
+    assert done.left == []
+    assert done.rows_encoded == 0
+    assert (cache / "quarantine" / stranger.name).read_bytes() == stranger.read_bytes()
+    shutil.rmtree(cache / "quarantine")
+    assert_as_before(cache, sound_caches["lmdb"])
+
+
+def test_a_teacher_that_lost_its_names_is_named_after_the_model(
+    real_caches: dict[str, Path], tiny_teacher: Path, tmp_path: Path
+) -> None:
+    cache = copy_of(real_caches["arrow"], tmp_path / "cache")
+    shutil.rmtree(only(cache, "teachers/*/names"))
+    assert repair(cache).mends == ()
+    other = tiny_encoder(tmp_path / "other", seed=1)
+    (left,) = repair(cache, computing=Computing(teacher_model=other)).left
+    assert "weights" in left.detail
+    assert outcomes(repair(cache, computing=Computing(teacher_model=tiny_teacher))) == {RIGHT}
+    assert_as_before(cache, real_caches["arrow"])
+    assert [teacher.name for teacher in Cache(cache).teachers()] == ["tiny"]
 
 
 def test_a_cache_of_a_newer_format_is_left_alone(fresh: MakeCopy) -> None:
