@@ -23,8 +23,7 @@ def rm_corpus_command(name: str, cache: str, yes: bool) -> None:
     from embedcache.housekeeping import remove_corpus
 
     opened = Cache(cache)
-    if not yes:
-        click.confirm(f"remove corpus {name!r} from {opened.folder}?", abort=True)
+    _confirm(f"remove corpus {name!r} from {opened.folder}?", yes=yes)
     click.echo(f"removed corpus {name!r}: {size(remove_corpus(opened, name))} freed")
 
 
@@ -40,10 +39,18 @@ def rm_teacher_command(name: str, cache: str, yes: bool) -> None:
     from embedcache.housekeeping.remove import folder_bytes
 
     opened = Cache(cache)
-    if not yes:
-        taken = size(folder_bytes(opened.teacher_folder(opened.teacher(name).contract)))
-        click.confirm(f"remove teacher {name!r} ({taken} with its vectors) from {opened.folder}?", abort=True)
+    taken = size(folder_bytes(opened.teacher_folder(opened.teacher(name).contract)))
+    _confirm(f"remove teacher {name!r} ({taken} with its vectors) from {opened.folder}?", yes=yes)
     click.echo(f"removed teacher {name!r}: {size(remove_teacher(opened, name))} freed")
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    try:
+        sure = yes or click.confirm(question)
+    except click.Abort:
+        sure = False
+    if not sure:
+        raise click.ClickException("nothing was removed; --yes removes without asking")
 
 
 @click.command("gc")
