@@ -147,7 +147,7 @@ def compare_caches(
         first, second: the caches.
         sample: vectors to compare for each contract; 0 for none.
         seed: chooses them.
-        on_progress: called after every shard.
+        on_progress: called at the start of each contract and after every shard.
 
     Raises:
         InputError: if ``sample`` is negative.
@@ -236,13 +236,15 @@ def _compare_vectors(
 ) -> VectorComparison:
     a, b = stores
     both = done = 0
+    what = f"compare {names[0][0]}"
+    report(what, 0, len(a))
     for keys in _own_keys(a):
         common = keys[b.locate(keys) >= 0]
         both += len(common)
         if sample is not None:
             sample.add(common)
         done += len(keys)
-        report(f"compare {names[0][0]}", done, len(a))
+        report(what, done, len(a))
     cosines, largest = np.empty(0), 0.0
     if sample is not None and both:
         cosines, largest = _cosines(stores, sample.keys())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from embedcache.cache import Cache
 from embedcache.contract import Contract
 from embedcache.corpus.readers import ReadOptions, ReadReport, Source, read_batches
 from embedcache.errors import InputError
-from embedcache.keys import key_array
+from embedcache.keys import KeyArray, key_array
 from embedcache.lookalikes import OnRows, TextFinding, find_texts
 from embedcache.teacher.aliases import ALIASES
 
@@ -242,13 +242,21 @@ class _Search:
         positions = self._store.locate(keys)
         here = positions >= 0
         _, truncated = self._store.seen(positions[here])
-        length = self._wanted.contract.max_length
-        lent = reuse.locate(self._givers, keys[~here], length, self._codec)
         self._rows += len(texts)
         self._cached += int(here.sum())
         self._truncated += int(truncated.sum())
-        self._reusable += int((lent.donors >= 0).sum())
+        self._reusable += sum(name is not None for name in self._lenders(keys[~here]))
         return here
+
+    def _lenders(self, keys: KeyArray) -> list[str | None]:
+        """Return, for each key, the teacher of another ``max_length`` that lends its vector."""
+        lent = reuse.locate(self._givers, keys, self._wanted.contract.max_length, self._codec)
+        return [None if number < 0 else self._givers[number].teacher.name for number in lent.donors.tolist()]
+
+    def _find(self, texts: Sequence[str], on_rows: OnRows | None) -> Iterator[TextFinding]:
+        found = find_texts(self._cache, self._store, texts, on_rows)
+        for one, lender in zip(found, self._lenders(key_array(texts)), strict=True):
+            yield one if one.cached else replace(one, lender=lender)
 
     def explanation(
         self, skipped: dict[str, int], texts: Sequence[str], on_rows: OnRows | None
@@ -264,5 +272,5 @@ class _Search:
             cached=self._cached,
             truncated=self._truncated,
             reusable=self._reusable,
-            texts=find_texts(self._cache, self._store, texts, on_rows),
+            texts=tuple(self._find(texts, on_rows)),
         )

@@ -62,6 +62,8 @@ class TextFinding:
         truncated: whether it saw only the beginning.
         rows: where the text stands in the corpora.
         near: texts that are nearly it, for a text that is not cached.
+        lender: the teacher of another ``max_length`` whose vector a build would carry over, for a text that
+            is not cached; None where there is none.
     """
 
     text: str
@@ -73,6 +75,7 @@ class TextFinding:
     truncated: bool | None = None
     rows: tuple[Occurrence, ...] = ()
     near: tuple[NearText, ...] = ()
+    lender: str | None = None
 
 
 OnRows = Callable[[str, int, float], None]

@@ -79,7 +79,7 @@ def run_demo(out: Path, *, teacher: str, student: str, sentences: int, epochs: i
 
     minutes = (time.perf_counter() - started) / 60
     console.rule(f"done in {minutes:.1f} minutes")
-    console.print(f"The student lies in {trained.best}. What to type next:", highlight=False)
+    console.print(f"The student lies in {trained.best}. What to type next:", highlight=False, soft_wrap=True)
     for line in (
         f"distill export {trained.folder} --to onnx --int8 --out {out}/onnx",
         f"distill run --cache {cache_folder} --corpus {_CORPUS} --student layers:2 --loss ckd --epochs 2",

@@ -84,8 +84,8 @@ def _walk(folder: Path) -> Iterator[Entry]:
     while left:
         place = left.pop()
         try:
-            with os.scandir(folder / place) as entries:
-                found = [(f"{place}/{entry.name}".lstrip("/"), entry) for entry in entries]
+            with os.scandir(f"{folder}/{place}") as entries:
+                found = [(f"{place}/{entry.name}" if place else entry.name, entry) for entry in entries]
         except FileNotFoundError:
             continue
         except OSError:

@@ -5,7 +5,7 @@ Each is a candidate: that the rows were these is proven where the shard made of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,16 +74,15 @@ def keys_by_index(folder: Path, sound: Sequence[Shard], lost: Sequence[LostShard
         sound: the shards that are there.
         lost: those that are not, or are damaged.
     """
-    rows = {shard.name: len(shard) for shard in sound}
-    rows |= {one.name: len(one.keys) for one in lost if one.keys is not None}
-    names = sorted({*rows, *(one.name for one in lost)})
+    there = {shard.name: len(shard) for shard in sound}
+    names = sorted({*there, *(one.name for one in lost)})
     index = _open(folder, names)
     if index is None:
         return {}
-    unknown = [name for name in names if name not in rows]
-    if len(unknown) == 1:
-        rows[unknown[0]] = index.rows - sum(rows.values())
-    if unknown[1:] or sum(rows.values()) != index.rows or min(rows.values()) < 1:
+    # What damaged shards say of their length is believed where it adds up.
+    says = {one.name: len(one.keys) for one in lost if one.keys is not None}
+    rows = _adding_up(names, {**there, **says}, index.rows) or _adding_up(names, there, index.rows)
+    if not rows:
         return {}
     starts = dict(zip(names, np.cumsum([0, *(rows[name] for name in names)]).tolist(), strict=False))
     found = {one.name: np.zeros(rows[one.name], dtype=KEY_DTYPE) for one in lost}
@@ -95,6 +94,16 @@ def keys_by_index(folder: Path, sound: Sequence[Shard], lost: Sequence[LostShard
             filled[name] += int(inside.sum())
     # Of a key in two shards the index knows the first place only.
     return {name: own for name, own in found.items() if filled[name] == len(own)}
+
+
+def _adding_up(names: Sequence[str], known: Mapping[str, int], total: int) -> dict[str, int]:
+    """Return the rows of every shard where at most one number is not known; empty where they do not add up."""
+    rows = dict(known)
+    unknown = [name for name in names if name not in rows]
+    if len(unknown) == 1:
+        rows[unknown[0]] = total - sum(rows.values())
+    fits = len(unknown) < 2 and sum(rows.values()) == total and min(rows.values()) > 0
+    return rows if fits else {}
 
 
 def _open(folder: Path, names: Sequence[str]) -> StoreIndex | None:

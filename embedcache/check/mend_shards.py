@@ -91,6 +91,10 @@ def mend_lmdb(mending: Mending, maker: ShardMaker, file: Path) -> None:
         shards[made.name] = made.data
 
     _bring_back(mending, maker, lost, [], replace)
+    if not shards and not mending.dry_run:
+        what = "no shard of it could be brought back: delete it, and build again"
+        mending.done(mending.inside(file), Kind.STORE.value, NOT_REPAIRED, what)
+        return
     if not mending.dry_run:
         write_store(file, shards)
     mending.done(
@@ -130,22 +134,23 @@ def _bring_back(
         replace: puts a shard in the place of a lost one.
     """
     folder = _index_folder(maker)
-    told = keys_by_index(folder, maker.sound, [*lost, *gone])
+    told = keys_by_index(folder, maker.sound, [*lost, *gone]) if gone else {}
+    wanted = [*lost, *(one for one in gone if one.name in told)]
     told = told or keys_by_index(folder, maker.sound, lost)
-    jobs = [
-        (one, _candidates(mending, maker, one, told))
-        for one in [*lost, *(one for one in gone if one.name in told)]
-    ]
+    jobs = [(one, _candidates(mending, maker, one, told)) for one in wanted]
     maker.meter.begin("encode", total_rows=sum(len(keys[0]) for _, keys in jobs if keys))
+    unknown, taken = [], []
     for one, candidates in jobs:
-        if candidates:
-            try:
-                _make(mending, maker, one, candidates, replace)
-            except EmbedCacheError as error:
-                mending.done(one.path, Kind.SHARD.value, NOT_REPAIRED, reason(error))
-    unknown = [one for one, candidates in jobs if not candidates]
+        try:
+            keys = _make(mending, maker, one, candidates, replace)
+        except EmbedCacheError as error:
+            mending.done(one.path, Kind.SHARD.value, NOT_REPAIRED, reason(error))
+            continue
+        if keys is None:
+            unknown.append(one)
+        else:
+            taken.append(keys)
     if unknown:
-        taken = [candidates[0] for _, candidates in jobs if candidates]
         _by_elimination(mending, maker, unknown, taken, replace)
 
 
@@ -154,7 +159,7 @@ def _candidates(
 ) -> list[KeyArray]:
     """Return the rows a lost shard may have had, as far as their texts are there, the likeliest first."""
     found: list[KeyArray] = []
-    for keys in (lost.keys, told.get(lost.name)):
+    for keys in (told.get(lost.name), lost.keys):
         known = keys is None or any(keys.tobytes() == other.tobytes() for other in found)
         if keys is not None and not known and (mending.dry_run or maker.has_texts(keys)):
             found.append(keys)
@@ -163,18 +168,30 @@ def _candidates(
 
 def _make(
     mending: Mending, maker: ShardMaker, lost: LostShard, candidates: Sequence[KeyArray], replace: Replace
-) -> None:
-    """Make a lost shard anew of the first candidate that gives its name, else of the first."""
-    if mending.dry_run:
+) -> KeyArray | None:
+    """Make a lost shard anew of the first candidate that gives its name, else of one that may be right.
+
+    Returns:
+        The rows it was made of, None where none of the candidates can be believed.
+    """
+    if mending.dry_run and candidates:
         mending.done(lost.path, Kind.SHARD.value, TO_ENCODE, "its texts are known", rows=len(candidates[0]))
-        return
-    made = maker.make(candidates[0], [lost])
-    for keys in candidates[1:]:
-        if made.name != lost.name:
-            other = maker.make(keys, [lost])
-            made = other if other.name == lost.name else made
-    replace(lost, made)
-    _tell(mending, lost, made)
+        return candidates[0]
+    right = None
+    for keys in candidates:
+        made = maker.make(keys, [lost])
+        if made.name == lost.name:
+            replace(lost, made)
+            _tell(mending, lost, made)
+            return keys
+        # Rows that another shard holds may have come into this one with the damage.
+        if right is None and not maker.holds_any(keys):
+            right = (keys, made)
+    if right is None:
+        return None
+    replace(lost, right[1])
+    _tell(mending, lost, right[1])
+    return right[0]
 
 
 def _by_elimination(
@@ -200,11 +217,14 @@ def _by_elimination(
                 _tell(mending, left.pop(made.name), made)
             else:
                 spare.append(made)
-            if not left:
-                return
+            # More texts may be without a vector than were lost: of a build that did not end.
+            if len(spare) >= len(left):
+                break
     except EmbedCacheError as error:
         for one in left.values():
             mending.done(one.path, Kind.SHARD.value, NOT_REPAIRED, reason(error))
+        return
+    if not left:
         return
     if not spare:
         for one in left.values():

@@ -20,6 +20,7 @@ from embedcache.codecs import CODEC_NAMES, Codec, get_codec, measure, pq
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import EmbedCacheError, InputError, MissingVectorsError, NonFiniteVectorError
+from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 from embedcache.reuse import carry_over
 from embedcache.store import MemoryShards, Shard, ShardHeader, ShardStore, VectorBatch
@@ -95,6 +96,11 @@ class ShardMaker:
     def has_texts(self, keys: KeyArray) -> bool:
         """Return whether the corpora have the text of every key."""
         return None not in texts_of(keys, self.corpora)
+
+    def holds_any(self, keys: KeyArray) -> bool:
+        """Return whether a sound shard has one of the keys."""
+        index = KeyIndex(keys)
+        return any((index.locate(shard.keys) >= 0).any() for shard in self.sound)
 
     def make(self, keys: KeyArray, lost: Sequence[LostShard]) -> Made:
         """Return a shard of ``keys``: the one of ``lost`` that it is, or one that is right.

@@ -113,10 +113,15 @@ def _vector_rows(one: VectorComparison) -> list[tuple[str, str]]:
         )
         rows += [
             ("compared", f"{one.sampled:,}"),
-            ("worst cosine", f"{one.worst_cosine:.7f}, expected {one.expected_cosine:.7f}: {verdict}"),
+            (
+                "worst cosine",
+                f"{one.worst_cosine:.7f}, expected at least {one.expected_cosine:.7f}: {verdict}",
+            ),
             ("mean cosine", f"{one.mean_cosine:.7f}"),
             ("largest difference", f"{one.largest_difference:.3g} of a component"),
         ]
+    elif one.both:
+        rows.append(("compared", "none: --sample 0"))
     if one.provenance[0] != one.provenance[1]:
         rows += [
             (f"computed in {side} by", provenance)

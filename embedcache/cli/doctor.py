@@ -103,7 +103,7 @@ def _render(diagnosis: Diagnosis) -> list[RenderableType]:
     for verdict in diagnosis.verdicts:
         if verdict.examples and verdict.grade != "ok":
             parts.append(Text(f"{verdict.name}, for example:"))
-            parts.extend(Text(f"  {_short(example)}") for example in verdict.examples)
+            parts.extend(Text("  " + "\n    and ".join(map(_short, texts))) for texts in verdict.examples)
     if diagnosis.overlaps:
         parts.extend(_overlaps(diagnosis.overlaps))
     if diagnosis.unread:
@@ -153,7 +153,7 @@ def _overlaps(overlaps: Sequence[Overlap]) -> list[RenderableType]:
     met = [one for one in overlaps if one.folded]
     examples = []
     for one in met:
-        counts = (f"{one.texts:,}", f"{one.exact:,}", f"{one.folded:,}", f"{one.share:.1%}")
+        counts = (f"{one.texts:,}", f"{one.exact:,}", f"{one.folded:,}", f"{one.share:.2%}")
         table.add_row(Text(one.name), "train on" if one.training else "test on", *counts)
         if not one.training:
             examples.append(Text(f"  {one.name}: {_short(one.examples[0])}"))

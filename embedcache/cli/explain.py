@@ -99,7 +99,8 @@ def _is_file(text: str) -> bool:
     from pathlib import Path
 
     try:
-        return text == "-" or Path(text).exists()
+        # An empty path would be the current folder.
+        return text == "-" or (text != "" and Path(text).exists())
     except (OSError, ValueError):
         # A text may be too long for a path, or hold what no path may.
         return False
@@ -171,6 +172,8 @@ def _text_lines(one: TextFinding, *, teacher_known: bool) -> list[str]:
         lines.append(f"  in corpus {place.corpus}, row {rows}{more} (counted from 0)")
     if one.rows and not one.cached and teacher_known:
         lines.append("  the row is there, its vector is not: run the build of that corpus again")
+    if one.lender is not None:
+        lines.append(f"  a build carries its vector over from teacher {one.lender}, without the model")
     for near in one.near:
         vector = "with its vector" if near.cached else "without a vector"
         lines.append(

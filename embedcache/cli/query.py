@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _LONGEST_CELL = 80
 _SHOWN_COMPONENTS = 3
+_SPREAD = ("least", "median", "mean", "95 %", "most")
 
 
 @click.command("query")
@@ -120,12 +121,16 @@ def _first(result: QueryResult, limit: int) -> tuple[list[Sequence[Any]], bool]:
 
 
 def _rows_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    from decimal import Decimal
+
     from rich.table import Table
     from rich.text import Text
 
     table = Table()
     for name, values in zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True):
-        numeric = any(isinstance(value, (int, float)) for value in values)
+        numeric = any(
+            isinstance(value, (int, float, Decimal)) and not isinstance(value, bool) for value in values
+        )
         table.add_column(Text(_printable(name)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
@@ -133,14 +138,21 @@ def _rows_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
 
 
 def _cell(value: Any) -> str:
+    import json
+
     from embedcache.catalog.output import plain
 
     if isinstance(value, float):
-        return f"{value:.6g}"
+        # Enough digits to tell the cosine of a fine codec from 1.
+        return f"{value:.9g}"
     simple = plain(value)
     if isinstance(simple, list) and len(simple) > _SHOWN_COMPONENTS:
-        shown = ", ".join(_cell(one) for one in simple[:_SHOWN_COMPONENTS])
+        shown = ", ".join(
+            f"{one:.6g}" if isinstance(one, float) else _cell(one) for one in simple[:_SHOWN_COMPONENTS]
+        )
         return f"[{shown}, … {len(simple)}]"
+    if isinstance(simple, (list, dict, bool)):
+        simple = json.dumps(simple, ensure_ascii=False)
     text = "" if simple is None else _printable(str(simple))
     return text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…"
 
@@ -153,26 +165,26 @@ def _printable(text: str) -> str:
 
 
 def _stats_tables(stats: CacheStats) -> list[RenderableType]:
-    from rich.table import Table
     from rich.text import Text
 
     from embedcache.cli.tables import size
 
     parts: list[RenderableType] = []
-    corpora = Table("corpus", "rows", "distinct", "duplicates", *_SPREAD, title="corpora, characters a text")
+    corpora = _figures(
+        "corpora, characters a text", ("corpus",), ("rows", "distinct", "duplicates", *_SPREAD)
+    )
     for one in stats.corpora:
         counts = (f"{one.rows:,}", f"{one.distinct:,}", f"{one.duplicates:,}")
         corpora.add_row(Text(one.name), *counts, *_spread(one.characters))
-    teachers = Table("teacher", "vectors", "truncated", *_SPREAD, title="teachers, tokens a text")
-    kept = Table("teacher", "width", "codec", "store", "shards", "size", title="vectors as stored")
-    covered = Table("teacher", "corpus", "rows with a vector", "share", title="coverage")
+    teachers = _figures("teachers, tokens a text", ("teacher",), ("vectors", "truncated", *_SPREAD))
+    kept = _figures("vectors as stored", ("teacher", "codec", "store"), ("width", "shards", "size"))
+    covered = _figures("coverage", ("teacher", "corpus"), ("rows with a vector", "share"))
     rows = {one.name: one.rows for one in stats.corpora}
     for teacher in stats.teachers:
         cut = f"{teacher.truncated:,} ({teacher.truncated / max(teacher.vectors, 1):.2%})"
         teachers.add_row(Text(teacher.name), f"{teacher.vectors:,}", cut, *_spread(teacher.tokens))
-        codecs = ", ".join(teacher.codecs)
-        figures = (f"{teacher.dimension}", codecs, teacher.store, f"{teacher.shards:,}", size(teacher.bytes))
-        kept.add_row(Text(teacher.name), *figures)
+        figures = (f"{teacher.dimension:,}", f"{teacher.shards:,}", size(teacher.bytes))
+        kept.add_row(Text(teacher.name), ", ".join(teacher.codecs), teacher.store, *figures)
         for corpus, count in teacher.covered.items():
             share = f"{count / rows[corpus]:.2%}"
             covered.add_row(Text(teacher.name), Text(corpus), f"{count:,} of {rows[corpus]:,}", share)
@@ -180,7 +192,7 @@ def _stats_tables(stats: CacheStats) -> list[RenderableType]:
     for one in stats.corpora:
         parts.append(_bars(f"texts of {one.name} by characters", one.characters))
         if one.labels is not None:
-            labels = Table("label", "rows", "share", title=f"labels of {one.name}")
+            labels = _figures(f"labels of {one.name}", ("label",), ("rows", "share"))
             for label, count in one.labels:
                 labels.add_row(Text(_cell(label)), f"{count:,}", f"{count / one.rows:.2%}")
             if one.distinct_labels > len(one.labels):
@@ -194,7 +206,14 @@ def _stats_tables(stats: CacheStats) -> list[RenderableType]:
     return parts
 
 
-_SPREAD = ("least", "median", "mean", "95 %", "most")
+def _figures(title: str, names: Sequence[str], figures: Sequence[str]) -> Table:
+    """Return an empty table of columns of text, then of columns of figures."""
+    from rich.table import Table
+
+    table = Table(*names, title=title, title_justify="left")
+    for figure in figures:
+        table.add_column(figure, justify="right")
+    return table
 
 
 def _spread(spread: Spread | None) -> tuple[str, ...]:
@@ -217,11 +236,7 @@ def _bars(title: str, spread: Spread) -> Table:
 
 def _print(*parts: RenderableType) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     from embedcache.cli.tables import WIDTH_WITHOUT_TERMINAL
 
-    for part in parts:
-        if isinstance(part, Table):
-            part.title_justify = "left"
     Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL).print(*parts, sep="\n")

@@ -23,7 +23,7 @@ class Verdict:
         value: the measurement as one number; None where there is none.
         grade: ``ok``, ``look`` (worth a look before training) or ``bad`` (mend it before training).
         advice: why it matters and what to do.
-        examples: texts it was seen on.
+        examples: texts it was seen on; those of equal or nearly equal vectors stand together.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Verdict:
     value: float | None
     grade: Grade
     advice: str
-    examples: tuple[str, ...] = ()
+    examples: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)

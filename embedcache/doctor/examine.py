@@ -136,15 +136,19 @@ def _with_examples(
     """Return ``verdicts`` with the texts that broken and doubtful vectors belong to."""
     pairs = geometry.near_examples if geometry is not None else ()
     near = found.sample[[row for pair in pairs for row in (pair.first, pair.second)]]
-    of: dict[str, KeyArray] = {
-        "NaN or infinite": found.non_finite.keys,
-        "zero vectors": found.zero.keys,
-        "identical vectors": found.identical.keys,
-        "near-duplicate vectors": near,
+    # The keys, and how many of them belong together.
+    of: dict[str, tuple[KeyArray, int]] = {
+        "NaN or infinite": (found.non_finite.keys, 1),
+        "zero vectors": (found.zero.keys, 1),
+        "identical vectors": (found.identical.keys, 2),
+        "near-duplicate vectors": (near, 2),
     }
+
+    def examples(keys: KeyArray, together: int) -> tuple[tuple[str, ...], ...]:
+        texts = find_texts(corpora, keys)
+        return tuple(tuple(texts[i : i + together]) for i in range(0, len(texts), together))
+
     return [
-        replace(verdict, examples=tuple(find_texts(corpora, of[verdict.name])))
-        if verdict.name in of
-        else verdict
+        replace(verdict, examples=examples(*of[verdict.name])) if verdict.name in of else verdict
         for verdict in verdicts
     ]

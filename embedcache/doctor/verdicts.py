@@ -134,7 +134,8 @@ def _coverage(one: Coverage, *, alone: bool) -> Verdict:
     )
     grade: Grade = "look" if foreign else "bad" if one.missing else "ok"
     figure = f"{one.distinct - one.missing:,} of {one.distinct:,} texts"
-    return Verdict(f"coverage of {one.corpus}", figure, share, grade, advice, one.examples)
+    examples = tuple((text,) for text in one.examples)
+    return Verdict(f"coverage of {one.corpus}", figure, share, grade, advice, examples)
 
 
 def _duplicates(one: Coverage) -> Verdict:

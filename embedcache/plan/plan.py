@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embedcache.builder import DEFAULT_SHARD_ROWS
 from embedcache.cache import Cache
 from embedcache.codecs import CODEC_NAMES, DEFAULT_CODEC, get_codec, pq
 from embedcache.contract import Contract, describe_differences
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 DEFAULT_TOKEN_SAMPLE = 100_000
 DEFAULT_PROBE_SECONDS = 10.0
-_SHARD_ROWS = 16384
 # Beside its vector a row has its key, a 32-bit count of tokens, and one bit.
 _BYTES_BESIDE = KEY_BYTES + 4 + 1 / 8
 _CODEBOOK_BYTES_A_DIMENSION = 4 * pq.CENTROIDS
@@ -298,7 +298,7 @@ def _bytes(contract: Contract, found: Survey) -> tuple[CodecBytes, ...]:
     overhead = shard_overhead(contract)
 
     def whole(rows: int, a_row: float, once: int) -> int:
-        return round(rows * a_row + math.ceil(rows / _SHARD_ROWS) * overhead + (once if rows else 0))
+        return round(rows * a_row + math.ceil(rows / DEFAULT_SHARD_ROWS) * overhead + (once if rows else 0))
 
     sizes = []
     for name in CODEC_NAMES:
@@ -327,6 +327,6 @@ def _notes(cache: Cache | None, teacher: Teacher, found: Survey) -> list[str]:
     if found.unworthy:
         notes.append(
             f"{found.unworthy:,} vectors of another max_length are encoded again, because their codec keeps "
-            "less than this build's; with their --codec they would be carried over"
+            "less than this build's"
         )
     return notes

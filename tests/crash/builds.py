@@ -137,6 +137,9 @@ class _Steps:
     taken: list[WriteEvent] = field(default_factory=list)
 
     def __call__(self, step: str, path: Path) -> None:
+        # An index that has no room in the cache is made in a temporary folder.
+        if not path.is_relative_to(self.order.cache):
+            return
         self.taken.append((step, path.relative_to(self.order.cache).as_posix()))
         if len(self.taken) - 1 != self.order.fault_at:
             return

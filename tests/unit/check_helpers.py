@@ -12,6 +12,7 @@ import numpy as np
 
 from embedcache.builder import build
 from embedcache.cache import Cache
+from embedcache.check import Repair, repair, verify
 from embedcache.fsio import sealed, spelled_json
 from embedcache.store import LmdbShards
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
@@ -115,3 +116,24 @@ def flip(path: Path, place: int, mask: int) -> None:
         byte = handle.read(1)[0]
         handle.seek(place)
         handle.write(bytes([byte ^ mask]))
+
+
+def mended(cache: Path, encoder: object = None, **settings: object) -> Repair:
+    """Repair a cache of the fake teacher."""
+    return repair(cache, encoder=encoder or FakeEncoder(TEACHER), **settings)  # type: ignore[arg-type]
+
+
+def only(cache: Path, pattern: str) -> Path:
+    """Return the first file that matches ``pattern``."""
+    return min(cache.glob(pattern))
+
+
+def outcomes(done: Repair) -> set[str]:
+    """Return what became of what was damaged."""
+    return {mend.outcome for mend in done.mends}
+
+
+def assert_as_before(cache: Path, sound: Path) -> None:
+    """Assert that a cache holds what it held before, byte for byte."""
+    assert content_of(cache) == content_of(sound)
+    assert verify(cache).damage == []

@@ -345,6 +345,27 @@ def test_the_table_is_cut_and_says_so(cache: Cache) -> None:
     assert "nothing" in output(cache, "SELECT 1 AS nothing WHERE false")
 
 
+@pytest.mark.parametrize(
+    ("sql", "cell"),
+    [
+        ("0.99999997::DOUBLE", "0.99999997"),
+        ("1 / 3", "0.333333333"),
+        ("['a', NULL]", '["a", null]'),
+        ("{'a': 1.5}", '{"a": 1.5}'),
+        ("1 < 2", "true"),
+        ("NULL", ""),
+    ],
+)
+def test_a_cell_of_the_table(cache: Cache, sql: str, cell: str) -> None:
+    assert output(cache, f"SELECT {sql} AS x").splitlines()[3].strip("│ ") == cell
+
+
+def test_numbers_stand_under_each_other_at_the_right(cache: Cache) -> None:
+    lines = output(cache, "SELECT sum(row) AS a_long_name, 'x' AS another_name FROM rows").splitlines()
+    assert lines[3].split("│")[1].startswith("   ")
+    assert lines[3].split("│")[2].startswith(" x  ")
+
+
 def test_the_table_cuts_long_texts_and_takes_the_sting_out_of_control_characters(tmp_path: Path) -> None:
     cache = Cache.create(tmp_path / "c")
     add_corpus(cache, "odd", ["x" * 500, "[bold]not markup[/bold]", "esc \x1b[31m end"])

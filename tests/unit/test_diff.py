@@ -262,7 +262,8 @@ def test_two_builds_of_one_teacher_are_the_same(tmp_path: Path, loaded_teacher: 
 def test_progress_counts_every_key(pair: tuple[Shelf, Shelf]) -> None:
     seen: list[tuple[str, int, int]] = []
     compared(pair, on_progress=lambda name, done, total: seen.append((name, done, total)))
-    assert seen[-1] == ("compare mean", 30, 30)
+    # Told of at its start as well: a rate needs to know when that was.
+    assert (seen[0], seen[-1]) == (("compare mean", 0, 30), ("compare mean", 30, 30))
 
 
 @pytest.fixture
@@ -292,6 +293,9 @@ def test_the_command_ends_like_diff(
     assert same.code == 0
     assert "corpus news: the same" in same.out
     assert same.out.endswith("the caches are the same\n")
+    assert "1.0000000, expected at least 0.99" in same.out
+    assert "none: --sample 0" not in same.out
+    assert "none: --sample 0" in shell("diff", *folders, "--sample", 0).out
     pair[1].corpus("news", ["changed", *TEXTS[1:30]])
     pair[1].corpus("more", ["x"])
     pair[0].teacher("left", TEXTS[:2], pooling="cls")

@@ -71,7 +71,7 @@ def test_nan_and_infinity_are_found_and_named(tmp_path: Path) -> None:
     diagnosis = examine(make_cache(tmp_path / "c", vectors))
     found = verdict(diagnosis, "NaN or infinite")
     assert (found.grade, found.value) == ("bad", 2.0)
-    assert set(found.examples) == {TEXTS[17], TEXTS[400]}
+    assert set(found.examples) == {(TEXTS[17],), (TEXTS[400],)}
     # They spoil no other figure.
     assert grades(diagnosis) == {"NaN or infinite": "bad"}
     assert diagnosis.geometry is not None
@@ -84,7 +84,7 @@ def test_zero_vectors_are_found_and_named(tmp_path: Path) -> None:
     diagnosis = examine(make_cache(tmp_path / "c", vectors))
     found = verdict(diagnosis, "zero vectors")
     assert (found.grade, found.value) == ("bad", 3.0)
-    assert set(found.examples) == {TEXTS[5], TEXTS[6], TEXTS[599]}
+    assert set(found.examples) == {(TEXTS[5],), (TEXTS[6],), (TEXTS[599],)}
     assert grades(diagnosis) == {"zero vectors": "bad"}
 
 
@@ -97,9 +97,10 @@ def test_equal_vectors_of_different_texts_are_counted_by_groups(tmp_path: Path) 
     assert (found.vectors, found.groups, found.largest) == (82, 2, 80)
     judged = verdict(diagnosis, "identical vectors")
     assert judged.grade == "bad"
-    assert len(judged.examples) == 4
-    assert set(judged.examples[:2]) < set(TEXTS[100:180])
-    assert set(judged.examples[2:]) == {TEXTS[300], TEXTS[301]}
+    collapsed, equal = judged.examples
+    assert set(collapsed) < set(TEXTS[100:180])
+    assert len(set(collapsed)) == 2
+    assert set(equal) == {TEXTS[300], TEXTS[301]}
     # Of equal vectors one stands for all, or each pair of them would be near.
     assert diagnosis.geometry is not None
     assert diagnosis.geometry.near_pairs == 0
@@ -139,7 +140,7 @@ def test_near_duplicates_are_different_vectors_that_hardly_differ(tmp_path: Path
     assert diagnosis.geometry is not None
     assert (diagnosis.geometry.near_pairs, diagnosis.geometry.near_rows) == (2, 4)
     shown = verdict(diagnosis, "near-duplicate vectors").examples
-    assert set(shown) == {TEXTS[10], TEXTS[11], TEXTS[20], TEXTS[21]}
+    assert {frozenset(pair) for pair in shown} == {frozenset(TEXTS[10:12]), frozenset(TEXTS[20:22])}
     assert diagnosis.scan.identical.vectors == 0
 
 
@@ -264,7 +265,7 @@ def test_missing_vectors_are_counted_and_named(tmp_path: Path) -> None:
     diagnosis = examine(make_cache(tmp_path / "c", unit(590)))
     found = verdict(diagnosis, "coverage of corpus")
     assert (found.grade, found.figure) == ("bad", "590 of 600 texts")
-    assert found.examples == tuple(TEXTS[590:595])
+    assert found.examples == tuple((text,) for text in TEXTS[590:595])
     assert "embedcache build" in found.advice
 
 
@@ -333,7 +334,7 @@ def test_vectors_of_no_corpus_are_judged_and_shown_by_their_keys(tmp_path: Path)
     put(cache, CONTRACT, batch_of(["nobody's"], np.zeros((1, WIDTH), dtype=np.float32)))
     found = verdict(examine(cache), "zero vectors")
     assert found.value == 1
-    assert found.examples[0].startswith("(key ")
+    assert found.examples[0][0].startswith("(key ")
     assert verdict(examine(cache, corpus="corpus"), "zero vectors").value == 0
 
 
@@ -376,13 +377,17 @@ def test_json_holds_everything(tmp_path: Path) -> None:
     assert [one["grade"] for one in value["verdicts"]] == ["ok"] * 13
 
 
-def test_progress_ends_where_it_should(tmp_path: Path) -> None:
+def test_progress_begins_and_ends_where_it_should(tmp_path: Path) -> None:
     cache = make_cache(tmp_path / "c", unit(600))
     path = tmp_path / "set.txt"
     path.write_text("one text\nanother text\n")
-    last: dict[str, tuple[int, int]] = {}
-    examine(cache, against=[path], on_progress=lambda phase, *rows: last.update({phase: rows}))
-    assert last == {
+    told: list[tuple[str, int, int]] = []
+    examine(cache, against=[path], on_progress=lambda *step: told.append(step))
+    # The beginning is told of as well: a rate needs to know when that was.
+    assert {phase: done for phase, done, _ in reversed(told)} == dict.fromkeys(
+        ("evaluation sets", "coverage", "vectors", "overlap"), 0
+    )
+    assert {phase: (done, total) for phase, done, total in told} == {
         "evaluation sets": (2, 0),
         "coverage": (600, 600),
         "vectors": (600, 600),

@@ -63,6 +63,17 @@ def test_texts_of_what_is_bad_are_shown(ill: Cache) -> None:
     assert f"NaN or infinite, for example:\n  '{TEXTS[3]}'\n" in outcome.stdout
 
 
+def test_texts_that_share_a_vector_are_shown_together(tmp_path: Path) -> None:
+    vectors = unit(600)
+    vectors[100:180] = vectors[100]
+    shown = doctor(make_cache(tmp_path / "c", vectors)).stdout.partition("identical vectors, for example:\n")[
+        2
+    ]
+    texts = {repr(text) for text in TEXTS[100:180]}
+    assert {line.removeprefix("  ").removeprefix("  and ") for line in shown.splitlines()[:2]} < texts
+    assert [line.startswith("    and ") for line in shown.splitlines()[:2]] == [False, True]
+
+
 @pytest.mark.parametrize(("strict", "code"), [((), 0), (("--strict",), 1)])
 def test_strict_fails_where_a_verdict_is_bad(
     healthy: Cache, ill: Cache, strict: tuple[str, ...], code: int
@@ -105,7 +116,7 @@ def test_evaluation_sets_are_shown(healthy: Cache, tmp_path: Path) -> None:
     arguments = ("--against", tmp_path / "sets", "--against", tmp_path / "spoilt.txt")
     outcome = doctor(healthy, *arguments)
     assert "contaminated: 1 of 2 sets" in outcome.stdout
-    assert "66.7%" in outcome.stdout
+    assert "66.67%" in outcome.stdout
     assert f"spoilt.txt: '{TEXTS[0]}'" in outcome.stdout
     assert "1 of 2 evaluation sets were not met" in outcome.stdout
     assert "not read: notes.md (its ending says no format)" in outcome.stdout

@@ -168,6 +168,10 @@ def test_a_contract_that_is_not_there_finds_nothing_but_what_could_be_carried(sh
     found = explain_texts(shelf.cache, asked, TEXTS[:3])
     assert (found.known, found.cached, found.reusable) == ((), 0, 3)
     assert [one.rows[0].corpus for one in found.texts] == ["news"] * 3
+    assert [one.lender for one in found.texts] == ["mean"] * 3
+    shelf.cache.store(asked.contract).put(example_batch(TEXTS[:1]))
+    mixed = explain_texts(shelf.cache, asked, [*TEXTS[:2], "never seen"])
+    assert [(one.cached, one.lender) for one in mixed.texts] == [(True, None), (False, "mean"), (False, None)]
     too_short = Wanted("mean", example_contract(max_length=4), loaded=True)
     assert explain_texts(shelf.cache, too_short, TEXTS[:3]).reusable == 0
 
@@ -277,6 +281,7 @@ def test_the_command_explains_a_text(shelf: Shelf, shell: Callable[..., Outcome]
     assert f"corpus news holds {TEXTS[0]!r} (row 0, with its vector): it differs in letter case" in out
     assert "rows are kept exactly" in out
     assert "in no corpus, and nothing like it" in shell("explain", "nothing", *arguments).out
+    assert "'': not cached" in shell("explain", "", *arguments).out
     shelf.corpus("half", ["never built"])
     out = shell("explain", "never built", *arguments).out
     assert "in corpus half, row 0" in out
@@ -305,6 +310,7 @@ def test_the_command_names_the_field_that_differs(
     found = json.loads(shell("explain", TEXTS[0], *arguments, "--max-length", 64, "--json").out)
     assert found["candidates"][0]["differences"] == {"max_length": [16, 64]}
     assert found["reusable"] == 1
+    assert "a build carries its vector over from teacher mine, without the model" in out
     loaded = shell("explain", TEXTS[0], "--teacher", "mine", "--cache", built.folder, "--load").out
     assert "(the model was loaded): in the cache" in loaded
 

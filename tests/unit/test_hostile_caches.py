@@ -187,12 +187,11 @@ def test_folders_a_thousand_deep_are_no_harm(tmp_path: Path) -> None:
     cache = received(tmp_path)
     before = Path.cwd()
     os.chdir(cache)
-    for _ in range(1200):
+    for _ in range(1100):
         Path("d").mkdir()
         os.chdir("d")
     os.chdir(before)
-    # Verifying walks them as well; see its own tests.
-    judge(cache, OPENING).assert_refused(())
+    judge(cache).assert_unharmed()
     # What clears up after the tests gives up on such folders.
     os.removedirs(Path(cache, *["d"] * 1200))
 

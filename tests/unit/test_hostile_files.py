@@ -12,7 +12,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hostile_helpers import VECTORS, Fires, file_of, judge, one, received, renamed, reseal, rewritten
+from hostile_helpers import (
+    EVERYTHING,
+    VECTORS,
+    Fires,
+    file_of,
+    judge,
+    one,
+    received,
+    renamed,
+    reseal,
+    rewritten,
+)
 
 
 def shard_of(cache: Path) -> Path:

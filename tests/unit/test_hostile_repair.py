@@ -10,23 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from check_helpers import KINDS, TEACHER, TEXTS, content_of, copy_of, files_of
+from check_helpers import KINDS, TEACHER, TEXTS, content_of, copy_of, files_of, mended
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embedcache.cache import Cache
-from embedcache.check import Repair, repair, verify
+from embedcache.check import repair, verify
 from embedcache.check.mending import NOT_REPAIRED
 from embedcache.fsio import sealed, spelled_json
-from embedcache.testing import FakeEncoder
 
 pytest_plugins = ["check_fixtures"]
 
 MakeCopy = Callable[[str], Path]
-
-
-def mended(cache: Path) -> Repair:
-    return repair(cache, encoder=FakeEncoder(TEACHER))  # type: ignore[arg-type]  # a fake one does as well
 
 
 def tampered(data: bytes, other: bytes, draw: st.DataObject) -> bytes:

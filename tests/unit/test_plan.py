@@ -127,6 +127,9 @@ def test_vectors_of_another_length_in_a_coarser_codec_are_told_of(
     assert (found.reusable, found.missing) == (0, 60)
     (note,) = found.notes
     assert "are encoded again, because their codec keeps less" in note
+    # Nor is another codec of any help: the rows that are there are float16.
+    with pytest.raises(InputError, match="stores these vectors as float16, not as int8"):
+        embedcache.build(source, codec="int8", **longer)
 
 
 @pytest.mark.parametrize("codec", ["float32", "int8"])

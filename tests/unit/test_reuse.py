@@ -352,4 +352,5 @@ def test_a_build_tells_how_far_carrying_over_is(build: Callable[..., Cache]) -> 
 
     build(32, on_progress=on_progress)
     assert told == [(10, 10)]
-    assert list(dict.fromkeys(phases)) == ["carry over", "encode"]
+    # Whether the source is read again depends on how fresh it is.
+    assert [phase for phase in dict.fromkeys(phases) if phase != "read"] == ["carry over", "encode"]
