@@ -24,11 +24,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from distill.errors import ConfigError, DataError
+from distill.layout import TARGETS
 from embedcache.codecs import Vectors
 from embedcache.fsio import write_bytes
-
-TARGETS_FILE = "targets.safetensors"
-"""The file in a run's folder that says how its targets were combined."""
 
 _VERSION = 1
 _METADATA_KEY = "targets"
@@ -124,7 +122,7 @@ class Combination:
             "energy": self.energy,
         }
         tensors = {} if self.projection is None else {"projection": self.projection}
-        write_bytes(folder / TARGETS_FILE, save(tensors, {_METADATA_KEY: json.dumps(facts)}))
+        write_bytes(folder / TARGETS, save(tensors, {_METADATA_KEY: json.dumps(facts)}))
 
     @classmethod
     def load(cls, folder: Path) -> Combination:
@@ -133,7 +131,7 @@ class Combination:
         Raises:
             DataError: if it is not there or damaged.
         """
-        path = folder / TARGETS_FILE
+        path = folder / TARGETS
         try:
             with safe_open(path, framework="numpy") as file:
                 facts = json.loads((file.metadata() or {})[_METADATA_KEY])

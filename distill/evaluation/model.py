@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.errors import DataError, MissingExtraError
-from distill.evaluation.record import BEST, RunTeacher, run_folder
+from distill.evaluation.record import RunTeacher, run_folder
+from distill.layout import BEST
 
 if TYPE_CHECKING:
     import numpy as np

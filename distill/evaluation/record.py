@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.errors import DataError
+from distill.layout import BEST, RECORD, TARGETS
 
 if TYPE_CHECKING:
     from distill.data.combination import Combination
     from embedcache.contract import Contract
-
-BEST = "best"
-
-_RUN_RECORD = "run.json"
 
 
 @dataclass(frozen=True)
@@ -51,14 +48,14 @@ class RunTeacher:
         Raises:
             DataError: if the run does not say so, or not of as many teachers.
         """
-        from distill.data.combination import TARGETS_FILE, Combination
+        from distill.data.combination import Combination
 
         if self.run is None:
             raise ValueError(f"{self.name} is one teacher, nothing is combined")
         found = Combination.load(self.run)
         if len(found.names) != len(self.parts):
             raise DataError(
-                f"{self.run / TARGETS_FILE} combines {len(found.names)} teachers, the run's record names "
+                f"{self.run / TARGETS} combines {len(found.names)} teachers, the run's record names "
                 f"{len(self.parts)}: restore both from one copy of the run, or give --teacher"
             )
         return found
@@ -69,9 +66,9 @@ def run_folder(spec: object) -> Path | None:
     if not isinstance(spec, str | Path):
         return None
     folder = Path(spec).expanduser().resolve()
-    if (folder / _RUN_RECORD).is_file():
+    if (folder / RECORD).is_file():
         return folder
-    inside_run = folder.name == BEST and (folder.parent / _RUN_RECORD).is_file()
+    inside_run = folder.name == BEST and (folder.parent / RECORD).is_file()
     return folder.parent if inside_run else None
 
 
@@ -81,7 +78,7 @@ def read_run_teacher(run: Path) -> RunTeacher | None:
     Raises:
         DataError: if the record is damaged.
     """
-    path = run / _RUN_RECORD
+    path = run / RECORD
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
@@ -105,7 +102,7 @@ def read_run_teacher(run: Path) -> RunTeacher | None:
 def read_run_cache(run: Path) -> Path | None:
     """Return the cache that ``run`` was trained from; None where its record names none that still exists."""
     try:
-        record = json.loads((run / _RUN_RECORD).read_text(encoding="utf-8"))
+        record = json.loads((run / RECORD).read_text(encoding="utf-8"))
     except (ValueError, OSError):
         return None
     cache = record.get("cache") if isinstance(record, dict) else None
@@ -113,13 +110,11 @@ def read_run_cache(run: Path) -> Path | None:
 
 
 def _digest_of_targets(run: Path) -> str:
-    from distill.data.combination import TARGETS_FILE
-
     try:
-        return hashlib.sha256((run / TARGETS_FILE).read_bytes()).hexdigest()
+        return hashlib.sha256((run / TARGETS).read_bytes()).hexdigest()
     except OSError as error:
         raise DataError(
-            f"{run / TARGETS_FILE}, which says how the run's targets were made, cannot be read "
+            f"{run / TARGETS}, which says how the run's targets were made, cannot be read "
             f"({error.strerror}): restore it from another copy of the run, or give --teacher"
         ) from error
 

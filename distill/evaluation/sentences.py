@@ -10,8 +10,7 @@ from pathlib import Path
 from distill.errors import DataError
 from distill.evaluation.record import run_folder
 from distill.evaluation.tasks import Request
-
-_HELD_OUT = "held_out.txt"
+from distill.layout import HELD_OUT
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,12 @@ def read_sentences(request: Request) -> Sentences:
     runs = dict.fromkeys(run for run in map(run_folder, request.models) if run is not None)
     if not runs:
         raise DataError("no sentences to compare on: give --data FILE, or evaluate a run that held some out")
-    held_out = {run: _read_held_out(run / _HELD_OUT) for run in runs}
+    held_out = {run: _read_held_out(run / HELD_OUT) for run in runs}
     first_run, texts = next(iter(held_out.items()))
     for run, other in held_out.items():
         if other != texts:
             raise DataError(f"{first_run} and {run} held out different sentences: give --data FILE")
-    return _distinct(texts[: request.limit], str(first_run / _HELD_OUT))
+    return _distinct(texts[: request.limit], str(first_run / HELD_OUT))
 
 
 def _read_file(path: Path, text_column: str | None, limit: int | None) -> Sentences:

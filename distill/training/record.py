@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from distill.config import RunConfig
-from distill.data.combination import TARGETS_FILE
 from distill.data.dataset import DistillDataset
 from distill.data.targets import Targets
+from distill.layout import RECORD, TARGETS
 from embedcache.cache import Cache
 from embedcache.teacher.aliases import ALIASES
-
-RECORD = "run.json"
 
 _VERSION = 1
 
@@ -81,7 +79,7 @@ def _targets(targets: Targets) -> dict[str, Any]:
     projected = combination is not None and combination.projection is not None
     return {
         "dimension": targets.dimension,
-        "file": TARGETS_FILE if combination else None,
+        "file": TARGETS if combination else None,
         "projected_from": sum(combination.widths) if combination and projected else None,
         "energy": combination.energy if combination else None,
     }

@@ -16,11 +16,12 @@ from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.targets import Targets
 from distill.data.tokens import tokenise_corpus
 from distill.errors import ConfigError, StudentError
+from distill.layout import BEST, HELD_OUT, RECORD
 from distill.losses.registry import make_loss
 from distill.students.save import saving
 from distill.students.student import build_student, count_parameters
 from distill.training.device import cpu_threads, make_accelerator, seeded
-from distill.training.record import RECORD, new_record, read_record
+from distill.training.record import new_record, read_record
 from distill.training.selection import make_selector
 from distill.training.tracking import OnProgress, Tracker, TrainProgress, require_tensorboard
 from distill.training.trainer import Trainer, TrainResult
@@ -32,9 +33,6 @@ from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-BEST = "best"
-HELD_OUT = "held_out.txt"
 
 
 @dataclass(frozen=True)

@@ -37,22 +37,32 @@ _MOST_HELD_OUT = 2000
 class Selector(Protocol):
     """Scores a student; higher is better."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the score is called."""
+        ...
 
     def score(self, encode: Callable[[TokenizedTexts], Vectors]) -> float:
         """Return the score, given a function that encodes tokenised texts with the student."""
         ...
 
 
-@dataclass
+@dataclass(frozen=True)
 class PairSelector:
-    """Spearman correlation of cosine with gold scores over the pairs of a development set."""
+    """Spearman correlation of the student's cosines with what pairs of texts ought to have.
+
+    Attributes:
+        texts: distinct texts, n of them.
+        first, second: which of the texts stand in each pair.
+        gold: the order the pairs ought to have.
+        name: what the score is called.
+    """
 
     texts: TokenizedTexts
     first: NDArray[np.int64]
     second: NDArray[np.int64]
     gold: NDArray[np.float64]
-    name: str = "dev_spearman"
+    name: str
 
     def score(self, encode: Callable[[TokenizedTexts], Vectors]) -> float:
         """Return the correlation, -1 to 1."""
@@ -60,25 +70,12 @@ class PairSelector:
         return _correlation((vectors[self.first] * vectors[self.second]).sum(axis=1), self.gold)
 
 
-@dataclass
-class HeldOutSelector:
-    """Spearman correlation of the student's with the targets' similarities over pairs of held-out rows.
-
-    Random pairs are nearly all unrelated, so every row is paired with its nearest neighbours among the
-    targets as well: what a student has to get right is the order at the top.
-    """
-
-    texts: TokenizedTexts
-    first: NDArray[np.int64]
-    second: NDArray[np.int64]
-    gold: NDArray[np.float64]
-    name: str = "held_out_spearman"
-
-    score = PairSelector.score
-
-
 def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastTokenizer) -> Selector | None:
     """Return the selector for ``data`` (a file of pairs) or, without one, for the dataset's held-out rows.
+
+    Of held-out rows it compares the student's similarities with the targets'. Random pairs are nearly all
+    unrelated, so every row is paired with its nearest neighbours among the targets as well: what a student
+    has to get right is the order at the top.
 
     Returns None where there are neither; the last state of the run is then the best.
 
@@ -102,12 +99,11 @@ def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastToke
                 "those rows and give the copy"
             )
         place: dict[str, int] = {}
-        sides = [
+        first, second = (
             np.array([place.setdefault(t, len(place)) for t in side]) for side in (pairs.left, pairs.right)
-        ]
-        return PairSelector(
-            tokenizer(list(place)), sides[0], sides[1], np.asarray(pairs.scores, dtype=np.float64)
         )
+        gold = np.asarray(pairs.scores, dtype=np.float64)
+        return PairSelector(tokenizer(list(place)), first, second, gold, "dev_spearman")
     rows = dataset.held_out
     if len(rows) < 10:
         return None
@@ -117,7 +113,7 @@ def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastToke
     targets = _unit(dataset.targets.lookup(key_array(texts)))
     first, second = _pairs(targets @ targets.T)
     gold = (targets[first] * targets[second]).sum(axis=1).astype(np.float64)
-    return HeldOutSelector(tokenizer(texts), first, second, gold)
+    return PairSelector(tokenizer(texts), first, second, gold, "held_out_spearman")
 
 
 def _pairs(

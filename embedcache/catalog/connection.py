@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from embedcache.cache import Cache
 from embedcache.catalog.sources import (
@@ -32,6 +33,8 @@ from embedcache.errors import EmbedCacheError, InputError
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
+
+T = TypeVar("T")
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "rows": ("corpus", "row", "key", "text", "characters", "id", "label"),
@@ -128,6 +131,21 @@ def explained(views: Sequence[str] = ()) -> Iterator[None]:
             ) from error
         advice = "allow more with --memory" if message.startswith("Out of Memory") else described(views)
         raise InputError(f"{message}; {advice}") from error
+
+
+def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
+    """Return what ``work`` returns, so that Ctrl-C ends it while DuckDB is busy with a statement.
+
+    Python hears of signals between its own instructions alone: ``work`` runs on another thread, and this one
+    waits.
+    """
+    with ThreadPoolExecutor(1, "query") as pool:
+        doing = pool.submit(work)
+        try:
+            return doing.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
 
 
 def described(views: Sequence[str] = ()) -> str:

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedcache.cache import Cache
-from embedcache.catalog.connection import COLUMNS, DEFAULT_MEMORY, connect, described, explained
+from embedcache.catalog.connection import (
+    COLUMNS,
+    DEFAULT_MEMORY,
+    connect,
+    described,
+    explained,
+    interruptible,
+)
 from embedcache.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,8 +58,11 @@ class QueryResult:
         import pyarrow as pa
 
         with explained(self._views):
-            for batch in self._reader:
+            while (batch := interruptible(self._connection, self._next)) is not None:
                 yield pa.record_batch(batch.columns, schema=self.schema)
+
+    def _next(self) -> pa.RecordBatch | None:
+        return next(self._reader, None)
 
     def table(self) -> pa.Table:
         """Return the rows not read yet, all at once."""
@@ -92,7 +102,7 @@ def query(
     try:
         with explained(views):
             check_select(connection, sql)
-            reader = connection.sql(sql).to_arrow_reader(_BATCH_ROWS)
+            reader = interruptible(connection, lambda: connection.sql(sql).to_arrow_reader(_BATCH_ROWS))
     except BaseException:
         connection.close()
         raise

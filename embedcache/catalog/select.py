@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.cache import Cache
-from embedcache.catalog.connection import DEFAULT_MEMORY, connect, one_line, open_cache
+from embedcache.catalog.connection import DEFAULT_MEMORY, connect, interruptible, one_line, open_cache
 from embedcache.catalog.query import mentioned_views, nodes, problem_inside, syntax_tree
 from embedcache.catalog.sources import corpus_table
 from embedcache.corpus.corpus import Corpus
@@ -61,7 +61,7 @@ def select_rows(
         if _SEEN & set(re.findall(r"\w+", where.lower())) and not _has_what_it_takes(rows, condition):
             store = opened.store(opened.teacher(teacher).contract)
             rows = _offer(connection, corpus_table(chosen, partial(_seen, chosen, store)))
-        return _rows_where(rows, condition, where, len(chosen))
+        return _rows_where(connection, rows, condition, where, len(chosen))
 
 
 def _condition(connection: duckdb.DuckDBPyConnection, where: str) -> str:
@@ -138,17 +138,27 @@ def _seen(corpus: Corpus, store: ShardStore, number: int) -> dict[str, pa.Array]
     return {"tokens": pa.array(tokens, mask=missing), "truncated": pa.array(truncated, mask=missing)}
 
 
-def _rows_where(rows: duckdb.DuckDBPyRelation, condition: str, where: str, count: int) -> NDArray[np.int64]:
+def _rows_where(
+    connection: duckdb.DuckDBPyConnection,
+    rows: duckdb.DuckDBPyRelation,
+    condition: str,
+    where: str,
+    count: int,
+) -> NDArray[np.int64]:
     import duckdb
     import pyarrow as pa
 
     marks = np.zeros(count, dtype=np.bool_)
+
+    def mark() -> None:
+        for batch in rows.filter(condition).select("row").to_arrow_reader(_BATCH_ROWS):
+            marks[batch.column(0).to_numpy()] = True
+
     try:
         kinds = [str(kind) for kind in rows.select(condition).types]
         if kinds != ["BOOLEAN"]:
             raise _no_predicate(where, f"it gives {', '.join(kinds)}, expected true or false")
-        for batch in rows.filter(condition).select("row").to_arrow_reader(_BATCH_ROWS):
-            marks[batch.column(0).to_numpy()] = True
+        interruptible(connection, mark)
     # A result that is read as an Arrow stream reports its errors as pyarrow's.
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise _no_predicate(where, f"{one_line(error)}; the columns are {', '.join(rows.columns)}") from error

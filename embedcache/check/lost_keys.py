@@ -97,7 +97,7 @@ def keys_by_index(folder: Path, sound: Sequence[Shard], lost: Sequence[LostShard
 
 
 def _adding_up(names: Sequence[str], known: Mapping[str, int], total: int) -> dict[str, int]:
-    """Return the rows of every shard where at most one number is not known; empty where they do not add up."""
+    """Return the rows of every shard, where at most one is not known; empty where they do not add up."""
     rows = dict(known)
     unknown = [name for name in names if name not in rows]
     if len(unknown) == 1:

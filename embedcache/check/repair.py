@@ -242,14 +242,23 @@ class _Repairer:
         self.mending.rows_encoded += maker.encoded
 
     def _move_misplaced(self) -> set[str]:
-        """Move away the shards that are sound but belong to another teacher; return which those were."""
-        moved = set()
-        for finding in self.damage(Kind.SHARD):
-            shard = _sound_shard(self.mending.folder / finding.path)
-            if shard is not None and shard.header.contract.id not in finding.path:
-                moved.add(finding.path)
-                move_misplaced_shard(self.mending, finding.path, shard)
-        return moved
+        """Deal with shards whose digest is right: another teacher's, or none; return which these are."""
+        damaged = {finding.path: finding for finding in self.damage(Kind.SHARD)}
+        whole = [
+            entry
+            for entry in self.entries
+            if entry.path in damaged and _has_its_digest(self.mending.folder / entry.path)
+        ]
+        for entry in whole:
+            shard = _sound_shard(self.mending.folder / entry.path)
+            if shard is not None and shard.header.contract.id != entry.teacher:
+                move_misplaced_shard(self.mending, entry.path, shard)
+            elif self.mending.quarantine:
+                move_aside(self.mending, entry)
+            else:
+                detail = f"it never was a shard ({damaged[entry.path].found}): move it away with --quarantine"
+                self.mending.done(entry.path, entry.kind.value, NOT_REPAIRED, detail)
+        return {entry.path for entry in whole}
 
     def _needs_seal(self, folder: str) -> bool:
         places = (f"{folder}vectors.mdb", f"{folder}vectors.seal.json")
@@ -314,9 +323,12 @@ def _known_as(cache: Cache, contract: Contract) -> CachedTeacher | None:
     return None
 
 
+def _has_its_digest(path: Path) -> bool:
+    return path.is_file() and sha256_file(path) == path.stem
+
+
 def _sound_shard(path: Path) -> Shard | None:
-    """Return a shard in a file of its own whose digest is right, else None."""
-    with suppress(CorruptCacheError, CacheFormatError, OSError):
-        if sha256_file(path) == path.stem:
-            return open_without_codebook(FolderShards(path.parent).open(path.stem), path.stem, str(path))
+    """Return the shard in a file of its own, None where there is none in it."""
+    with suppress(CorruptCacheError, CacheFormatError):
+        return open_without_codebook(FolderShards(path.parent).open(path.stem), path.stem, str(path))
     return None

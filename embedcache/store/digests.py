@@ -26,11 +26,8 @@ class FileNotes:
 
     def __init__(self, note: Path | None = None) -> None:
         self._note = note
-        value: dict[str, object] = {}
-        if note is not None:
-            with suppress(OSError, ValueError):
-                value = read_sealed_json(note)
-        self._known = {str(name): state for name, state in value.items() if isinstance(state, list)}
+        self._known = self._read()
+        self._forgotten: set[str] = set()
 
     def knows(self, path: Path) -> bool:
         """Whether ``path`` is still the file that was remembered."""
@@ -44,7 +41,9 @@ class FileNotes:
             with suppress(FileNotFoundError):
                 states[path.name] = _state(path)
         if any(self._known.get(name) != state for name, state in states.items()):
-            self._known |= states
+            # What other processes have checked meanwhile is kept.
+            theirs = {name: state for name, state in self._read().items() if name not in self._forgotten}
+            self._known = {**theirs, **self._known, **states}
             if self._note is not None:
                 with suppress(StorageError):
                     write_sealed_json(self._note, self._known)
@@ -53,6 +52,16 @@ class FileNotes:
         """Drop the notes on the files named ``names``; written with the next note."""
         for name in names:
             self._known.pop(name, None)
+            self._forgotten.add(name)
+
+    def _read(self) -> dict[str, list[int]]:
+        if self._note is None:
+            return {}
+        try:
+            value = read_sealed_json(self._note)
+        except (OSError, ValueError):
+            return {}
+        return {name: state for name, state in value.items() if isinstance(state, list)}
 
     def find_liars(self, files: Mapping[Path, str]) -> list[Path]:
         """Return those of ``files`` (path -> sha256 it should have) whose bytes have another digest.

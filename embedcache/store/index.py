@@ -118,9 +118,9 @@ def open_index(folder: Path, names: Sequence[str], keys: Sequence[KeyArray], not
     for _ in range(_ATTEMPTS):
         path = _write(folder, shards, keys)
         notes.forget(others)
+        notes.remember([path])
         # Another builder, whose set of shards is another, may have deleted it again.
-        with suppress(FileNotFoundError):
-            notes.remember([path])
+        if path.exists():
             return StoreIndex(open_shared(path, writable=False), rows)
     raise StorageError(f"{folder} is changed by other builds all the time: the index cannot be kept there")
 

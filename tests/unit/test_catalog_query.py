@@ -10,6 +10,9 @@ import io
 import json
 import os
 import re
+import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from catalog_helpers import ROWS, TEXTS, add_corpus, make_cache, vectors_of
 from click.testing import CliRunner, Result
 
 from embedcache.cache import Cache
-from embedcache.catalog import COLUMNS, query
+from embedcache.catalog import COLUMNS, query, select_rows
 from embedcache.catalog.output import place, plain, write_file
 from embedcache.cli.query import query_command
 from embedcache.errors import EmbedCacheError, InputError, StorageError
@@ -431,6 +434,29 @@ def test_wrong_usage(cache: Cache, tmp_path: Path) -> None:
     assert "does not say its format" in str(outcome.exception)
     outcome = run(cache, "SELECT 1", "--memory", "much")
     assert "--memory much was given" in str(outcome.exception)
+
+
+ENDLESS = "SELECT sum(a.range * b.range) FROM range(100000000) a, range(100000000) b"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda cache: query(cache, ENDLESS).table(),
+        lambda cache: select_rows(cache, "news", f"({ENDLESS}) > 1"),
+    ],
+)
+def test_ctrl_c_ends_a_statement_that_would_take_for_ever(
+    cache: Cache, ask: Callable[[Cache], object]
+) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(1.0, lambda: signal.pthread_kill(main, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        ask(cache)
+    timer.join()
 
 
 def test_threads_and_memory_reach_duckdb(cache: Cache) -> None:

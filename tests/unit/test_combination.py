@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from distill.data.combination import TARGETS_FILE, Combination
+from distill.data.combination import Combination
 from distill.errors import ConfigError, DataError
+from distill.layout import TARGETS
 
 WIDTHS = (6, 10)
 
@@ -157,7 +158,7 @@ def test_what_is_saved_is_read_back_to_the_bit(tmp_path, dimension):
 def test_equal_combinations_are_equal_files(tmp_path):
     for name in ("x", "y"):
         projected(5, teachers()).save(tmp_path / name)
-    assert (tmp_path / "x" / TARGETS_FILE).read_bytes() == (tmp_path / "y" / TARGETS_FILE).read_bytes()
+    assert (tmp_path / "x" / TARGETS).read_bytes() == (tmp_path / "y" / TARGETS).read_bytes()
 
 
 def facts(**changes: object) -> dict[str, str]:
@@ -187,15 +188,15 @@ def facts(**changes: object) -> dict[str, str]:
 )
 def test_a_file_that_does_not_fit_together_is_refused(tmp_path, metadata, matrix):
     if metadata is not None:
-        save_file({} if matrix is None else {"projection": matrix}, tmp_path / TARGETS_FILE, metadata)
+        save_file({} if matrix is None else {"projection": matrix}, tmp_path / TARGETS, metadata)
     with pytest.raises(DataError, match=r"targets\.safetensors does not say how.*give --teacher"):
         Combination.load(tmp_path)
 
 
 def test_a_file_cut_short_is_refused(tmp_path):
     projected(5, teachers()).save(tmp_path)
-    whole = (tmp_path / TARGETS_FILE).read_bytes()
+    whole = (tmp_path / TARGETS).read_bytes()
     for length in (0, 4, 20, len(whole) - 1):
-        (tmp_path / TARGETS_FILE).write_bytes(whole[:length])
+        (tmp_path / TARGETS).write_bytes(whole[:length])
         with pytest.raises(DataError, match="does not say"):
             Combination.load(tmp_path)

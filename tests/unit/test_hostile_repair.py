@@ -98,15 +98,22 @@ def test_a_note_of_another_source_invents_no_corpus(fresh: MakeCopy, tmp_path: P
     assert b"not yours" not in b"".join((cache / name).read_bytes() for name in files_of(cache))
 
 
-def test_a_part_that_lies_under_a_right_name_is_listed_not_blessed(fresh: MakeCopy) -> None:
+def test_what_never_was_a_shard_is_listed_and_moved_only_when_asked(
+    fresh: MakeCopy, sound_caches: dict[str, Path]
+) -> None:
     cache = fresh("arrow")
     data = b"ARROW1\0\0 and then no Arrow at all ARROW1"
-    name = hashlib.sha256(data).hexdigest()
     (shards,) = cache.glob("teachers/*/shards")
-    (shards / f"{name}.arrow").write_bytes(data)
+    path = shards / f"{hashlib.sha256(data).hexdigest()}.arrow"
+    path.write_bytes(data)
     (left,) = mended(cache).left
-    assert name in left.path
-    assert (shards / f"{name}.arrow").read_bytes() == data
+    assert path.name in left.path
+    assert "--quarantine" in left.detail
+    assert path.read_bytes() == data
+    assert mended(cache, quarantine=True).left == []
+    assert (cache / "quarantine" / path.relative_to(cache)).read_bytes() == data
+    shutil.rmtree(cache / "quarantine")
+    assert content_of(cache) == content_of(sound_caches["arrow"])
 
 
 def test_nothing_is_moved_through_a_linked_quarantine(fresh: MakeCopy, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,6 +154,40 @@ def test_the_order_of_writing_makes_no_other_index(tmp_path: Path, monkeypatch: 
     assert (everything[store.locate(keys)] == keys).all()
     assert len(store) == 150
     assert_answers(tmp_path, rows=150)
+
+
+def test_an_index_that_another_builder_deletes_at_once_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, written = index_module._write, []
+
+    def deleted_at_first(*arguments: Any) -> Path:
+        path = write(*arguments)
+        written.append(path)
+        if len(written) == 1:
+            path.unlink()
+        return path
+
+    monkeypatch.setattr(index_module, "_write", deleted_at_first)
+    filled(tmp_path)
+    assert len(written) == 2
+    assert index_files(tmp_path) == written[1:]
+    assert_answers(tmp_path)
+
+
+def test_notes_of_two_processes_are_kept_together(tmp_path: Path) -> None:
+    note, files = tmp_path / "checked.json", [tmp_path / name for name in "abc"]
+    for path in files:
+        path.write_text(path.name)
+    mine, theirs = FileNotes(note), FileNotes(note)
+    mine.remember(files[:1])
+    theirs.remember(files[1:2])
+    assert all(FileNotes(note).knows(path) for path in files[:2])
+    assert not FileNotes(note).knows(files[2])
+    mine.forget(["a"])
+    mine.remember(files[2:])
+    kept = FileNotes(note)
+    assert [kept.knows(path) for path in files] == [False, True, True]
 
 
 def test_what_others_are_writing_is_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,15 @@
+"""What lies in a run's folder, and is called so by those who write it and those who read it."""
+
+from __future__ import annotations
+
+BEST = "best"
+"""The best student, a sentence-transformers folder."""
+
+RECORD = "run.json"
+"""What the run says about itself: teachers, corpus, result."""
+
+HELD_OUT = "held_out.txt"
+"""The texts kept out of training, one JSON string a line."""
+
+TARGETS = "targets.safetensors"
+"""How the targets were combined, where they are not one teacher's vectors as stored."""
