@@ -70,13 +70,14 @@ def print_run(run: Run) -> None:
     )
     table.add_column(style="bold")
     table.add_column()
+    epochs = "1 epoch" if config.training.epochs == 1 else f"{config.training.epochs} epochs"
     early = ", stopped early" if result.stopped_early else ""
     table.add_row("parameters", f"{run.parameters / 1e6:.2f} M")
     if run.selected is not None:
         table.add_row("selected", f"{run.selected:,} of {run.corpus_rows:,} rows by --where")
     table.add_row(
         "trained on",
-        f"{run.rows:,} rows, {config.training.epochs} epochs of at most {config.training.batch_size}",
+        f"{run.rows:,} rows, {epochs}, batches of at most {config.training.batch_size}",
     )
     table.add_row("steps", f"{result.steps:,} of {result.total_steps:,}{early}")
     table.add_row("loss", f"{config.loss.name} {result.final_loss:.6f}")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Codec, Stored
+from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL
 from embedcache.fsio import canonical_json
@@ -63,15 +64,16 @@ class ShardTable:
     table: pa.Table
 
 
-def open_teachers(cache: Cache) -> list[OpenTeacher]:
-    """Open the store of each contract, in the order of their names.
+def open_teachers(cache: Cache, only: Contract | None = None) -> list[OpenTeacher]:
+    """Open the store of each contract, or of one, in the order of their names.
 
     Raises:
         CorruptCacheError: if a teacher or a shard is damaged.
     """
     named: dict[str, list[CachedTeacher]] = {}
     for teacher in cache.teachers():
-        named.setdefault(teacher.contract.id, []).append(teacher)
+        if only is None or teacher.contract == only:
+            named.setdefault(teacher.contract.id, []).append(teacher)
     return [
         OpenTeacher(known[0].name, tuple(one.name for one in known), known[0], cache.store(known[0].contract))
         for known in named.values()

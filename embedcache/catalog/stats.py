@@ -155,10 +155,7 @@ def compute_stats(
     """
     opened = open_cache(cache)
     corpora = opened.corpora() if corpus is None else [opened.corpus(corpus)]
-    teachers = open_teachers(opened)
-    if teacher is not None:
-        wanted = opened.teacher(teacher).contract
-        teachers = [one for one in teachers if one.store.contract == wanted]
+    teachers = open_teachers(opened, None if teacher is None else opened.teacher(teacher).contract)
     report = on_step or (lambda *_: None)
     with closing(connect(opened, views=())) as connection, explained():
         return CacheStats(

@@ -17,7 +17,7 @@ from embedcache.cache import Cache
 from embedcache.catalog.stats import SHOWN_LABELS, Spread, compute_stats
 from embedcache.cli.query import stats_command
 from embedcache.corpus.corpus import Corpus
-from embedcache.errors import InputError
+from embedcache.errors import CorruptCacheError, InputError
 
 WORDS = [len(text.split()) for text in TEXTS[:-1]]
 
@@ -123,6 +123,18 @@ def test_only_the_corpus_asked_for_is_read(cache: Cache, monkeypatch: pytest.Mon
     monkeypatch.setattr(Corpus, "column", lambda self, *place: read.append(self.name) or column(self, *place))
     compute_stats(cache, corpus="plain")
     assert set(read) == {"plain"}
+
+
+def test_only_the_teacher_asked_for_is_opened(tmp_path: Path) -> None:
+    cache = Cache.create(tmp_path / "c")
+    add_corpus(cache, "news", TEXTS)
+    whole, damaged = (add_teacher(cache, name, [batch(TEXTS[:10])]) for name in ("whole", "damaged"))
+    (shard,) = cache.teacher_folder(damaged.contract).glob("shards/*")
+    shard.write_bytes(b"nothing")
+    (one,) = compute_stats(cache, teacher="whole").teachers
+    assert (one.contract, one.covered) == (whole.contract.id, {"news": 11})
+    with pytest.raises(CorruptCacheError, match="damaged"):
+        compute_stats(cache)
 
 
 def test_one_corpus_and_one_teacher_can_be_asked_for(cache: Cache) -> None:
