@@ -149,9 +149,7 @@ def build(
     codec = codec or codec_for(vectors, givers)
     if codec != vectors.codec_name:
         vectors = opened.store(teacher.contract, codec, store)
-    opened.register_teacher(teacher.name, teacher.contract, origin_of(teacher.source))
-    if is_local(teacher.source):
-        opened.remember_model(teacher.contract, str(teacher.folder.resolve()))
+    opened.refuse_other_contract(teacher.name, teacher.contract)
 
     reading = time.perf_counter()
     report = ReadReport()
@@ -160,6 +158,11 @@ def build(
 
     missing = MissingRows.of(corpus, vectors)
     absent = len(missing)
+    vectors.refuse_too_few(min(absent, shard_rows))
+    # Only now: a build that is refused leaves no teacher without vectors behind.
+    opened.register_teacher(teacher.name, teacher.contract, origin_of(teacher.source))
+    if is_local(teacher.source):
+        opened.remember_model(teacher.contract, str(teacher.folder.resolve()))
     bytes_before = vectors.bytes_on_disk
     carried = Carried()
     if absent and givers:

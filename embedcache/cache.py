@@ -35,6 +35,7 @@ from embedcache.fsio import (
 )
 from embedcache.keys import key_array
 from embedcache.store import FolderShards, LmdbShards, ShardContainer, ShardStore
+from embedcache.store.containers.lmdb import SEAL
 from embedcache.store.digests import FileNotes
 
 if TYPE_CHECKING:
@@ -224,8 +225,8 @@ class Cache:
             )
         return matches[0]
 
-    def register_teacher(self, name: str, contract: Contract, origin: dict[str, str]) -> CachedTeacher:
-        """Give ``contract`` a home in this cache under ``name``; harmless where it has one.
+    def refuse_other_contract(self, name: str, contract: Contract) -> None:
+        """Refuse ``name`` where it can be no teacher's, or is another's.
 
         Raises:
             InputError: if the name can be none.
@@ -244,6 +245,15 @@ class Cache:
                     "give the old settings, or keep both with --teacher-name OTHER",
                     differences,
                 )
+
+    def register_teacher(self, name: str, contract: Contract, origin: dict[str, str]) -> CachedTeacher:
+        """Give ``contract`` a home in this cache under ``name``; harmless where it has one.
+
+        Raises:
+            InputError, ContractMismatchError: as :meth:`refuse_other_contract`.
+            StorageError: if the cache cannot be written.
+        """
+        self.refuse_other_contract(name, contract)
         folder = self.teacher_folder(contract)
         if not (folder / "contract.json").exists():
             write_json(folder / "contract.json", contract.to_json())
@@ -290,8 +300,13 @@ class Cache:
         there = [name for name, container in containers.items() if container.names()]
         if len(there) > 1:
             raise InputError(
-                f"{folder} holds vectors both as shards/ and in vectors.mdb: move one of them away, or "
-                "make a cache of one kind from each with 'embedcache convert'"
+                f"{folder} holds vectors both as shards/ and in vectors.mdb: move one of them out of "
+                "the cache; the next build encodes what the other lacks"
+            )
+        if (folder / SEAL).exists() and not (folder / "vectors.mdb").exists():
+            raise CorruptCacheError(
+                f"{folder / 'vectors.mdb'} is gone, and its seal is still there: copy it back, or let "
+                "'embedcache repair' make it anew"
             )
         if kind is not None and kind not in STORE_KINDS:
             raise InputError(f"unknown store {kind!r}: choose one of {', '.join(STORE_KINDS)}")

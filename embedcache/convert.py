@@ -75,9 +75,12 @@ def convert(
     """
     if codec is not None:
         check_codec_name(codec)
+    place = Path(out).expanduser().resolve()
+    if source.folder.resolve() in (place, *place.parents):
+        raise InputError(
+            f"{out} is the cache to convert, or lies in it: give a new folder; the old one can go then"
+        )
     target = Cache.create(out)
-    if target.folder.resolve() == source.folder.resolve():
-        raise InputError(f"{out} is the cache to convert: give a new folder; the old one can go then")
     teachers = source.teachers() if teacher is None else [source.teacher(teacher)]
     corpora = source.corpora()
     _refuse_other_corpora(target, corpora)

@@ -11,7 +11,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -53,6 +53,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """The views and their columns."""
 
 DEFAULT_MEMORY = "1GB"
+
+_INTERRUPT_SECONDS = 0.02
 
 _NO_ROWS = (
     "SELECT NULL::VARCHAR AS corpus, NULL::BIGINT AS row, NULL::BLOB AS key, NULL::VARCHAR AS text, "
@@ -144,7 +146,9 @@ def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) 
         try:
             return doing.result()
         except KeyboardInterrupt:
-            connection.interrupt()
+            # Again and again: DuckDB forgets an interrupt that comes before the statement has begun.
+            while wait([doing], _INTERRUPT_SECONDS).not_done:
+                connection.interrupt()
             raise
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # Rows of a batch: enough to be quick, few enough that a batch of wide vectors stays in tens of megabytes.
 _BATCH_ROWS = 8192
 
+_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
+
 _ONE_SELECT = "expected one SELECT statement from the cache's views, which are only read"
 
 # Functions that can stand behind FROM and give nothing but what they are given.
@@ -116,7 +118,7 @@ def mentioned_views(sql: str) -> tuple[str, ...]:
 
 
 def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """See that ``sql`` is one statement that selects, from the views alone.
+    """See that ``sql`` is one statement that selects, or explains one that does, from the views alone.
 
     Raises:
         InputError: if it is not; the message names the kind of statement, or the function.
@@ -127,6 +129,10 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         raise InputError(f"no statement was given: {_ONE_SELECT}; {described()}")
     if len(kinds) > 1:
         raise InputError(f"{len(kinds)} statements were given ({', '.join(kinds)}): {_ONE_SELECT}")
+    if kinds == ["EXPLAIN"] and (explaining := _EXPLAIN.match(sql)):
+        # It runs nothing but what it explains, and that not always.
+        check_select(connection, sql[explaining.end() :])
+        return
     if kinds != ["SELECT"]:
         raise InputError(f"a statement of kind {kinds[0]} is refused: {_ONE_SELECT}")
     if problem := problem_inside(syntax_tree(connection, sql)):

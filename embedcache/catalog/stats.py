@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.cache import Cache
-from embedcache.catalog.connection import connect, explained, open_cache
+from embedcache.catalog.connection import connect, explained, interruptible, open_cache
 from embedcache.catalog.sources import OpenTeacher, corpus_table, first_rows, open_teachers
 from embedcache.corpus.corpus import Corpus
 from embedcache.key_index import first_occurrences
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     import duckdb
 
 SHOWN_LABELS = 20
+
+_LENGTHS = "SELECT length(text), count(*) FROM counted GROUP BY ALL"
+_LABELS = "SELECT label, count(*) AS n FROM counted GROUP BY ALL ORDER BY n DESC, label LIMIT ?"
+_DISTINCT_LABELS = "SELECT count(DISTINCT label) FROM counted"
 
 OnStep = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done and how much there is."""
@@ -168,20 +172,19 @@ def _corpus_stats(connection: duckdb.DuckDBPyConnection, corpus: Corpus, report:
     report(f"texts of {corpus.name}", 0, len(corpus))
     # Not by the view of all corpora: it reads each of them, and labels of several types as one.
     connection.register("counted", corpus_table(corpus))
-    lengths = connection.execute("SELECT length(text), count(*) FROM counted GROUP BY ALL").fetchall()
+    lengths = _rows_of(connection, _LENGTHS)
     labels, distinct_labels = None, 0
     if corpus.info.has_labels:
         report(f"labels of {corpus.name}", 0, len(corpus))
-        labels = tuple(
-            connection.execute(
-                "SELECT label, count(*) AS n FROM counted GROUP BY ALL ORDER BY n DESC, label LIMIT ?",
-                [SHOWN_LABELS],
-            ).fetchall()
-        )
-        ((distinct_labels,),) = connection.execute("SELECT count(DISTINCT label) FROM counted").fetchall()
+        labels = tuple(_rows_of(connection, _LABELS, SHOWN_LABELS))
+        ((distinct_labels,),) = _rows_of(connection, _DISTINCT_LABELS)
     report(f"duplicates of {corpus.name}", 0, len(corpus))
     distinct = int(np.count_nonzero(first_occurrences(list(corpus.iter_keys()))))
     return CorpusStats(corpus.name, len(corpus), distinct, Spread.of(dict(lengths)), labels, distinct_labels)
+
+
+def _rows_of(connection: duckdb.DuckDBPyConnection, sql: str, *parameters: object) -> list[Any]:
+    return interruptible(connection, lambda: connection.execute(sql, list(parameters)).fetchall())
 
 
 def _teacher_stats(opened: OpenTeacher, corpora: Sequence[Corpus], report: OnStep) -> TeacherStats:

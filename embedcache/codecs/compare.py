@@ -184,7 +184,7 @@ def _sized(name: str, dimension: int, *, why_not: str | None = None) -> CodecRep
 
 def _report(codec: Codec, vectors: Vectors, ranking: Ranking) -> CodecReport:
     stored = codec.encode(vectors)
-    error = measure(codec, vectors)
+    error = measure(codec, vectors, stored)
     decoded = codec.decode(stored).astype(np.float32, copy=False)
     size = _sized(codec.name, vectors.shape[1])
     return CodecReport(

@@ -121,6 +121,19 @@ def stored_width(dimension: int) -> int:
     return dimension // _sub_vector_length(dimension)
 
 
+def refuse_too_few(rows: int) -> None:
+    """Refuse to learn a codebook from so few vectors.
+
+    Raises:
+        InputError: for fewer than 256.
+    """
+    if rows < LEAST_TRAINING_ROWS:
+        raise InputError(
+            f"the codec pq learns its codebook from at least {LEAST_TRAINING_ROWS} vectors, found "
+            f"{rows}: use --codec float16 or int8, and convert to pq once there are more"
+        )
+
+
 def train(vectors: Vectors, *, seed: int = 0, on_pass: Callable[[int, int], None] | None = None) -> PQCodec:
     """Learn a codebook from vectors of one teacher, by k-means in every sub-vector.
 
@@ -134,11 +147,7 @@ def train(vectors: Vectors, *, seed: int = 0, on_pass: Callable[[int, int], None
     Raises:
         InputError: for fewer than 256 vectors, or values that are not finite or above 1e18.
     """
-    if len(vectors) < LEAST_TRAINING_ROWS:
-        raise InputError(
-            f"the codec pq learns its codebook from at least {LEAST_TRAINING_ROWS} vectors, found "
-            f"{len(vectors)}: use --codec float16 or int8, and convert to pq once there are more"
-        )
+    refuse_too_few(len(vectors))
     generator = np.random.default_rng(seed)
     if len(vectors) > MOST_TRAINING_ROWS:
         vectors = vectors[np.sort(generator.choice(len(vectors), MOST_TRAINING_ROWS, replace=False))]

@@ -264,6 +264,18 @@ def test_a_changed_pooling_under_the_same_name_is_refused(
     assert not np.allclose(both.lookup(TEXTS, "plain"), both.lookup(TEXTS, "plain-cls"), atol=0.1)
 
 
+def test_a_refused_build_leaves_no_teacher_behind(
+    tmp_path: Path, build: Callable[..., Cache], plain_teacher: Path
+) -> None:
+    with pytest.raises(InputError, match="at least 256 vectors, found 50"):
+        build(corpus_file(tmp_path), codec="pq")
+    assert Cache(tmp_path / "cache").teachers() == []
+    build(corpus_file(tmp_path, TEXTS[:9], "one.txt"), name="same")
+    with pytest.raises(InputError, match="another corpus called 'same'"):
+        build(corpus_file(tmp_path), name="same", teacher=plain_teacher, pooling="cls")
+    assert [teacher.name for teacher in Cache(tmp_path / "cache").teachers()] == ["tiny"]
+
+
 def test_the_codec_of_a_teacher_stays_what_it_was(tmp_path: Path, build: Callable[..., Cache]) -> None:
     build(corpus_file(tmp_path, TEXTS[:9], "one.txt"), codec="float32")
     source = corpus_file(tmp_path)

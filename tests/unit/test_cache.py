@@ -148,6 +148,18 @@ def test_a_store_stays_of_its_kind(tmp_path: Path, kind: str) -> None:
         cache.store(MEAN)
 
 
+def test_a_store_whose_file_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
+    cache = Cache.create(tmp_path)
+    store = cache.store(MEAN, kind="lmdb")
+    store.put(example_batch(["a"]))
+    store.finish()
+    (cache.teacher_folder(MEAN) / "vectors.mdb").unlink()
+    with pytest.raises(
+        CorruptCacheError, match=r"vectors\.mdb is gone, and its seal is still there: .*repair"
+    ):
+        Cache(tmp_path).store(MEAN)
+
+
 def test_an_unknown_kind_of_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="choose one of arrow, lmdb"):
         Cache.create(tmp_path).store(MEAN, kind="pickle")

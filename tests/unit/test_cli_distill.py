@@ -264,6 +264,7 @@ def test_without_json_the_end_says_what_to_type_next(built_cache, tmp_path, monk
     assert f'SentenceTransformer("{out_folder / "best"}")' in out
     assert f"distill eval {out_folder} --suite fidelity" in out
     assert "3 of 3" in out
+    assert "rows, 1 epoch, batches of at most 64" in out
     assert "on held-out rows, at step 3" in out
 
 

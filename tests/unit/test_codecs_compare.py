@@ -73,9 +73,9 @@ def test_pq_is_scored_on_rows_it_has_not_learnt_from(monkeypatch: pytest.MonkeyP
         seen["trained"] = training
         return train(training, **settings)
 
-    def watched_measure(codec, scored):
+    def watched_measure(codec, scored, stored):
         seen[codec.name] = scored
-        return score(codec, scored)
+        return score(codec, scored, stored)
 
     monkeypatch.setattr(pq, "train", watched_train)
     monkeypatch.setattr(compare, "measure", watched_measure)
