@@ -94,6 +94,8 @@ def describe_differences(differences: Mapping[str, tuple[object, object]]) -> st
 
     def short(value: object) -> str:
         is_digest = isinstance(value, str) and len(value) == 64
+        if value is None:
+            return "none"
         return repr(value[:12] + "…") if is_digest and isinstance(value, str) else repr(value)
 
     return ", ".join(f"{name} {short(a)} -> {short(b)}" for name, (a, b) in differences.items())

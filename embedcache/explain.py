@@ -14,7 +14,7 @@ from embedcache import reuse
 from embedcache.cache import Cache
 from embedcache.contract import Contract
 from embedcache.corpus.readers import ReadOptions, ReadReport, Source, read_batches
-from embedcache.errors import InputError
+from embedcache.errors import InputError, TeacherError
 from embedcache.keys import KeyArray, key_array
 from embedcache.lookalikes import OnRows, TextFinding, find_texts
 from embedcache.teacher.aliases import ALIASES
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _DIGESTS = ("weights", "tokenizer", "architecture")
 DEFAULT_SHOW = 5
+# As in Cache.teacher: fewer are met by chance.
+_LEAST_DIGITS = 6
 
 
 @dataclass(frozen=True)
@@ -132,12 +134,22 @@ def want(
         found = cache.teacher(teacher)
         spec = cache.model_source(found)
         given = {name: _setting(found.contract, name) if old is None else old for name, old in given.items()}
-    loaded = load_teacher(spec, **given, trust_remote_code=trust_remote_code, device="cpu")
+    try:
+        loaded = load_teacher(spec, **given, trust_remote_code=trust_remote_code, device="cpu")
+    except TeacherError as error:
+        # With a slash it is no name in a cache, and the error has nothing to do with what the cache holds.
+        if in_cache or "/" in teacher or teacher in ALIASES:
+            raise
+        held = ", ".join(f"{one.name} ({one.contract.id[:12]})" for one in cache.teachers()) or "none"
+        raise TeacherError(
+            f"{error}; teachers of the cache, by name or at least {_LEAST_DIGITS} digits of the contract id: "
+            f"{held}"
+        ) from error
     return Wanted(loaded.name, loaded.contract, loaded=True)
 
 
 def _is_id_of(text: str, contract: Contract) -> bool:
-    return len(text) >= 6 and contract.id.startswith(text)
+    return len(text) >= _LEAST_DIGITS and contract.id.startswith(text)
 
 
 def _setting(contract: Contract, name: str) -> object:

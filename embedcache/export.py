@@ -280,7 +280,17 @@ def _write_npy(selection: _Selection, rows: int, target: Path, report: OnStep, o
 
 
 def _check_place(target: Path, to: str, *, overwrite: bool) -> None:
-    """Raise :class:`InputError` where ``target`` is there and may not, or should not, be replaced."""
+    """Raise :class:`InputError` where ``target`` is there and may not, or should not, be replaced.
+
+    Neither may its name end as that of the other format: a folder ``x.parquet`` would be taken for a file.
+    """
+    other = {".npy": "npy", ".parquet": "parquet", ".pq": "parquet"}.get(target.suffix.lower(), to)
+    if other != to:
+        kind = "one file" if to == "parquet" else "a folder"
+        raise InputError(
+            f"{target.name!r} ends like {other}, and --to {to} writes {kind}: choose --to {other} or another "
+            "name"
+        )
     check_target(target, overwrite=overwrite)
     if not target.exists():
         return

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -141,15 +142,25 @@ def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) 
     Python hears of signals between its own instructions alone: ``work`` runs on another thread, and this one
     waits.
     """
-    with ThreadPoolExecutor(1, "query") as pool:
-        doing = pool.submit(work)
+    answer: Future[T] = Future()
+
+    def run() -> None:
         try:
-            return doing.result()
-        except KeyboardInterrupt:
-            # Again and again: DuckDB forgets an interrupt that comes before the statement has begun.
-            while wait([doing], _INTERRUPT_SECONDS).not_done:
-                connection.interrupt()
-            raise
+            answer.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised again where the answer is waited for
+            answer.set_exception(error)
+
+    # A plain thread: the end of a pool waits for its work, also where Ctrl-C comes while that is begun.
+    thread = threading.Thread(target=run, name="query", daemon=True)
+    try:
+        thread.start()
+        return answer.result()
+    except KeyboardInterrupt:
+        # Again and again: DuckDB forgets an interrupt that comes before the statement has begun.
+        while thread.is_alive():
+            connection.interrupt()
+            thread.join(_INTERRUPT_SECONDS)
+        raise
 
 
 def described(views: Sequence[str] = ()) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Rows of a batch: enough to be quick, few enough that a batch of wide vectors stays in tens of megabytes.
 _BATCH_ROWS = 8192
 
-_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
+_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?(?=\w)", re.IGNORECASE)
 
 _ONE_SELECT = "expected one SELECT statement from the cache's views, which are only read"
 

@@ -80,9 +80,9 @@ def mend_lmdb(mending: Mending, maker: ShardMaker, file: Path) -> None:
         mending.done(
             f"{mending.inside(file)}#{name}", Kind.SHARD.value, MOVED, f"to {QUARANTINE}/{name}.arrow"
         )
-    sizes = sealed_sizes(file) or {}
+    sizes = sealed_sizes(file)
     lost = [
-        opened(None, name, f"{mending.inside(file)}#{name}", sizes.get(name, 0))
+        opened(None, name, f"{mending.inside(file)}#{name}", (sizes or {}).get(name, 0))
         for name in sorted(names - found.keys())
     ]
     kept = len(shards)
@@ -97,11 +97,13 @@ def mend_lmdb(mending: Mending, maker: ShardMaker, file: Path) -> None:
         return
     if not mending.dry_run:
         write_store(file, shards)
+    strangers = found.keys() - shards.keys()
+    complete = sizes is not None and sizes.keys() - strangers <= shards.keys()
+    told = f"{kept} sound shards of {len(names)} are kept in a new file"
+    if sizes is None:
+        told += "; its seal, which says whether there were more, is lost: build again to be sure"
     mending.done(
-        mending.inside(file),
-        Kind.STORE.value,
-        IDENTICAL if mending.dry_run or names - (found.keys() - shards.keys()) <= shards.keys() else RIGHT,
-        f"{kept} sound shards of {len(names)} are kept in a new file",
+        mending.inside(file), Kind.STORE.value, IDENTICAL if complete or mending.dry_run else RIGHT, told
     )
 
 

@@ -301,10 +301,11 @@ class _Repairer:
     def _account_for_the_rest(self) -> None:
         """List every damage that nothing has been done about."""
         done = {mend.path for mend in self.mending.mends}
+        mended = {mend.path for mend in self.mending.mends if mend.outcome != NOT_REPAIRED}
         for finding in self.findings:
-            store, _, shard = finding.path.partition("#")
-            seen = finding.path in done or (shard and store in done)
-            if finding.is_damage and not seen and finding.kind != Kind.SEAL.value:
+            # A new LMDB store takes care of its shards and of its seal.
+            store = finding.path.partition("#")[0].replace(SEAL, "vectors.mdb")
+            if finding.is_damage and finding.path not in done and store not in mended:
                 self.mending.done(finding.path, finding.kind, NOT_REPAIRED, finding.way_out)
 
 

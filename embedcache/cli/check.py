@@ -81,7 +81,7 @@ def verify_command(
         deeply = {"deep": [check.to_json() for check in checks]} if deep else {}
         click.echo(json.dumps({**found.to_json(), **deeply}, indent=2))
     else:
-        from embedcache.cli.tables import size
+        from embedcache.cli.tables import counted, size
 
         if found.findings:
             _show(_findings(found.findings))
@@ -89,8 +89,9 @@ def verify_command(
             _show(_deep(check))
         state = f"{len(found.damage):,} damaged" if found.damage else "sound"
         click.echo(
-            f"{found.cache}: {state}, {len(found.notes):,} notes; {found.files:,} files, "
-            f"{size(found.bytes)}, {found.rows:,} rows in {found.seconds:.1f} s"
+            f"{found.cache}: {state}, {counted(len(found.notes), 'note')}; "
+            f"{counted(found.files, 'file')}, {size(found.bytes)}, {counted(found.rows, 'row')} in "
+            f"{found.seconds:.1f} s"
         )
         if deep and found.damage:
             click.echo("--deep was left out: repair the cache first")
@@ -147,13 +148,15 @@ def repair_command(
     if as_json:
         click.echo(json.dumps(done.to_json(), indent=2))
     else:
+        from embedcache.cli.tables import counted
+
         if done.mends:
             _show(_mends(done.mends, "would be" if dry_run else "was"))
         repaired = len(done.mends) - len(done.left)
         verb, encoded = ("would be repaired", "to encode") if dry_run else ("repaired", "encoded")
         click.echo(
             f"{done.cache}: {repaired:,} {verb}, {len(done.left):,} not; "
-            f"{done.rows_encoded:,} rows {encoded}; {done.seconds:.1f} s"
+            f"{counted(done.rows_encoded, 'row')} {encoded}; {done.seconds:.1f} s"
         )
     if done.left:
         sys.exit(1)

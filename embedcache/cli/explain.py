@@ -65,6 +65,8 @@ def explain_command(
     from embedcache.corpus.readers import ReadOptions, expand_sources
     from embedcache.explain import explain_sources, explain_texts, want
 
+    if not text or text.isspace():
+        raise click.UsageError("the text is empty: give a text or a file; a build skips empty texts, too")
     of_file = _is_file(text)
     if not of_file:
         _refuse_options_of_files(text, {"--text-column": text_column, "--format": format, "--limit": limit})
@@ -99,8 +101,7 @@ def _is_file(text: str) -> bool:
     from pathlib import Path
 
     try:
-        # An empty path would be the current folder.
-        return text == "-" or (text != "" and Path(text).exists())
+        return text == "-" or Path(text).exists()
     except (OSError, ValueError):
         # A text may be too long for a path, or hold what no path may.
         return False
@@ -141,8 +142,10 @@ def _teacher_lines(found: Explanation) -> list[str]:
 
 
 def _count_lines(found: Explanation) -> list[str]:
+    from embedcache.cli.tables import counted
+
     cached = f"{found.cached:,} cached ({found.truncated:,} of them truncated)"
-    lines = [f"{found.rows:,} rows: {cached}, {found.rows - found.cached:,} not"]
+    lines = [f"{counted(found.rows, 'row')}: {cached}, {found.rows - found.cached:,} not"]
     if found.skipped:
         skipped = ", ".join(f"{count:,} {why}" for why, count in sorted(found.skipped.items()))
         lines.append(f"rows skipped: {skipped}")
@@ -155,9 +158,11 @@ def _count_lines(found: Explanation) -> list[str]:
 
 
 def _text_lines(one: TextFinding, *, teacher_known: bool) -> list[str]:
+    from embedcache.cli.tables import counted
+
     shown = repr(one.text if len(one.text) <= _TEXT_SHOWN else one.text[:_TEXT_SHOWN] + "…")
     if one.cached:
-        tokens = "an unknown number of tokens" if one.tokens is None else f"{one.tokens:,} tokens"
+        tokens = "an unknown number of tokens" if one.tokens is None else counted(one.tokens, "token")
         cut = ", truncated" if one.truncated else ""
         lines = [f"{shown}: cached as {one.codec} in shard {(one.shard or '')[:12]}, {tokens}{cut}"]
     else:

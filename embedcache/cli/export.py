@@ -56,7 +56,7 @@ def export_command(
     import json
 
     from embedcache.cli.progress import watched
-    from embedcache.cli.tables import size
+    from embedcache.cli.tables import counted, size
     from embedcache.export import export_rows
 
     with watched() as on_step:
@@ -77,6 +77,6 @@ def export_command(
         return
     left_out = f", {summary.missing:,} left out without a vector" if summary.missing else ""
     click.echo(
-        f"{summary.rows:,} rows of {summary.corpus} with vectors of {summary.teacher} in {summary.path} "
-        f"({size(summary.bytes)}){left_out}, {summary.seconds:.1f} s"
+        f"{counted(summary.rows, 'row')} of {summary.corpus} with vectors of {summary.teacher} in "
+        f"{summary.path} ({size(summary.bytes)}){left_out}, {summary.seconds:.1f} s"
     )

@@ -96,4 +96,10 @@ def _cell(name: str, value: object) -> str:
         return "\n".join(f"{key}: {_cell(str(key), inner)}" for key, inner in value.items()) or "none"
     if isinstance(value, list):
         return "\n".join(_cell("", inner).replace("\n", ", ") for inner in value) or "none"
-    return f"{value:,}" if type(value) is int else "none" if value is None else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.6f}"
+    return "none" if value is None or value == "" else str(value)

@@ -120,15 +120,15 @@ def _times(plan: Plan) -> list[tuple[str, str]]:
 def _sizes(plan: Plan) -> list[tuple[str, str, str, str]]:
     from embedcache.cli.tables import size
 
-    return [
-        (
-            one.codec + (" (in use)" if one.codec == plan.codec else ""),
-            f"{one.a_row:,.0f}",
-            size(one.to_write),
-            size(one.distinct),
-        )
-        for one in plan.bytes
-    ]
+    rows = []
+    for one in plan.bytes:
+        name = one.codec
+        if one.codec == plan.codec:
+            name += " (in use)" if plan.codec_in_use else " (default)"
+        if one.codebook:
+            name += f" (incl. codebook {size(one.codebook)})"
+        rows.append((name, f"{one.a_row:,.0f}", size(one.to_write), size(one.distinct)))
+    return rows
 
 
 def _speed(speed: Speed) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _LONGEST_CELL = 80
 _SHOWN_COMPONENTS = 3
+_EXPLAINED = ["explain_key", "explain_value"]
 _SPREAD = ("least", "median", "mean", "95 %", "most")
 
 
@@ -61,12 +62,13 @@ def query_command(
     """Ask a cache in SQL: one SELECT over rows, vectors, shards, teachers and corpora.
 
     Corpora and shards are read where they lie, and nothing can be changed. rows.key = vectors.key says which
-    vectors a text has; "DESCRIBE rows" lists the columns of a view.
+    vectors a text has; "DESCRIBE rows" lists the columns of a view, and "EXPLAIN SELECT ..." tells the plan.
     """
     import time
 
     from embedcache.catalog import query
     from embedcache.catalog.output import write_file, write_text
+    from embedcache.cli.tables import counted
 
     if out is None and output_format == "parquet":
         raise click.UsageError("--format parquet needs --out FILE")
@@ -76,13 +78,18 @@ def query_command(
     with query(cache, sql, memory=memory, threads=threads) as result:
         if out is not None:
             count = write_file(result, out, output_format, overwrite=overwrite)
-            click.echo(f"{count:,} rows to {out}, {time.perf_counter() - started:.2f} s", err=True)
+            click.echo(f"{counted(count, 'row')} to {out}, {time.perf_counter() - started:.2f} s", err=True)
         elif output_format in ("json", "csv"):
             write_text(result, sys.stdout, output_format)
         else:
             rows, more = _first(result, limit_rows)
-            _print(_rows_table(result.schema.names, rows))
-            shown = f"the first {_count(rows)}, there are more: --limit-rows" if more else _count(rows)
+            if result.schema.names == _EXPLAINED:
+                # A drawing of many lines, which a table would fold.
+                click.echo("\n".join(drawing for _, drawing in rows))
+            else:
+                _print(_rows_table(result.schema.names, rows))
+            shown = counted(len(rows), "row")
+            shown = f"the first {shown}, there are more: --limit-rows" if more else shown
             click.echo(f"{shown}, {time.perf_counter() - started:.2f} s")
 
 
@@ -104,10 +111,6 @@ def stats_command(cache: str, corpus: str | None, teacher: str | None, as_json: 
         click.echo(json.dumps(stats.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
     else:
         _print(*_stats_tables(stats))
-
-
-def _count(rows: Sequence[object]) -> str:
-    return "1 row" if len(rows) == 1 else f"{len(rows):,} rows"
 
 
 def _first(result: QueryResult, limit: int) -> tuple[list[Sequence[Any]], bool]:

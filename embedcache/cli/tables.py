@@ -40,6 +40,11 @@ def bars(title: str, counts: Sequence[tuple[str, int]]) -> Table:
     return table
 
 
+def counted(count: int, noun: str) -> str:
+    """Return ``1 row``, ``2 rows``: a count with what is counted."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def size(count: float) -> str:
     """Return a number of bytes for people, in powers of ten."""
     for unit in ("B", "kB", "MB", "GB"):

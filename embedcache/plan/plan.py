@@ -68,12 +68,14 @@ class CodecBytes:
         a_row: bytes of a row, its key and counts included.
         to_write: bytes of the vectors to encode or to carry over.
         distinct: bytes of the vectors of all distinct texts.
+        codebook: bytes of the codebook that both of these include; 0 for codecs without one.
     """
 
     codec: str
     a_row: float
     to_write: int
     distinct: int
+    codebook: int
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Plan:
         teacher: its name.
         contract_id: sha256 of its contract.
         codec: how the cache stores or would store its vectors.
+        codec_in_use: whether that is how it stores them; else what a build takes where none is asked for.
         rows: rows of the corpus.
         skipped: reason -> source rows that would be left out.
         distinct: distinct texts.
@@ -106,6 +109,7 @@ class Plan:
     teacher: str
     contract_id: str
     codec: str
+    codec_in_use: bool
     rows: int
     skipped: dict[str, int]
     distinct: int
@@ -223,6 +227,7 @@ def plan_build(
         teacher=teacher.name,
         contract_id=contract.id,
         codec=codec,
+        codec_in_use=opened is not None and bool(opened.store(contract).shards),
         rows=found.rows,
         skipped=found.skipped,
         distinct=found.distinct,
@@ -308,7 +313,8 @@ def _bytes(contract: Contract, found: Survey) -> tuple[CodecBytes, ...]:
         once = width * _CODEBOOK_BYTES_A_DIMENSION if is_pq else 0
         a_row = vector + _BYTES_BESIDE
         fresh = found.missing + found.reusable
-        sizes.append(CodecBytes(name, a_row, whole(fresh, a_row, once), whole(found.distinct, a_row, once)))
+        to_write, distinct = (whole(rows, a_row, once) for rows in (fresh, found.distinct))
+        sizes.append(CodecBytes(name, a_row, to_write, distinct, once))
     return tuple(sizes)
 
 

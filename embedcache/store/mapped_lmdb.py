@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAP_BYTES = 1 << 40
 """Address space reserved for a file that may grow; it costs neither memory nor disk."""
 
+_GROWTH_BYTES = 1 << 36
 _WAY_OUT = "'embedcache repair' saves the shards in it that are whole"
 _RETRIES = 10
 # What numbers that make no sense lead to where the verifier does not expect them.
@@ -54,7 +55,8 @@ class MappedLmdb:
             self.environment = lmdb.open(
                 str(path),
                 subdir=False,
-                map_size=MAP_BYTES,
+                # A process has room for a hundred maps of the largest size, and for thousands of the others.
+                map_size=MAP_BYTES if writable else path.stat().st_size + _GROWTH_BYTES,
                 readonly=not writable,
                 create=writable,
                 lock=writable,

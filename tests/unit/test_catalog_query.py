@@ -11,8 +11,12 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +27,10 @@ from catalog_helpers import ROWS, TEXTS, add_corpus, make_cache, vectors_of
 from click.testing import CliRunner, Result
 
 from embedcache.cache import Cache
-from embedcache.catalog import COLUMNS, query, select_rows
+from embedcache.catalog import COLUMNS, connect, query, select_rows, stats
+from embedcache.catalog.connection import interruptible
 from embedcache.catalog.output import place, plain, write_file
+from embedcache.catalog.stats import compute_stats
 from embedcache.cli.query import query_command
 from embedcache.errors import EmbedCacheError, InputError, StorageError
 from embedcache.keys import key
@@ -85,7 +91,7 @@ REFUSED = {
     "BEGIN": "TRANSACTION",
     "PREPARE p AS SELECT 1": "PREPARE",
     "EXECUTE p": "EXECUTE",
-    "EXPLAIN ANALYZE INSERT INTO rows VALUES (1)": "EXPLAIN",
+    "EXPLAIN ANALYZE INSERT INTO rows VALUES (1)": "INSERT",
 }
 
 
@@ -445,11 +451,13 @@ ENDLESS = "SELECT sum(a.range * b.range) FROM range(100000000) a, range(10000000
     [
         lambda cache: query(cache, ENDLESS).table(),
         lambda cache: select_rows(cache, "news", f"({ENDLESS}) > 1"),
+        lambda cache: compute_stats(cache),
     ],
 )
 def test_ctrl_c_ends_a_statement_that_would_take_for_ever(
-    cache: Cache, ask: Callable[[Cache], object]
+    cache: Cache, ask: Callable[[Cache], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stats, "_LENGTHS", ENDLESS)
     main = threading.main_thread().ident
     assert main is not None
     timer = threading.Timer(1.0, lambda: signal.pthread_kill(main, signal.SIGINT))
@@ -457,6 +465,62 @@ def test_ctrl_c_ends_a_statement_that_would_take_for_ever(
     with pytest.raises(KeyboardInterrupt):
         ask(cache)
     timer.join()
+
+
+@pytest.mark.timeout(60)
+def test_an_interrupt_before_the_statement_has_begun_is_not_forgotten(cache: Cache) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    with closing(connect(cache, views=())) as connection:
+
+        def late() -> None:
+            time.sleep(0.2)
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(0.3)
+            connection.execute(ENDLESS).fetchall()
+
+        with pytest.raises(KeyboardInterrupt):
+            interruptible(connection, late)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("sql", [ENDLESS, "SELECT count(*) FROM range(1000000000000)"])
+def test_ctrl_c_ends_the_command_with_one_line(cache: Cache, sql: str) -> None:
+    arguments = ["embedcache", "query", sql, "--cache", str(cache.folder), "--threads", "1"]
+    # Says when the statement is about to begin: starting Python takes a while on a busy machine.
+    code = (
+        f"import sys; sys.argv = {arguments}; import embedcache.catalog.query\n"
+        # The package's attribute of this name is the function.
+        "module = sys.modules['embedcache.catalog.query']\n"
+        "check = module.check_select\n"
+        "module.check_select = lambda *a: (check(*a), print('begins', flush=True))\n"
+        "from embedcache.cli.main import main; main()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "begins\n"
+        time.sleep(0.5)
+        child.send_signal(signal.SIGINT)
+        asked = time.monotonic()
+        _, err = child.communicate()
+    assert time.monotonic() - asked < 5
+    assert child.returncode == 130
+    assert err.strip().startswith("embedcache: interrupted; ")
+    assert len(err.strip().splitlines()) == 1, err
+
+
+def test_explain_draws_the_plan_of_a_select_and_of_nothing_else(cache: Cache) -> None:
+    printed = output(cache, "EXPLAIN SELECT text FROM rows")
+    assert "Projections: text" in printed
+    assert len(printed.splitlines()) > 5
+    assert "Total Time" in output(cache, " explain analyze\nSELECT count(*) FROM rows")
+    assert "read_text is refused" in refusal(cache, "EXPLAIN SELECT * FROM read_text('/etc/hosts')")
+    assert "INSERT is refused" in refusal(cache, "EXPLAIN ANALYZE INSERT INTO rows VALUES (1)")
+    assert "EXPLAIN is refused" in refusal(cache, "EXPLAIN (FORMAT json) SELECT 1")
+    assert "2 statements" in refusal(cache, "EXPLAIN SELECT 1; DROP VIEW rows")
 
 
 def test_threads_and_memory_reach_duckdb(cache: Cache) -> None:

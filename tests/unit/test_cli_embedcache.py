@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -159,6 +160,10 @@ def test_info_tells_everything_of_a_teacher_or_a_corpus(
     shown = shell("info", "tiny", *cache).out
     assert "worst_cosine" in shown
     assert "max_length: 64" in shown
+    assert "prompt: none" in shown
+    assert "normalize: True" not in shown
+    assert "normalize: yes" in shown
+    assert f"worst_cosine: {teacher['codecs']['int8']['worst_cosine']:.6f} " in shown
     missing = shell("info", "nobody", *cache)
     assert_one_line(missing, 2, "no teacher 'nobody'", "corpora: corpus")
 
@@ -173,7 +178,8 @@ def test_ls_lists_corpora_and_teachers(
     assert (teacher["name"], teacher["vectors"], teacher["width"]) == ("tiny", 20, 16)
     assert (teacher["codec"], teacher["pooling"], teacher["max_length"]) == ("float16", "mean", 64)
     table = shell("ls", "--cache", tmp_path / "c").out
-    assert "corpus" in table
+    assert "False" not in table
+    assert re.search(r"corpus .* no ", table)
     assert "tiny" in table
 
 

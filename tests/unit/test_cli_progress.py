@@ -8,7 +8,7 @@ from embedcache.build_report import BuildProgress
 from embedcache.cli import progress as progress_module
 from embedcache.cli.build import build_progress, describe
 from embedcache.cli.progress import progress_line, ticker, watched
-from embedcache.cli.tables import bars, size
+from embedcache.cli.tables import bars, counted, size
 
 
 class Clock:
@@ -32,6 +32,10 @@ def test_a_line_tells_rate_and_time_left() -> None:
     assert progress_line("copy", 1000, 10, 4000) == "copy 1,000/4,000 rows, 100 rows/s, 0:00:30 left"
     assert progress_line("copy", 1000, 10) == "copy 1,000 rows, 100 rows/s"
     assert progress_line("copy", 0, 0, 5, "shards") == "copy 0/5 shards, 0 shards/s"
+
+
+def test_one_is_no_plural() -> None:
+    assert [counted(n, "row") for n in (0, 1, 2, 1000)] == ["0 rows", "1 row", "2 rows", "1,000 rows"]
 
 
 def test_a_log_gets_a_line_now_and_then(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:

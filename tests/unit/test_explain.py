@@ -281,7 +281,10 @@ def test_the_command_explains_a_text(shelf: Shelf, shell: Callable[..., Outcome]
     assert f"corpus news holds {TEXTS[0]!r} (row 0, with its vector): it differs in letter case" in out
     assert "rows are kept exactly" in out
     assert "in no corpus, and nothing like it" in shell("explain", "nothing", *arguments).out
-    assert "'': not cached" in shell("explain", "", *arguments).out
+    for empty in ("", " \n"):
+        refused = shell("explain", empty, *arguments)
+        assert (refused.code, refused.out) == (2, "")
+        assert "the text is empty" in refused.err
     shelf.corpus("half", ["never built"])
     out = shell("explain", "never built", *arguments).out
     assert "in corpus half, row 0" in out
@@ -303,7 +306,7 @@ def test_the_command_names_the_field_that_differs(
     assert "in the cache as mine" in shell("explain", TEXTS[0], *as_built).out
     for flags, field in (
         (("--prompt", "the "), "prompt '' -> 'the '"),
-        (("--truncate-dim", 4), "truncate_dim None -> 4"),
+        (("--truncate-dim", 4), "truncate_dim none -> 4"),
         (("--normalize",), "normalize False -> True"),
     ):
         assert field in shell("explain", TEXTS[0], *as_built, *flags).out
@@ -313,6 +316,22 @@ def test_the_command_names_the_field_that_differs(
     assert "a build carries its vector over from teacher mine, without the model" in out
     loaded = shell("explain", TEXTS[0], "--teacher", "mine", "--cache", built.folder, "--load").out
     assert "(the model was loaded): in the cache" in loaded
+
+
+def test_a_name_the_cache_does_not_know_is_answered_with_those_it_does(
+    shelf: Shelf, shell: Callable[..., Outcome]
+) -> None:
+    for unknown in (MEAN.id[:4], "mien"):
+        outcome = shell("explain", "x", "--teacher", unknown, "--cache", shelf.cache.folder)
+        assert outcome.code != 0
+        assert f"no teacher {unknown!r}" in outcome.err
+        assert "at least 6 digits of the contract id" in outcome.err
+        assert f"mean ({MEAN.id[:12]})" in outcome.err
+    by_id = shell("explain", "x", "--teacher", MEAN.id[:6], "--cache", shelf.cache.folder)
+    assert by_id.code == 0
+    elsewhere = shell("explain", "x", "--teacher", "no/such", "--cache", shelf.cache.folder)
+    assert elsewhere.code != 0
+    assert "teachers of the cache" not in elsewhere.err
 
 
 def test_the_command_counts_a_file(shelf: Shelf, tmp_path: Path, shell: Callable[..., Outcome]) -> None:
@@ -325,7 +344,7 @@ def test_the_command_counts_a_file(shelf: Shelf, tmp_path: Path, shell: Callable
     assert "rows skipped: 1 empty" in out
     assert "'new one': not cached" in out
     assert "new two" not in out
-    assert "1 rows: 0 cached" in shell(*arguments, "--text-column", "title", "--limit", 1).out
+    assert "1 row: 0 cached" in shell(*arguments, "--text-column", "title", "--limit", 1).out
 
 
 def test_the_command_reads_standard_input(

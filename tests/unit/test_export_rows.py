@@ -208,6 +208,15 @@ def test_what_is_there_is_replaced_only_on_request(cache: Cache, tmp_path: Path,
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
+@pytest.mark.parametrize(("to", "name"), [("npy", "e.parquet"), ("npy", "e.PQ"), ("parquet", "e.npy")])
+def test_a_name_that_ends_like_the_other_format_is_refused(
+    cache: Cache, tmp_path: Path, to: str, name: str
+) -> None:
+    with pytest.raises(InputError, match=f"'{name}' ends like .* --to {to} writes"):
+        export_rows(cache, tmp_path / name, corpus="news", teacher="int8", to=to)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("to", ["parquet", "npy"])
 def test_a_folder_of_other_things_is_never_replaced(cache: Cache, tmp_path: Path, to: str) -> None:
     mine = tmp_path / "mine" / "thesis.txt"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from embedcache.fsio import sha256_file
 
 FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
-MANY = settings(FEW, max_examples=1000)
+MANY = settings(FEW, max_examples=400)
 
 OPERATIONS = {"verify", "texts", "lookup", "info", "build"}
 ABSURD = [2**63 - 1, 2**62, 2**40, 2**35, 2**31 - 1, 2**31, 2**16, 1, 0, -1, -(2**31), -(2**63)]

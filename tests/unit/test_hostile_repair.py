@@ -53,7 +53,9 @@ def assert_mended_or_listed(
     assert {path.name for path in tmp_path.iterdir()} == {"cache"}
     left = {mend.path for mend in done.mends if mend.outcome == NOT_REPAIRED}
     assert {one.path for one in verify(cache).damage} == left
-    if not left:
+    # Of a store and its seal that are both damaged nobody can say what they held.
+    seal_is_gone = any(mend.path.endswith("vectors.mdb") and "seal" in mend.detail for mend in done.mends)
+    if not left and not seal_is_gone:
         lookup = Cache(cache).lookup(TEXTS, TEACHER.contract.id)
         np.testing.assert_array_equal(lookup, Cache(sound_caches[kind]).lookup(TEXTS, "fake"))
         assert mended(cache).mends == ()

@@ -305,7 +305,9 @@ def test_the_command_prints_a_plan(
     table = capsys.readouterr().out
     for part in ("60 (2 duplicates)", "1 empty", "exactly", "pays for itself", "random batches of 128", "pq"):
         assert part in table
-    assert "float16 (in use)" in table
+    assert "float16 (default)" in table
+    assert "in use" not in table
+    assert "pq (incl. codebook 16.4 kB)" in table
     sampled = (*arguments, "--probe-seconds", 0, "--token-sample", 20, "--seed", 1)
     assert run(monkeypatch, *sampled) == 0
     table = capsys.readouterr().out
@@ -317,7 +319,9 @@ def test_the_command_prints_a_plan(
     assert found["build_seconds"] is None
     embedcache.build(source, teacher=tiny_teacher, cache=tmp_path / "c", device="cpu")
     assert run(monkeypatch, *arguments) == 0
-    assert "nothing to encode" in capsys.readouterr().out
+    table = capsys.readouterr().out
+    assert "nothing to encode" in table
+    assert "float16 (in use)" in table
 
 
 def test_json_holds_no_infinity() -> None:
@@ -325,6 +329,7 @@ def test_json_holds_no_infinity() -> None:
         teacher="t",
         contract_id="c",
         codec="float16",
+        codec_in_use=False,
         rows=1,
         skipped={},
         distinct=1,
