@@ -1,35 +1,30 @@
 """A run's configuration: strict, complete, and the only thing that decides what a run does.
 
-Unknown keys are errors, and every error is reported at once with its dotted path. A configuration comes from
-a YAML file, then ``--set a.b=v``, then flags; later ones win.
+How one is put together from files, assignments and flags is in :mod:`distill.config_sources`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from distill.errors import ConfigError
-from distill.losses.registry import LOSS_DEFAULTS
+from distill.losses.registry import LOSSES
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
+LossName = Literal["mse", "cosine", "l2", "dual-l2", "skd", "ckd", "disco-ckd", "seed", "congen", "rkd"]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 # Small corpora are seen more often: a student needs about so many rows of practice, within these bounds.
 _TARGET_ROWS = 600_000
 _EPOCHS = (3, 20)
-_BANK = 65536
 _EVALUATIONS_A_RUN = 20
 _FEWEST_STEPS_BETWEEN = 50
-_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 class _Strict(BaseModel):
@@ -42,8 +37,12 @@ class StudentConfig(_Strict):
     spec: str = Field(
         default="layers:3", description="hub id, folder, or layers:K, layers:first:K, layers:0,2,5"
     )
-    head: Literal["auto", "linear", "none"] = Field(
-        default="auto", description="linear head: where widths differ, always, never"
+    head: Literal["auto", "linear", "tanh", "none"] = Field(
+        default="auto",
+        description="linear head: where widths differ, always, always and followed by tanh, never",
+    )
+    drop_head: bool = Field(
+        default=False, description="score and save the student without the head it is trained with"
     )
     pooling: Literal["mean", "cls", "cls-before-pooler", "pooler", "last"] | None = Field(
         default=None, description="pooling of a student folder; default: as it says, else mean"
@@ -55,12 +54,30 @@ class StudentConfig(_Strict):
 
 
 class LossConfig(_Strict):
-    """The loss."""
+    """The loss and what it takes; ``distill losses`` lists which loss takes what."""
 
-    name: Literal["mse", "cosine", "ckd"] = Field(default="mse", description="the loss")
-    tau: Positive | None = Field(default=None, description="ckd: a fixed temperature; default: learned")
-    bank: Count | None = Field(
-        default=None, description="ckd: teacher vectors kept as negatives; default: 65536"
+    name: LossName = Field(default="mse", description="the loss")
+    variant: Literal["paper", "code"] | None = Field(
+        default=None, description="seed, congen: when a batch enters the queue; default: paper"
+    )
+    tau: Positive | None = Field(
+        default=None, description="(student's) temperature; default: by loss, learned for ckd"
+    )
+    teacher_tau: Positive | None = Field(
+        default=None, description="seed, congen: the teacher's temperature; default: 0.05"
+    )
+    alpha: Fraction | None = Field(
+        default=None, description="congen: what the first view counts for; default: 0.5"
+    )
+    queue: Count | None = Field(
+        default=None,
+        description="teacher vectors kept; default: 65536 for ckd, else 16384 or half the training rows",
+    )
+    distance: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="rkd: weight of the distances; default: 1"
+    )
+    angle: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="rkd: weight of the angles; default: 2"
     )
 
 
@@ -92,6 +109,11 @@ class TrainingConfig(_Strict):
     )
     batch_size: PositiveInt | None = Field(default=None, description="rows a step; default: by loss")
     limit: PositiveInt | None = Field(default=None, description="train on the first so many distinct rows")
+    views: Annotated[list[str], Field(min_length=1)] | None = Field(
+        default=None,
+        description="views of a row to train on, the one that the teacher has encoded first; default: "
+        "original, and for losses of two views all others of the corpus, one after the other",
+    )
     where: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="SQL predicate over the corpus's rows: train on those that satisfy it"
     )
@@ -100,6 +122,9 @@ class TrainingConfig(_Strict):
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1 ...")
     threads: PositiveInt | None = Field(default=None, description="CPU threads; default: all cores")
+    checkpoint_every: PositiveInt | None = Field(
+        default=None, description="steps between checkpoints to resume from; default: at every evaluation"
+    )
 
 
 class EvaluationConfig(_Strict):
@@ -117,6 +142,9 @@ class EvaluationConfig(_Strict):
     )
     patience: PositiveInt | None = Field(
         default=None, description="stop after so many evaluations without a new best"
+    )
+    patience_epochs: Positive | None = Field(
+        default=None, description="stop once the best is so many epochs old"
     )
 
 
@@ -193,157 +221,48 @@ class RunConfig(_Strict):
         Raises:
             ConfigError: if a setting is given that the loss has no use for.
         """
-        loss = self.loss
-        if loss.name == "ckd":
-            loss = loss.model_copy(update={"bank": _BANK if loss.bank is None else loss.bank})
-        elif loss.tau is not None or loss.bank is not None:
-            raise ConfigError(
-                f"loss.tau and loss.bank belong to ckd, and the loss is {loss.name}: leave them out, "
-                "or use --loss ckd"
-            )
-        defaults = LOSS_DEFAULTS[self.loss.name]
+        facts = LOSSES[self.loss.name]
         held_out = self.evaluation.held_out
         if held_out is None:
             held_out = min(1000, rows // 50)
-        batch_size = self.training.batch_size or defaults.batch_size
+        loss = self._resolved_loss(rows - held_out)
+        batch_size = self.training.batch_size or facts.batch_size
         low, high = _EPOCHS
         epochs = self.training.epochs or max(low, min(high, round(_TARGET_ROWS / max(1, rows))))
-        steps = epochs * -(-max(1, rows - held_out) // batch_size)
+        apart = loss.queue or 0 if loss.variant == "code" else 0
+        steps = epochs * -(-max(1, rows - held_out - apart) // batch_size)
+        every = self.evaluation.every or max(_FEWEST_STEPS_BETWEEN, -(-steps // _EVALUATIONS_A_RUN))
         return self.model_copy(
             update={
                 "loss": loss,
-                "optimizer": self.optimizer.model_copy(update={"lr": self.optimizer.lr or defaults.lr}),
-                "training": self.training.model_copy(update={"epochs": epochs, "batch_size": batch_size}),
-                "evaluation": self.evaluation.model_copy(
+                "optimizer": self.optimizer.model_copy(update={"lr": self.optimizer.lr or facts.lr}),
+                "training": self.training.model_copy(
                     update={
-                        "held_out": held_out,
-                        "every": self.evaluation.every
-                        or max(_FEWEST_STEPS_BETWEEN, -(-steps // _EVALUATIONS_A_RUN)),
+                        "epochs": epochs,
+                        "batch_size": batch_size,
+                        "checkpoint_every": self.training.checkpoint_every or every,
                     }
                 ),
+                "evaluation": self.evaluation.model_copy(update={"held_out": held_out, "every": every}),
             }
         )
+
+    def _resolved_loss(self, rows: int) -> LossConfig:
+        """Return the loss with its settings filled in, given how many rows there are to train on."""
+        facts = LOSSES[self.loss.name]
+        given = self.loss.model_dump(exclude_none=True, exclude={"name"})
+        if strangers := [f"loss.{key}" for key in given if key not in facts.settings]:
+            takes = ", ".join(f"loss.{key}" for key in facts.settings) or "no settings"
+            raise ConfigError(
+                f"{', '.join(strangers)}: the loss {self.loss.name} takes {takes}; leave the others out, or "
+                "choose another --loss ('distill losses' lists them)"
+            )
+        defaults = dict(facts.settings)
+        if facts.full_queue:
+            # A queue that starts full is made of training rows.
+            defaults["queue"] = min(defaults["queue"], max(1, rows // 2))
+        return self.loss.model_copy(update={**defaults, **given})
 
     def to_yaml(self) -> str:
         """Return the configuration as YAML that reads back to the same configuration."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
-
-
-def load_config(
-    file: Path | None = None,
-    assignments: Sequence[str] = (),
-    flags: Mapping[str, object] | None = None,
-) -> RunConfig:
-    """Put a configuration together.
-
-    Args:
-        file: a YAML file.
-        assignments: ``a.b=v`` texts; values are read as YAML.
-        flags: dotted path -> value; None values are left out.
-
-    Raises:
-        ConfigError: naming every problem with its dotted path.
-    """
-    values: dict[str, Any] = {}
-    if file is not None:
-        try:
-            loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ConfigError(f"no configuration file {file}") from None
-        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file} is not readable as YAML: {' '.join(str(error).split())}") from error
-        if not isinstance(loaded, dict):
-            raise ConfigError(f"{file} holds {_kind(loaded)}, expected keys and values")
-        values = loaded
-    for assignment in assignments:
-        path, separator, text = assignment.partition("=")
-        if not separator or not path:
-            raise ConfigError(f"--set {assignment!r}: expected the form a.b=v, as in --set optimizer.lr=3e-4")
-        _assign(values, path, _read_value(text))
-    for path, value in (flags or {}).items():
-        if value is not None:
-            _assign(values, path, value)
-    try:
-        return RunConfig.model_validate(values)
-    except ValidationError as error:
-        problems = "; ".join(_describe(problem) for problem in error.errors(include_url=False))
-        raise ConfigError(f"the configuration cannot be used: {problems}") from error
-
-
-def _kind(value: object) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
-
-
-def _read_value(text: str) -> object:
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set: {text!r} is no YAML value") from error
-    # YAML reads 3e-4 as a word; people mean the number. In quotes it is a word.
-    return float(text) if isinstance(value, str) and _EXPONENT.fullmatch(text) else value
-
-
-def _assign(values: dict[str, Any], path: str, value: object) -> None:
-    *parents, last = path.split(".")
-    for parent in parents:
-        inner = values.setdefault(parent, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"{path}: {parent} is {inner!r}, not a group of keys")
-        values = inner
-    values[last] = value
-
-
-def _describe(problem: Any) -> str:
-    path = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f"{path}: unknown key{_suggestion(path)}"
-    if problem["type"] == "missing":
-        return f"{path}: missing" + (" (give --cache DIR)" if path == "cache" else "")
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"{path}: {message} (found {problem['input']!r})"
-
-
-def _suggestion(path: str) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(path, [key for key, _ in describe_keys()], n=1, cutoff=0.5)
-    return f", did you mean {close[0]}?" if close else ""
-
-
-def describe_keys(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[tuple[str, str]]:
-    """Return (dotted path, description) of every key there is."""
-    found = []
-    for name, field in model.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found += describe_keys(kind, f"{prefix}{name}.")
-        else:
-            found.append((prefix + name, field.description or ""))
-    return found
-
-
-SHORT_KEYS = {
-    "student": "student.spec",
-    "head": "student.head",
-    "max_length": "student.max_length",
-    "loss": "loss.name",
-    "tau": "loss.tau",
-    "bank": "loss.bank",
-    "lr": "optimizer.lr",
-    "schedule": "optimizer.schedule",
-    "warmup": "optimizer.warmup",
-    "weight_decay": "optimizer.weight_decay",
-    "epochs": "training.epochs",
-    "batch_size": "training.batch_size",
-    "limit": "training.limit",
-    "where": "training.where",
-    "mixed_precision": "training.mixed_precision",
-    "device": "training.device",
-    "threads": "training.threads",
-    "dev": "evaluation.data",
-    "held_out": "evaluation.held_out",
-    "eval_every": "evaluation.every",
-    "patience": "evaluation.patience",
-    "tensorboard": "tracking.tensorboard",
-}
-"""Names without their group, as flags and keyword arguments have them, and the keys they stand for."""

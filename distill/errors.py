@@ -33,3 +33,7 @@ class TrainingError(DistillError, ArithmeticError):
     """Training went wrong underneath: a loss that is not finite, say."""
 
     exit_code = 1
+
+
+class CheckpointError(DistillError, ValueError):
+    """A run that cannot be gone on with: no checkpoint, a damaged one, or one of another run."""

@@ -13,3 +13,15 @@ HELD_OUT = "held_out.txt"
 
 TARGETS = "targets.safetensors"
 """How the targets were combined, where they are not one teacher's vectors as stored."""
+
+CHECKPOINT = "checkpoint.safetensors"
+"""Where an unfinished run goes on from."""
+
+CONFIG = "config.yaml"
+"""The configuration, everything filled in."""
+
+METRICS = "metrics.jsonl"
+"""Loss, learning rate, speed and selection score on the way."""
+
+LOCK = ".lock"
+"""Held by the process that trains."""

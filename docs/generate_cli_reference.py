@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from distill.cli.main import cli as distill_cli
-from distill.config import describe_keys
+from distill.config_sources import describe_keys
 from embedcache.cli.main import cli as embedcache_cli
 
 PAGE = Path(__file__).with_name("cli.md")

@@ -6,6 +6,7 @@ import click
 
 from distill.cli.demo import demo_command
 from distill.cli.evaluate import evaluate_command
+from distill.cli.losses import losses_command
 from distill.cli.ship import export_command
 from distill.cli.train import run_command
 from distill.errors import DistillError
@@ -21,6 +22,7 @@ def cli() -> None:
 
 
 cli.add_command(run_command)
+cli.add_command(losses_command)
 cli.add_command(evaluate_command)
 cli.add_command(export_command)
 cli.add_command(demo_command)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from distill.training.run import Run
+    from distill.training.tracking import OnProgress
 
 
 @click.command("run")
@@ -40,9 +45,26 @@ import click
     metavar="SPEC",
     help="Hub id, folder, or layers:K, layers:first:K, layers:0,2,5.  [default: layers:3]",
 )
-@click.option("--loss", metavar="NAME", help="mse, cosine or ckd.  [default: mse]")
+@click.option("--loss", metavar="NAME", help="The loss; 'distill losses' lists them.  [default: mse]")
 @click.option(
-    "--head", metavar="KIND", help="Linear head: auto (where widths differ), linear or none.  [default: auto]"
+    "--view",
+    "views",
+    metavar="NAME",
+    multiple=True,
+    help="View of a row to train on, the one that the teacher has encoded first; repeatable.  "
+    "[default: original, and for losses of two views all others of the corpus]",
+)
+@click.option(
+    "--head",
+    metavar="KIND",
+    help="Linear head: auto (where widths differ), linear, tanh (a linear one and tanh) or none.  "
+    "[default: auto]",
+)
+@click.option(
+    "--drop-head",
+    is_flag=True,
+    default=None,
+    help="Score and save the student without the head it is trained with.",
 )
 @click.option(
     "--max-length", type=int, help="Tokens after which the student cuts a text.  [default: as the teacher]"
@@ -62,8 +84,19 @@ import click
 @click.option("--mixed-precision", metavar="KIND", help="auto, no, bf16 or fp16.  [default: auto]")
 @click.option("--device", help="auto, cpu, cuda ...  [default: auto]")
 @click.option("--threads", type=int, help="CPU threads.  [default: all cores]")
-@click.option("--tau", type=float, help="ckd: a fixed temperature.  [default: learned]")
-@click.option("--bank", type=int, help="ckd: teacher vectors kept as negatives.  [default: 65536]")
+@click.option(
+    "--variant", metavar="KIND", help="seed, congen: the queue as in the paper or code.  [default: paper]"
+)
+@click.option("--tau", type=float, help="(Student's) temperature.  [default: by loss, learned for ckd]")
+@click.option("--teacher-tau", type=float, help="seed, congen: the teacher's temperature.  [default: 0.05]")
+@click.option("--alpha", type=float, help="congen: what the first view counts for.  [default: 0.5]")
+@click.option(
+    "--queue",
+    type=int,
+    help="Teacher vectors kept.  [default: 65536 for ckd, else 16384 or half the training rows]",
+)
+@click.option("--distance", type=float, help="rkd: weight of the distances.  [default: 1]")
+@click.option("--angle", type=float, help="rkd: weight of the angles.  [default: 2]")
 @click.option(
     "--dev",
     metavar="FILE",
@@ -72,6 +105,12 @@ import click
 @click.option("--held-out", type=int, help="Rows kept out of training.  [default: 2 %, at most 1000]")
 @click.option("--eval-every", type=int, help="Steps between evaluations.  [default: 20 a run]")
 @click.option("--patience", type=int, help="Stop after so many evaluations without a new best.")
+@click.option("--patience-epochs", type=float, help="Stop once the best is so many epochs old.")
+@click.option(
+    "--checkpoint-every",
+    type=int,
+    help="Steps between checkpoints to resume from.  [default: at every evaluation]",
+)
 @click.option("--tensorboard", is_flag=True, default=None, help="Also write TensorBoard files.")
 @click.option("--seed", type=int, help="[default: 0]")
 @click.option("--out", metavar="DIR", help="The run's folder.  [default: runs/CORPUS-STUDENT-LOSS]")
@@ -86,34 +125,70 @@ import click
     metavar="A.B=V",
     help="Set any key of the configuration; repeatable.",
 )
+@click.option(
+    "--resume",
+    "resumed",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Go on with an interrupted run; its configuration is in its folder.",
+)
 @click.option("--dump-config", is_flag=True, help="Print the configuration as YAML and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def run_command(
-    config_file: Path | None, assignments: tuple[str, ...], dump_config: bool, as_json: bool, **flags: Any
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    resumed: Path | None,
+    dump_config: bool,
+    as_json: bool,
+    **flags: Any,
 ) -> None:
     """Distil a student from the vectors of a cache.
 
     The teacher is not in memory (a layers: student copies its weights from it once, at the start). Of several
     teachers every row needs a vector of each: scaled to length one and weighted, they are laid side by side.
     """
-    from distill.config import SHORT_KEYS, load_config
+    from distill.config_sources import SHORT_KEYS, load_config
 
     flags["teacher"] = flags["teacher"][0] if len(flags["teacher"]) == 1 else list(flags["teacher"]) or None
     flags["teacher_weights"] = list(flags["teacher_weights"]) or None
+    flags["views"] = list(flags["views"]) or None
+    if resumed is not None:
+        _refuse_settings(config_file, assignments, flags)
+        from distill.training.run import resume
+
+        _report(lambda on_progress: resume(resumed, cache=flags["cache"], on_progress=on_progress), as_json)
+        return
     config = load_config(
         config_file, assignments, {SHORT_KEYS.get(key, key): value for key, value in flags.items()}
     )
     if dump_config:
         click.echo(config.to_yaml(), nl=False)
         return
+    from distill.training.run import run_config
+
+    _report(lambda on_progress: run_config(config, on_progress), as_json)
+
+
+def _refuse_settings(config_file: Path | None, assignments: tuple[str, ...], flags: dict[str, Any]) -> None:
+    """Refuse what would make a resumed run another run."""
+    given = [name for name, value in flags.items() if value is not None and name != "cache"]
+    given += ["config"] * (config_file is not None) + ["set"] * bool(assignments)
+    if given:
+        shown = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise click.UsageError(
+            f"--resume goes on with the configuration of the run: leave {shown} out (only --cache may be "
+            "given, where the cache has moved)"
+        )
+
+
+def _report(train: Callable[[OnProgress], Run], as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
     from distill.cli.progress import print_run, train_progress
-    from distill.training.run import run_config
 
     with train_progress() as on_progress:
-        run = run_config(config, on_progress)
+        run = train(on_progress)
     if as_json:
         facts = {
             "run": str(run.folder),

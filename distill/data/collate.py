@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,39 +15,75 @@ from distill.data.tokens import TokenArrays
 
 @dataclass(frozen=True)
 class Batch:
-    """One training batch of B rows.
+    """What one process encodes in one step: B rows, V texts of each.
 
     Attributes:
-        input_ids: int64, shape (B, longest).
-        attention_mask: int64, shape (B, longest); 1 on real tokens.
-        targets: float32 or float16, shape (B, d_T); one a row, in the rows' order.
-        rows: uint32, shape (B,); corpus rows.
+        input_ids: int64, shape (V * B, longest); the first text of every row, then the second of every row.
+        attention_mask: int64, shape (V * B, longest); 1 on real tokens.
+        texts: V, the texts of a row.
+        rows: int64, shape (G,); the rows of the whole step, those of all processes.
+        targets: float32 or float16, shape (G, d_T), one for each of ``rows``; of width 0 where texts are
+            compared with each other and not with a teacher.
+        offset: where in ``rows`` the first of the B rows stands.
+        counted: how many of the B rows count: B, or 0 where a step has fewer rows than there are processes
+            and this one takes part with a row of another.
     """
 
     input_ids: Tensor
     attention_mask: Tensor
+    texts: int
+    rows: Tensor
     targets: Tensor
-    rows: NDArray[np.uint32]
+    offset: int
+    counted: int
+
+    def __len__(self) -> int:
+        """Return B."""
+        return len(self.input_ids) // self.texts
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch with its tensors on ``device``."""
         if device.type == "cpu":
             return self
-        return Batch(
-            self.input_ids.to(device, non_blocking=True),
-            self.attention_mask.to(device, non_blocking=True),
-            self.targets.to(device, non_blocking=True),
-            self.rows,
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> Batch:
+        """Return the batch in page-locked memory, from which a GPU copies while the CPU goes on."""
+        return self._map(lambda tensor: tensor.pin_memory())
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        return replace(
+            self,
+            input_ids=change(self.input_ids),
+            attention_mask=change(self.attention_mask),
+            rows=change(self.rows),
+            targets=change(self.targets),
         )
 
 
-def pad_rows(tokens: TokenArrays, rows: NDArray[np.integer]) -> tuple[Tensor, Tensor]:
-    """Return (input_ids, attention_mask) of corpus ``rows``, int64 of shape (B, longest)."""
-    starts = tokens.offsets[rows]
-    lengths = tokens.lengths(rows)
+def pad_texts(
+    arrays: Sequence[TokenArrays], which: NDArray[np.integer], rows: NDArray[np.integer]
+) -> tuple[Tensor, Tensor]:
+    """Return (input_ids, attention_mask) of several texts of each row, padded to the longest of them.
+
+    Args:
+        arrays: token arrays of one tokenizer, one a view.
+        which: shape (V, B); the array that each text is in.
+        rows: shape (B,); the rows.
+
+    Returns:
+        int64, shape (V * B, longest).
+    """
+    flat, rows = which.reshape(-1), np.tile(rows, len(which))
+    starts, lengths = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.int32)
+    inside = [flat == number for number in range(len(arrays))]
+    for tokens, here in zip(arrays, inside, strict=True):
+        starts[here], lengths[here] = tokens.offsets[rows[here]], tokens.lengths(rows[here])
     columns = np.arange(int(lengths.max()))
     real = columns < lengths[:, None]
-    # Past a row's end the address may run into the next row or past the array: clipped, overwritten below.
-    ids = np.take(tokens.ids, starts[:, None] + columns, mode="clip").astype(np.int64)
-    ids[~real] = tokens.pad_id
+    ids = np.full(real.shape, arrays[0].pad_id, dtype=np.int64)
+    for tokens, here in zip(arrays, inside, strict=True):
+        # Past a row's end the address may run into the next row or past the array: overwritten below.
+        ids[here] = np.take(tokens.ids, starts[here, None] + columns, mode="clip")
+    ids[~real] = arrays[0].pad_id
     return torch.from_numpy(ids), torch.from_numpy(real.astype(np.int64))

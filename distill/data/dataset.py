@@ -13,12 +13,17 @@ from distill.data.sampler import MOST_ROWS, permutation
 from distill.data.targets import Targets, open_targets
 from distill.errors import DataError
 from embedcache.cache import Cache, CachedTeacher
+from embedcache.codecs import Vectors
 from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.part import ORIGINAL
 from embedcache.key_index import first_occurrences
 from embedcache.keys import KeyArray
 
 _HELD_OUT_STREAM = 2**31 - 1
 """Epoch number of the permutation that picks held-out rows; no training reaches it."""
+
+_QUEUE_STREAM = 2**31 - 3
+"""Epoch number of the permutation that picks the rows a queue starts with; no training reaches it."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +32,23 @@ class DistillDataset:
 
     Attributes:
         corpus: the corpus.
+        view: the view of it that the teacher has encoded; for the original text, the corpus itself.
         targets: the targets of ``rows``.
         rows: uint32, shape (n,); the training rows: distinct texts, held-out ones left out.
         held_out: uint32; rows kept out of training.
         duplicates: rows left out because their text stands earlier among the rows to train on.
         selected: rows that satisfy ``where``; None where all rows of the corpus were to be trained on.
+        queue_rows: uint32; the rows whose vectors a queue starts with, in the order they enter it.
     """
 
     corpus: Corpus
+    view: Corpus
     targets: Targets
     rows: NDArray[np.uint32]
     held_out: NDArray[np.uint32]
     duplicates: int
-    selected: int | None = None
+    selected: int | None
+    queue_rows: NDArray[np.uint32]
 
     def __len__(self) -> int:
         """Return the number of training rows."""
@@ -50,6 +59,14 @@ class DistillDataset:
         """The first teacher."""
         return self.targets.teachers[0]
 
+    def texts(self, rows: NDArray[np.integer]) -> list[str]:
+        """Return the texts that the teacher has encoded of ``rows``."""
+        return self.view.texts(rows)
+
+    def targets_of(self, rows: NDArray[np.integer]) -> Vectors:
+        """Return the targets of corpus rows, whether they are training rows or not, float32."""
+        return self.targets.lookup(self.view.keys_of(rows))
+
 
 def open_dataset(
     cache: Cache,
@@ -58,9 +75,12 @@ def open_dataset(
     teacher: str | Sequence[str] | None = None,
     weights: Sequence[float] | None = None,
     target_dim: int | None = None,
+    view: str = ORIGINAL,
     where: str | None = None,
     held_out: int | Callable[[int], int] = 0,
     limit: int | None = None,
+    queue: int | Callable[[int], int] = 0,
+    queue_apart: bool = False,
     seed: int = 0,
 ) -> DistillDataset:
     """Join a corpus of ``cache`` with the vectors of one or several teachers.
@@ -70,12 +90,16 @@ def open_dataset(
         corpus, teacher: names; either may be left out where the cache holds one.
         weights: what each of several teachers counts for, relative to the others.
         target_dim: width to project the targets to; default: as wide as the teachers' vectors together.
+        view: the view that the teacher has encoded.
         where: SQL predicate over the corpus's rows; only rows that satisfy it are trained on or held out. Its
             ``tokens`` and ``truncated`` are the first teacher's.
         held_out: how many distinct rows to keep out of training, chosen by ``seed``; or what says so, given
             how many distinct rows there are.
         limit: train on the first so many distinct rows only.
-        seed: chooses the held-out rows and the rows that a projection is fitted on.
+        queue: how many training rows to choose, by ``seed``, for a queue to start with; or what says so,
+            given how many distinct rows there are.
+        queue_apart: whether those rows are left out of the training.
+        seed: chooses the held-out rows, those of the queue and the rows that a projection is fitted on.
 
     Raises:
         ConfigError: if the weights or ``target_dim`` do not fit the teachers.
@@ -91,10 +115,12 @@ def open_dataset(
     names = [teacher] if teacher is None or isinstance(teacher, str) else list(teacher)
     targets = open_targets(cache, names, weights, target_dim)
     mask, selected = (None, None) if where is None else _select(cache, chosen, targets.contracts[0].id, where)
-    rows, duplicates = _distinct_rows(chosen, mask, limit)
+    encoded = chosen if view == ORIGINAL else chosen.view(view)
+    rows, duplicates = _distinct_rows(encoded, mask, limit)
     del mask
     distinct = len(rows)
     count = held_out if isinstance(held_out, int) else held_out(distinct)
+    queued = queue if isinstance(queue, int) else queue(distinct)
     if count * 2 > distinct:
         raise DataError(
             f"corpus {chosen.name!r} has {distinct} distinct texts"
@@ -105,10 +131,26 @@ def open_dataset(
     kept[permutation(distinct, seed, _HELD_OUT_STREAM, first=count)] = False
     held_rows, rows = rows[~kept] if count else rows[:0], rows[kept]
     del kept
-    targets = targets.join(chosen, rows, held_rows)
+    queue_rows, rows = _queue_rows(rows, queued, queue_apart, seed)
+    targets = targets.join(encoded, rows, np.sort(np.concatenate([held_rows, queue_rows])))
     if target_dim is not None:
         targets = targets.project(target_dim, seed)
-    return DistillDataset(chosen, targets, rows, held_rows, duplicates, selected)
+    return DistillDataset(chosen, encoded, targets, rows, held_rows, duplicates, selected, queue_rows)
+
+
+def _queue_rows(
+    rows: NDArray[np.uint32], count: int, apart: bool, seed: int
+) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Return the rows a queue starts with, and the rows to train on."""
+    if count > len(rows) - int(apart):
+        raise DataError(
+            f"loss.queue: a queue of {count} vectors that starts full takes as many training rows"
+            f"{' out of the training' if apart else ''}, and there are {len(rows)}: "
+            "give a smaller --queue, or train on more rows"
+        )
+    places = permutation(len(rows), seed, _QUEUE_STREAM, first=count)
+    chosen = rows[places]
+    return chosen, np.delete(rows, places) if apart and count else rows
 
 
 def _select(cache: Cache, corpus: Corpus, teacher: str, where: str) -> tuple[NDArray[np.bool_], int]:

@@ -1,4 +1,4 @@
-"""The loader: batches of token ids with their cached vectors, prepared ahead on a thread of its own."""
+"""The loader: batches prepared ahead on a thread of its own."""
 
 from __future__ import annotations
 
@@ -9,38 +9,45 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from distill.data.collate import Batch, pad_rows
-from distill.data.dataset import DistillDataset
-from distill.data.tokens import TokenArrays
+from distill.data.collate import Batch
+from distill.data.source import Share, Source
 
-_GATHER_ROWS = 8192
+_ROWS_AT_ONCE = 8192
 _AHEAD = 2
 
 
 class Loader:
-    """Iterates over given batches of dataset rows.
-
-    Vectors are gathered for several batches at once, which spreads the cost of finding each row's shard.
+    """Iterates over given batches of rows.
 
     Args:
-        dataset: rows and vectors.
-        tokens: the corpus's token ids for the student's tokenizer.
-        batches: index arrays into ``dataset.rows``, in training order.
+        source: what the rows are.
+        batches: index arrays of rows, in training order.
+        epoch: the epoch they are of.
+        start: how many of them to leave out at the beginning: they have been trained on.
+        share: which part of every batch this process encodes.
+        pin: put batches into page-locked memory, for a GPU.
     """
 
     def __init__(
-        self, dataset: DistillDataset, tokens: TokenArrays, batches: Sequence[NDArray[np.integer]]
+        self,
+        source: Source,
+        batches: Sequence[NDArray[np.integer]],
+        *,
+        epoch: int = 0,
+        start: int = 0,
+        share: Share | None = None,
+        pin: bool = False,
     ) -> None:
-        self._dataset, self._tokens, self._batches = dataset, tokens, batches
+        self._source, self._batches, self._epoch, self._start = source, batches, epoch, start
+        self._share, self._pin = share or Share(), pin
         self.waited = 0.0
         """Seconds the consumer has waited for batches."""
 
     def __len__(self) -> int:
-        """Return the number of batches."""
-        return len(self._batches)
+        """Return the number of batches that are yielded."""
+        return max(0, len(self._batches) - self._start)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches in order. Errors met while preparing them are raised here."""
@@ -56,7 +63,8 @@ class Loader:
         def prepare() -> None:
             try:
                 for group in self._groups():
-                    put(self._gather(group))
+                    batches = self._source.prepare(group, self._epoch, self._share)
+                    put([batch.pinned() for batch in batches] if self._pin else batches)
                     if stop.is_set():
                         return
                 put(None)
@@ -82,21 +90,11 @@ class Loader:
     def _groups(self) -> Iterator[list[NDArray[np.integer]]]:
         group: list[NDArray[np.integer]] = []
         rows = 0
-        for batch in self._batches:
-            group.append(batch)
-            rows += len(batch)
-            if rows >= _GATHER_ROWS:
+        for number in range(self._start, len(self._batches)):
+            group.append(self._batches[number])
+            rows += len(group[-1])
+            if rows >= _ROWS_AT_ONCE:
                 yield group
                 group, rows = [], 0
         if group:
             yield group
-
-    def _gather(self, group: list[NDArray[np.integer]]) -> list[Batch]:
-        dataset = self._dataset
-        targets = torch.from_numpy(dataset.targets.gather(np.concatenate(group)))
-        parts = torch.split(targets, [len(batch) for batch in group])
-        out = []
-        for batch, part in zip(group, parts, strict=True):
-            rows = dataset.rows[batch]
-            out.append(Batch(*pad_rows(self._tokens, rows), targets=part, rows=rows))
-        return out

@@ -1,29 +1,80 @@
-"""What a loss is: a module from student and teacher vectors to one number."""
+"""What a loss is: a module from student and teacher vectors to one number a row."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
+
+from distill.losses.queue import TeacherQueue
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a loss has to be given.
+
+    Attributes:
+        views: views of each row that the student encodes.
+        whole_batch: whether it compares rows of a batch with each other, so that a process has to have the
+            student's vectors of all processes.
+    """
+
+    views: int = 1
+    whole_batch: bool = False
+
+
+@dataclass(frozen=True)
+class LossBatch:
+    """The vectors of one step, float32.
+
+    Attributes:
+        students: one tensor (B, d) a view, the view the teacher encoded first; gradients on.
+        targets: shape (B, d); the teacher's vectors of the same rows.
+        others: shape (G, d); the targets of the whole step: those of all processes, of which ``targets`` are
+            a part.
+        offset: where in ``others`` the first of ``targets`` stands.
+    """
+
+    students: tuple[Tensor, ...]
+    targets: Tensor
+    others: Tensor
+    offset: int = 0
+
+    @classmethod
+    def alone(cls, students: tuple[Tensor, ...], targets: Tensor) -> LossBatch:
+        """Return the batch of a step that one process makes."""
+        return cls(students, targets, targets)
 
 
 class DistillLoss(nn.Module, ABC):
     """Base of all losses.
 
-    Whatever a loss learns or remembers (a temperature, a bank) is a parameter or buffer of it, so that it is
+    Whatever a loss learns or remembers (a temperature, a queue) is a parameter or buffer of it, so that it is
     optimised and saved with the student.
     """
 
+    needs: ClassVar[Needs] = Needs()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: TeacherQueue | None = None
+        """Teacher vectors of other rows; None for losses that have no use for them."""
+
     @abstractmethod
-    def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Return the mean loss of a batch, a float32 scalar.
+    def forward(self, batch: LossBatch) -> Tensor:
+        """Return the loss of each row, float32, shape (B,); what is minimised is their mean."""
+
+    def begin_step(self, targets: Tensor, rows: Tensor) -> None:
+        """Learn of the batch that is about to be trained on; called once a step.
 
         Args:
-            student: float32, shape (B, d); the student's vectors, gradients on.
-            teacher: float32, shape (B, d); the cached vectors of the same rows.
+            targets: float32, shape (G, d); the targets of the whole step.
+            rows: int64, shape (G,); the corpus rows they are of.
         """
 
-    def after_step(self, teacher: Tensor) -> None:
+    def end_step(self, targets: Tensor, rows: Tensor) -> None:
         """Learn of the batch that was just trained on; called once a step, after the optimiser."""
 
     def metrics(self) -> dict[str, float]:

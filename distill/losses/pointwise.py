@@ -1,30 +1,85 @@
-"""Losses that compare each student vector with its own teacher vector."""
+"""Losses that compare each student vector with its own teacher vector, and with the student's other view."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from distill.losses.base import DistillLoss
+from distill.losses.base import DistillLoss, LossBatch, Needs
 
 
 class MSELoss(DistillLoss):
-    r"""Mean squared error, mean over rows and dimensions: :math:`\frac{1}{Bd}\sum_{ij}(s_{ij}-t_{ij})^2`.
+    r"""Mean squared error, mean over dimensions: :math:`\frac{1}{d}\sum_j(s_j-t_j)^2`.
 
     Source: DistilCSE, stage 1 "KD"; the teacher's vectors are taken as they are, not normalised.
     """
 
-    def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Return the loss of vectors (B, d)."""
-        return F.mse_loss(student, teacher)
+    def forward(self, batch: LossBatch) -> Tensor:
+        """Return the loss of each row, shape (B,)."""
+        return (batch.students[0] - batch.targets).square().mean(dim=-1)
 
 
 class CosineLoss(DistillLoss):
-    r"""One minus the cosine, mean over rows: :math:`\frac{1}{B}\sum_i (1-\cos(s_i,t_i))`.
+    r"""One minus the cosine: :math:`1-\cos(s,t)`.
 
-    For vectors of length one it is :math:`d/2` times :class:`MSELoss`.
+    For vectors of length one it is half of :class:`L2Loss` and :math:`d/2` times :class:`MSELoss`.
     """
 
-    def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Return the loss of vectors (B, d)."""
-        return (1 - F.cosine_similarity(student, teacher, dim=-1)).mean()
+    def forward(self, batch: LossBatch) -> Tensor:
+        """Return the loss of each row, shape (B,)."""
+        return 1 - F.cosine_similarity(batch.students[0], batch.targets, dim=-1)
+
+
+class L2Loss(DistillLoss):
+    r"""Squared distance of unit vectors: :math:`\|t-s\|^2`.
+
+    Source: ConGen, section 4.1, baseline "L2".
+    """
+
+    def forward(self, batch: LossBatch) -> Tensor:
+        """Return the loss of each row, shape (B,)."""
+        return _squared_distance(_unit(batch.targets), _unit(batch.students[0]))
+
+
+class DualL2Loss(DistillLoss):
+    r"""Squared distances of both views' unit vectors to the teacher's: :math:`\|t-s_1\|^2+\|t-s_2\|^2`.
+
+    Source: ConGen, section 4.1, baseline "Making monolingual" (Dual-L2).
+    """
+
+    needs: ClassVar[Needs] = Needs(views=2)
+
+    def forward(self, batch: LossBatch) -> Tensor:
+        """Return the loss of each row, shape (B,)."""
+        target = _unit(batch.targets)
+        first, second = (_unit(view) for view in batch.students)
+        return _squared_distance(target, first) + _squared_distance(target, second)
+
+
+class SKDLoss(DistillLoss):
+    r""":class:`DualL2Loss` plus the squared distance of the views from each other: :math:`\|s_1-s_2\|^2`.
+
+    Source: ConGen, section 4.1, baseline "SKD".
+    """
+
+    needs: ClassVar[Needs] = Needs(views=2)
+
+    def forward(self, batch: LossBatch) -> Tensor:
+        """Return the loss of each row, shape (B,)."""
+        target = _unit(batch.targets)
+        first, second = (_unit(view) for view in batch.students)
+        return (
+            _squared_distance(target, first)
+            + _squared_distance(target, second)
+            + _squared_distance(first, second)
+        )
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return F.normalize(vectors, dim=-1)
+
+
+def _squared_distance(a: Tensor, b: Tensor) -> Tensor:
+    return (a - b).square().sum(dim=-1)

@@ -1,9 +1,10 @@
-"""All losses by name."""
+"""All losses by name: how each is made, what it takes, and what it is trained with by default."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distill.config import LossConfig
@@ -11,30 +12,82 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LossDefaults:
-    """Training settings a loss works well with; used wherever the user gave none.
+class LossFacts:
+    """What can be said of a loss without loading torch.
 
     Attributes:
-        lr: peak learning rate.
-        batch_size: rows a step.
+        summary: what it does, in a line.
+        views: views of each row that the student encodes.
+        settings: the keys of the ``loss`` group it takes, with their defaults; None where there is a reason
+            for there being none, which the key's description tells.
+        full_queue: whether its queue is full of vectors of random rows at the start; None without a queue.
+        lr: peak learning rate used where the user gives none.
+        batch_size: rows a step used where the user gives none.
     """
 
-    lr: float
-    batch_size: int
+    summary: str
+    views: int = 1
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    full_queue: bool | None = None
+    lr: float = 7e-4
+    batch_size: int = 128
 
 
-LOSS_DEFAULTS = {
-    "mse": LossDefaults(lr=7e-4, batch_size=128),
-    "cosine": LossDefaults(lr=7e-4, batch_size=128),
-    "ckd": LossDefaults(lr=7e-4, batch_size=128),
+_DISTRIBUTION = {"queue": 16384, "tau": 0.05, "teacher_tau": 0.05, "variant": "paper"}
+
+LOSSES: dict[str, LossFacts] = {
+    "mse": LossFacts("squared error to the teacher's vector, mean over dimensions"),
+    "cosine": LossFacts("one minus the cosine to the teacher's vector"),
+    "l2": LossFacts("squared distance of unit vectors"),
+    "dual-l2": LossFacts("l2 of two views", views=2),
+    "skd": LossFacts("dual-l2, and the distance of the views from each other", views=2),
+    "ckd": LossFacts(
+        "find the own teacher vector among those of the batch and of past batches (DistilCSE)",
+        settings={"queue": 65536, "tau": None},
+        full_queue=False,
+    ),
+    "disco-ckd": LossFacts(
+        "find the own teacher vector among those of a queue (DisCo)",
+        settings={"queue": 16384, "tau": 0.05},
+        full_queue=True,
+    ),
+    "seed": LossFacts(
+        "the teacher's distribution of similarity over a queue",
+        settings=_DISTRIBUTION,
+        full_queue=True,
+    ),
+    "congen": LossFacts(
+        "seed of two views, of which the teacher has encoded one (ConGen)",
+        views=2,
+        settings={**_DISTRIBUTION, "alpha": 0.5},
+        full_queue=True,
+    ),
+    "rkd": LossFacts(
+        "the teacher's distances and angles among the rows of a batch",
+        settings={"distance": 1.0, "angle": 2.0},
+    ),
 }
 
 
 def make_loss(config: LossConfig, dimension: int) -> DistillLoss:
-    """Return the loss ``config`` names, for vectors of width ``dimension``."""
-    from distill.losses.contrastive import CKDLoss
-    from distill.losses.pointwise import CosineLoss, MSELoss
+    """Return the loss ``config`` names, for vectors of width ``dimension``; its settings are filled in."""
+    from distill.losses import contrastive, pointwise, queue_distribution, relational
 
-    if config.name == "ckd":
-        return CKDLoss(dimension, bank=config.bank or 0, tau=config.tau)
-    return MSELoss() if config.name == "mse" else CosineLoss()
+    settings = {name: getattr(config, name) for name in LOSSES[config.name].settings}
+    plain: dict[str, Callable[..., DistillLoss]] = {
+        "mse": pointwise.MSELoss,
+        "cosine": pointwise.CosineLoss,
+        "l2": pointwise.L2Loss,
+        "dual-l2": pointwise.DualL2Loss,
+        "skd": pointwise.SKDLoss,
+        "rkd": relational.RKDLoss,
+    }
+    against_a_queue: dict[str, Callable[..., DistillLoss]] = {
+        "ckd": contrastive.CKDLoss,
+        "disco-ckd": contrastive.DisCoCKDLoss,
+        "seed": queue_distribution.SEEDLoss,
+        "congen": queue_distribution.ConGenLoss,
+    }
+    if config.name in plain:
+        return plain[config.name](**settings)
+    return against_a_queue[config.name](dimension, **settings)

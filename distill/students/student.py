@@ -17,7 +17,7 @@ from embedcache.teacher.load import Teacher, load_teacher
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-Head = Literal["auto", "linear", "none"]
+Head = Literal["auto", "linear", "tanh", "none"]
 LAYERS = "layers:"
 
 
@@ -41,7 +41,8 @@ def build_student(
         live_teacher: loads the teacher itself; called only for ``layers:``.
         dimension: width of targets that are combined or projected, and so have length one; default: the
             targets are the teacher's own vectors.
-        head: ``auto`` adds a linear head where widths differ, ``linear`` always, ``none`` never.
+        head: ``auto`` adds a linear head where widths differ, ``linear`` always, ``tanh`` one that is
+            followed by a tanh (ConGen, section 4.2), ``none`` never.
         pooling: of a student that is no cut-out of its teacher; default: as its folder says, else ``mean``.
         max_length: tokens after which a text is cut; default: as the teacher, or what the student can take.
         dropout: probability used everywhere in training; the saved config keeps the model's own.
@@ -106,10 +107,30 @@ def _add_head(model: SentenceTransformer, dimension: int, head: Head, seed: int)
             f"the student's vectors have {width} dimensions, its targets {dimension}: use --head linear "
             f"(or auto), or a student of width {dimension}"
         )
-    if head == "linear" or width != dimension:
+    if head in ("linear", "tanh") or width != dimension:
+        activation = nn.Tanh() if head == "tanh" else nn.Identity()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model.append(Dense(width, dimension, bias=True, activation_function=nn.Identity()))
+            model.append(Dense(width, dimension, bias=True, activation_function=activation))
+
+
+def without_head(model: SentenceTransformer) -> SentenceTransformer:
+    """Return ``model`` without the head that :func:`build_student` added: the same modules, shared.
+
+    Raises:
+        StudentError: if it has none.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense
+
+    modules = list(model)
+    heads = [number for number, module in enumerate(modules) if isinstance(module, Dense)]
+    if not heads:
+        raise StudentError("student.drop_head: this student has no head; leave it out, or add --head linear")
+    del modules[heads[-1]]
+    bare = SentenceTransformer(modules=modules, device=str(model.device))
+    bare.max_seq_length, bare.prompts, bare.default_prompt_name = model.max_seq_length, {}, None
+    return bare
 
 
 def _length(spec: str, asked: int | None, teacher: int, positions: int) -> int:

@@ -20,5 +20,7 @@ def make_optimizer(modules: list[nn.Module], config: OptimizerConfig) -> torch.o
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
+    for group in groups:
+        group["initial_lr"] = config.lr
     # The fused form walks through memory once; with a large embedding table that is most of the step.
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)

@@ -9,6 +9,7 @@ from typing import Any
 from distill.config import RunConfig
 from distill.data.dataset import DistillDataset
 from distill.data.targets import Targets
+from distill.errors import CheckpointError
 from distill.layout import RECORD, TARGETS
 from embedcache.cache import Cache
 from embedcache.teacher.aliases import ALIASES
@@ -57,6 +58,28 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         return None
     is_run = isinstance(record, dict) and {"version", "teacher", "corpus", "student", "loss"} <= set(record)
     return record if is_run else None
+
+
+def refuse_other_data(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise :class:`CheckpointError` where a run's record and that of what is there now differ.
+
+    Args:
+        before: the record of the run that is to go on.
+        now: the record it would have if it were started now.
+    """
+    of_teachers = {"name", "contract_id", "share"}
+    for key in ("corpus", "teachers", "rows", "held_out", "selected", "parameters"):
+        was, is_now = (
+            [{name: one[name] for name in of_teachers} for one in record[key]]
+            if key == "teachers"
+            else record[key]
+            for record in (before, now)
+        )
+        if was != is_now:
+            raise CheckpointError(
+                f"the run's {key} was {was} and is {is_now} now: it cannot go on as it began; bring the "
+                "cache back to what it was, or start the run anew with --overwrite"
+            )
 
 
 def _teachers(cache: Cache, targets: Targets, first_model: str | None) -> list[dict[str, Any]]:

@@ -109,7 +109,7 @@ def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastToke
         return None
     # All pairs of them are compared, so their number is bounded; the rest is still there for evaluation.
     rows = rows[:: -(-len(rows) // _MOST_HELD_OUT)]
-    texts = dataset.corpus.texts(rows)
+    texts = dataset.texts(rows)
     targets = _unit(dataset.targets.lookup(key_array(texts)))
     first, second = _pairs(targets @ targets.T)
     gold = (targets[first] * targets[second]).sum(axis=1).astype(np.float64)

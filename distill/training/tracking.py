@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from distill.errors import MissingExtraError
+from distill.layout import METRICS
 
 
 @dataclass(frozen=True)
@@ -49,26 +50,31 @@ class Tracker:
     """Writes metrics of a run.
 
     Args:
-        folder: the run's folder.
+        folder: the run's folder; None writes nothing: another process does.
         tensorboard: whether to write TensorBoard files too.
+        after: the step a resumed run goes on after.
 
     Raises:
         MissingExtraError: if TensorBoard is asked for and not installed.
     """
 
-    def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
+    def __init__(self, folder: Path | None, *, tensorboard: bool = False, after: int = 0) -> None:
         self._writer: Any = None
+        self._file: IO[str] | None = None
+        if folder is None:
+            return
         if tensorboard:
             require_tensorboard()
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(folder / "tensorboard"))
-        self._file = (folder / "metrics.jsonl").open("w", encoding="utf-8")
+            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=after + 1)
+        self._file = (folder / METRICS).open("a", encoding="utf-8")
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Write one line: the step and its values."""
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
+        if self._file is not None:
+            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            self._file.flush()
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)
@@ -79,6 +85,7 @@ class Tracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         if self._writer is not None:
             self._writer.close()

@@ -1,4 +1,4 @@
-"""The training loop: stream rows with their cached vectors, step, look, keep the best."""
+"""The training loop: stream rows, step, look, keep the best, and write down where to go on from."""
 
 from __future__ import annotations
 
@@ -7,20 +7,31 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from distill.config import RunConfig
 from distill.data.loader import Loader
 from distill.data.sampler import epoch_batches
-from distill.data.tokens import RowLengths
-from distill.errors import TrainingError
+from distill.data.source import Share
+from distill.errors import CheckpointError, TrainingError
 from distill.students.student import forward
+from distill.training.checkpoint import (
+    Checkpoint,
+    optimizer_tensors,
+    owned,
+    random_state,
+    restore_module,
+    restore_optimizer,
+    restore_random,
+)
 from distill.training.optimizer import make_optimizer
+from distill.training.processes import average_gradients, broadcast, gather_objects
 from distill.training.schedule import learning_rate_factor, warmup_steps
 from distill.training.selection import StudentEncoder
+from distill.training.state import RecentLosses, TrainState
 from distill.training.tracking import OnProgress, Tracker, TrainProgress
 from embedcache.teacher.attention import use_short_attention
 
@@ -28,10 +39,10 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from sentence_transformers import SentenceTransformer
 
+    from distill.config import RunConfig
     from distill.data.collate import Batch
-    from distill.data.dataset import DistillDataset
-    from distill.data.tokens import TokenArrays
-    from distill.losses.base import DistillLoss
+    from distill.data.source import Source
+    from distill.training.objective import Objective
     from distill.training.selection import Selector
     from embedcache.teacher.tokenize import FastTokenizer
 
@@ -68,189 +79,239 @@ class Trainer:
 
     Args:
         model: the student.
-        loss: the loss; trained along where it has parameters.
-        dataset: rows and targets.
-        tokens: the corpus's token ids for the student.
+        evaluated: what is scored and kept of it: the student itself, or the student without its head.
+        objective: what is minimised; trained along where it has parameters.
+        source: rows to train on.
         tokenizer: the student's tokenizer.
         selector: chooses the best checkpoint; None keeps the last state.
         config: the resolved configuration.
-        accelerator: device and precision.
+        accelerator: device, precision and processes.
+        folder: where checkpoints go.
         save_best: called whenever the model is the best so far.
     """
 
     def __init__(
         self,
         model: SentenceTransformer,
-        loss: DistillLoss,
-        dataset: DistillDataset,
-        tokens: TokenArrays,
+        evaluated: SentenceTransformer,
+        objective: Objective,
+        source: Source,
         tokenizer: FastTokenizer,
         selector: Selector | None,
         config: RunConfig,
         accelerator: Accelerator,
+        folder: Path,
         save_best: Callable[[], None],
     ) -> None:
-        self._config, self._dataset, self._tokens = config, dataset, tokens
+        self._config, self._source, self._folder = config, source, folder
         self._selector, self._save_best, self._accelerator = selector, save_best, accelerator
-        self._lengths = RowLengths(tokens, dataset.rows)
+        self._share = Share(accelerator.process_index, accelerator.num_processes)
+        self._device = accelerator.device
         self._batch_size = config.training.batch_size or 1
         self._epochs = config.training.epochs or 1
-        self.total_steps = self._epochs * -(-len(dataset) // self._batch_size)
+        self._steps_an_epoch = -(-len(source.lengths) // self._batch_size)
+        self.total_steps = self._epochs * self._steps_an_epoch
         warmup = warmup_steps(config.optimizer.warmup, self.total_steps)
-        optimizer = make_optimizer([model, loss], config.optimizer)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, learning_rate_factor(config.optimizer.schedule, warmup, self.total_steps)
-        )
-        if accelerator.device.type == "cpu":
+        self._learning_rate = learning_rate_factor(config.optimizer.schedule, warmup, self.total_steps)
+        optimizer = make_optimizer([model, objective.module], config.optimizer)
+        if self._device.type == "cpu":
             use_short_attention(model)
+        self._plain_model = model
         self._model, self._optimizer = accelerator.prepare(model, optimizer)
         # Not prepared: accelerate would run it in the precision of the forward pass.
-        self._loss = loss.to(accelerator.device)
-        self._schedule = schedule
-        self._encoder = StudentEncoder(model, tokenizer, accelerator.device, self._autocast)
+        objective.module.to(self._device)
+        self._objective = objective
+        self._encoder = StudentEncoder(evaluated, tokenizer, self._device, self._autocast)
+        self._state = TrainState()
+        self._recent = RecentLosses(self._share.processes)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = self._accelerator.autocast()
         return context
 
     def train(self, tracker: Tracker, on_progress: OnProgress | None = None) -> TrainResult:
-        """Run all epochs and return how it ended.
+        """Run all epochs, or what is left of them, and return how it ended.
 
         Raises:
             TrainingError: if the loss becomes NaN or infinite; the best checkpoint so far stays.
+            StorageError: if a checkpoint cannot be written; the one before stays.
         """
-        config = self._config
-        every = config.evaluation.every or self.total_steps
-        started = time.perf_counter()
-        step = rows = best_step = since_best = 0
-        best: float | None = None
-        recent = RecentLosses()
-        final_loss = math.nan
-        waited = evaluating = 0.0
-        stop = False
+        state = self._state
+        started = time.perf_counter() - state.seconds
         self._model.train()
-        for epoch in range(self._epochs):
-            loader = self._loader(epoch)
+        while state.epoch < self._epochs and not self._has_stopped():
+            loader, waited = self._loader(), state.waited
             for batch in loader:
-                recent.add(self._step(batch))
-                step += 1
-                rows += len(batch.rows)
-                rate = rows / (time.perf_counter() - started - evaluating)
-                if step % every == 0 or step == self.total_steps:
-                    recent.check(step)
-                    began = time.perf_counter()
-                    score = self._score(step)
-                    if score is None or best is None or score > best:
-                        best, best_step, since_best = score, step, 0
-                        self._save_best()
-                    else:
-                        since_best += 1
-                    if self._selector is not None and score is not None:
-                        tracker.log(step, {self._selector.name: score})
-                    evaluating += time.perf_counter() - began
-                    stop = since_best >= (config.evaluation.patience or math.inf)
-                if step % config.tracking.log_every == 0 or step == self.total_steps or stop:
-                    final_loss = recent.take(step)
-                    tracker.log(step, self._metrics(final_loss, epoch, rate))
+                self._recent.add(self._step(batch))
+                state.step, state.batch = state.step + 1, state.batch + 1
+                state.rows += len(batch.rows)
+                state.seconds, state.waited = time.perf_counter() - started, waited + loader.waited
+                self._look(tracker)
                 if on_progress is not None:
-                    on_progress(TrainProgress("train", step, self.total_steps, recent.mean, rate, best))
-                if stop:
+                    on_progress(self._progress())
+                if self._has_stopped():
                     break
-            waited += loader.waited
+                if state.step % self._checkpoint_every == 0 and state.step < self.total_steps:
+                    self._save_checkpoint()
             # The order of one epoch takes four bytes a row; two at once would take eight.
             del loader
-            if stop:
-                break
-        seconds = time.perf_counter() - started
+            state.epoch, state.batch = state.epoch + 1, 0
+        state.seconds = time.perf_counter() - started
         return TrainResult(
-            steps=step,
+            steps=state.step,
             total_steps=self.total_steps,
-            best_step=best_step,
-            best_score=best,
-            final_loss=final_loss,
-            seconds=seconds,
-            rows_per_second=rows / (seconds - evaluating),
-            waited=waited / seconds,
-            stopped_early=stop and step < self.total_steps,
+            best_step=state.best_step,
+            best_score=state.best_score,
+            final_loss=math.nan if state.final_loss is None else state.final_loss,
+            seconds=state.seconds,
+            rows_per_second=state.rows_per_second,
+            waited=state.waited / state.seconds,
+            stopped_early=state.stopped and state.step < self.total_steps,
         )
 
-    def _loader(self, epoch: int) -> Loader:
-        batches = epoch_batches(self._lengths, self._batch_size, seed=self._config.seed, epoch=epoch)
-        return Loader(self._dataset, self._tokens, batches)
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from where a checkpoint was written.
 
-    def _score(self, step: int) -> float | None:
+        Raises:
+            CheckpointError: if it is of another student, loss or number of processes.
+        """
+        processes = checkpoint.facts["processes"]
+        if processes != self._share.processes:
+            raise CheckpointError(
+                f"the checkpoint was written by {processes} processes and this run has "
+                f"{self._share.processes}: start it with {processes}"
+            )
+        restore_module(self._plain_model, checkpoint.of("model"), "student")
+        restore_module(self._objective.module, checkpoint.of("loss"), "loss")
+        self._objective.restored()
+        restore_optimizer(self._optimizer.optimizer, checkpoint)
+        if self._accelerator.scaler is not None and checkpoint.facts["scaler"]:
+            self._accelerator.scaler.load_state_dict(checkpoint.facts["scaler"])
+        restore_random(checkpoint.of(f"random.{self._share.process}"), self._device)
+        self._state = TrainState(**checkpoint.facts["state"])
+        losses = checkpoint.tensors["recent"].to(self._device)
+        self._recent.restore(losses, checkpoint.facts["recent_mean"])
+
+    def _progress(self) -> TrainProgress:
+        state = self._state
+        return TrainProgress(
+            "train",
+            state.step,
+            self.total_steps,
+            self._recent.mean,
+            state.rows_per_second,
+            state.best_score,
+        )
+
+    def _has_stopped(self) -> bool:
+        return self._state.stopped
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return self._state.step
+
+    @property
+    def _checkpoint_every(self) -> int:
+        return self._config.training.checkpoint_every or self.total_steps
+
+    def _save_checkpoint(self) -> None:
+        # What all processes have to take part in comes first.
+        recent = self._recent.tensor()
+        random = gather_objects(random_state(self._device), self._share)
+        if self._share.process:
+            return
+        tensors = {
+            **owned("model", self._plain_model.state_dict()),
+            **owned("loss", self._objective.module.state_dict()),
+            **optimizer_tensors(self._optimizer.optimizer),
+            "recent": recent,
+        }
+        for process, state in enumerate(random):
+            tensors |= owned(f"random.{process}", state)
+        scaler = self._accelerator.scaler
+        facts = {
+            "state": self._state.to_json(),
+            "recent_mean": self._recent.mean,
+            "processes": self._share.processes,
+            "scaler": None if scaler is None else scaler.state_dict(),
+        }
+        Checkpoint(tensors, facts).save(self._folder)
+
+    def _loader(self) -> Loader:
+        state = self._state
+        batches = epoch_batches(
+            self._source.lengths, self._batch_size, seed=self._config.seed, epoch=state.epoch
+        )
+        pin = self._device.type == "cuda"
+        return Loader(self._source, batches, epoch=state.epoch, start=state.batch, share=self._share, pin=pin)
+
+    def _look(self, tracker: Tracker) -> None:
+        """Evaluate and log where it is time to."""
+        state, config = self._state, self._config
+        last = state.step == self.total_steps
+        if state.step % (config.evaluation.every or self.total_steps) == 0 or last:
+            self._recent.check(state.step)
+            began = time.perf_counter()
+            self._evaluate(tracker)
+            spent = time.perf_counter() - began
+            state.evaluating, state.seconds = state.evaluating + spent, state.seconds + spent
+        if state.step % config.tracking.log_every == 0 or last or state.stopped:
+            state.final_loss = self._recent.take(state.step)
+            tracker.log(state.step, self._metrics(state.final_loss))
+
+    def _evaluate(self, tracker: Tracker) -> None:
+        state, evaluation = self._state, self._config.evaluation
+        score = self._score()
+        if score is None or state.best_score is None or score > state.best_score:
+            state.best_score, state.best_step, state.since_best = score, state.step, 0
+            if self._share.process == 0:
+                self._save_best()
+        else:
+            state.since_best += 1
+        if self._selector is not None and score is not None:
+            tracker.log(state.step, {self._selector.name: score})
+        steps = (evaluation.patience_epochs or math.inf) * self._steps_an_epoch
+        state.stopped = (
+            state.since_best >= (evaluation.patience or math.inf) or state.step - state.best_step >= steps
+        )
+
+    def _score(self) -> float | None:
         if self._selector is None:
             return None
-        score = self._selector.score(self._encoder)
+        # One process scores, so that all of them decide alike.
+        score = self._selector.score(self._encoder) if self._share.process == 0 else math.nan
+        score = broadcast(score, self._share)
         if not math.isfinite(score):
             raise TrainingError(
-                f"the student's vectors became NaN or infinite by step {step}: lower optimizer.lr, or use "
-                "training.mixed_precision=no; the best checkpoint so far is kept"
+                f"the student's vectors became NaN or infinite by step {self._state.step}: lower "
+                "optimizer.lr, or use training.mixed_precision=no; the best checkpoint so far is kept"
             )
         return score
 
     def _step(self, batch: Batch) -> Tensor:
-        batch = batch.to(self._accelerator.device)
-        # The cache may hold half precision; a loss is computed in float32 whatever the forward pass runs in.
-        targets = batch.targets.float()
+        batch = batch.to(self._device)
+        self._objective.begin_step(batch)
         with self._accelerator.autocast():
             vectors = forward(self._model, batch.input_ids, batch.attention_mask)
-        with torch.autocast(self._accelerator.device.type, enabled=False):
-            loss: Tensor = self._loss(vectors.float(), targets)
+        with torch.autocast(self._device.type, enabled=False):
+            loss = self._objective.loss(vectors.float(), batch, self._share)
         self._accelerator.backward(loss)
+        average_gradients(self._objective.module, self._share.processes)
         if self._config.optimizer.max_grad_norm:
             self._accelerator.clip_grad_norm_(self._model.parameters(), self._config.optimizer.max_grad_norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * self._learning_rate(self._state.step)
         self._optimizer.step()
-        self._schedule.step()
         self._optimizer.zero_grad(set_to_none=True)
-        self._loss.after_step(targets)
+        self._objective.end_step(batch)
         return loss.detach()
 
-    def _metrics(self, loss: float, epoch: int, rate: float) -> dict[str, float]:
-        learning_rate = float(self._schedule.get_last_lr()[0])
+    def _metrics(self, loss: float) -> dict[str, float]:
         return {
-            "epoch": epoch,
+            "epoch": self._state.epoch,
             "loss": loss,
-            "lr": learning_rate,
-            "rows_per_second": rate,
-            **self._loss.metrics(),
+            "lr": float(self._optimizer.param_groups[0]["lr"]),
+            "rows_per_second": self._state.rows_per_second,
+            **self._objective.metrics(),
         }
-
-
-class RecentLosses:
-    """The losses since the last report, left on their device: reading one a step would make a GPU wait."""
-
-    def __init__(self) -> None:
-        self._losses: list[Tensor] = []
-        self.mean: float | None = None
-        """The mean that was taken last; None at first."""
-
-    def add(self, loss: Tensor) -> None:
-        """Add the loss of one step, a scalar."""
-        self._losses.append(loss)
-
-    def check(self, step: int) -> list[float]:
-        """Return the losses of the last steps, the last of them ``step``.
-
-        Raises:
-            TrainingError: if one is NaN or infinite; it names the first such step.
-        """
-        values: list[float] = torch.stack(self._losses).tolist() if self._losses else []
-        for number, value in enumerate(values, start=step - len(values) + 1):
-            if not math.isfinite(value):
-                raise TrainingError(
-                    f"the loss became {value} at step {number}: lower optimizer.lr, or use "
-                    "training.mixed_precision=no; the best checkpoint so far is kept"
-                )
-        return values
-
-    def take(self, step: int) -> float:
-        """Return the mean of the losses since the last take, the last of them of ``step``, and start anew.
-
-        Raises:
-            TrainingError: as :meth:`check`.
-        """
-        values = self.check(step)
-        self._losses = []
-        self.mean = sum(values) / len(values) if values else math.nan
-        return self.mean

@@ -259,6 +259,19 @@ class Corpus:
         """Return the key of every row's original text, dtype ``V16``, shape (rows,): 16 bytes a row."""
         return np.concatenate([np.empty(0, dtype=KEY_DTYPE), *self.iter_keys()])
 
+    def keys_of(self, rows: NDArray[np.integer]) -> KeyArray:
+        """Return the keys of the original texts of ``rows``, dtype ``V16``, in the order asked.
+
+        Raises:
+            IndexError: if a row is not one of the corpus.
+            CorruptCacheError: if a part is missing or damaged.
+        """
+        wanted = self._checked(rows)
+        keys = np.empty(len(wanted), dtype=KEY_DTYPE)
+        for number, places in parts_of_rows(wanted, self._starts):
+            keys[places] = key_view(self.column(number, "key"))[wanted[places] - self._starts[number]]
+        return keys
+
     def iter_texts(self) -> Iterator[list[str]]:
         """Yield all original texts in order, a part at a time."""
         for number in range(len(self.parts)):
@@ -300,11 +313,7 @@ class Corpus:
             return [
                 value for number in range(len(self.parts)) for value in self.column(number, name).to_pylist()
             ]
-        wanted = np.asarray(rows, dtype=np.int64)
-        if not len(wanted):
-            return []
-        if wanted.min() < 0 or wanted.max() >= len(self):
-            raise IndexError(f"rows {wanted.min()} to {wanted.max()} asked for, of {len(self)}")
+        wanted = self._checked(rows)
         values: list[Any] = [None] * len(wanted)
         # Part by part: taking from all parts at once would first copy the whole column into one piece.
         for number, places in parts_of_rows(wanted, self._starts):
@@ -312,6 +321,12 @@ class Corpus:
             for place, value in zip(places.tolist(), found.to_pylist(), strict=True):
                 values[place] = value
         return values
+
+    def _checked(self, rows: NDArray[np.integer]) -> NDArray[np.int64]:
+        wanted = np.asarray(rows, dtype=np.int64)
+        if len(wanted) and (wanted.min() < 0 or wanted.max() >= len(self)):
+            raise IndexError(f"rows {wanted.min()} to {wanted.max()} asked for, of {len(self)}")
+        return wanted
 
 
 def _row_array(rows: NDArray[np.int64]) -> pa.Array:

@@ -13,7 +13,7 @@ from distill_helpers import HELD_OUT
 from distill.cli.main import cli, main
 from distill.cli.progress import describe, train_progress
 from distill.cli.train import run_command
-from distill.config import SHORT_KEYS
+from distill.config_sources import SHORT_KEYS
 from distill.errors import ExportError, TrainingError
 from distill.training.tracking import TrainProgress
 
@@ -42,7 +42,7 @@ FLAG_VALUES = {
     "device": "cpu",
     "threads": 3,
     "tau": 0.07,
-    "bank": 12,
+    "queue": 12,
     "dev": "dev.tsv",
     "held_out": 8,
     "eval_every": 9,

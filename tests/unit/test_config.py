@@ -6,9 +6,10 @@ import pytest
 import yaml
 
 from distill.cli.train import run_command
-from distill.config import SHORT_KEYS, RunConfig, describe_keys, load_config
+from distill.config import RunConfig
+from distill.config_sources import SHORT_KEYS, describe_keys, load_config
 from distill.errors import ConfigError
-from distill.losses.registry import LOSS_DEFAULTS
+from distill.losses.registry import LOSSES
 
 
 def config(**flags: object) -> RunConfig:
@@ -198,8 +199,8 @@ def test_small_corpora_are_seen_more_often(rows, epochs, held_out):
 @pytest.mark.parametrize("loss", ["mse", "cosine", "ckd"])
 def test_the_loss_decides_what_was_left_open(loss):
     found = config(**{"loss.name": loss}).resolved(1000)
-    assert found.optimizer.lr == LOSS_DEFAULTS[loss].lr
-    assert found.training.batch_size == LOSS_DEFAULTS[loss].batch_size
+    assert found.optimizer.lr == LOSSES[loss].lr
+    assert found.training.batch_size == LOSSES[loss].batch_size
 
 
 def test_what_was_given_stays():
@@ -229,8 +230,8 @@ def test_settings_of_another_loss_are_refused_not_ignored():
     config = load_config(flags={"cache": "c", "loss.name": "mse", "loss.tau": 0.05})
     with pytest.raises(ConfigError, match=r"loss\.tau.*ckd.*mse"):
         config.resolved(1000)
-    assert load_config(flags={"cache": "c", "loss.name": "ckd"}).resolved(1000).loss.bank == 65536
-    assert load_config(flags={"cache": "c", "loss.name": "ckd", "loss.bank": 0}).resolved(1000).loss.bank == 0
+    assert load_config(flags={"cache": "c", "loss.name": "ckd"}).resolved(1000).loss.queue == 65536
+    assert load_config(flags={"cache": "c", "loss.name": "ckd", "loss.queue": 0}).resolved(1000).loss.queue == 0
 
 
 def test_several_teachers_are_a_list_and_one_is_a_word():

@@ -6,15 +6,15 @@ import math
 
 import pytest
 import torch
+from distill.losses.queue import TeacherQueue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from distill.config import LossConfig
-from distill.losses.bank import TeacherBank
 from distill.losses.contrastive import CKDLoss
 from distill.losses.pointwise import CosineLoss, MSELoss
-from distill.losses.registry import LOSS_DEFAULTS, make_loss
+from distill.losses.registry import LOSSES, make_loss
 
 SHAPES = {"rows": st.integers(1, 5), "width": st.integers(1, 6), "seed": st.integers(0, 10_000)}
 

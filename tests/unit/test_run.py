@@ -12,7 +12,7 @@ import yaml
 from distill_helpers import HELD_OUT, TEXTS, build, small_run
 
 import distill
-from distill.config import load_config
+from distill.config_sources import load_config
 from distill.data.dataset import open_dataset
 from distill.errors import ConfigError, DataError, MissingExtraError, StudentError
 from distill.training import run as run_module

@@ -90,7 +90,7 @@ def learn(cache: Path, out: Path, loss: str) -> tuple[run_module.Run, list[float
         student="layers:3",
         loss=loss,
         epochs=16,
-        **({"bank": 0, "tau": 0.2} if loss == "ckd" else {}),
+        **({"queue": 0, "tau": 0.2} if loss == "ckd" else {}),
         lr=3e-3,
         eval_every=5,
         tracking={"log_every": 5},
@@ -285,8 +285,8 @@ def test_every_batch_enters_the_bank_after_its_step(built_cache, tmp_path, monke
         return losses[0]
 
     monkeypatch.setattr(run_module, "make_loss", remembered)
-    run = small_run(built_cache, tmp_path / "run", loss="ckd", bank=1000, tracking={"log_every": 5})
-    held = losses[0].bank.content().numpy()
+    run = small_run(built_cache, tmp_path / "run", loss="ckd", queue=1000, tracking={"log_every": 5})
+    held = losses[0].queue.content().numpy()
     cache = Cache(built_cache)
     vectors = cache.lookup(TEXTS)
     held_out = [json.loads(line) for line in (run.folder / "held_out.txt").read_text().splitlines()]

@@ -1,0 +1,101 @@
+"""Where batches come from: rows with the texts a student encodes, and the targets of a teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from distill.data.collate import Batch, pad_texts
+from distill.data.dataset import DistillDataset
+from distill.data.sampler import Lengths
+from distill.data.tokens import RowLengths, TokenArrays
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of every step this process encodes.
+
+    Attributes:
+        process: the number of this process.
+        processes: how many there are.
+    """
+
+    process: int = 0
+    processes: int = 1
+
+    def of(self, rows: int) -> tuple[slice, int]:
+        """Return this process's part of a step of ``rows`` rows, and how many rows of it count.
+
+        Parts differ by one row at most. Every process has to take part in a step: where there is no row for
+        it, it is given the first one, which then does not count.
+        """
+        start, end = (number * rows // self.processes for number in (self.process, self.process + 1))
+        return (slice(start, end), end - start) if start < end else (slice(0, 1), 0)
+
+
+class Source(Protocol):
+    """Rows to train on."""
+
+    @property
+    def lengths(self) -> Lengths:
+        """The tokens of each row, by which rows of like length are put together."""
+        ...
+
+    def prepare(self, batches: Sequence[NDArray[np.integer]], epoch: int, share: Share) -> list[Batch]:
+        """Return this process's part of each of several steps.
+
+        Args:
+            batches: the rows of each step, counted from 0 to the number of ``lengths``.
+            epoch: the epoch they are of.
+            share: which part of a step this process encodes.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class DistillSource:
+    """Rows of a corpus, the views of them that a student encodes, and their targets.
+
+    Attributes:
+        dataset: rows and targets.
+        views: the token ids of each view, the first of them the view that the teacher encoded.
+        texts: V, the views of a row that are encoded in one step. Of more than V views, the last place goes
+            round: a row has another view in it every epoch.
+    """
+
+    dataset: DistillDataset
+    views: tuple[TokenArrays, ...]
+    texts: int = 1
+
+    @property
+    def lengths(self) -> RowLengths:
+        """The tokens of each row in its first view."""
+        return RowLengths(self.views[0], self.dataset.rows)
+
+    def prepare(self, batches: Sequence[NDArray[np.integer]], epoch: int, share: Share) -> list[Batch]:
+        """Return this process's part of each of several steps; see :class:`Source`.
+
+        Vectors are gathered for all of them at once, which spreads the cost of finding each row's shard.
+        """
+        targets = torch.from_numpy(self.dataset.targets.gather(np.concatenate(batches)))
+        parts = torch.split(targets, [len(batch) for batch in batches])
+        made = []
+        for batch, part in zip(batches, parts, strict=True):
+            rows = self.dataset.rows[batch]
+            own, counted = share.of(len(rows))
+            ids, mask = pad_texts(self.views, self._which(rows[own], epoch), rows[own])
+            numbers = torch.from_numpy(rows.astype(np.int64))
+            made.append(Batch(ids, mask, self.texts, numbers, part, own.start, counted))
+        return made
+
+    def _which(self, rows: NDArray[np.integer], epoch: int) -> NDArray[np.int64]:
+        which = np.tile(np.arange(self.texts)[:, None], len(rows))
+        others = len(self.views) - self.texts + 1
+        if self.texts > 1 and others > 1:
+            which[-1] += (rows.astype(np.int64) + epoch) % others
+        return which

@@ -1,0 +1,95 @@
+"""Losses that compare relations among the rows of a batch: distances of pairs, angles of triples."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from distill.losses.base import DistillLoss, LossBatch, Needs
+
+# Differences of all pairs with so many rows are held at once.
+_ROWS_AT_ONCE = 16
+
+
+class RKDLoss(DistillLoss):
+    r"""Relational knowledge distillation: the student's distances and angles follow the teacher's.
+
+    .. math:: \lambda_D\, h(\psi_D(t_i,t_j), \psi_D(s_i,s_j))
+              + \lambda_A\, h(\psi_A(t_i,t_j,t_k), \psi_A(s_i,s_j,s_k))
+
+    with the Huber loss :math:`h`, the distance :math:`\psi_D` of a pair in units of the batch's mean
+    distance, and the cosine :math:`\psi_A` of the angle at :math:`j`. A row's loss is the mean over the pairs
+    and the triples it stands in, as :math:`i` and as :math:`j`; rows are taken as they are, not normalised.
+
+    Source: Park et al., 2019, Eq. 5 to 9.
+
+    Args:
+        distance: weight of the distances.
+        angle: weight of the angles; 0 spares the time and memory they take, which grow with B cubed.
+    """
+
+    needs: ClassVar[Needs] = Needs(whole_batch=True)
+
+    def __init__(self, *, distance: float = 1.0, angle: float = 2.0) -> None:
+        super().__init__()
+        self.distance, self.angle = distance, angle
+
+    def forward(self, batch: LossBatch) -> Tensor:
+        """Return the loss of each row, shape (B,); zero where the batch has too few rows to relate."""
+        student, target = batch.students[0], batch.targets
+        loss = student.new_zeros(len(student)) + 0 * student.sum()
+        if self.distance and len(student) > 1:
+            loss = loss + self.distance * _distance_loss(student, target)
+        if self.angle and len(student) > 2:
+            loss = loss + self.angle * _angle_loss(student, target)
+        return loss
+
+
+def _distance_loss(student: Tensor, target: Tensor) -> Tensor:
+    with torch.no_grad():
+        wanted = _relative_distances(target)
+    # The diagonal is 0 in both.
+    huber = F.smooth_l1_loss(_relative_distances(student), wanted, reduction="none")
+    return huber.sum(dim=1) / (len(student) - 1)
+
+
+def _relative_distances(vectors: Tensor) -> Tensor:
+    """Return the distances (B, B) of all pairs, in units of the mean over different rows."""
+    first, second = torch.triu_indices(len(vectors), len(vectors), offset=1, device=vectors.device)
+    distances = _lengths(vectors[first] - vectors[second])
+    square = vectors.new_zeros(len(vectors), len(vectors)).index_put((first, second), distances)
+    # Rows that are all alike have no distances to compare.
+    mean = distances.mean().clamp_min(torch.finfo(vectors.dtype).tiny)
+    return (square + square.T) / mean
+
+
+def _angle_loss(student: Tensor, target: Tensor) -> Tensor:
+    parts = []
+    for start in range(0, len(student), _ROWS_AT_ONCE):
+        corner = slice(start, start + _ROWS_AT_ONCE)
+        with torch.no_grad():
+            wanted = _cosines_at(target, corner)
+        huber = F.smooth_l1_loss(_cosines_at(student, corner), wanted, reduction="none")
+        # A leg with itself makes no angle; legs of length zero have been given cosine 0 in both.
+        legs = torch.eye(len(student), dtype=torch.bool, device=student.device)
+        parts.append(huber.masked_fill(legs, 0).sum(dim=(1, 2)))
+    count = len(student)
+    return torch.cat(parts) / ((count - 1) * (count - 2))
+
+
+def _cosines_at(vectors: Tensor, corner: slice) -> Tensor:
+    """Return the cosines (C, B, B) of the angles that all pairs make at each of the rows ``corner``."""
+    legs = vectors[None] - vectors[corner, None]
+    lengths = _lengths(legs)
+    unit = legs / lengths.masked_fill(lengths == 0, 1)[..., None]
+    return unit @ unit.transpose(1, 2)
+
+
+def _lengths(vectors: Tensor) -> Tensor:
+    """Return the lengths of the last dimension; that of a zero vector has gradient zero, not NaN."""
+    squares = vectors.square().sum(dim=-1)
+    zero = squares == 0
+    return squares.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)

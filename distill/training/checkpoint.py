@@ -1,0 +1,159 @@
+"""A checkpoint: one file with all that a run needs to go on exactly as if it had not been stopped.
+
+Tensors lie in it by name, numbers in its header: safetensors, so that opening somebody else's runs no code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from distill.errors import CheckpointError
+from distill.layout import CHECKPOINT
+from distill.students.save import saving
+from embedcache.fsio import commit, temporary_sibling
+
+_VERSION = 1
+_METADATA_KEY = "training"
+_OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds.
+
+    Attributes:
+        tensors: by name; the part before the first dot says whose it is.
+        facts: numbers and words, as JSON has them.
+    """
+
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Any]
+
+    def of(self, owner: str) -> dict[str, Tensor]:
+        """Return the tensors of one owner, by their names without it."""
+        prefix = f"{owner}."
+        return {
+            name.removeprefix(prefix): tensor
+            for name, tensor in self.tensors.items()
+            if name.startswith(prefix)
+        }
+
+    def save(self, folder: Path) -> None:
+        """Put the checkpoint in the place of the one in ``folder``, or leave that one whole.
+
+        Raises:
+            StorageError: if it cannot be written.
+        """
+        target = folder / CHECKPOINT
+        facts = json.dumps({"version": _VERSION, **self.facts})
+        with saving(target), temporary_sibling(target) as temporary:
+            save_file(_apart(self.tensors), temporary, {_METADATA_KEY: facts})
+            commit(temporary, target)
+
+    @classmethod
+    def load(cls, folder: Path) -> Checkpoint | None:
+        """Return the checkpoint in ``folder``; None where there is none.
+
+        Raises:
+            CheckpointError: if it is damaged or of another version.
+        """
+        path = folder / CHECKPOINT
+        if not path.is_file():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                facts = json.loads((file.metadata() or {})[_METADATA_KEY])
+                if facts["version"] != _VERSION:
+                    raise ValueError(f"format version {facts['version']}, expected {_VERSION}")
+                return cls({name: file.get_tensor(name) for name in file.keys()}, facts)  # noqa: SIM118
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{path} is no checkpoint that this distill can go on from ({type(error).__name__}: "
+                f"{error}): start the run anew with --overwrite"
+            ) from error
+
+
+def owned(owner: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return ``tensors`` under the names they have in a checkpoint."""
+    return {f"{owner}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return what an optimiser remembers of each parameter, by the names it has in a checkpoint."""
+    return {
+        f"{_OPTIMIZER}.{number}.{name}": tensor
+        for number, memory in optimizer.state_dict()["state"].items()
+        for name, tensor in memory.items()
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
+    """Give back to an optimiser what :func:`optimizer_tensors` found.
+
+    Raises:
+        CheckpointError: if that is of other parameters.
+    """
+    state = optimizer.state_dict()
+    memories: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in checkpoint.of(_OPTIMIZER).items():
+        number, _, what = name.partition(".")
+        memories.setdefault(int(number), {})[what] = tensor
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, memory in memories.items():
+        shape = parameters[place].shape if place < len(parameters) else None
+        if any(tensor.ndim and tensor.shape != shape for tensor in memory.values()):
+            raise CheckpointError(
+                f"the checkpoint's optimiser remembers a parameter {place} of another shape than {shape}: "
+                "the student or the loss was changed; start the run anew with --overwrite"
+            )
+    optimizer.load_state_dict({**state, "state": memories})
+
+
+def restore_module(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> None:
+    """Give a module the state it had.
+
+    Raises:
+        CheckpointError: if that is of another module.
+    """
+    try:
+        module.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(
+            f"the checkpoint is of another {what} ({reason[:300]}): start the run anew with --overwrite"
+        ) from error
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Return the state of torch's random numbers, which dropout draws."""
+    found = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        found["cuda"] = torch.cuda.get_rng_state(device)
+    return found
+
+
+def restore_random(state: Mapping[str, Tensor], device: torch.device) -> None:
+    """Go on drawing random numbers where :func:`random_state` was taken."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors on the CPU, none of them sharing memory with another, which a file cannot tell."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        found[name] = plain.clone() if plain.data_ptr() in seen else plain
+        seen.add(plain.data_ptr())
+    return found

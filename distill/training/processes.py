@@ -1,0 +1,73 @@
+"""Several processes that train one student together, each on its part of every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, distributed, nn
+
+from distill.data.source import Share
+
+T = TypeVar("T")
+
+
+def gather_rows(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    """Return the rows (counts[p], d) of every process p; only this process's carry a gradient.
+
+    That gradient is multiplied by the number of processes: it is the whole one for these rows, and the
+    gradients of the processes' weights are averaged afterwards.
+
+    Args:
+        rows: shape (n, d); this process's rows, of which the first ``counts[this process]`` are gathered.
+        counts: rows of each process.
+    """
+    process, processes = distributed.get_rank(), len(counts)
+    # All tensors of a gathering have to be of one size.
+    room = rows.new_zeros(max(*counts, 1), rows.shape[1])
+    with torch.no_grad():
+        room[: counts[process]] = rows[: counts[process]]
+    gathered = [torch.empty_like(room) for _ in counts]
+    distributed.all_gather(gathered, room)
+    found = [part[:count] for part, count in zip(gathered, counts, strict=True)]
+    if rows.requires_grad:
+        own = rows[: counts[process]].clone()
+        own.register_hook(lambda gradient: gradient * processes)  # type: ignore[no-untyped-call]
+        found[process] = own
+    return found
+
+
+def average_gradients(module: nn.Module, processes: int) -> None:
+    """Replace the gradients of ``module`` by their mean over all processes."""
+    for parameter in module.parameters() if processes > 1 else ():
+        if parameter.grad is not None:
+            distributed.all_reduce(parameter.grad)
+            parameter.grad /= processes
+
+
+def mean_of(values: Tensor, processes: int) -> Tensor:
+    """Return the mean of a tensor over all processes."""
+    if processes > 1:
+        values = values.clone()
+        distributed.all_reduce(values)
+        values /= processes
+    return values
+
+
+def broadcast(value: float, share: Share) -> float:
+    """Return the number that the first process has."""
+    if share.processes == 1:
+        return value
+    box = [value]
+    distributed.broadcast_object_list(box)
+    return box[0]
+
+
+def gather_objects(value: T, share: Share) -> list[T]:
+    """Return what each process has, by the number of the process."""
+    if share.processes == 1:
+        return [value]
+    found: list[T | None] = [None] * share.processes
+    distributed.all_gather_object(found, value)
+    return [one for one in found if one is not None]

@@ -1,0 +1,236 @@
+"""Putting a training together: everything that can be refused is refused here, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distill.data.dataset import DistillDataset, open_dataset
+from distill.data.source import DistillSource
+from distill.data.tokens import TokenArrays, tokenise_corpus
+from distill.errors import ConfigError, StudentError
+from distill.losses.registry import LOSSES, make_loss
+from distill.students.student import build_student, without_head
+from distill.training.device import cpu_threads, make_accelerator, seeded
+from distill.training.folder import locked, save_student
+from distill.training.objective import Distillation
+from distill.training.selection import make_selector
+from distill.training.tracking import OnProgress, Tracker, TrainProgress, require_tensorboard
+from distill.training.trainer import Trainer, TrainResult
+from distill.training.views import choose_views
+from embedcache.cache import Cache, CachedTeacher
+from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.part import ORIGINAL
+from embedcache.teacher.by_contract import load_by_contract
+from embedcache.teacher.load import Teacher
+from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from sentence_transformers import SentenceTransformer
+
+    from distill.config import RunConfig
+    from distill.training.selection import Selector
+
+
+def open_training_data(cache: Cache, config: RunConfig) -> tuple[DistillDataset, RunConfig]:
+    """Return what ``config`` trains on, and the configuration with everything filled in that depends on it.
+
+    Raises:
+        ConfigError, DataError, InputError: as :func:`open_dataset` and :func:`choose_views`.
+    """
+    facts = LOSSES[config.loss.name]
+    views = choose_views(config.loss.name, config.training.views, cache.corpus(config.corpus))
+    # Rows that are chosen by number must not depend on what is filled in later.
+    apart = config.loss.variant == "code" and facts.full_queue is True
+    dataset = open_dataset(
+        cache,
+        corpus=config.corpus,
+        teacher=config.teacher,
+        weights=config.teacher_weights,
+        target_dim=config.target_dim,
+        view=views[0],
+        where=config.training.where,
+        held_out=lambda distinct: config.resolved(distinct).evaluation.held_out or 0,
+        limit=config.training.limit,
+        queue=lambda distinct: (config.resolved(distinct).loss.queue or 0) if facts.full_queue else 0,
+        queue_apart=apart,
+        seed=config.seed,
+    )
+    distinct = len(dataset) + len(dataset.held_out) + (len(dataset.queue_rows) if apart else 0)
+    resolved = config.resolved(distinct)
+    training = resolved.training.model_copy(update={"views": views})
+    return dataset, resolved.model_copy(
+        update={
+            "corpus": dataset.corpus.name,
+            "teacher": config.teacher or dataset.teacher.name,
+            "training": training,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that is ready to start, in each of the processes that take part in it.
+
+    Attributes:
+        config: the resolved configuration.
+        folder: the run's folder.
+        dataset: what is trained on.
+        model: the student, with its head.
+        selector: what the best checkpoint is chosen by.
+        trainer: the loop.
+        accelerator: device, precision and processes.
+    """
+
+    config: RunConfig
+    folder: Path
+    dataset: DistillDataset
+    model: SentenceTransformer
+    selector: Selector | None
+    trainer: Trainer
+    accelerator: Accelerator
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return bool(self.accelerator.is_main_process)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep others out of the folder, and their random numbers as they are, inside the block."""
+        lock = locked(self.folder) if self.is_first else nullcontext()
+        # Dropout draws other numbers in each process.
+        with lock, seeded(self.config.seed + self.accelerator.process_index, self.accelerator.device):
+            yield
+
+    def train(self, on_progress: OnProgress | None) -> TrainResult:
+        """Train, and write down how it goes."""
+        config = self.config
+        # The folder has to be there before anybody trains.
+        self.accelerator.wait_for_everyone()
+        with (
+            Tracker(
+                self.folder if self.is_first else None,
+                tensorboard=config.tracking.tensorboard,
+                after=self.trainer.step,
+            ) as tracker,
+            cpu_threads(config.training.threads),
+        ):
+            return self.trainer.train(tracker, on_progress if self.is_first else None)
+
+
+def prepare(
+    cache: Cache, config: RunConfig, dataset: DistillDataset, folder: Path, on_progress: OnProgress | None
+) -> Training:
+    """Build the student and all that it is trained with.
+
+    Raises:
+        ConfigError: if the configuration does not fit the machine or the data.
+        StudentError: if the student cannot be built or does not fit the teacher.
+        MissingExtraError: if something is asked for that is not installed.
+        StorageError: if token arrays cannot be written.
+    """
+    if config.tracking.tensorboard:
+        require_tensorboard()
+    targets, student = dataset.targets, config.student
+    accelerator = make_accelerator(config.training)
+    model = build_student(
+        student.spec,
+        dataset.teacher.contract,
+        lambda: load_live_teacher(cache, dataset.teacher, config.teacher_model),
+        dimension=targets.dimension if targets.combination else None,
+        head=student.head,
+        pooling=student.pooling,
+        max_length=student.max_length,
+        dropout=student.dropout,
+        seed=config.seed,
+    )
+    kept = without_head(model) if student.drop_head else model
+    tokenizer = tokenizer_of(model, student.spec)
+    selector = make_selector(config.evaluation.data, dataset, tokenizer)
+    _refuse_patience_without_scores(config, selector, dataset)
+    with accelerator.main_process_first():
+        views = tuple(
+            tokenise_view(cache, dataset.corpus, name, tokenizer, on_progress)
+            for name in config.training.views or [ORIGINAL]
+        )
+    trainer = Trainer(
+        model,
+        kept,
+        Distillation(make_loss(config.loss, targets.dimension), dataset),
+        DistillSource(dataset, views, texts=LOSSES[config.loss.name].views),
+        tokenizer,
+        selector,
+        config,
+        accelerator,
+        folder,
+        lambda: save_student(kept, folder),
+    )
+    return Training(config, folder, dataset, model, selector, trainer, accelerator)
+
+
+def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None = None) -> Teacher:
+    """Load the teacher itself, and make sure it is the one the cache holds vectors of.
+
+    Args:
+        cache: the cache.
+        teacher: the cached teacher.
+        source: alias, hub id or folder to load from; default: as it was built.
+
+    Raises:
+        TeacherError: if it cannot be found.
+        ContractMismatchError: if it is another teacher now; it names the fields that differ.
+    """
+    return load_by_contract(
+        source or cache.model_source(teacher),
+        teacher.contract,
+        name=teacher.name,
+        remedy="say where that one is with --teacher-model",
+    )
+
+
+def tokenizer_of(model: SentenceTransformer, spec: str) -> FastTokenizer:
+    """Return the tokenizer of a student.
+
+    Raises:
+        StudentError: if it has none that is fast enough.
+    """
+    model.prompts, model.default_prompt_name = {}, None
+    tokenizer = fast_tokenizer(model, int(model.max_seq_length or 0), "")
+    if tokenizer is None:
+        raise StudentError(
+            f"student {spec!r} has no tokenizer with a fast (Rust) backend, which training needs; "
+            "choose a text encoder such as BERT, MiniLM or MPNet"
+        )
+    return tokenizer
+
+
+def tokenise_view(
+    cache: Cache, corpus: Corpus, view: str, tokenizer: FastTokenizer, on_progress: OnProgress | None
+) -> TokenArrays:
+    """Return the token ids of a view of a corpus, made now where the cache does not hold them yet."""
+    texts = corpus if view == ORIGINAL else corpus.view(view)
+    return tokenise_corpus(cache, texts, tokenizer, _prepare_progress(on_progress, len(corpus)))
+
+
+def _prepare_progress(on_progress: OnProgress | None, rows: int) -> Callable[[int], None] | None:
+    if on_progress is None:
+        return None
+    return lambda done: on_progress(TrainProgress("prepare", done, rows))
+
+
+def _refuse_patience_without_scores(
+    config: RunConfig, selector: Selector | None, dataset: DistillDataset
+) -> None:
+    evaluation = config.evaluation
+    for key, value in (("patience", evaluation.patience), ("patience_epochs", evaluation.patience_epochs)):
+        if selector is None and value is not None:
+            raise ConfigError(
+                f"evaluation.{key}: {value} without a new best can only be counted where there are "
+                f"evaluations, and {len(dataset.held_out)} rows are held out; hold out at least 10, "
+                "give --dev, or leave it out"
+            )
