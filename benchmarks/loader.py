@@ -18,6 +18,7 @@ import torch
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.loader import Loader
 from distill.data.sampler import epoch_batches
+from distill.data.source import DistillSource
 from distill.data.tokens import RowLengths, TokenArrays, tokenise_corpus
 from embedcache.cache import Cache
 from embedcache.corpus.readers import ReadReport, RowBatch
@@ -52,7 +53,8 @@ def loader_rate(dataset: DistillDataset, tokens: TokenArrays, batch_size: int, e
     lengths = RowLengths(tokens, dataset.rows)
     began = time.perf_counter()
     rows = 0
-    for batch in Loader(dataset, tokens, epoch_batches(lengths, batch_size, seed=0, epoch=epoch)):
+    batches = epoch_batches(lengths, batch_size, seed=0, epoch=epoch)
+    for batch in Loader(DistillSource(dataset, (tokens,)), batches):
         rows += len(batch.rows)
     return rows / (time.perf_counter() - began)
 

@@ -177,6 +177,7 @@ def epoch(setting: Setting) -> Figures:
     from distill.data.dataset import open_dataset
     from distill.data.loader import Loader
     from distill.data.sampler import epoch_batches
+    from distill.data.source import DistillSource
     from distill.data.tokens import RowLengths, tokenise_corpus
     from embedcache.cache import Cache
 
@@ -187,7 +188,7 @@ def epoch(setting: Setting) -> Figures:
     tokens = tokenise_corpus(cache, dataset.corpus, _tokenizer(setting))
     began = time.perf_counter()
     batches = epoch_batches(RowLengths(tokens, dataset.rows), setting.batch_size, seed=0, epoch=0)
-    rows = sum(len(batch.rows) for batch in Loader(dataset, tokens, batches))
+    rows = sum(len(batch.rows) for batch in Loader(DistillSource(dataset, (tokens,)), batches))
     seconds = time.perf_counter() - began
     if rows != setting.rows:
         raise SystemExit(f"the epoch had {rows} rows, the corpus {setting.rows}")
