@@ -14,15 +14,18 @@ from embedcache.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from distill.evaluation.suites import evaluate
+    from distill.training.finetune import FinetuneRun, finetune
     from distill.training.run import Run, run
 
-__all__ = ["DistillError", "Run", "evaluate", "run"]
+__all__ = ["DistillError", "FinetuneRun", "Run", "evaluate", "finetune", "run"]
 
 __getattr__ = lazy_attributes(
     __name__,
     {
+        "FinetuneRun": "distill.training.finetune:FinetuneRun",
         "Run": "distill.training.run:Run",
         "evaluate": "distill.evaluation.suites:evaluate",
+        "finetune": "distill.training.finetune:finetune",
         "run": "distill.training.run:run",
     },
 )

@@ -20,7 +20,8 @@ class CardFacts:
 
     Attributes:
         student: what the student was made from: a hub id, a folder's name, ``layers:3`` ...
-        teachers: of each teacher its short name or hub id, and its contract: field -> value.
+        teachers: of each teacher its short name or hub id, and its contract: field -> value; empty where it
+            learnt from texts alone.
         corpus: name, rows, digest and the like of what it was trained on.
         loss: name of the loss.
         settings: the main settings of the run.
@@ -28,6 +29,7 @@ class CardFacts:
         parameters: number of parameters of the student.
         dimension: width of its vectors.
         seconds: duration of the training; None where it is not known.
+        stage1: of a student that was distilled and then fine-tuned, what it was distilled with.
     """
 
     student: str
@@ -39,6 +41,7 @@ class CardFacts:
     settings: Mapping[str, object] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)
     seconds: float | None = None
+    stage1: Mapping[str, object] = field(default_factory=dict)
 
 
 def write_card(folder: Path, facts: CardFacts) -> None:
@@ -66,10 +69,17 @@ def render_card(facts: CardFacts) -> str:
     what, who = "the one its teacher gives", "the teacher"
     if len(facts.teachers) > 1:
         what, who = "what its teachers give together", "the teachers"
+    title = "distilled from " + _inline(" and ".join(name for name, _ in facts.teachers))
+    introduction = _INTRODUCTION.format(dimension=facts.dimension, what=what, who=who)
+    if not facts.teachers:
+        title = "fine-tuned from " + _inline(facts.student)
+        introduction = _WITHOUT_TEACHER.format(dimension=facts.dimension)
+    elif facts.stage1:
+        introduction = f"{introduction} After that it was fine-tuned on texts alone."
     parts = [
         _front_matter(facts),
-        "# Sentence encoder distilled from " + _inline(" and ".join(name for name, _ in facts.teachers)),
-        _INTRODUCTION.format(dimension=facts.dimension, what=what, who=who),
+        "# Sentence encoder " + title,
+        introduction,
         _table("property", "value", model.items()),
         "## Usage",
         _USAGE,
@@ -81,10 +91,14 @@ def render_card(facts: CardFacts) -> str:
         "## Training",
         _table("setting", "value", training.items()),
     ]
+    if facts.stage1:
+        parts += ["## Distillation before it", _table("setting", "value", facts.stage1.items())]
     return "\n\n".join(parts) + "\n"
 
 
 def _teachers(teachers: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]:
+    if not teachers:
+        return []
     if len(teachers) == 1:
         told = "The vectors it learnt from are determined by this contract."
         return ["## Teacher", told, _table("field", "value", teachers[0][1].items())]
@@ -100,6 +114,10 @@ def _teachers(teachers: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]
 _INTRODUCTION = """\
 This [sentence-transformers](https://www.sbert.net) model maps a text to a vector of {dimension} numbers,
 close to {what}. It learnt from vectors that {who} computed once."""
+
+_WITHOUT_TEACHER = """\
+This [sentence-transformers](https://www.sbert.net) model maps a text to a vector of {dimension} numbers.
+It learnt from texts alone, by telling those of like meaning from others."""
 
 _USAGE = """```python
 from sentence_transformers import SentenceTransformer
@@ -118,7 +136,7 @@ def _front_matter(facts: CardFacts) -> str:
         "tags:",
         "- sentence-transformers",
         "- sentence-similarity",
-        "- distilled",
+        *(["- distilled"] if facts.teachers else []),
         "- embedcache",
     ]
     if base := _base_model(facts):

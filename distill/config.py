@@ -5,7 +5,7 @@ How one is put together from files, assignments and flags is in :mod:`distill.co
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -27,11 +27,13 @@ _EVALUATIONS_A_RUN = 20
 _FEWEST_STEPS_BETWEEN = 50
 
 
-class _Strict(BaseModel):
+class StrictConfig(BaseModel):
+    """Base of all groups of keys: unknown keys are errors, and so are values that are no numbers."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
-class StudentConfig(_Strict):
+class StudentConfig(StrictConfig):
     """The student."""
 
     spec: str = Field(
@@ -53,7 +55,7 @@ class StudentConfig(_Strict):
     dropout: Fraction = Field(default=0.0, description="dropout while training")
 
 
-class LossConfig(_Strict):
+class LossConfig(StrictConfig):
     """The loss and what it takes; ``distill losses`` lists which loss takes what."""
 
     name: LossName = Field(default="mse", description="the loss")
@@ -81,7 +83,7 @@ class LossConfig(_Strict):
     )
 
 
-class OptimizerConfig(_Strict):
+class OptimizerConfig(StrictConfig):
     """AdamW and its schedule."""
 
     lr: Positive | None = Field(default=None, description="peak learning rate; default: by loss")
@@ -101,22 +103,13 @@ class OptimizerConfig(_Strict):
     )
 
 
-class TrainingConfig(_Strict):
-    """How long and in what pieces."""
+class LoopConfig(StrictConfig):
+    """How long, in what pieces and where."""
 
     epochs: PositiveInt | None = Field(
         default=None, description="default: 3, more for corpora under 200 000 rows"
     )
     batch_size: PositiveInt | None = Field(default=None, description="rows a step; default: by loss")
-    limit: PositiveInt | None = Field(default=None, description="train on the first so many distinct rows")
-    views: Annotated[list[str], Field(min_length=1)] | None = Field(
-        default=None,
-        description="views of a row to train on, the one that the teacher has encoded first; default: "
-        "original, and for losses of two views all others of the corpus, one after the other",
-    )
-    where: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None, description="SQL predicate over the corpus's rows: train on those that satisfy it"
-    )
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = Field(
         default="auto", description="auto: bf16 where native"
     )
@@ -127,7 +120,21 @@ class TrainingConfig(_Strict):
     )
 
 
-class EvaluationConfig(_Strict):
+class TrainingConfig(LoopConfig):
+    """How long, in what pieces and where, and on which rows."""
+
+    limit: PositiveInt | None = Field(default=None, description="train on the first so many distinct rows")
+    views: Annotated[list[str], Field(min_length=1)] | None = Field(
+        default=None,
+        description="views of a row to train on, the one that the teacher has encoded first; default: "
+        "original, and for losses of two views all others of the corpus, one after the other",
+    )
+    where: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="SQL predicate over the corpus's rows: train on those that satisfy it"
+    )
+
+
+class EvaluationConfig(StrictConfig):
     """What the best checkpoint is chosen by."""
 
     data: str | None = Field(
@@ -148,14 +155,47 @@ class EvaluationConfig(_Strict):
     )
 
 
-class TrackingConfig(_Strict):
+class TrackingConfig(StrictConfig):
     """What is written down on the way."""
 
     log_every: PositiveInt = Field(default=50, description="steps between lines of metrics.jsonl")
     tensorboard: bool = Field(default=False, description="also write TensorBoard files to RUN/tensorboard")
 
 
-class RunConfig(_Strict):
+class TrainerConfig(Protocol):
+    """What the training loop reads of a configuration, whatever else is in it."""
+
+    @property
+    def seed(self) -> int:
+        """Of the order of rows and of dropout."""
+        ...
+
+    @property
+    def optimizer(self) -> OptimizerConfig:
+        """AdamW and its schedule."""
+        ...
+
+    @property
+    def training(self) -> LoopConfig:
+        """How long, in what pieces and where."""
+        ...
+
+    @property
+    def evaluation(self) -> EvaluationConfig:
+        """What the best checkpoint is chosen by."""
+        ...
+
+    @property
+    def tracking(self) -> TrackingConfig:
+        """What is written down on the way."""
+        ...
+
+    def to_yaml(self) -> str:
+        """Return the configuration as YAML that reads back to the same configuration."""
+        ...
+
+
+class RunConfig(StrictConfig):
     """Everything a run depends on."""
 
     cache: str = Field(description="the cache's folder")

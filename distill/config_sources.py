@@ -1,79 +1,187 @@
-"""Where a configuration comes from: a YAML file, then ``--set a.b=v``, then flags; later ones win.
+"""Where a configuration comes from: a recipe, a YAML file, ``--set a.b=v``, flags; later ones win.
 
 Unknown keys are errors, and every error is reported at once with its dotted path.
 """
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from distill.config import RunConfig
 from distill.errors import ConfigError
+from distill.losses.registry import LOSSES
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+Settings = dict[str, Any]
+"""A configuration, or a part of one, as YAML has it: groups of keys inside each other."""
+
+C = TypeVar("C", bound=BaseModel)
+
+
+@overload
+def load_config(
+    file: Path | None = None,
+    assignments: Sequence[str] = (),
+    flags: Mapping[str, object] | None = None,
+    *,
+    recipe: Mapping[str, Any] | None = None,
+) -> RunConfig: ...
+
+
+@overload
+def load_config(
+    file: Path | None = None,
+    assignments: Sequence[str] = (),
+    flags: Mapping[str, object] | None = None,
+    kind: type[C] = ...,
+    *,
+    recipe: Mapping[str, Any] | None = None,
+) -> C: ...
 
 
 def load_config(
     file: Path | None = None,
     assignments: Sequence[str] = (),
     flags: Mapping[str, object] | None = None,
-) -> RunConfig:
+    kind: type[BaseModel] = RunConfig,
+    *,
+    recipe: Mapping[str, Any] | None = None,
+) -> BaseModel:
     """Put a configuration together.
 
     Args:
         file: a YAML file.
         assignments: ``a.b=v`` texts; values are read as YAML.
         flags: dotted path -> value; None values are left out.
+        kind: what it is a configuration of.
+        recipe: the settings of a recipe, which all others win over.
 
     Raises:
         ConfigError: naming every problem with its dotted path.
     """
-    values: dict[str, Any] = {}
-    if file is not None:
-        try:
-            loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ConfigError(f"no configuration file {file}") from None
-        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file} is not readable as YAML: {' '.join(str(error).split())}") from error
-        if not isinstance(loaded, dict):
-            raise ConfigError(f"{file} holds {_kind(loaded)}, expected keys and values")
-        values = loaded
+    return make_config(kind, gather_settings(file, assignments, flags, recipe))
+
+
+def gather_settings(
+    file: Path | None = None,
+    assignments: Sequence[str] = (),
+    flags: Mapping[str, object] | None = None,
+    recipe: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Return the settings of :func:`load_config` laid over each other, not checked yet.
+
+    Raises:
+        ConfigError: if the file or an assignment cannot be read.
+    """
+    values = read_yaml(file) if file is not None else {}
     for assignment in assignments:
         path, separator, text = assignment.partition("=")
         if not separator or not path:
             raise ConfigError(f"--set {assignment!r}: expected the form a.b=v, as in --set optimizer.lr=3e-4")
-        _assign(values, path, _read_value(text))
+        put(values, path, read_value(text))
     for path, value in (flags or {}).items():
         if value is not None:
-            _assign(values, path, value)
+            put(values, path, value)
+    return values if recipe is None else over_recipe(recipe, values)
+
+
+def make_config(kind: type[C], values: Mapping[str, Any]) -> C:
+    """Return ``values`` as a configuration of ``kind``.
+
+    Raises:
+        ConfigError: naming every problem with its dotted path.
+    """
+    problems = find_problems(kind, values)
+    if problems:
+        raise ConfigError(f"the configuration cannot be used: {'; '.join(problems)}")
+    return kind.model_validate(values)
+
+
+def find_problems(kind: type[BaseModel], values: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return what is wrong with ``values`` as a ``kind``, each with its dotted path after ``prefix``."""
     try:
-        return RunConfig.model_validate(values)
+        kind.model_validate(values)
     except ValidationError as error:
-        problems = "; ".join(_describe(problem) for problem in error.errors(include_url=False))
-        raise ConfigError(f"the configuration cannot be used: {problems}") from error
+        return [prefix + _describe(problem, kind) for problem in error.errors(include_url=False)]
+    return []
+
+
+def read_yaml(file: Path) -> Settings:
+    """Return what a YAML file of keys and values holds.
+
+    Raises:
+        ConfigError: if it is not there, not readable or holds something else.
+    """
+    try:
+        loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"no configuration file {file}") from None
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not readable as YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{file} holds {_kind(loaded)}, expected keys and values")
+    return loaded
+
+
+def over_recipe(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> Settings:
+    """Return the settings of a recipe with ``values`` laid over them.
+
+    Where another loss takes the place of the recipe's, what that one has no use for is left out.
+    """
+    base = copy.deepcopy(dict(recipe))
+    loss, other = base.get("loss"), values.get("loss")
+    name = other.get("name") if isinstance(other, dict) else None
+    if isinstance(loss, dict) and isinstance(name, str) and name in LOSSES and name != loss.get("name"):
+        base["loss"] = {key: value for key, value in loss.items() if key in LOSSES[name].settings}
+    return merged(base, values)
+
+
+def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> Settings:
+    """Return ``base`` with ``values`` laid over it, group by group."""
+    result = copy.deepcopy(dict(base))
+    for key, value in values.items():
+        inside = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if inside else copy.deepcopy(value)
+    return result
 
 
 def _kind(value: object) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-def _read_value(text: str) -> object:
+def read_value(text: str) -> object:
+    """Return the YAML value that ``text`` of a command line means.
+
+    Raises:
+        ConfigError: if it is none.
+    """
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set: {text!r} is no YAML value") from error
-    # YAML reads 3e-4 as a word; people mean the number. In quotes it is a word.
-    return float(text) if isinstance(value, str) and _EXPONENT.fullmatch(text) else value
+    # In quotes it is a word.
+    return meant(value) if value == text else value
 
 
-def _assign(values: dict[str, Any], path: str, value: object) -> None:
+def meant(value: object) -> object:
+    """Return a value of YAML as people mean it: 3e-4, which YAML reads as a word, is a number."""
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+
+
+def put(values: Settings, path: str, value: object) -> None:
+    """Put ``value`` where the dotted ``path`` leads, in place.
+
+    Raises:
+        ConfigError: if the path leads through something that is not a group of keys.
+    """
     *parents, last = path.split(".")
     for parent in parents:
         inner = values.setdefault(parent, {})
@@ -83,21 +191,29 @@ def _assign(values: dict[str, Any], path: str, value: object) -> None:
     values[last] = value
 
 
-def _describe(problem: Any) -> str:
+def _describe(problem: Any, kind: type[BaseModel]) -> str:
     path = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        return f"{path}: unknown key{_suggestion(path)}"
+        return f"{path}: unknown key{suggest_key(path, find_keys(kind))}"
     if problem["type"] == "missing":
-        return f"{path}: missing" + (" (give --cache DIR)" if path == "cache" else "")
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"{path}: {message} (found {problem['input']!r})"
+        remedies = {"cache": " (give --cache DIR)", "start": " (name what to fine-tune)"}
+        return f"{path}: missing{remedies.get(path, '')}"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    # What concerns several keys names them itself.
+    return f"{path}: {message} (found {problem['input']!r})" if path else message
 
 
-def _suggestion(path: str) -> str:
+def suggest_key(path: str, keys: Sequence[str]) -> str:
+    """Return the end of a message about an unknown key: which of ``keys`` may have been meant, if any."""
     import difflib
 
-    close = difflib.get_close_matches(path, [key for key, _ in describe_keys()], n=1, cutoff=0.5)
+    close = difflib.get_close_matches(path, keys, n=1, cutoff=0.5)
     return f", did you mean {close[0]}?" if close else ""
+
+
+def find_keys(kind: type[BaseModel] = RunConfig) -> list[str]:
+    """Return the dotted paths of all keys of a configuration of ``kind``."""
+    return [key for key, _ in describe_keys(kind)]
 
 
 def describe_keys(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[tuple[str, str]]:

@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from distill.cli.main import cli as distill_cli
+from distill.config import RunConfig
 from distill.config_sources import describe_keys
+from distill.finetune_config import FinetuneConfig
 from embedcache.cli.main import cli as embedcache_cli
 
 PAGE = Path(__file__).with_name("cli.md")
@@ -29,11 +31,13 @@ def render() -> str:
         for child, command in sorted(group.commands.items()):
             text = command.get_help(context(command, child, root))
             parts.append(f"### {name} {child}\n\n```text\n{text}\n```\n")
-    parts.append("## Configuration keys of `distill run`\n")
-    parts.append("For a YAML file (`--config`) and for `--set key=value`.\n")
-    parts.append("| key | meaning |\n|---|---|")
-    parts += [f"| `{key}` | {meaning} |" for key, meaning in describe_keys()]
-    return "\n".join(parts) + "\n"
+    for name, kind in (("run", RunConfig), ("finetune", FinetuneConfig)):
+        parts.append(f"## Configuration keys of `distill {name}`\n")
+        parts.append("For a YAML file (`--config`) and for `--set key=value`.\n")
+        parts.append("| key | meaning |\n|---|---|")
+        parts += [f"| `{key}` | {meaning} |" for key, meaning in describe_keys(kind)]
+        parts.append("")
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ class BuildProgress:
     """Where a build stands; handed to the progress callback again and again.
 
     Attributes:
-        phase: ``read``, ``carry over`` (rows of the same teacher at another ``max_length``) or ``encode``.
-        rows: rows read so far, missing texts looked up so far, or vectors encoded so far.
-        total: missing texts, or vectors to encode; 0 while reading.
+        phase: ``read``, ``view NAME``, ``carry over`` (rows of the same teacher at another ``max_length``) or
+            ``encode``.
+        rows: rows read or made so far, missing texts looked up so far, or vectors encoded so far.
+        total: rows, missing texts, or vectors to encode; 0 while reading.
         tokens: tokens encoded so far.
         seconds: seconds since the phase began.
         busy: seconds spent so far in ``read``, ``tokenise``, ``encode`` and ``write``; they overlap.
@@ -30,6 +31,25 @@ class BuildProgress:
 
 
 @dataclass(frozen=True)
+class ViewSummary:
+    """What a build did about a view.
+
+    Attributes:
+        name: the view's name.
+        recipe: how it is made, in words; empty where it was removed.
+        outcome: ``made``, ``reused``, ``remade``, or ``removed`` with the rows it was made of.
+        counts: ``changed``, ``unchanged``, and reason -> rows that kept their text for it.
+        seconds: wall-clock seconds that making it took.
+    """
+
+    name: str
+    recipe: str
+    outcome: str
+    counts: dict[str, int]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class BuildSummary:
     """What a build did.
 
@@ -38,7 +58,7 @@ class BuildSummary:
         teacher: the teacher's name.
         contract_id: sha256 of the teacher's contract.
         rows: rows of the corpus.
-        distinct: distinct texts among them.
+        distinct: distinct texts among them, and among each view that is encoded.
         encoded: vectors computed by this build.
         carried: vectors taken over from the same teacher at another ``max_length``.
         unworthy: vectors of such a teacher that were not taken over, because its codec keeps less than this
@@ -52,6 +72,8 @@ class BuildSummary:
         seconds: wall-clock seconds of the whole build, loading the teacher included.
         encode_seconds: wall-clock seconds from the first text tokenised to the last shard written.
         busy: seconds spent in read, tokenise, encode and write; they overlap.
+        views: what became of the views that were asked for, and of those that had to go.
+        embedded_views: names of the views whose texts the teacher has encoded beside the original ones.
     """
 
     corpus: str
@@ -71,6 +93,8 @@ class BuildSummary:
     seconds: float
     encode_seconds: float
     busy: dict[str, float]
+    views: list[ViewSummary] = field(default_factory=list)
+    embedded_views: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
         """Return the summary as a JSON object."""

@@ -37,6 +37,8 @@ from embedcache.reuse import Carried, carry_over, codec_for, donors
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.teacher.encoded import EncodedTexts, EncodeTimes
 from embedcache.teacher.origin import is_local, origin_of
+from embedcache.view_build import make_views, plan
+from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,6 +76,7 @@ def build(
     threads: int | None = None,
     shard_rows: int = DEFAULT_SHARD_ROWS,
     encoder: Encoder | None = None,
+    views: ViewOptions | Sequence[str] | str = (),
     on_progress: OnProgress | None = None,
 ) -> Cache:
     """Run a teacher once over a corpus and keep its vectors; return the cache.
@@ -97,11 +100,14 @@ def build(
         shard_rows: vectors a shard; a killed build loses at most one shard.
         encoder: an encoder of the same teacher made before, in place of ``compute_dtype``, ``batch_tokens``
             and ``threads``; it saves preparing the model again when several corpora are built.
+        views: other texts to make for every row, such as ``["crop", "delete-words*2"]``; with
+            :class:`embedcache.views.plan.ViewOptions` also how, and which of them are encoded.
         on_progress: called with a :class:`BuildProgress` as the build goes on.
 
     Raises:
         InputError: for sources or settings that cannot be used.
-        TeacherError: if the teacher cannot be loaded.
+        TeacherError: if the teacher, or a model that makes a view, cannot be loaded.
+        MissingExtraError: if a view needs something that is not installed.
         ContractMismatchError: if the cache knows the teacher's name with another contract.
         NonFiniteVectorError: if the teacher returns NaN or infinity; it names the row.
         StorageError: if the cache cannot be written; run again once there is room.
@@ -117,6 +123,9 @@ def build(
     options = ReadOptions(text_column, id_column, label_column, format, limit)
 
     # Everything that can be refused is refused before anything is written.
+    if not isinstance(views, ViewOptions):
+        views = ViewOptions([views] if isinstance(views, str) else list(views), device=device)
+    planned = plan(views, paths, options, Path(cache).expanduser() / "corpora" / name)
     settings: dict[str, Any] = {
         "pooling": pooling,
         "prompt": prompt,
@@ -155,41 +164,54 @@ def build(
     report = ReadReport()
     corpus = _read_corpus(opened, name, paths, options, report, progress, on_progress, replace=replace)
     progress.busy["read"] = time.perf_counter() - reading
+    made = make_views(corpus, planned, paths, options, progress, on_progress, replace=views.replace)
+    # Their models are not needed any more, and the teacher can use the room.
+    del planned
 
-    missing = MissingRows.of(corpus, vectors)
-    absent = len(missing)
-    vectors.refuse_too_few(min(absent, shard_rows))
+    missing = {texts: MissingRows.of(texts, vectors) for texts in (corpus, *map(corpus.view, views.embed))}
+    first_absent = next((len(rows) for rows in missing.values() if len(rows)), 0)
+    vectors.refuse_too_few(min(first_absent, shard_rows))
     # Only now: a build that is refused leaves no teacher without vectors behind.
     opened.register_teacher(teacher.name, teacher.contract, origin_of(teacher.source))
     if is_local(teacher.source):
         opened.remember_model(teacher.contract, str(teacher.folder.resolve()))
     bytes_before = vectors.bytes_on_disk
     carried = Carried()
-    if absent and givers:
-        carried = _carry_over(opened, vectors, missing, shard_rows, progress, on_progress)
-    encoded = len(missing)
-    encode_started = time.perf_counter()
-    truncated = _encode_missing(corpus, missing, vectors, encoder, shard_rows, progress, on_progress)
+    absent = encoded = truncated = 0
+    encode_seconds = 0.0
+    for texts, rows in missing.items():
+        # What views have in common with the texts before them is there by now.
+        rows.refresh(vectors)
+        absent += len(rows)
+        if len(rows) and givers:
+            taken = _carry_over(opened, vectors, rows, shard_rows, progress, on_progress)
+            carried.rows, carried.unworthy = carried.rows + taken.rows, carried.unworthy + taken.unworthy
+        encoded += len(rows)
+        encode_started = time.perf_counter()
+        truncated += _encode_missing(texts, rows, vectors, encoder, shard_rows, progress, on_progress)
+        encode_seconds += time.perf_counter() - encode_started
     vectors.finish()
-    finished = time.perf_counter()
+    distinct = sum(rows.distinct for rows in missing.values())
     opened.last_build = BuildSummary(
         corpus=corpus.name,
         teacher=teacher.name,
         contract_id=teacher.contract.id,
         rows=len(corpus),
-        distinct=missing.distinct,
+        distinct=distinct,
         encoded=encoded,
         carried=carried.rows,
         unworthy=carried.unworthy,
-        reused=missing.distinct - absent,
+        reused=distinct - absent,
         truncated=truncated,
         skipped=dict(report.skipped),
         tokens=encoder.times.tokens,
         batches_halved=encoder.times.batches_halved,
         bytes_written=vectors.bytes_on_disk - bytes_before,
-        seconds=finished - started,
-        encode_seconds=finished - encode_started,
+        seconds=time.perf_counter() - started,
+        encode_seconds=encode_seconds,
         busy=dict(progress.busy),
+        views=made,
+        embedded_views=list(views.embed),
     )
     return opened
 
@@ -256,7 +278,7 @@ def _encode_missing(
     on_progress: OnProgress | None,
 ) -> int:
     """Encode and store the missing rows and return how many texts were truncated."""
-    total = len(missing)
+    total, rows_before, tokens_before = len(missing), encoder.times.rows, encoder.times.tokens
     started = time.perf_counter()
     truncated = 0
     taken: deque[NDArray[np.int64]] = deque()
@@ -271,7 +293,8 @@ def _encode_missing(
 
     def report() -> None:
         progress.phase, progress.total = "encode", total
-        progress.rows, progress.tokens = encoder.times.rows, encoder.times.tokens
+        progress.rows = encoder.times.rows - rows_before
+        progress.tokens = encoder.times.tokens - tokens_before
         progress.seconds = time.perf_counter() - started
         progress.busy["tokenise"] = encoder.times.tokenise
         # Forward passes run on several streams at once; what counts is the time they take together.
@@ -314,7 +337,7 @@ def _refuse_non_finite(encoded: EncodedTexts, corpus: Corpus, rows: NDArray[np.i
     if len(bad):
         row = rows[bad[:1]]
         raise NonFiniteVectorError(
-            f"the teacher returned NaN or infinity for row {row[0]} of corpus {corpus.name!r} "
+            f"the teacher returned NaN or infinity for row {row[0]} of {corpus.title} "
             f"({corpus.texts(row)[0][:80]!r}) and {len(bad) - 1} more rows of its shard; what was "
             "stored before is kept. Try --compute-dtype float32, or take the text out of the corpus"
         )

@@ -6,8 +6,12 @@ import click
 
 from distill.cli.demo import demo_command
 from distill.cli.evaluate import evaluate_command
+from distill.cli.finetune import finetune_command
 from distill.cli.losses import losses_command
+from distill.cli.pipeline import pipeline_command
+from distill.cli.recipes import recipes_command
 from distill.cli.ship import export_command
+from distill.cli.sweep import sweep_command
 from distill.cli.train import run_command
 from distill.errors import DistillError
 from embedcache import EmbedCacheError, __version__
@@ -22,7 +26,11 @@ def cli() -> None:
 
 
 cli.add_command(run_command)
+cli.add_command(finetune_command)
 cli.add_command(losses_command)
+cli.add_command(recipes_command)
+cli.add_command(pipeline_command)
+cli.add_command(sweep_command)
 cli.add_command(evaluate_command)
 cli.add_command(export_command)
 cli.add_command(demo_command)

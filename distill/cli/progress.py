@@ -27,8 +27,10 @@ def describe(progress: TrainProgress, seconds: float) -> str:
         return f"tokenise {progress.step:,}/{progress.total:,} rows"
     loss = "" if progress.loss is None else f", loss {progress.loss:.5f}"
     best = "" if progress.best is None else f", best {100 * progress.best:.2f}"
-    left = timedelta(seconds=round(seconds / max(progress.step, 1) * (progress.total - progress.step)))
+    here = progress.step - progress.resumed
+    left = timedelta(seconds=round(seconds / max(here, 1) * (progress.total - progress.step)))
     steps = f"step {progress.step:,}/{progress.total:,}"
+    steps += f" (resumed from {progress.resumed:,})" if progress.resumed else ""
     return f"{steps}{loss}{best}, {progress.rows_per_second:,.0f} rows/s, {left} left"
 
 
@@ -62,6 +64,8 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
 
 def print_run(run: Run) -> None:
     """Print how a run ended and what to type next."""
+    from embedcache.corpus.part import ORIGINAL
+
     result, config = run.result, run.config
     table = Table(
         title=f"{config.student.spec} from {' + '.join(run.teachers)} on {run.corpus}",
@@ -79,8 +83,13 @@ def print_run(run: Run) -> None:
         "trained on",
         f"{run.rows:,} rows, {epochs}, batches of at most {config.training.batch_size}",
     )
-    table.add_row("steps", f"{result.steps:,} of {result.total_steps:,}{early}")
+    if (views := config.training.views or [ORIGINAL]) != [ORIGINAL]:
+        table.add_row("views", ", ".join(views))
+    resumed = f", resumed from step {run.resumed:,}" if run.resumed else ""
+    table.add_row("steps", f"{result.steps:,} of {result.total_steps:,}{early}{resumed}")
     table.add_row("loss", f"{config.loss.name} {result.final_loss:.6f}")
+    if config.loss.queue:
+        table.add_row("queue", f"{config.loss.queue:,} teacher vectors")
     if result.best_score is not None:
         by = "development pairs" if config.evaluation.data else "held-out rows"
         table.add_row("best", f"{100 * result.best_score:.2f} Spearman on {by}, at step {result.best_step:,}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from distill.training.run import Run
@@ -116,6 +117,11 @@ if TYPE_CHECKING:
 @click.option("--out", metavar="DIR", help="The run's folder.  [default: runs/CORPUS-STUDENT-LOSS]")
 @click.option("--overwrite", is_flag=True, default=None, help="Replace a run that is in the folder already.")
 @click.option(
+    "--recipe",
+    metavar="NAME",
+    help="Settings of a published experiment, which all others win over; 'distill recipes' lists them.",
+)
+@click.option(
     "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="A YAML configuration."
 )
 @click.option(
@@ -135,6 +141,7 @@ if TYPE_CHECKING:
 @click.option("--dump-config", is_flag=True, help="Print the configuration as YAML and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def run_command(
+    recipe: str | None,
     config_file: Path | None,
     assignments: tuple[str, ...],
     resumed: Path | None,
@@ -148,18 +155,22 @@ def run_command(
     teachers every row needs a vector of each: scaled to length one and weighted, they are laid side by side.
     """
     from distill.config_sources import SHORT_KEYS, load_config
+    from distill.recipe import find_recipe
 
     flags["teacher"] = flags["teacher"][0] if len(flags["teacher"]) == 1 else list(flags["teacher"]) or None
     flags["teacher_weights"] = list(flags["teacher_weights"]) or None
     flags["views"] = list(flags["views"]) or None
     if resumed is not None:
-        _refuse_settings(config_file, assignments, flags)
+        _refuse_settings()
         from distill.training.run import resume
 
         _report(lambda on_progress: resume(resumed, cache=flags["cache"], on_progress=on_progress), as_json)
         return
     config = load_config(
-        config_file, assignments, {SHORT_KEYS.get(key, key): value for key, value in flags.items()}
+        config_file,
+        assignments,
+        {SHORT_KEYS.get(key, key): value for key, value in flags.items()},
+        recipe=find_recipe(recipe, "run").config if recipe else None,
     )
     if dump_config:
         click.echo(config.to_yaml(), nl=False)
@@ -169,15 +180,20 @@ def run_command(
     _report(lambda on_progress: run_config(config, on_progress), as_json)
 
 
-def _refuse_settings(config_file: Path | None, assignments: tuple[str, ...], flags: dict[str, Any]) -> None:
+def _refuse_settings() -> None:
     """Refuse what would make a resumed run another run."""
-    given = [name for name, value in flags.items() if value is not None and name != "cache"]
-    given += ["config"] * (config_file is not None) + ["set"] * bool(assignments)
+    context = click.get_current_context()
+    allowed = {"resumed", "cache", "as_json"}
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in allowed
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
     if given:
-        shown = ", ".join("--" + name.replace("_", "-") for name in given)
         raise click.UsageError(
-            f"--resume goes on with the configuration of the run: leave {shown} out (only --cache may be "
-            "given, where the cache has moved)"
+            f"--resume goes on with the configuration of the run: leave {', '.join(given)} out (only --cache "
+            "may be given, where the cache has moved)"
         )
 
 
@@ -186,7 +202,11 @@ def _report(train: Callable[[OnProgress], Run], as_json: bool) -> None:
     from dataclasses import asdict
 
     from distill.cli.progress import print_run, train_progress
+    from distill.training.processes import is_first_process
 
+    if not is_first_process():
+        train(lambda progress: None)
+        return
     with train_progress() as on_progress:
         run = train(on_progress)
     if as_json:
@@ -197,6 +217,7 @@ def _report(train: Callable[[OnProgress], Run], as_json: bool) -> None:
             "rows": run.rows,
             "selected": run.selected,
             "teachers": list(run.teachers),
+            "resumed": run.resumed,
             **asdict(run.result),
         }
         click.echo(json.dumps(facts, indent=2))

@@ -29,6 +29,8 @@ from embedcache.codecs import Vectors
 from embedcache.fsio import write_bytes
 
 _VERSION = 1
+
+_ROWS_A_PRODUCT = 256
 _METADATA_KEY = "targets"
 
 
@@ -75,7 +77,9 @@ class Combination:
             for part, name, share in zip(vectors, self.names, self.shares, strict=True)
         ]
         joined: Vectors = np.concatenate(scaled, axis=1)
-        return joined if self.projection is None else _unit(joined @ self.projection, " + ".join(self.names))
+        if self.projection is None:
+            return joined
+        return _unit(_product(joined, self.projection), " + ".join(self.names))
 
     def fitted(self, sample: Iterable[Vectors], dimension: int) -> Combination:
         """Return this combination followed by the projection to ``dimension`` that suits a sample best.
@@ -167,6 +171,20 @@ class Combination:
             raise ValueError(f"a projection {matrix.dtype} {matrix.shape} of vectors {sum(self.widths)} wide")
         if matrix is not None and not (matrix.shape[1] and np.isfinite(matrix).all()):
             raise ValueError("a projection that is empty or not finite")
+
+
+def _product(vectors: Vectors, projection: Vectors) -> Vectors:
+    """Return ``vectors @ projection``, each row the same bits whichever other rows it is computed with.
+
+    Libraries multiply few rows in another order than many, so all products are of one shape.
+    """
+    found = np.empty((len(vectors), projection.shape[1]), dtype=np.float32)
+    for start in range(0, len(vectors), _ROWS_A_PRODUCT):
+        part = vectors[start : start + _ROWS_A_PRODUCT]
+        block = np.zeros((_ROWS_A_PRODUCT, vectors.shape[1]), dtype=np.float32)
+        block[: len(part)] = part
+        found[start : start + len(part)] = (block @ projection)[: len(part)]
+    return found
 
 
 def _unit(vectors: NDArray[np.floating], name: str) -> Vectors:

@@ -34,13 +34,11 @@ class LossBatch:
         targets: shape (B, d); the teacher's vectors of the same rows.
         others: shape (G, d); the targets of the whole step: those of all processes, of which ``targets`` are
             a part.
-        offset: where in ``others`` the first of ``targets`` stands.
     """
 
     students: tuple[Tensor, ...]
     targets: Tensor
     others: Tensor
-    offset: int = 0
 
     @classmethod
     def alone(cls, students: tuple[Tensor, ...], targets: Tensor) -> LossBatch:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from distill.losses.base import DistillLoss, LossBatch
-from distill.losses.queue import TeacherQueue
+from distill.losses.log_sum_exp import log_sum_exp
+from distill.losses.queue import TeacherQueue, refuse_no_queue
 
 
 class CKDLoss(DistillLoss):
@@ -39,11 +40,10 @@ class CKDLoss(DistillLoss):
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""
-        queries = F.normalize(batch.students[0], dim=-1)
-        positives = F.normalize(batch.others, dim=-1)
-        cosines = torch.cat([queries @ positives.T, queries @ self.queue.content().T], dim=1)
-        own = torch.arange(batch.offset, batch.offset + len(queries), device=queries.device)
-        return F.cross_entropy(self.logit_scale.exp() * cosines, own, reduction="none")
+        queries = self.logit_scale.exp() * F.normalize(batch.students[0], dim=-1)
+        own = (queries * F.normalize(batch.targets, dim=-1)).sum(dim=-1)
+        log_sums, _ = log_sum_exp(queries, [F.normalize(batch.others, dim=-1), self.queue.content()])
+        return log_sums - own
 
     def end_step(self, targets: Tensor, rows: Tensor) -> None:
         """Put the teacher's vectors (G, d) of the step into the queue."""
@@ -63,27 +63,32 @@ class DisCoCKDLoss(DistillLoss):
     Unlike in :class:`CKDLoss`, the other rows of the batch are no negatives, the queue starts full and the
     temperature is fixed. The batch enters the queue after it was used.
 
-    Source: ConGen, section 4.1, baseline "CKD", after DisCo (Wu et al., 2021).
+    Source: ConGen, section 4.2, baseline "CKD", after DisCo (Wu et al., 2021).
 
     Args:
         dimension: width d of a vector.
         queue: teacher vectors kept.
         tau: the temperature.
+
+    Raises:
+        ConfigError: if ``queue`` is 0.
     """
 
     queue: TeacherQueue
 
     def __init__(self, dimension: int, *, queue: int, tau: float) -> None:
         super().__init__()
+        refuse_no_queue("disco-ckd", queue)
         self.queue = TeacherQueue(queue, dimension)
         self.tau = tau
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""
-        queries = F.normalize(batch.students[0], dim=-1)
-        own = (queries * F.normalize(batch.targets, dim=-1)).sum(dim=-1, keepdim=True)
-        cosines = torch.cat([own, queries @ self.queue.content().T], dim=1)
-        return torch.logsumexp(cosines / self.tau, dim=1) - own.squeeze(1) / self.tau
+        queries = F.normalize(batch.students[0], dim=-1) / self.tau
+        own = (queries * F.normalize(batch.targets, dim=-1)).sum(dim=-1)
+        log_sums, _ = log_sum_exp(queries, [self.queue.content()])
+        # The log of 1 + e^x, where x compares the queue with the own teacher vector.
+        return F.softplus(log_sums - own)
 
     def end_step(self, targets: Tensor, rows: Tensor) -> None:
         """Put the teacher's vectors (G, d) of the step into the queue."""

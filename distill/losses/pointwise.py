@@ -13,7 +13,8 @@ from distill.losses.base import DistillLoss, LossBatch, Needs
 class MSELoss(DistillLoss):
     r"""Mean squared error, mean over dimensions: :math:`\frac{1}{d}\sum_j(s_j-t_j)^2`.
 
-    Source: DistilCSE, stage 1 "KD"; the teacher's vectors are taken as they are, not normalised.
+    Source: DistilCSE, Eq. 2 and 3; the mean over dimensions is its code's. The teacher's vectors are taken as
+    they are, not normalised.
     """
 
     def forward(self, batch: LossBatch) -> Tensor:
@@ -35,7 +36,7 @@ class CosineLoss(DistillLoss):
 class L2Loss(DistillLoss):
     r"""Squared distance of unit vectors: :math:`\|t-s\|^2`.
 
-    Source: ConGen, section 4.1, baseline "L2".
+    Source: ConGen, section 4.2, baseline "L2".
     """
 
     def forward(self, batch: LossBatch) -> Tensor:
@@ -46,7 +47,7 @@ class L2Loss(DistillLoss):
 class DualL2Loss(DistillLoss):
     r"""Squared distances of both views' unit vectors to the teacher's: :math:`\|t-s_1\|^2+\|t-s_2\|^2`.
 
-    Source: ConGen, section 4.1, baseline "Making monolingual" (Dual-L2).
+    Source: ConGen, section 4.2, baseline "Making monolingual" (Dual-L2).
     """
 
     needs: ClassVar[Needs] = Needs(views=2)
@@ -61,7 +62,7 @@ class DualL2Loss(DistillLoss):
 class SKDLoss(DistillLoss):
     r""":class:`DualL2Loss` plus the squared distance of the views from each other: :math:`\|s_1-s_2\|^2`.
 
-    Source: ConGen, section 4.1, baseline "SKD".
+    Source: ConGen, section 4.2, baseline "SKD".
     """
 
     needs: ClassVar[Needs] = Needs(views=2)

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from distill.losses.base import DistillLoss, LossBatch, Needs
-from distill.losses.queue import TeacherQueue
+from distill.losses.log_sum_exp import log_sum_exp
+from distill.losses.queue import TeacherQueue, refuse_no_queue
 
 Variant = Literal["paper", "code"]
 
@@ -22,7 +23,7 @@ class SEEDLoss(DistillLoss):
 
     The vectors are scaled to length one.
 
-    Source: SEED (Fang et al., 2021), as ConGen takes it: ConGen with ``alpha`` 1.
+    Source: SEED (Fang et al., 2021), as ConGen takes it: Eq. 2 of that paper with :math:`\alpha = 1`.
 
     Args:
         dimension: width d of a vector.
@@ -32,6 +33,9 @@ class SEEDLoss(DistillLoss):
         variant: what D is while a batch is trained on. ``paper``: the batch's teacher vectors have entered
             the queue and the oldest have left, so D has K rows. ``code``: the batch's teacher vectors stand
             beside the K of the queue, whose oldest leave after the step.
+
+    Raises:
+        ConfigError: if ``queue`` is 0.
     """
 
     queue: TeacherQueue
@@ -40,6 +44,7 @@ class SEEDLoss(DistillLoss):
         self, dimension: int, *, queue: int, tau: float, teacher_tau: float, variant: Variant = "paper"
     ) -> None:
         super().__init__()
+        refuse_no_queue(type(self).__name__.removesuffix("Loss").lower(), queue)
         self.queue = TeacherQueue(queue, dimension)
         self.tau, self.teacher_tau, self.variant = tau, teacher_tau, variant
 
@@ -59,19 +64,18 @@ class SEEDLoss(DistillLoss):
 
     def divergences(self, batch: LossBatch) -> list[Tensor]:
         """Return the cross-entropy of each view, each of shape (B,)."""
-        with torch.no_grad():
-            wanted = F.softmax(self._similarities(batch.targets, batch) / self.teacher_tau, dim=1)
-        return [
-            -(wanted * F.log_softmax(self._similarities(view, batch) / self.tau, dim=1)).sum(dim=1)
-            for view in batch.students
-        ]
+        target = F.normalize(batch.targets, dim=-1) / self.teacher_tau
+        views = [F.normalize(view, dim=-1) / self.tau for view in batch.students]
+        log_sums, means = log_sum_exp(torch.cat([target, *views]), self._keys(batch))
+        # The student's log-probabilities are similarities less a logarithm. Similarities weighted by the
+        # teacher's distribution are the similarity to the vector that is so weighted.
+        wanted = means[: len(target)]
+        of_views = log_sums.view(1 + len(views), len(target))[1:]
+        return [log_sum - (view * wanted).sum(dim=1) for view, log_sum in zip(views, of_views, strict=True)]
 
-    def _similarities(self, vectors: Tensor, batch: LossBatch) -> Tensor:
-        queries = F.normalize(vectors, dim=-1)
-        similarities = queries @ self.queue.content().T
-        if self.variant == "paper":
-            return similarities
-        return torch.cat([similarities, queries @ F.normalize(batch.others, dim=-1).T], dim=1)
+    def _keys(self, batch: LossBatch) -> list[Tensor]:
+        beside = [F.normalize(batch.others, dim=-1)] if self.variant == "code" else []
+        return [self.queue.content(), *beside]
 
 
 class ConGenLoss(SEEDLoss):
@@ -81,7 +85,7 @@ class ConGenLoss(SEEDLoss):
 
     The teacher has encoded the first view alone, so that both views are drawn to one place.
 
-    Source: ConGen, Eq. 1 to 5; there is no factor of the squared temperature.
+    Source: ConGen, Eq. 1 and 2; there is no factor of the squared temperature.
 
     Args:
         dimension, queue, tau, teacher_tau, variant: see :class:`SEEDLoss`.

@@ -22,9 +22,10 @@ class RKDLoss(DistillLoss):
 
     with the Huber loss :math:`h`, the distance :math:`\psi_D` of a pair in units of the batch's mean
     distance, and the cosine :math:`\psi_A` of the angle at :math:`j`. A row's loss is the mean over the pairs
-    and the triples it stands in, as :math:`i` and as :math:`j`; rows are taken as they are, not normalised.
+    it is the :math:`i` of and over the triples it is the :math:`j` of. The paper adds up; with means the
+    batch's size does not change the balance. Rows are taken as they are, not normalised.
 
-    Source: Park et al., 2019, Eq. 5 to 9.
+    Source: Park et al., 2019, the losses RKD-D and RKD-A; in the weights, RKD-DA for metric learning.
 
     Args:
         distance: weight of the distances.

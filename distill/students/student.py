@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Head = Literal["auto", "linear", "tanh", "none"]
 LAYERS = "layers:"
+_LONGEST = 512
+"""Tokens after which a text is cut where neither model nor user says."""
 
 
 def build_student(
@@ -82,12 +84,54 @@ def build_student(
     return model
 
 
-def _load(spec: str, pooling: str | None) -> Teacher:
+def open_student(
+    spec: str,
+    *,
+    head: Literal["none", "linear", "tanh"] = "none",
+    pooling: str | None = None,
+    max_length: int | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+) -> tuple[SentenceTransformer, Contract]:
+    """Open a model to train it further, as it is: it has no teacher whose vectors it ought to fit.
+
+    Args:
+        spec: a folder, an alias or a hub id.
+        head: a linear head of the model's own width, put before vectors are scaled; ``none`` adds none.
+        pooling: default: as the folder says, else ``mean``.
+        max_length: tokens after which a text is cut; default: as the model says.
+        dropout, seed: as :func:`build_student`.
+
+    Returns:
+        The model on the CPU, gradients on, and the contract of the vectors it gave as it was.
+
+    Raises:
+        StudentError: if it cannot be loaded, or takes fewer tokens than ``max_length``.
+    """
+    loaded = _load(spec, pooling, max_length)
+    model, contract = loaded.model, loaded.contract
+    model.requires_grad_(True)
+    model.truncate_dim = None
+    model.float()
+    if head != "none":
+        _drop_normalize(model)
+        _add_head(model, int(model.get_embedding_dimension() or 0), head, seed)
+        if contract.normalize:
+            from sentence_transformers.base.modules import Normalize
+
+            model.append(Normalize())
+    model.max_seq_length = contract.max_length or _LONGEST
+    _set_dropout(model, dropout)
+    return model, contract
+
+
+def _load(spec: str, pooling: str | None, max_length: int | None = None) -> Teacher:
     try:
-        return load_teacher(spec, pooling=pooling, device="cpu")
-    except PoolingNeededError:
-        # A student is trained after this, so the mean is a choice here, not a guess at what it was made with.
-        return load_teacher(spec, pooling="mean", device="cpu")
+        try:
+            return load_teacher(spec, pooling=pooling, max_length=max_length, device="cpu")
+        except PoolingNeededError:
+            # A student is trained after this: the mean is a choice, not a guess at what it was made with.
+            return load_teacher(spec, pooling="mean", max_length=max_length, device="cpu")
     except TeacherError as error:
         raise StudentError(f"student {spec!r}: {error}") from error
 
@@ -137,7 +181,7 @@ def _length(spec: str, asked: int | None, teacher: int, positions: int) -> int:
     if asked is not None and positions and asked > positions:
         raise StudentError(f"student.max_length {asked}: {spec!r} takes at most {positions} tokens")
     lengths = [length for length in (asked or teacher, positions) if length]
-    return min(lengths) if lengths else 512
+    return min(lengths) if lengths else _LONGEST
 
 
 def _set_dropout(model: SentenceTransformer, dropout: float) -> None:

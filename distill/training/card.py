@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from distill.training.run import Run
 
 
-def _folder_name(spec: str) -> str:
+def folder_name(spec: str) -> str:
     """Return the spec; of a folder its name alone, which says as much to others as its place does."""
     folder = Path(spec).expanduser()
     return folder.resolve().name if folder.is_dir() else spec
@@ -37,7 +37,7 @@ def write_run_card(run: Run, dataset: DistillDataset, selected_by: str | None) -
     write_card(
         run.best,
         CardFacts(
-            student=_folder_name(config.student.spec),
+            student=folder_name(config.student.spec),
             teachers=[
                 (teacher.origin.get("model_id", teacher.name), teacher.contract.to_json())
                 for teacher in dataset.targets.teachers

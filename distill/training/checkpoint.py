@@ -6,6 +6,7 @@ Tensors lie in it by name, numbers in its header: safetensors, so that opening s
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from embedcache.fsio import commit, temporary_sibling
 
 _VERSION = 1
 _METADATA_KEY = "training"
+_CHECKSUMS_KEY = "crc32"
 _OPTIMIZER = "optimizer"
 
 
@@ -56,7 +58,9 @@ class Checkpoint:
         target = folder / CHECKPOINT
         facts = json.dumps({"version": _VERSION, **self.facts})
         with saving(target), temporary_sibling(target) as temporary:
-            save_file(_apart(self.tensors), temporary, {_METADATA_KEY: facts})
+            tensors = _apart(self.tensors)
+            checksums = json.dumps({name: _checksum(tensor) for name, tensor in tensors.items()})
+            save_file(tensors, temporary, {_METADATA_KEY: facts, _CHECKSUMS_KEY: checksums})
             commit(temporary, target)
 
     @classmethod
@@ -71,10 +75,15 @@ class Checkpoint:
             return None
         try:
             with safe_open(path, framework="pt") as file:
-                facts = json.loads((file.metadata() or {})[_METADATA_KEY])
+                metadata = file.metadata() or {}
+                facts = json.loads(metadata[_METADATA_KEY])
                 if facts["version"] != _VERSION:
                     raise ValueError(f"format version {facts['version']}, expected {_VERSION}")
-                return cls({name: file.get_tensor(name) for name in file.keys()}, facts)  # noqa: SIM118
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            checksums = json.loads(metadata[_CHECKSUMS_KEY])
+            if damaged := [name for name in tensors if _checksum(tensors[name]) != checksums[name]]:
+                raise ValueError(f"{damaged[0]} is not what was written")
+            return cls(tensors, facts)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{path} is no checkpoint that this distill can go on from ({type(error).__name__}: "
@@ -157,3 +166,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found[name] = plain.clone() if plain.data_ptr() in seen else plain
         seen.add(plain.data_ptr())
     return found
+
+
+def _checksum(tensor: Tensor) -> int:
+    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data)

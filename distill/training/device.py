@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from distill.config import TrainingConfig
+from distill.config import LoopConfig
 from distill.errors import ConfigError
 from embedcache.teacher.inference import has_native_bfloat16
 
@@ -38,13 +38,13 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def make_accelerator(config: TrainingConfig) -> Accelerator:
+def make_accelerator(config: LoopConfig) -> Accelerator:
     """Return the accelerator for the run's device and precision.
 
     Raises:
         ConfigError: if the device is not there or cannot compute in the precision.
     """
-    from accelerate import Accelerator
+    from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
 
     device = resolve_device(config.device)
@@ -60,7 +60,9 @@ def make_accelerator(config: TrainingConfig) -> Accelerator:
         torch.cuda.set_device(device)
     # accelerate keeps one state a process and refuses a second run of another device or precision.
     AcceleratorState._reset_state(reset_partial_state=True)
-    return Accelerator(cpu=device.type == "cpu", mixed_precision=precision)
+    # A pooler that the sentence vector does not come from gets no gradients.
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)
+    return Accelerator(cpu=device.type == "cpu", mixed_precision=precision, kwargs_handlers=[unused])
 
 
 @contextmanager

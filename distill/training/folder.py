@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distill.data.dataset import DistillDataset
+
+_OLD = "-old"
 
 
 def require_free(folder: Path, *, overwrite: bool) -> None:
@@ -43,7 +45,8 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
         )
     if (folder / CHECKPOINT).is_file():
         raise ConfigError(
-            f"out: {folder} holds a run that was interrupted; go on with 'distill run --resume {folder}', or "
+            f"out: {folder} holds a run that was interrupted; go on with "
+            f"'distill {record.get('kind', 'run')} --resume {folder}', or "
             "start anew with --overwrite"
         )
 
@@ -60,17 +63,17 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The one that held it may have removed it meanwhile; another may have made a new one.
-            taken = not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino
-        except BlockingIOError:
+            taken = path.stat().st_ino != os.fstat(file.fileno()).st_ino
+        except (BlockingIOError, FileNotFoundError):
             taken = True
         if taken:
             file.seek(0)
             raise ConfigError(
-                f"out: another process ({file.read().strip() or 'unknown'}) is training into {folder}; wait "
-                "for it, or give another --out"
+                f"out: another process (number {file.read().strip() or 'unknown'}) is training into "
+                f"{folder}; wait for it, or give another --out"
             )
         file.truncate(0)
-        file.write(f"process {os.getpid()}\n")
+        file.write(f"{os.getpid()}\n")
         file.flush()
         try:
             yield
@@ -80,12 +83,28 @@ def locked(folder: Path) -> Iterator[None]:
 
 def start_folder(folder: Path, config: RunConfig, dataset: DistillDataset, record: dict[str, Any]) -> None:
     """Clear ``folder`` of the run it held, and write what a run begins with."""
+    begin_folder(folder, config.to_yaml(), record, dataset.texts(dataset.held_out))
+    if dataset.targets.combination is not None:
+        dataset.targets.combination.save(folder)
+
+
+def begin_folder(folder: Path, config: str, record: dict[str, Any], held_out: Sequence[str]) -> None:
+    """Clear ``folder`` of the run it held, and write what every training begins with.
+
+    Args:
+        folder: the run's folder.
+        config: the configuration, as YAML.
+        record: the record of a run that has no result yet.
+        held_out: the texts kept out of training.
+    """
     kept = replaced(folder)
     # A finished student is not given up for one that may never be finished.
-    if (read_record(folder) or {}).get("result") is not None:
+    if (read_record(folder) or {}).get("result") is not None and (folder / BEST).is_dir():
         shutil.rmtree(kept, ignore_errors=True)
         make_directory(kept)
-        for path in folder.iterdir():
+        # Should this be interrupted, what is left is still known as a run, and no longer as a finished one.
+        order = {BEST: 0, RECORD: 2}
+        for path in sorted(folder.iterdir(), key=lambda path: order.get(path.name, 1)):
             if path.name != LOCK:
                 path.rename(kept / path.name)
     else:
@@ -95,11 +114,9 @@ def start_folder(folder: Path, config: RunConfig, dataset: DistillDataset, recor
             elif path.name != LOCK:
                 path.unlink()
     write_json(folder / RECORD, record)
-    write_bytes(folder / CONFIG, config.to_yaml().encode())
-    if dataset.targets.combination is not None:
-        dataset.targets.combination.save(folder)
-    if len(dataset.held_out):
-        lines = (json.dumps(text, ensure_ascii=False) for text in dataset.texts(dataset.held_out))
+    write_bytes(folder / CONFIG, config.encode())
+    if len(held_out):
+        lines = (json.dumps(text, ensure_ascii=False) for text in held_out)
         write_bytes(folder / HELD_OUT, ("\n".join(lines) + "\n").encode())
 
 
@@ -115,8 +132,28 @@ def replaced(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.replaced")
 
 
-def cut_metrics(folder: Path, step: int) -> None:
-    """Leave only the metrics of the first ``step`` steps, after which a resumed run goes on."""
+def continue_folder(folder: Path, config: str, record: dict[str, Any], step: int) -> None:
+    """Bring ``folder`` to where a run was after ``step`` steps, after which it goes on."""
+    _sweep(folder)
+    _cut_metrics(folder, step)
+    # They name the cache, which may have moved.
+    write_json(folder / RECORD, record)
+    write_bytes(folder / CONFIG, config.encode())
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a killed process was writing, but for the student it was replacing."""
+    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
+        if path.name.endswith(_OLD) and not (folder / BEST).exists():
+            path.rename(folder / BEST)
+        elif path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _cut_metrics(folder: Path, step: int) -> None:
+    """Leave only the metrics of the first ``step`` steps."""
     path = folder / METRICS
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     kept = []
@@ -135,7 +172,7 @@ def save_student(model: SentenceTransformer, folder: Path) -> None:
     """Save ``model`` so that ``folder/best`` is always a whole model, the old one or the new."""
     target = folder / BEST
     staging = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{target.name}")
-    old = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-old")
+    old = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{_OLD}")
     try:
         with saving(target), quiet_transformers():
             model.save_pretrained(str(staging), create_model_card=False)

@@ -85,7 +85,7 @@ class Distillation:
                 views = tuple(gather_all(view, batch, share) for view in views)
             return self._of(LossBatch.alone(tuple(views), targets)).mean()
         own = targets[batch.offset : batch.offset + len(batch)]
-        rows = self._of(LossBatch(tuple(views), own, targets, batch.offset))
+        rows = self._of(LossBatch(tuple(views), own, targets))
         return rows[: batch.counted].sum() * (share.processes / len(targets))
 
     def restored(self) -> None:

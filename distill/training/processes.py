@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -11,6 +12,11 @@ from torch import Tensor, distributed, nn
 from distill.data.source import Share
 
 T = TypeVar("T")
+
+
+def is_first_process() -> bool:
+    """Return whether this is the first, or only, of the processes that a launcher has started."""
+    return int(os.environ.get("RANK", "0")) == 0
 
 
 def gather_rows(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:

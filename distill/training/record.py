@@ -12,6 +12,7 @@ from distill.data.targets import Targets
 from distill.errors import CheckpointError
 from distill.layout import RECORD, TARGETS
 from embedcache.cache import Cache
+from embedcache.corpus.part import ORIGINAL
 from embedcache.teacher.aliases import ALIASES
 
 _VERSION = 1
@@ -37,6 +38,10 @@ def new_record(cache: Cache, dataset: DistillDataset, config: RunConfig, paramet
             "name": dataset.corpus.name,
             "rows": len(dataset.corpus),
             "digest": dataset.corpus.info.digest,
+        },
+        "views": {
+            name: None if name == ORIGINAL else dataset.corpus.view(name).info.digest
+            for name in config.training.views or [ORIGINAL]
         },
         "where": config.training.where,
         "selected": dataset.selected,
@@ -68,7 +73,7 @@ def refuse_other_data(before: dict[str, Any], now: dict[str, Any]) -> None:
         now: the record it would have if it were started now.
     """
     of_teachers = {"name", "contract_id", "share"}
-    for key in ("corpus", "teachers", "rows", "held_out", "selected", "parameters"):
+    for key in ("corpus", "views", "teachers", "rows", "held_out", "selected", "parameters"):
         was, is_now = (
             [{name: one[name] for name in of_teachers} for one in record[key]]
             if key == "teachers"

@@ -13,9 +13,9 @@ from distill.layout import BEST, CONFIG
 from distill.students.student import count_parameters
 from distill.training.card import write_run_card
 from distill.training.checkpoint import Checkpoint
-from distill.training.folder import cut_metrics, finish_folder, require_free, start_folder
+from distill.training.folder import continue_folder, finish_folder, require_free, start_folder
 from distill.training.record import new_record, read_record, refuse_other_data
-from distill.training.setup import Training, open_training_data, prepare
+from distill.training.setup import DistillTraining, open_training_data, prepare
 from distill.training.tracking import OnProgress
 from distill.training.trainer import TrainResult
 from embedcache.cache import Cache
@@ -35,6 +35,7 @@ class Run:
         corpus_rows: rows of the corpus.
         rows: rows trained on.
         selected: rows that satisfy ``training.where``; None where there is none.
+        resumed: the step it went on from last; 0 where it was never interrupted, or had to start anew.
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class Run:
     corpus_rows: int
     rows: int
     selected: int | None
+    resumed: int = 0
 
     @property
     def best(self) -> Path:
@@ -99,20 +101,36 @@ def resume(folder: str | Path, *, cache: str | None = None, on_progress: OnProgr
     record = read_record(folder)
     if record is None:
         raise CheckpointError(f"{folder} holds no run: give the folder of one that was interrupted")
+    if record.get("kind", "run") != "run":
+        raise CheckpointError(
+            f"the run in {folder} is one of 'distill {record['kind']}': go on with "
+            f"'distill {record['kind']} --resume {folder}'"
+        )
     if record.get("result") is not None:
         raise CheckpointError(f"the run in {folder} is finished: its student is {folder / BEST}")
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(
+            f"the run in {folder} was interrupted before it began, there is no {CONFIG}: start it by the "
+            "same command again"
+        )
     config = load_config(folder / CONFIG, flags={"cache": cache, "out": str(folder)})
     opened = Cache(config.cache)
     dataset, config = open_training_data(opened, config)
     training = prepare(opened, config, dataset, folder, on_progress)
-    refuse_other_data(record, new_record(opened, dataset, config, count_parameters(training.model)))
+    now = new_record(opened, dataset, config, count_parameters(training.model))
+    refuse_other_data(record, now)
     with training.exclusive():
         checkpoint = Checkpoint.load(folder)
+        # The first process may change the folder once all of them have read it.
+        training.accelerator.wait_for_everyone()
         if checkpoint is not None:
             training.trainer.resume(checkpoint)
         if training.is_first:
-            cut_metrics(folder, training.trainer.step)
-        return _train(training, record, on_progress)
+            if checkpoint is None:
+                start_folder(folder, config, dataset, now)
+            else:
+                continue_folder(folder, config.to_yaml(), now, training.trainer.step)
+        return _train(training, now, on_progress)
 
 
 def run(*, on_progress: OnProgress | None = None, **settings: Any) -> Run:
@@ -121,8 +139,8 @@ def run(*, on_progress: OnProgress | None = None, **settings: Any) -> Run:
     Args:
         on_progress: called after every step.
         settings: keys of the configuration. Those of ``distill.config_sources.SHORT_KEYS`` may stand without
-            their group: ``student="layers:3"``, ``epochs=4``, ``lr=3e-4``; every other key is given in its own:
-            ``optimizer={"eps": 1e-6}``.
+            their group: ``student="layers:3"``, ``epochs=4``, ``lr=3e-4``; every other key is given in its
+            own: ``optimizer={"eps": 1e-6}``.
 
     Raises:
         ConfigError: naming every key that is unknown or has a value that cannot be used; else as
@@ -140,7 +158,8 @@ def run(*, on_progress: OnProgress | None = None, **settings: Any) -> Run:
     return run_config(load_config(flags=texts), on_progress)
 
 
-def _train(training: Training, record: dict[str, Any], on_progress: OnProgress | None) -> Run:
+def _train(training: DistillTraining, record: dict[str, Any], on_progress: OnProgress | None) -> Run:
+    resumed = training.trainer.step
     result = training.train(on_progress)
     dataset = training.dataset
     run = Run(
@@ -153,6 +172,7 @@ def _train(training: Training, record: dict[str, Any], on_progress: OnProgress |
         corpus_rows=len(dataset.corpus),
         rows=len(dataset),
         selected=dataset.selected,
+        resumed=resumed,
     )
     if training.is_first:
         write_run_card(run, dataset, training.selector.name if training.selector else None)

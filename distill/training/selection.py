@@ -84,26 +84,7 @@ def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastToke
         DataError: if the file is not one of pairs with scores.
     """
     if data is not None:
-        path = Path(data)
-        # A word that begins with "test", not any that holds it: latest_dev.tsv is no test set.
-        if re.search(r"(?<![a-z])test", path.name.lower()):
-            raise ConfigError(
-                f"evaluation.data: {path.name} looks like a test set; a checkpoint chosen on a test set "
-                "makes its score worthless. Choose on a development set (stsb_dev.tsv, say)"
-            )
-        pairs = read_pairs(path, path.stem)
-        if held_back := sum(subset.strip().lower() == "test" for subset in pairs.subsets):
-            raise ConfigError(
-                f"evaluation.data: {held_back} of {len(pairs.subsets)} pairs of {path.name} are of subset "
-                "'test'; a checkpoint chosen on them makes the test score worthless. Copy the file without "
-                "those rows and give the copy"
-            )
-        place: dict[str, int] = {}
-        first, second = (
-            np.array([place.setdefault(t, len(place)) for t in side]) for side in (pairs.left, pairs.right)
-        )
-        gold = np.asarray(pairs.scores, dtype=np.float64)
-        return PairSelector(tokenizer(list(place)), first, second, gold, "dev_spearman")
+        return pair_selector(data, tokenizer)
     rows = dataset.held_out
     if len(rows) < 10:
         return None
@@ -114,6 +95,35 @@ def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastToke
     first, second = _pairs(targets @ targets.T)
     gold = (targets[first] * targets[second]).sum(axis=1).astype(np.float64)
     return PairSelector(tokenizer(texts), first, second, gold, "held_out_spearman")
+
+
+def pair_selector(data: str, tokenizer: FastTokenizer) -> PairSelector:
+    """Return the selector for a file of scored pairs.
+
+    Raises:
+        ConfigError: if it is a test set or holds rows of one.
+        DataError: if it is not one of pairs with scores.
+    """
+    path = Path(data)
+    # A word that begins with "test", not any that holds it: latest_dev.tsv is no test set.
+    if re.search(r"(?<![a-z])test", path.name.lower()):
+        raise ConfigError(
+            f"evaluation.data: {path.name} looks like a test set; a checkpoint chosen on a test set "
+            "makes its score worthless. Choose on a development set (stsb_dev.tsv, say)"
+        )
+    pairs = read_pairs(path, path.stem)
+    if held_back := sum(subset.strip().lower() == "test" for subset in pairs.subsets):
+        raise ConfigError(
+            f"evaluation.data: {held_back} of {len(pairs.subsets)} pairs of {path.name} are of subset "
+            "'test'; a checkpoint chosen on them makes the test score worthless. Copy the file without "
+            "those rows and give the copy"
+        )
+    place: dict[str, int] = {}
+    first, second = (
+        np.array([place.setdefault(t, len(place)) for t in side]) for side in (pairs.left, pairs.right)
+    )
+    gold = np.asarray(pairs.scores, dtype=np.float64)
+    return PairSelector(tokenizer(list(place)), first, second, gold, "dev_spearman")
 
 
 def _pairs(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.source import DistillSource
 from distill.data.tokens import TokenArrays, tokenise_corpus
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from sentence_transformers import SentenceTransformer
 
-    from distill.config import RunConfig
+    from distill.config import EvaluationConfig, RunConfig, TrainerConfig
     from distill.training.selection import Selector
 
 
@@ -79,16 +81,14 @@ class Training:
     Attributes:
         config: the resolved configuration.
         folder: the run's folder.
-        dataset: what is trained on.
         model: the student, with its head.
         selector: what the best checkpoint is chosen by.
         trainer: the loop.
         accelerator: device, precision and processes.
     """
 
-    config: RunConfig
+    config: TrainerConfig
     folder: Path
-    dataset: DistillDataset
     model: SentenceTransformer
     selector: Selector | None
     trainer: Trainer
@@ -123,9 +123,22 @@ class Training:
             return self.trainer.train(tracker, on_progress if self.is_first else None)
 
 
+@dataclass(frozen=True)
+class DistillTraining(Training):
+    """A training on a teacher's vectors.
+
+    Attributes:
+        config: the resolved configuration.
+        dataset: what is trained on.
+    """
+
+    config: RunConfig
+    dataset: DistillDataset
+
+
 def prepare(
     cache: Cache, config: RunConfig, dataset: DistillDataset, folder: Path, on_progress: OnProgress | None
-) -> Training:
+) -> DistillTraining:
     """Build the student and all that it is trained with.
 
     Raises:
@@ -138,21 +151,23 @@ def prepare(
         require_tensorboard()
     targets, student = dataset.targets, config.student
     accelerator = make_accelerator(config.training)
-    model = build_student(
-        student.spec,
-        dataset.teacher.contract,
-        lambda: load_live_teacher(cache, dataset.teacher, config.teacher_model),
-        dimension=targets.dimension if targets.combination else None,
-        head=student.head,
-        pooling=student.pooling,
-        max_length=student.max_length,
-        dropout=student.dropout,
-        seed=config.seed,
-    )
+    # Weights that a model's file lacks are drawn at random when it is loaded.
+    with seeded(config.seed, torch.device("cpu")):
+        model = build_student(
+            student.spec,
+            dataset.teacher.contract,
+            lambda: load_live_teacher(cache, dataset.teacher, config.teacher_model),
+            dimension=targets.dimension if targets.combination else None,
+            head=student.head,
+            pooling=student.pooling,
+            max_length=student.max_length,
+            dropout=student.dropout,
+            seed=config.seed,
+        )
     kept = without_head(model) if student.drop_head else model
     tokenizer = tokenizer_of(model, student.spec)
     selector = make_selector(config.evaluation.data, dataset, tokenizer)
-    _refuse_patience_without_scores(config, selector, dataset)
+    refuse_patience_without_scores(config.evaluation, selector, len(dataset.held_out))
     with accelerator.main_process_first():
         views = tuple(
             tokenise_view(cache, dataset.corpus, name, tokenizer, on_progress)
@@ -170,7 +185,7 @@ def prepare(
         folder,
         lambda: save_student(kept, folder),
     )
-    return Training(config, folder, dataset, model, selector, trainer, accelerator)
+    return DistillTraining(config, folder, model, selector, trainer, accelerator, dataset)
 
 
 def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None = None) -> Teacher:
@@ -214,23 +229,24 @@ def tokenise_view(
 ) -> TokenArrays:
     """Return the token ids of a view of a corpus, made now where the cache does not hold them yet."""
     texts = corpus if view == ORIGINAL else corpus.view(view)
-    return tokenise_corpus(cache, texts, tokenizer, _prepare_progress(on_progress, len(corpus)))
+    return tokenise_corpus(cache, texts, tokenizer, prepare_progress(on_progress, len(corpus)))
 
 
-def _prepare_progress(on_progress: OnProgress | None, rows: int) -> Callable[[int], None] | None:
+def prepare_progress(on_progress: OnProgress | None, rows: int) -> Callable[[int], None] | None:
+    """Return what reports that so many of ``rows`` are tokenised; None where nobody wants to know."""
     if on_progress is None:
         return None
     return lambda done: on_progress(TrainProgress("prepare", done, rows))
 
 
-def _refuse_patience_without_scores(
-    config: RunConfig, selector: Selector | None, dataset: DistillDataset
+def refuse_patience_without_scores(
+    evaluation: EvaluationConfig, selector: Selector | None, held_out: int
 ) -> None:
-    evaluation = config.evaluation
+    """Raise :class:`ConfigError` where patience is asked for and there is nothing to select by."""
     for key, value in (("patience", evaluation.patience), ("patience_epochs", evaluation.patience_epochs)):
         if selector is None and value is not None:
             raise ConfigError(
                 f"evaluation.{key}: {value} without a new best can only be counted where there are "
-                f"evaluations, and {len(dataset.held_out)} rows are held out; hold out at least 10, "
+                f"evaluations, and {held_out} rows are held out; hold out at least 10, "
                 "give --dev, or leave it out"
             )

@@ -25,6 +25,7 @@ class TrainProgress:
         loss: mean loss since the last report, None before the first.
         rows_per_second: training rows a second since the start.
         best: best selection score so far.
+        resumed: the step that an interrupted run went on from.
     """
 
     phase: str
@@ -33,6 +34,7 @@ class TrainProgress:
     loss: float | None = None
     rows_per_second: float = 0.0
     best: float | None = None
+    resumed: int = 0
 
 
 OnProgress = Callable[[TrainProgress], None]

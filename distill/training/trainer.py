@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from sentence_transformers import SentenceTransformer
 
-    from distill.config import RunConfig
+    from distill.config import TrainerConfig
     from distill.data.collate import Batch
     from distill.data.source import Source
     from distill.training.objective import Objective
@@ -98,7 +98,7 @@ class Trainer:
         source: Source,
         tokenizer: FastTokenizer,
         selector: Selector | None,
-        config: RunConfig,
+        config: TrainerConfig,
         accelerator: Accelerator,
         folder: Path,
         save_best: Callable[[], None],
@@ -122,7 +122,7 @@ class Trainer:
         objective.module.to(self._device)
         self._objective = objective
         self._encoder = StudentEncoder(evaluated, tokenizer, self._device, self._autocast)
-        self._state = TrainState()
+        self._state, self._resumed = TrainState(), 0
         self._recent = RecentLosses(self._share.processes)
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -189,6 +189,7 @@ class Trainer:
             self._accelerator.scaler.load_state_dict(checkpoint.facts["scaler"])
         restore_random(checkpoint.of(f"random.{self._share.process}"), self._device)
         self._state = TrainState(**checkpoint.facts["state"])
+        self._resumed = self._state.step
         losses = checkpoint.tensors["recent"].to(self._device)
         self._recent.restore(losses, checkpoint.facts["recent_mean"])
 
@@ -201,6 +202,7 @@ class Trainer:
             self._recent.mean,
             state.rows_per_second,
             state.best_score,
+            self._resumed,
         )
 
     def _has_stopped(self) -> bool:

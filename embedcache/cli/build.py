@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.options import CODEC_NAMES, STORE_KINDS, reader_options, teacher_options
+from embedcache.cli.options import CODEC_NAMES, STORE_KINDS, reader_options, teacher_options, view_options
 
 if TYPE_CHECKING:
-    from embedcache.build_report import BuildProgress, BuildSummary
+    from embedcache.build_report import BuildProgress, BuildSummary, ViewSummary
 
 
 @click.command("build")
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--shard-rows", type=click.IntRange(1), default=16384, show_default=True, help="Vectors a shard."
 )
+@view_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Encode the texts of SOURCES that the cache lacks and store their vectors.
@@ -42,9 +43,21 @@ def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> N
     import json
 
     from embedcache.builder import build
+    from embedcache.views.plan import ViewOptions
 
+    views = ViewOptions(
+        views=settings.pop("views"),
+        seed=settings.pop("view_seed"),
+        replace=settings.pop("replace_views"),
+        via=settings.pop("via"),
+        language=settings.pop("language"),
+        translators=_pairs(settings.pop("translators")),
+        mask_model=settings.pop("mask_model"),
+        device=settings["device"],
+        embed=settings.pop("embed_views"),
+    )
     with build_progress() as on_progress:
-        cache = build(list(sources), on_progress=on_progress, **settings)
+        cache = build(list(sources), views=views, on_progress=on_progress, **settings)
     summary = cache.last_build
     if summary is None:
         return
@@ -52,6 +65,19 @@ def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> N
         click.echo(json.dumps(summary.to_json(), indent=2))
     else:
         print_build_summary(summary)
+
+
+def _pairs(translators: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for one in translators:
+        pair, equals, model = one.partition("=")
+        if not (pair and equals and model):
+            raise click.BadParameter(
+                f"{one!r}: expected a pair of languages and a model, such as en-de=./opus-mt-en-de",
+                param_hint="--translator",
+            )
+        pairs[pair] = model
+    return pairs
 
 
 @contextmanager
@@ -88,9 +114,10 @@ def print_build_summary(summary: BuildSummary) -> None:
     table.add_column()
     rate = f" ({summary.encoded / summary.encode_seconds:,.0f} rows/s)" if summary.encoded else ""
     kept = f"; {summary.unworthy:,} not, their codec keeps less" if summary.unworthy else ""
+    texts = summary.rows * (1 + len(summary.embedded_views))
     rows = [
         ("rows", f"{summary.rows:,}"),
-        ("distinct", f"{summary.distinct:,} ({summary.rows - summary.distinct:,} duplicates)"),
+        ("distinct", f"{summary.distinct:,} ({texts - summary.distinct:,} duplicates)"),
         ("encoded", f"{summary.encoded:,}{rate}"),
         ("reused", f"{summary.reused:,} already in the cache"),
         ("carried", f"{summary.carried:,} taken over from the same teacher at another max_length{kept}"),
@@ -104,6 +131,21 @@ def print_build_summary(summary: BuildSummary) -> None:
         rows.insert(
             6, ("halved", f"{summary.batches_halved:,} batches did not fit into memory; lower --batch-tokens")
         )
+    rows += [(f"view {view.name}", _view_line(view)) for view in summary.views]
+    if summary.embedded_views:
+        rows.append(("embedded", f"original, {', '.join(summary.embedded_views)}"))
     for name, value in rows:
         table.add_row(name, value)
     Console().print(table)
+
+
+def _view_line(view: ViewSummary) -> str:
+    if view.outcome == "removed":
+        return "removed: it was made of rows that the corpus has no longer"
+    changed = view.counts.get("changed", 0)
+    others = [f"{count:,} {reason}" for reason, count in sorted(view.counts.items()) if reason != "changed"]
+    rate = f", {sum(view.counts.values()) / max(view.seconds, 1e-9):,.0f} rows/s"
+    return (
+        f"{view.outcome}; {', '.join([f'{changed:,} changed', *others])}"
+        f"{rate if view.outcome != 'reused' else ''}"
+    )

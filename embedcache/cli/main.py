@@ -17,6 +17,7 @@ from embedcache.cli.housekeeping import compact_command, convert_command, gc_com
 from embedcache.cli.inspect import info_command, ls_command, teachers_command
 from embedcache.cli.plan import plan_command
 from embedcache.cli.query import query_command, stats_command
+from embedcache.cli.show import show_command, views_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -41,9 +42,11 @@ cli.add_command(plan_command)
 cli.add_command(query_command)
 cli.add_command(repair_command)
 cli.add_command(rm_command)
+cli.add_command(show_command)
 cli.add_command(stats_command)
 cli.add_command(teachers_command)
 cli.add_command(verify_command)
+cli.add_command(views_command)
 
 
 def main() -> None:

@@ -90,6 +90,48 @@ _TEACHER_NAME = click.option(
     "--teacher-name", help="The teacher's name in the cache.  [default: alias, folder or hub name]"
 )
 
+_VIEWS = (
+    click.option(
+        "--view",
+        "views",
+        multiple=True,
+        metavar="SPEC",
+        help="Store another text for every row, made so: 'embedcache views' lists how. May be repeated.",
+    ),
+    click.option(
+        "--view-seed",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="What random choices of views start from.",
+    ),
+    click.option(
+        "--embed-views",
+        multiple=True,
+        metavar="NAME",
+        help="Encode this view as well.  [default: the original text alone]",
+    ),
+    click.option(
+        "--replace-views", is_flag=True, help="Replace views of the same names that were made otherwise."
+    ),
+    click.option("--via", metavar="LANGUAGE", help="Language of translations that name none, such as de."),
+    click.option(
+        "--language", default="en", show_default=True, help="Language of the texts, for translations."
+    ),
+    click.option(
+        "--translator",
+        "translators",
+        multiple=True,
+        metavar="PAIR=MODEL",
+        help="Hub id or folder of a translator, such as en-de=PATH.  [default: Helsinki-NLP/opus-mt-PAIR]",
+    ),
+    click.option(
+        "--mask-model",
+        metavar="MODEL",
+        help="Hub id or folder of a masked language model.  [default: google-bert/bert-base-uncased]",
+    ),
+)
+
 
 cache_option = click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -108,6 +150,11 @@ def _all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
 def reader_options(command: F) -> F:
     """Add what to take from the sources: the fields of :class:`embedcache.corpus.readers.ReadOptions`."""
     return _all_of(*_READER)(command)
+
+
+def view_options(command: F) -> F:
+    """Add which views are made, and with what: the fields of :class:`embedcache.views.plan.ViewOptions`."""
+    return _all_of(*_VIEWS)(command)
 
 
 def contract_options(command: F) -> F:

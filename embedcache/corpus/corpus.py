@@ -5,20 +5,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embedcache.corpus.description import (
+    CORPUS_VERSION,
+    DESCRIPTION,
+    Column,
+    CorpusInfo,
+    check_name,
+    read_info,
+)
 from embedcache.corpus.part import (
-    COLUMN_TYPES,
     ORIGINAL,
-    PART_ROWS,
     Part,
     checked_column,
     key_view,
@@ -26,166 +29,24 @@ from embedcache.corpus.part import (
     parts_of_rows,
     way_out,
 )
-from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
-from embedcache.fsio import canonical_json, read_sealed_json
+from embedcache.corpus.view_record import VIEWS, ViewRecord, is_recorded, read_record
+from embedcache.errors import CorruptCacheError, InputError
 from embedcache.keys import KEY_DTYPE, KeyArray
+from embedcache.views.recipe import Recipe, is_view_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CORPUS_VERSION = 2
-DESCRIPTION = "corpus.json"
-
-
-def check_name(name: str) -> str:
-    """Return ``name`` if it can name a corpus, else raise :class:`InputError`."""
-    if not re.fullmatch(r"\w[\w.-]{0,99}", name):
-        raise InputError(
-            f"{name!r} cannot name a corpus: use up to 100 letters, digits, '.', '_' and '-'; "
-            "choose one with --name"
-        )
-    return name
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a corpus: the Arrow type it is stored as, and the sha256 over its values in order."""
-
-    type: str
-    digest: str
-
-
-@dataclass(frozen=True)
-class CorpusInfo:
-    """What ``corpus.json`` says.
-
-    Attributes:
-        name: the corpus's name.
-        parts: the files that hold the rows, in order.
-        columns: ``original``, and where rows carry them ``id`` and ``label``.
-        skipped: reason -> number of source rows that were left out.
-    """
-
-    name: str
-    parts: tuple[Part, ...]
-    columns: Mapping[str, Column]
-    skipped: Mapping[str, int]
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return sum(part.rows for part in self.parts)
-
-    @property
-    def digest(self) -> str:
-        """Sha256 over every row's text, id and label, in order: the corpus's identity."""
-        digests = {name: column.digest for name, column in self.columns.items()}
-        return hashlib.sha256(canonical_json(digests)).hexdigest()
-
-    @property
-    def types(self) -> dict[str, str]:
-        """The Arrow type of each column."""
-        return {name: column.type for name, column in self.columns.items()}
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether rows carry ids."""
-        return "id" in self.columns
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether rows carry labels."""
-        return "label" in self.columns
-
-    def to_json(self) -> dict[str, object]:
-        """Return the content of ``corpus.json``."""
-        return {
-            "version": CORPUS_VERSION,
-            "name": self.name,
-            "rows": self.rows,
-            "digest": self.digest,
-            "parts": [{"sha256": part.sha256, "rows": part.rows} for part in self.parts],
-            "columns": {
-                name: {"type": column.type, "digest": column.digest} for name, column in self.columns.items()
-            },
-            "skipped": dict(self.skipped),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> CorpusInfo:
-        """Return the description that ``value`` holds, trusting nothing in it.
-
-        Raises:
-            ValueError, KeyError, TypeError, AttributeError: if it is none.
-        """
-        info = cls(
-            name=str(value["name"]),
-            parts=tuple(
-                Part(_digest(part["sha256"]), _count(part["rows"], least=1, most=PART_ROWS))
-                for part in value["parts"]
-            ),
-            columns={
-                name: Column(_type(name, column["type"]), _digest(column["digest"]))
-                for name, column in value["columns"].items()
-            },
-            skipped={str(reason): _count(count) for reason, count in value["skipped"].items()},
-        )
-        if ORIGINAL not in info.columns or not info.parts:
-            raise ValueError("it names no texts")
-        # Parts carry the numbers of their rows. A small file named many times would stand for billions.
-        if len({part.sha256 for part in info.parts}) < len(info.parts):
-            raise ValueError("it names a part twice")
-        if value["rows"] != info.rows or value["digest"] != info.digest:
-            raise ValueError("its rows and digest are not those of its parts and columns")
-        return info
-
-
-def _digest(value: object) -> str:
-    # These become file names: anything else could lead out of the folder.
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
-        raise ValueError(f"{str(value)[:80]!r} is no sha256")
-    return value
-
-
-def _count(value: object, *, least: int = 0, most: int | None = None) -> int:
-    if type(value) is not int or value < least or (most is not None and value > most):
-        raise ValueError(f"{str(value)[:80]!r} is no count of rows")
-    return value
-
-
-def _type(name: str, value: object) -> str:
-    if value not in COLUMN_TYPES[name]:
-        raise ValueError(f"column {name!r} of type {str(value)[:80]!r}")
-    return str(value)
-
-
-def read_info(folder: Path, file_name: str = DESCRIPTION) -> CorpusInfo:
-    """Read the description of the corpus in ``folder``.
-
-    Raises:
-        CorruptCacheError: if it is missing, damaged, a link, or of another name than the folder.
-        CacheFormatError: if a newer version of embedcache wrote it.
-    """
-    path = folder / file_name
-    try:
-        if folder.is_symlink():
-            raise ValueError("its folder is a symbolic link; a cache holds its files itself")
-        value = read_sealed_json(path)
-        version = value["version"]
-        if version == CORPUS_VERSION:
-            info = CorpusInfo.from_json(value)
-            if info.name != folder.name:
-                raise ValueError(f"it describes a corpus called {info.name!r}")
-            return info
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise CorruptCacheError(
-            f"corpus description {path} is damaged ({reason}): {way_out(folder)}"
-        ) from error
-    raise CacheFormatError(
-        f"{path} has format version {str(version)[:20]}, this embedcache reads version {CORPUS_VERSION}: "
-        "upgrade embedcache"
-    )
+__all__ = [
+    "CORPUS_VERSION",
+    "DESCRIPTION",
+    "Column",
+    "Corpus",
+    "CorpusInfo",
+    "View",
+    "check_name",
+    "read_info",
+]
 
 
 class Corpus:
@@ -213,6 +74,11 @@ class Corpus:
     def name(self) -> str:
         """The corpus's name."""
         return self.info.name
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"corpus {self.name!r}"
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -308,6 +174,27 @@ class Corpus:
             raise InputError(f"corpus {self.name!r} has no labels: build it with --label-column")
         return self._values("label", rows)
 
+    def view_names(self) -> list[str]:
+        """Return the names of the views, sorted; that they can be read is not checked."""
+        folders = (self.folder / VIEWS).glob("*")
+        return sorted(folder.name for folder in folders if is_view_name(folder.name) and is_recorded(folder))
+
+    def view(self, name: str) -> View:
+        """Return the view called ``name``: another text for every row.
+
+        Raises:
+            InputError: if there is no such view, or it was made of another state of the corpus.
+            CorruptCacheError: if its description or its recipe is damaged.
+            CacheFormatError: if a newer version of embedcache wrote it.
+        """
+        names = self.view_names()
+        if name not in names:
+            raise InputError(
+                f"corpus {self.name!r} has no view {name!r}: it has {', '.join(names) or 'none'}; add one by "
+                "building the corpus again with --view ('embedcache views' lists what there is)"
+            )
+        return View(self, name)
+
     def _values(self, name: str, rows: NDArray[np.integer] | None) -> list[Any]:
         if rows is None:
             return [
@@ -333,3 +220,42 @@ def _row_array(rows: NDArray[np.int64]) -> pa.Array:
     import pyarrow as pa
 
     return pa.array(rows)
+
+
+class View(Corpus):
+    """A view of a corpus: a text for every row of it, in its order, read as a corpus is.
+
+    Args:
+        of: the corpus.
+        name: the view's name.
+
+    Raises:
+        InputError: if it was made of another state of the corpus.
+        CorruptCacheError: if its description or its recipe is damaged.
+        CacheFormatError: if a newer version of embedcache wrote it.
+    """
+
+    def __init__(self, of: Corpus, name: str) -> None:
+        folder = of.folder / VIEWS / name
+        self.of = of
+        self.record: ViewRecord = read_record(folder)
+        if self.record.of != of.info.digest:
+            raise InputError(
+                f"view {name!r} was made of other rows than corpus {of.name!r} has now (digest "
+                f"{self.record.of[:12]}, not {of.info.digest[:12]}): build the corpus again with its --view"
+            )
+        super().__init__(folder)
+        if self.info.digest != self.record.digest or len(self) != len(of):
+            raise CorruptCacheError(
+                f"view {folder} has other rows than its recipe was written for: {way_out(folder)}"
+            )
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"view {self.name!r} of {self.of.title}"
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the texts were made."""
+        return self.record.recipe

@@ -61,11 +61,15 @@ RawRow: TypeAlias = tuple[int, Any, Any, Any]
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns to read; ``text`` None means the one that :func:`raw_rows` finds fitting."""
+    """The columns to read; ``text`` None means the one that :func:`raw_rows` finds fitting.
+
+    ``text_option`` is what the user asked for the text column with; messages name it.
+    """
 
     text: str | None = None
     id: str | None = None
     label: str | None = None
+    text_option: str = "--text-column"
 
 
 @contextmanager
@@ -113,18 +117,22 @@ def _text_column(wanted: Columns, found: Sequence[str], textual: Sequence[str], 
                 "pass --text-column with one of them"
             )
         text = candidates[0]
-    for role, column in (("text", text), ("id", wanted.id), ("label", wanted.label)):
-        if column is None:
-            continue
+    for option, column in _asked(replace(wanted, text=text)):
         if column not in found:
             raise MissingInputError(
-                f"{name}: no column {column!r}; found: {shown}; pass --{role}-column with one of them"
+                f"{name}: no column {column!r}; found: {shown}; pass {option} with one of them"
             )
         if found.count(column) > 1:
             raise InputError(
                 f"{name}: column {column!r} is there {found.count(column)} times; rename all but one"
             )
     return text
+
+
+def _asked(wanted: Columns) -> Iterator[tuple[str, str]]:
+    """Yield the option and the name of each column that is asked for."""
+    asked = ((wanted.text_option, wanted.text), ("--id-column", wanted.id), ("--label-column", wanted.label))
+    yield from ((option, column) for option, column in asked if column is not None)
 
 
 def _lines(stream: io.BufferedReader, name: str) -> Iterator[bytes]:
@@ -148,12 +156,11 @@ def _decoded(line: bytes) -> str:
 
 
 def _text_rows(lines: Iterator[bytes], name: str, wanted: Columns) -> Iterator[RawRow]:
-    for role, column in (("text", wanted.text), ("id", wanted.id), ("label", wanted.label)):
-        if column is not None:
-            raise MissingInputError(
-                f"{name}: no column {column!r}: plain text has no columns; leave --{role}-column out, "
-                "or pass the right --format"
-            )
+    for option, column in _asked(wanted):
+        raise MissingInputError(
+            f"{name}: no column {column!r}: plain text has no columns; leave {option} out, "
+            "or pass the right --format"
+        )
     for number, line in enumerate(lines, 1):
         yield number, _decoded(line), None, None
 
@@ -310,7 +317,9 @@ def _schema_columns(schema: Any, name: str, wanted: Columns) -> Columns:
     kind = schema.field(text).type
     # Old writers of Parquet leave text as bare bytes: taken where the column is named outright.
     if text not in textual and not _holds(kind, ("binary", "large_binary", "binary_view")):
-        raise InputError(f"{name}: column {text!r} holds {kind}, expected text; pass another --text-column")
+        raise InputError(
+            f"{name}: column {text!r} holds {kind}, expected text; pass {wanted.text_option} with another"
+        )
     return replace(wanted, text=text)
 
 

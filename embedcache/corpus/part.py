@@ -181,7 +181,12 @@ def damaged_part(path: Path, error: BaseException) -> CorruptCacheError:
 
 
 def way_out(folder: Path) -> str:
-    """Return what to do about damage in the folder of a corpus."""
+    """Return what to do about damage in the folder of a corpus, or of a view of one."""
+    if folder.parent.name == "views":
+        return (
+            f"mend it with 'embedcache repair --cache {folder.parents[3]}', or build the corpus again with "
+            "its --view and --replace-views; vectors are kept"
+        )
     return (
         f"mend it with 'embedcache repair --cache {folder.parent.parent}', or build the corpus again with "
         "--replace; its vectors are kept"
@@ -195,4 +200,6 @@ def parts_of_rows(
     numbers = np.searchsorted(starts, rows, side="right") - 1
     order = np.argsort(numbers, kind="stable")
     found, edges = np.unique(numbers[order], return_index=True)
-    yield from zip(found.tolist(), np.split(order, edges[1:]), strict=True)
+    # Of no rows at all, splitting gives one empty piece.
+    pieces = np.split(order, edges[1:]) if len(found) else []
+    yield from zip(found.tolist(), pieces, strict=True)

@@ -48,10 +48,22 @@ from embedcache.corpus.formats import Columns, Problem, is_utf8, raw_rows
 from embedcache.corpus.sources import Source, expand_sources, format_of, source_name
 from embedcache.errors import InputError
 
-__all__ = ["ReadOptions", "ReadReport", "RowBatch", "Source", "expand_sources", "read_batches"]
+__all__ = [
+    "NOT_ASKED",
+    "ReadOptions",
+    "ReadReport",
+    "RowBatch",
+    "Source",
+    "expand_sources",
+    "read_batches",
+    "row_problem",
+]
 
 Label: TypeAlias = str | int | float
 _Row: TypeAlias = tuple[str, str, Any]
+
+NOT_ASKED = object()
+"""Stands for the id or the label of a row where none was asked for."""
 
 
 @dataclass(frozen=True)
@@ -167,11 +179,7 @@ def _kept(
     with_id, with_label = wanted.id is not None, wanted.label is not None
     with raw_rows(source, kind, wanted) as rows:
         for position, text, id_, label in rows:
-            problem = (
-                _text_problem(text)
-                or (_id_problem(id_) if with_id else None)
-                or (_label_problem(label) if with_label else None)
-            )
+            problem = row_problem(text, id_ if with_id else NOT_ASKED, label if with_label else NOT_ASKED)
             if problem is None:
                 own.rows += 1
                 yield (
@@ -189,6 +197,15 @@ def _kept(
             + (f"every row was skipped: {found}; " if found else "the file is empty, or a header alone; ")
             + "expected at least one text; check the file, the format and the text column"
         )
+
+
+def row_problem(text: object, id_: object = NOT_ASKED, label: object = NOT_ASKED) -> Problem | None:
+    """Return why a raw row is skipped, None where it is kept; ids and labels count where they are given."""
+    return (
+        _text_problem(text)
+        or (None if id_ is NOT_ASKED else _id_problem(id_))
+        or (None if label is NOT_ASKED else _label_problem(label))
+    )
 
 
 def _text_problem(text: object) -> Problem | None:

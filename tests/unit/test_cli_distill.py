@@ -19,7 +19,7 @@ from distill.training.tracking import TrainProgress
 
 pytest_plugins = ["distill_fixtures"]
 
-NOT_SETTINGS = {"config_file", "assignments", "dump_config", "as_json"}
+NOT_SETTINGS = {"recipe", "config_file", "assignments", "resumed", "dump_config", "as_json"}
 FLAG_VALUES = {
     "cache": "elsewhere",
     "corpus": "nli",
@@ -28,7 +28,8 @@ FLAG_VALUES = {
     "teacher_model": "models/large",
     "student": "layers:2",
     "loss": "ckd",
-    "head": "linear",
+    "head": "tanh",
+    "drop_head": True,
     "max_length": 33,
     "epochs": 7,
     "batch_size": 11,
@@ -41,19 +42,26 @@ FLAG_VALUES = {
     "mixed_precision": "no",
     "device": "cpu",
     "threads": 3,
+    "variant": "code",
     "tau": 0.07,
+    "teacher_tau": 0.08,
+    "alpha": 0.3,
     "queue": 12,
+    "distance": 3.0,
+    "angle": 4.0,
     "dev": "dev.tsv",
     "held_out": 8,
     "eval_every": 9,
     "patience": 4,
+    "patience_epochs": 1.5,
+    "checkpoint_every": 40,
     "tensorboard": True,
     "seed": 6,
     "out": "there",
     "overwrite": True,
 }
-# A weight stands only beside several teachers, which a test of its own gives.
-NOT_ALONE = {"teacher_weights"}
+# What is given several times has a test of its own.
+NOT_ALONE = {"teacher_weights", "views"}
 SETTINGS = [option for option in run_command.params if option.name not in NOT_SETTINGS | NOT_ALONE]
 
 
@@ -93,7 +101,12 @@ def test_every_flag_changes_its_key_and_no_other(option):
 
 def test_flags_that_repeat_make_lists():
     several = ("--teacher", "a", "--teacher", "b", "--teacher-weight", "1", "--teacher-weight", "0.5")
-    expected = {"teacher": ["a", "b"], "teacher_weights": [1.0, 0.5]}
+    several += ("--view", "original", "--view", "crop")
+    expected = {
+        "teacher": ["a", "b"],
+        "teacher_weights": [1.0, 0.5],
+        "training.views": ["original", "crop"],
+    }
     assert dumped("--cache", "c", *several) == {**dumped("--cache", "c"), **expected}
 
 
@@ -156,7 +169,7 @@ def test_every_command_and_option_has_help(name, command):
 
 
 def test_the_commands_are_those_of_the_documentation():
-    assert set(cli.commands) == {"run", "eval", "export", "demo"}
+    assert {"run", "losses", "eval", "export", "demo"} <= set(cli.commands)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +187,18 @@ def test_the_commands_are_those_of_the_documentation():
         (["run", "--cache", "c", "--teacher", "a", "--teacher-weight", "2"], "teacher_weights: 1 for 1"),
         (["run", "--cache", "CACHE", "--target-dim", "17"], "target_dim: 17"),
         (["run", "--cache", "CACHE", "--where", "row < 0"], "no row of the 160"),
+        (["run", "--cache", "CACHE", "--loss", "congen"], "add a view by building it again with '--view"),
+        (["run", "--cache", "CACHE", "--view", "crop"], "no view 'crop'; it has original. Add it"),
+        (["run", "--cache", "CACHE", "--view", "original", "--view", "original"], "more than once"),
+        (["run", "--cache", "CACHE", "--loss", "seed", "--queue", "500"], "loss.queue: a queue of 500"),
+        (["run", "--cache", "CACHE", "--loss", "mse", "--tau", "0.1"], "loss.tau: the loss mse takes no"),
+        (["run", "--cache", "CACHE", "--drop-head"], "student.drop_head: this student has no head"),
+        (["run", "--cache", "CACHE", "--warmup", "1000"], "never reach the peak learning rate"),
+        (
+            ["run", "--cache", "CACHE", "--held-out", "0", "--patience-epochs", "1"],
+            "evaluation.patience_epochs",
+        ),
+        (["run", "--resume", "nowhere"], "nowhere holds no run"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line_and_code_two(
@@ -195,6 +220,24 @@ def test_flags_that_make_no_sense_end_with_code_two(monkeypatch, capsys, argumen
     code, _, err = run_main(monkeypatch, capsys, *arguments)
     assert code == 2
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--lr", "1"], "leave --lr out"),
+        (["--view", "crop", "--out", "there"], "leave --view, --out out"),
+        (
+            ["--config", "a.yaml", "--set", "seed=1", "--teacher-weight", "1"],
+            "--teacher-weight, --config, --set",
+        ),
+        (["--tensorboard", "--seed", "0"], "leave --tensorboard, --seed out"),
+    ],
+)
+def test_a_resumed_run_takes_no_settings(monkeypatch, capsys, arguments, named):
+    code, out, err = run_main(monkeypatch, capsys, "run", "--resume", "run", "--cache", "c", *arguments)
+    assert (code, out) == (2, "")
+    assert named in " ".join(err.split())
 
 
 def failing(error: BaseException):
@@ -278,11 +321,61 @@ def test_what_was_selected_is_told(built_cache, tmp_path, monkeypatch, capsys):
     assert (code, facts["selected"], facts["rows"], facts["teachers"]) == (0, 100, 70, ["tiny"])
 
 
+def test_an_interrupted_run_goes_on_by_its_folder(built_cache, tmp_path, monkeypatch, capsys):
+    from distill.training.trainer import Trainer
+
+    out_folder = tmp_path / "run"
+    look = Trainer._look
+
+    def interrupted(trainer, tracker):
+        look(trainer, tracker)
+        if trainer.step == 2:
+            raise KeyboardInterrupt
+
+    command = [*quick(built_cache, out_folder), "--checkpoint-every", "1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_look", interrupted)
+        assert run_main(patch, capsys, *command)[0] == 130
+    code, _, err = run_main(monkeypatch, capsys, *command)
+    assert code == 2
+    assert f"go on with 'distill run --resume {out_folder}'" in err
+    code, out, err = run_main(monkeypatch, capsys, "run", "--resume", out_folder, "--json")
+    facts = json.loads(out)
+    assert (code, facts["resumed"], facts["steps"], facts["best"]) == (0, 1, 3, str(out_folder / "best"))
+    assert "step 3/3 (resumed from 1)" in err
+
+
+def test_only_the_first_of_several_processes_prints(built_cache, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("distill.training.processes.is_first_process", lambda: False)
+    assert run_main(monkeypatch, capsys, *quick(built_cache, tmp_path / "run")) == (0, "", "")
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_the_losses_are_listed_with_their_defaults(monkeypatch, capsys, columns):
+    from distill.losses.registry import LOSSES
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, err = run_main(monkeypatch, capsys, "losses")
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= columns
+    assert all(f"│ {name} " in out for name in LOSSES)
+    assert "learned" in out
+    code, out, _ = run_main(monkeypatch, capsys, "losses", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts.keys() == LOSSES.keys()
+    assert facts["ckd"]["settings"] == {"queue": 65536, "tau": None}
+    assert [name for name, loss in facts.items() if loss["views"] == 2] == ["dual-l2", "skd", "congen"]
+
+
 def test_progress_lines_say_where_a_run_stands():
     line = describe(TrainProgress("train", 50, 200, 0.123456, 1234.5, 0.8765), seconds=10)
     assert line == "step 50/200, loss 0.12346, best 87.65, 1,234 rows/s, 0:00:30 left"
     assert describe(TrainProgress("prepare", 1000, 2000), 0) == "tokenise 1,000/2,000 rows"
     assert "loss" not in describe(TrainProgress("train", 1, 2), 1)
+    # Of a resumed run, only the steps taken since then say how long the rest takes.
+    resumed = describe(TrainProgress("train", 60, 100, 0.5, 10.0, resumed=40), seconds=10)
+    assert resumed == "step 60/100 (resumed from 40), loss 0.50000, 10 rows/s, 0:00:20 left"
 
 
 def test_a_log_file_gets_the_last_line_and_not_all_of_them(capsys):

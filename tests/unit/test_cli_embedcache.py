@@ -313,12 +313,16 @@ def test_every_command_and_option_has_help(name: str, shell: Shell) -> None:
 
 
 def test_build_offers_what_the_library_does() -> None:
+    import dataclasses
     import inspect
 
     from embedcache.builder import build
+    from embedcache.views.plan import ViewOptions
 
     offered = {parameter.name for parameter in build_module.build_command.params} - {"as_json"}
-    assert offered == set(inspect.signature(build).parameters) - {"encoder", "on_progress"}
+    renamed = {"seed": "view_seed", "replace": "replace_views", "embed": "embed_views"}
+    of_views = {renamed.get(field.name, field.name) for field in dataclasses.fields(ViewOptions)}
+    assert offered == set(inspect.signature(build).parameters) - {"encoder", "on_progress"} | of_views
 
 
 def test_the_choices_are_those_of_the_library() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -200,3 +201,19 @@ def test_a_file_cut_short_is_refused(tmp_path):
         (tmp_path / TARGETS).write_bytes(whole[:length])
         with pytest.raises(DataError, match="does not say"):
             Combination.load(tmp_path)
+
+
+@pytest.mark.parametrize(("width", "dimension"), [(40, 10), (400, 100), (768, 384)])
+def test_a_target_is_the_same_bits_whichever_others_it_is_computed_with(width, dimension):
+    generator = np.random.default_rng(0)
+    vectors = generator.standard_normal((700, width), dtype=np.float32)
+    projection = generator.standard_normal((width, dimension), dtype=np.float32)
+    combination = replace(Combination.of(["a"], [width], [1.0]), projection=projection)
+    whole = combination.apply([vectors])
+    for start, rows in ((0, 1), (5, 2), (100, 3), (255, 2), (300, 17), (3, 255), (99, 256), (1, 600)):
+        part = combination.apply([vectors[start : start + rows]])
+        np.testing.assert_array_equal(part, whole[start : start + rows])
+    np.testing.assert_allclose(
+        whole[3], vectors[3] @ projection / np.linalg.norm(vectors[3] @ projection), atol=1e-5
+    )
+    assert combination.apply([vectors[:0]]).shape == (0, dimension)

@@ -12,6 +12,7 @@ from distill.data import loader as loader_module
 from distill.data.dataset import open_dataset
 from distill.data.loader import Loader
 from distill.data.sampler import epoch_batches
+from distill.data.source import DistillSource, Share
 from distill.data.tokens import RowLengths, tokenise_corpus
 
 pytest_plugins = ["distill_fixtures"]
@@ -35,7 +36,7 @@ def joined(request, tmp_path_factory, teacher_folder, tokenizer):
 
 @pytest.fixture
 def small_groups(monkeypatch):
-    monkeypatch.setattr(loader_module, "_GATHER_ROWS", 16)
+    monkeypatch.setattr(loader_module, "_ROWS_AT_ONCE", 16)
 
 
 def some_batches(dataset, tokens, epoch: int = 0) -> list[np.ndarray]:
@@ -44,10 +45,10 @@ def some_batches(dataset, tokens, epoch: int = 0) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("gather_rows", [1, 16, 10_000])
 def test_every_row_comes_with_its_own_vector_and_its_own_ids(joined, teacher, monkeypatch, gather_rows):
-    monkeypatch.setattr(loader_module, "_GATHER_ROWS", gather_rows)
+    monkeypatch.setattr(loader_module, "_ROWS_AT_ONCE", gather_rows)
     cache, dataset, tokens = joined
     seen = 0
-    for batch in Loader(dataset, tokens, some_batches(dataset, tokens)):
+    for batch in Loader(DistillSource(dataset, (tokens,)), some_batches(dataset, tokens)):
         for i, text in enumerate(dataset.corpus.texts(batch.rows)):
             expected = torch.from_numpy(cache.lookup([text])[0])
             assert torch.equal(batch.targets[i].float(), expected)
@@ -68,7 +69,7 @@ def test_every_row_comes_with_its_own_vector_and_its_own_ids(joined, teacher, mo
 
 def test_vectors_stay_in_the_dtype_they_are_stored_in(joined):
     _, dataset, tokens = joined
-    batch = next(iter(Loader(dataset, tokens, some_batches(dataset, tokens))))
+    batch = next(iter(Loader(DistillSource(dataset, (tokens,)), some_batches(dataset, tokens))))
     assert str(batch.targets.dtype) == f"torch.{dataset.targets.stores[0].codec_name}"
     assert batch.input_ids.dtype == batch.attention_mask.dtype == torch.int64
 
@@ -78,7 +79,7 @@ def test_batches_come_in_the_order_given(joined):
     _, dataset, tokens = joined
     for epoch in range(2):
         batches = some_batches(dataset, tokens, epoch)
-        loader = Loader(dataset, tokens, batches)
+        loader = Loader(DistillSource(dataset, (tokens,)), batches)
         assert len(loader) == len(batches)
         got = [batch.rows.tolist() for batch in loader]
         assert got == [dataset.rows[batch].tolist() for batch in batches]
@@ -94,7 +95,7 @@ def test_an_error_while_preparing_is_raised_where_batches_are_used(joined):
     batches = [np.arange(20), np.arange(20, 40), np.array([len(dataset) - 1])]
     seen = []
     with pytest.raises(IndexError, match="missing key"):
-        seen.extend(batch.rows for batch in Loader(broken, tokens, batches))
+        seen.extend(batch.rows for batch in Loader(DistillSource(broken, (tokens,)), batches))
     assert not loader_threads()
 
 
@@ -102,7 +103,7 @@ def test_an_error_while_preparing_is_raised_where_batches_are_used(joined):
 def test_leaving_early_leaves_no_thread(joined):
     _, dataset, tokens = joined
     batches = some_batches(dataset, tokens) * 20
-    for _ in Loader(dataset, tokens, batches):
+    for _ in Loader(DistillSource(dataset, (tokens,)), batches):
         assert loader_threads()
         break
     assert not loader_threads()
@@ -113,7 +114,7 @@ def test_an_error_of_the_consumer_leaves_no_thread(joined):
     _, dataset, tokens = joined
 
     def consume() -> None:
-        for batch in Loader(dataset, tokens, some_batches(dataset, tokens) * 20):
+        for batch in Loader(DistillSource(dataset, (tokens,)), some_batches(dataset, tokens) * 20):
             raise ZeroDivisionError(len(batch.rows))
 
     with pytest.raises(ZeroDivisionError):
@@ -123,5 +124,56 @@ def test_an_error_of_the_consumer_leaves_no_thread(joined):
 
 def test_no_batches_are_no_error(joined):
     _, dataset, tokens = joined
-    assert list(Loader(dataset, tokens, [])) == []
+    assert list(Loader(DistillSource(dataset, (tokens,)), [])) == []
     assert not loader_threads()
+
+
+def test_a_loader_may_start_in_the_middle(joined):
+    _, dataset, tokens = joined
+    source = DistillSource(dataset, (tokens,))
+    batches = some_batches(dataset, tokens)
+    whole = list(Loader(source, batches))
+    for start in (0, 1, len(batches) - 1, len(batches)):
+        loader = Loader(source, batches, start=start)
+        rest = list(loader)
+        assert len(loader) == len(rest) == len(batches) - start
+        for got, expected in zip(rest, whole[start:], strict=True):
+            assert torch.equal(got.input_ids, expected.input_ids)
+            assert torch.equal(got.targets, expected.targets)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_share_the_texts_of_a_step_and_know_all_of_its_targets(joined, processes):
+    _, dataset, tokens = joined
+    source = DistillSource(dataset, (tokens, tokens), texts=2)
+    batches = [np.arange(9), np.arange(9, 16), np.arange(3), np.array([5])]
+    whole = list(Loader(source, batches))
+    parts = [list(Loader(source, batches, share=Share(i, processes))) for i in range(processes)]
+    for expected, *own in zip(whole, *parts, strict=True):
+        assert sum(part.counted for part in own) == len(expected)
+        for part in own:
+            assert torch.equal(part.rows, expected.rows)
+            assert torch.equal(part.targets, expected.targets)
+            assert len(part) >= 1
+            for view in range(2):
+                mine = slice(view * len(part), view * len(part) + part.counted)
+                first = view * len(expected) + part.offset
+                theirs = expected.input_ids[first : first + part.counted]
+                width = part.input_ids.shape[1]
+                assert torch.equal(part.input_ids[mine], theirs[:, :width])
+                assert (theirs[:, width:] == tokens.pad_id).all(), "cut off"
+
+
+def test_of_many_views_the_last_place_goes_round(joined):
+    _, dataset, tokens = joined
+    # Views that can be told apart: all tokens of view v are 100 + v.
+    views = tuple(replace(tokens, ids=np.full_like(np.asarray(tokens.ids), 100 + v)) for v in range(4))
+    source = DistillSource(dataset, views, texts=2)
+    seen = []
+    for epoch in range(3):
+        (batch,) = Loader(source, [np.arange(20)], epoch=epoch)
+        first, second = batch.input_ids[:, 0].chunk(2)
+        assert (first == 100).all()
+        seen.append(second.numpy())
+    assert all(sorted(of_row) == [101, 102, 103] for of_row in np.stack(seen, axis=1))
+    assert len(set(seen[0])) == 3, "one epoch has all views in it"

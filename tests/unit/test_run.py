@@ -16,6 +16,7 @@ from distill.config_sources import load_config
 from distill.data.dataset import open_dataset
 from distill.errors import ConfigError, DataError, MissingExtraError, StudentError
 from distill.training import run as run_module
+from distill.training import setup as preparation
 from embedcache.cache import Cache
 from embedcache.errors import (
     ContractMismatchError,
@@ -33,14 +34,14 @@ pytest_plugins = ["distill_fixtures"]
 def finished(built_cache, tmp_path_factory):
     """One run, its student as it was in memory, and its cache; not to be changed."""
     students = []
-    original = run_module.build_student
+    original = preparation.build_student
 
     def remembered(spec, contract, live_teacher, **settings):
         students.append(original(spec, contract, live_teacher, **settings))
         return students[0]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "build_student", remembered)
+        patch.setattr(preparation, "build_student", remembered)
         run = distill.run(
             cache=built_cache,
             student="layers:1",
@@ -108,7 +109,7 @@ def test_the_saved_student_gives_the_vectors_of_the_trained_one(finished):
     saved = SentenceTransformer(str(run.best), device="cpu")
     vectors = saved.encode(TEXTS[:20])
     np.testing.assert_allclose(vectors, trained.encode(TEXTS[:20]), atol=1e-6)
-    untrained = run_module.build_student(
+    untrained = preparation.build_student(
         "layers:1", Cache(run.config.cache).teacher().contract, lambda: run_teacher(run)
     )
     assert np.abs(vectors - untrained.encode(TEXTS[:20])).max() > 1e-3
@@ -116,7 +117,7 @@ def test_the_saved_student_gives_the_vectors_of_the_trained_one(finished):
 
 def run_teacher(run):
     cache = Cache(run.config.cache)
-    return run_module.load_live_teacher(cache, cache.teacher())
+    return preparation.load_live_teacher(cache, cache.teacher())
 
 
 def test_the_card_says_what_the_student_is(finished, built_cache):
@@ -340,7 +341,9 @@ def test_a_run_of_a_teacher_with_overrides_is_evaluated_against_that_teacher(tmp
         distill.evaluate(run.folder, suite="fidelity", device="cpu")
 
 
-def test_an_interrupted_run_is_started_anew_by_the_same_command(built_cache, tmp_path):
+def test_a_run_interrupted_before_its_first_checkpoint_is_started_anew_by_the_same_command(
+    built_cache, tmp_path
+):
     run = small_run(built_cache, tmp_path / "run")
     record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
     (run.folder / "run.json").write_text(json.dumps({**record, "result": None}), encoding="utf-8")

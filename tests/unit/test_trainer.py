@@ -14,9 +14,12 @@ from distill_helpers import HELD_OUT, TEXTS, metrics, small_run
 from safetensors.torch import load_file
 
 from distill.errors import TrainingError
+from distill.losses.base import LossBatch
 from distill.losses.pointwise import MSELoss
-from distill.training import run as run_module
+from distill.training import setup as preparation
 from distill.training import trainer as trainer_module
+from distill.training.run import Run
+from distill.training.trainer import Trainer
 from embedcache.cache import Cache
 
 pytest_plugins = ["distill_fixtures"]
@@ -63,7 +66,7 @@ def scripted(monkeypatch):
             selector.probes = tokenizer(PROBES)
             return selector
 
-        monkeypatch.setattr(run_module, "make_selector", make)
+        monkeypatch.setattr(preparation, "make_selector", make)
         return selector
 
     return use
@@ -76,13 +79,13 @@ class Spoiled(MSELoss):
         super().__init__()
         self.at, self.value, self.calls = at, value, 0
 
-    def forward(self, student, teacher):
+    def forward(self, batch):
         self.calls += 1
-        loss = super().forward(student, teacher)
+        loss = super().forward(batch)
         return loss * self.value if self.calls == self.at else loss
 
 
-def learn(cache: Path, out: Path, loss: str) -> tuple[run_module.Run, list[float], list[float]]:
+def learn(cache: Path, out: Path, loss: str) -> tuple[Run, list[float], list[float]]:
     """Train a student as long as takes it to learn something; return its losses and scores on the way."""
     run = small_run(
         cache,
@@ -177,12 +180,74 @@ def test_a_run_that_goes_to_its_end_has_not_stopped_early(built_cache, tmp_path,
     assert result.steps == result.total_steps == 5
 
 
+@pytest.mark.parametrize(("epochs", "last"), [(0.4, 4), (1.0, 7), (1.6, 10), (9.0, 20)])
+def test_patience_may_be_counted_in_epochs(built_cache, tmp_path, scripted, epochs, last):
+    scripted(0.5, 0.6, *[0.4] * 18)
+    settings = {"eval_every": 1, "patience_epochs": epochs, "epochs": 4}
+    result = small_run(built_cache, tmp_path / "run", **settings).result
+    # The best came at step 2, and an epoch has five steps.
+    assert (result.best_step, result.steps, result.total_steps) == (2, last, 20)
+    assert result.stopped_early == (last < 20)
+
+
+def test_a_head_that_is_dropped_is_trained_and_not_kept(built_cache, tmp_path, scripted):
+    selector = scripted(0.5, 0.5)
+    run = small_run(built_cache, tmp_path / "run", head="tanh", drop_head=True, lr=0.01)
+    kept = small_run(built_cache, tmp_path / "kept", head="tanh", lr=0.01)
+    assert not list(run.best.glob("*_Dense"))
+    (head,) = kept.best.glob("*_Dense")
+    assert "Tanh" in (head / "config.json").read_text()
+    np.testing.assert_allclose(encode(run.best), selector.vectors[0], atol=1e-5)
+    assert np.abs(encode(run.best) - encode(kept.best)).max() > 1e-3
+    assert same(weights(run), weights(kept)), "the encoder was trained otherwise without its head"
+    assert run.result.final_loss == kept.result.final_loss
+
+
+def test_a_queue_that_starts_full_holds_training_rows(built_cache, tmp_path, monkeypatch):
+    losses = []
+    make = preparation.make_loss
+    monkeypatch.setattr(
+        preparation, "make_loss", lambda *arguments: losses.append(make(*arguments)) or losses[-1]
+    )
+    started = []
+    original = Trainer.train
+
+    def train(trainer, tracker, on_progress):
+        started.append((losses[-1].queue.rows.tolist(), losses[-1].queue.content().clone().numpy()))
+        return original(trainer, tracker, on_progress)
+
+    monkeypatch.setattr(Trainer, "train", train)
+    runs = [
+        small_run(built_cache, tmp_path / str(number), loss="seed", variant=variant, queue=40, seed=seed)
+        for number, (variant, seed) in enumerate([("paper", 0), ("paper", 0), ("paper", 1), ("code", 0)])
+    ]
+    vectors = Cache(built_cache).lookup(TEXTS)
+    for run, (rows, content) in zip(runs, started, strict=True):
+        assert len(set(rows)) == 40
+        np.testing.assert_allclose(content, vectors[rows], atol=1e-6)
+        held_out = [json.loads(line) for line in (run.folder / "held_out.txt").read_text().splitlines()]
+        assert not {TEXTS[row] for row in rows} & set(held_out)
+    assert started[0][0] == started[1][0] != started[2][0]
+    assert [run.rows for run in runs] == [130, 130, 130, 90], "only the code takes them out of the training"
+
+
+def test_the_folder_of_a_finished_run_holds_no_checkpoint(built_cache, tmp_path):
+    seen = []
+
+    def look(progress):
+        seen.append({path.name for path in (tmp_path / "run").iterdir()})
+
+    run = small_run(built_cache, tmp_path / "run", checkpoint_every=2, on_progress=look)
+    assert ["checkpoint.safetensors" in names for names in seen[-5:]] == [False, False, True, True, True]
+    assert not {"checkpoint.safetensors", ".lock"} & {path.name for path in run.folder.iterdir()}
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_ends_the_run_and_names_the_step(
     built_cache, tmp_path, monkeypatch, scripted, value
 ):
     selector = scripted(0.1, 0.2, 0.3)
-    monkeypatch.setattr(run_module, "make_loss", lambda config, dimension: Spoiled(3, value))
+    monkeypatch.setattr(preparation, "make_loss", lambda config, dimension: Spoiled(3, value))
     with pytest.raises(TrainingError, match=rf"the loss became {value} at step 3: .*optimizer\.lr") as caught:
         small_run(built_cache, tmp_path / "run", eval_every=1)
     assert caught.value.exit_code == 1
@@ -195,7 +260,7 @@ def test_a_loss_that_went_wrong_between_two_looks_is_named_by_its_own_step(
     built_cache, tmp_path, monkeypatch, scripted
 ):
     selector = scripted(0.1)
-    monkeypatch.setattr(run_module, "make_loss", lambda config, dimension: Spoiled(2, float("nan")))
+    monkeypatch.setattr(preparation, "make_loss", lambda config, dimension: Spoiled(2, float("nan")))
     with pytest.raises(TrainingError, match="at step 2"):
         small_run(built_cache, tmp_path / "run", eval_every=4, tracking={"log_every": 50})
     assert selector.vectors == [], "a student that is no number was scored"
@@ -210,9 +275,9 @@ def test_a_score_that_is_no_number_is_never_the_best(built_cache, tmp_path, scri
 
 def test_without_anything_to_select_by_the_last_state_is_saved(built_cache, tmp_path, monkeypatch):
     students = []
-    build = run_module.build_student
+    build = preparation.build_student
     monkeypatch.setattr(
-        run_module, "build_student", lambda *a, **k: students.append(build(*a, **k)) or students[-1]
+        preparation, "build_student", lambda *a, **k: students.append(build(*a, **k)) or students[-1]
     )
     run = small_run(built_cache, tmp_path / "run", held_out=0, eval_every=2)
     assert run.result.best_score is None
@@ -246,9 +311,10 @@ def test_the_order_of_rows_is_that_of_seed_and_epoch(built_cache, tmp_path, monk
 def test_the_rate_warms_up_and_falls(built_cache, tmp_path):
     run = small_run(built_cache, tmp_path / "run", epochs=2, lr=0.01, warmup=3, tracking={"log_every": 1})
     rates = [line["lr"] for line in metrics(run.folder) if "lr" in line]
-    assert rates[:2] == pytest.approx([0.005, 0.0075])
-    assert rates[2] == max(rates) == pytest.approx(0.01)
-    assert rates[-1] == pytest.approx(0, abs=1e-9)
+    assert rates[:3] == pytest.approx([0.0025, 0.005, 0.0075])
+    assert rates[3] == max(rates) == pytest.approx(0.01)
+    # The rate of each step is the one it was taken with: zero would be that of the step after the last.
+    assert 0 < rates[-1] < 0.0006
 
 
 def test_gradients_are_clipped_where_asked(built_cache, tmp_path):
@@ -278,13 +344,13 @@ def test_a_run_computes_on_the_threads_it_was_given(built_cache, tmp_path):
 
 def test_every_batch_enters_the_bank_after_its_step(built_cache, tmp_path, monkeypatch):
     losses = []
-    make = run_module.make_loss
+    make = preparation.make_loss
 
     def remembered(config, dimension):
         losses.append(make(config, dimension))
         return losses[0]
 
-    monkeypatch.setattr(run_module, "make_loss", remembered)
+    monkeypatch.setattr(preparation, "make_loss", remembered)
     run = small_run(built_cache, tmp_path / "run", loss="ckd", queue=1000, tracking={"log_every": 5})
     held = losses[0].queue.content().numpy()
     cache = Cache(built_cache)
@@ -303,9 +369,10 @@ class Watching(MSELoss):
 
     seen: set[torch.dtype]
 
-    def forward(self, student, teacher):
-        self.seen = {student.dtype, teacher.dtype, (student @ teacher.T).dtype}
-        return super().forward(student, teacher)
+    def forward(self, batch: LossBatch):
+        (student,) = batch.students
+        self.seen = {student.dtype, batch.targets.dtype, (student @ batch.targets.T).dtype}
+        return super().forward(batch)
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
@@ -313,10 +380,10 @@ def test_the_loss_is_computed_in_float32_whatever_the_forward_pass(
     built_cache, tmp_path, monkeypatch, precision
 ):
     loss = Watching()
-    monkeypatch.setattr(run_module, "make_loss", lambda config, dimension: loss)
+    monkeypatch.setattr(preparation, "make_loss", lambda config, dimension: loss)
     students = []
     inner = []
-    build = run_module.build_student
+    build = preparation.build_student
 
     def watched(spec, contract, live_teacher, **settings):
         model = build(spec, contract, live_teacher, **settings)
@@ -326,7 +393,7 @@ def test_the_loss_is_computed_in_float32_whatever_the_forward_pass(
         students.append(model)
         return model
 
-    monkeypatch.setattr(run_module, "build_student", watched)
+    monkeypatch.setattr(preparation, "build_student", watched)
     run = small_run(built_cache, tmp_path / "run", mixed_precision=precision)
     assert loss.seen == {torch.float32}
     assert set(inner) == {torch.bfloat16 if precision == "bf16" else torch.float32}

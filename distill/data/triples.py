@@ -1,0 +1,287 @@
+"""Texts to fine-tune on: anchors with a positive and a hard negative each, pairs, or texts alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from distill.data.collate import Batch, pad_texts
+from distill.data.sampler import permutation
+from distill.data.source import Share
+from distill.data.tokens import TokenArrays
+from distill.errors import DataError
+from embedcache.corpus.formats import Columns, raw_rows
+from embedcache.corpus.readers import ReadReport, expand_sources, row_problem
+from embedcache.corpus.sources import STDIN, Source, format_of
+from embedcache.doctor.evaluation_sets import fold
+from embedcache.errors import MissingInputError
+from embedcache.teacher.tokenize import FastTokenizer
+
+_KNOWN_COLUMNS = (
+    ("anchor", "positive", "negative"),
+    ("premise", "entailment", "contradiction"),
+    ("anchor", "positive"),
+    ("premise", "entailment"),
+)
+_OPTION = "--columns"
+_HELD_OUT_STREAM = 2**31 - 1
+"""Epoch number of the permutation that picks held-out anchors; no training reaches it."""
+_TEXTS_AT_ONCE = 8192
+
+
+@dataclass(frozen=True)
+class Triples:
+    """Rows of one, two or three texts, in the order of their file.
+
+    Attributes:
+        name: what they are called in reports.
+        columns: the texts by column: anchors, then positives, then hard negatives, as far as there are.
+        skipped: why rows of the file were left out -> how many.
+        described: the same in words, with the place of the first of each.
+    """
+
+    name: str
+    columns: tuple[list[str], ...]
+    skipped: Counter[str] = field(default_factory=Counter)
+    described: str = ""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.columns[0])
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of all texts in order."""
+        digest = hashlib.sha256()
+        for column in self.columns:
+            for text in column:
+                encoded = text.encode()
+                digest.update(len(encoded).to_bytes(8, "little") + encoded)
+        return digest.hexdigest()
+
+    def texts(self) -> list[str]:
+        """Return all distinct texts."""
+        return list(dict.fromkeys(text for column in self.columns for text in column))
+
+    def take(self, rows: NDArray[np.integer]) -> Triples:
+        """Return some of the rows."""
+        return replace(self, columns=tuple([column[row] for row in rows] for column in self.columns))
+
+    def split(self, anchors: int, seed: int) -> tuple[Triples, Triples]:
+        """Return what is left, and the rows of so many anchors drawn at random.
+
+        Rows of one anchor stay together: else the held-out ones would not be new to the student.
+        """
+        distinct = list(dict.fromkeys(self.columns[0]))
+        drawn = {
+            distinct[number]
+            for number in permutation(len(distinct), seed, _HELD_OUT_STREAM, first=anchors).tolist()
+        }
+        inside = np.array([anchor in drawn for anchor in self.columns[0]], dtype=np.bool_)
+        return self.take(np.flatnonzero(~inside)), self.take(np.flatnonzero(inside))
+
+    def codes(self) -> NDArray[np.int64]:
+        """Return a number for every text, the same for the same text, shape (rows, columns)."""
+        numbers: dict[str, int] = {}
+        return np.array(
+            [[numbers.setdefault(text, len(numbers)) for text in column] for column in self.columns],
+            dtype=np.int64,
+        ).T.copy()
+
+    def overlap(self, texts: Collection[str]) -> int:
+        """Return how many rows hold one of ``texts``; case, blanks and punctuation do not count."""
+        folded = {fold(text) for text in texts}
+        known = {text for text in self.texts() if fold(text) in folded}
+        return sum(any(text in known for text in row) for row in zip(*self.columns, strict=True))
+
+
+def read_triples(
+    path: str | Path,
+    *,
+    columns: Sequence[str] | None = None,
+    format: str | None = None,  # noqa: A002 - as the readers call it
+    limit: int | None = None,
+) -> Triples:
+    """Read anchors, positives and hard negatives; a file with two of the columns holds pairs.
+
+    Rows with an empty or unusable text, a hard negative that is its own positive, and rows that stand
+    earlier already are skipped and counted.
+
+    Args:
+        path: a TSV, CSV, JSONL, Parquet or Arrow file, compressed or not.
+        columns: the columns' names; default: ``anchor``, ``positive``, ``negative``, or ``premise``,
+            ``entailment``, ``contradiction``, or the first two of either.
+        format: the file's format; default: by its ending.
+        limit: stop after so many kept rows.
+
+    Raises:
+        InputError: if the file or a column is not there, or cannot be read.
+        DataError: if the columns cannot be told, or fewer than two rows are left.
+    """
+    source = _one_source(path)
+    kind = format_of(source, format)
+    chosen = tuple(columns) if columns else _find_columns(source, kind)
+    return _collect(source, kind, chosen, limit)
+
+
+def read_sentences(
+    path: str | Path,
+    *,
+    column: str | None = None,
+    format: str | None = None,  # noqa: A002 - as the readers call it
+    limit: int | None = None,
+) -> Triples:
+    """Read texts that are their own positives. Empty and repeated ones are skipped and counted.
+
+    Raises:
+        InputError, DataError: as :func:`read_triples`.
+    """
+    source = _one_source(path)
+    return _collect(source, format_of(source, format), (column,), limit)
+
+
+def _one_source(path: str | Path) -> Source:
+    sources = expand_sources([str(path)])
+    if len(sources) > 1 or sources[0] == STDIN:
+        raise DataError(f"{path} is not one file: give the path of one; put what comes from a pipe into one")
+    return sources[0]
+
+
+def _find_columns(source: Source, kind: str) -> tuple[str, ...]:
+    errors = []
+    for names in _KNOWN_COLUMNS:
+        error = _missing(source, kind, names)
+        if error is None:
+            return names
+        errors.append(error)
+    raise DataError(
+        f"cannot tell which columns are anchor, positive and hard negative: {errors[0]}, as in "
+        f"{_OPTION} anchor,positive,negative"
+    )
+
+
+def _missing(source: Source, kind: str, names: Sequence[str]) -> MissingInputError | None:
+    try:
+        with ExitStack() as stack:
+            for name in names:
+                next(stack.enter_context(raw_rows(source, kind, _one_column(name))), None)
+    except MissingInputError as error:
+        return error
+    return None
+
+
+def _one_column(name: str | None) -> Columns:
+    return Columns(text=name, text_option=_OPTION)
+
+
+def _collect(source: Source, kind: str, names: Sequence[str | None], limit: int | None) -> Triples:
+    report = ReadReport()
+    # Each row once, in order.
+    kept = dict.fromkeys(islice(_rows(source, kind, names, report), limit))
+    if len(kept) < 2:
+        found = f": skipped {report.describe_skipped()}" if report.skipped else ""
+        raise DataError(
+            f"{source} holds {len(kept)} usable rows{found}; expected two at least, as every row is compared "
+            "with others"
+        )
+    name = Path(source).name.split(".")[0] or str(source)
+    columns = tuple(list(column) for column in zip(*kept, strict=True))
+    return Triples(name, columns, report.skipped, report.describe_skipped())
+
+
+def _rows(
+    source: Source, kind: str, names: Sequence[str | None], report: ReadReport
+) -> Iterator[tuple[str, ...]]:
+    seen: set[tuple[str, ...]] = set()
+    with ExitStack() as stack:
+        # The readers give one column of text; several are read side by side.
+        columns = [stack.enter_context(raw_rows(source, kind, _one_column(name))) for name in names]
+        for cells in zip(*columns, strict=True):
+            row = tuple(cell[1] for cell in cells)
+            problem = _problem(row, seen)
+            if problem is not None:
+                report.skip(problem, f"{source}:{cells[0][0]}")
+                continue
+            seen.add(row)
+            yield row
+
+
+def _problem(row: tuple[object, ...], seen: Collection[tuple[object, ...]]) -> str | None:
+    for cell in row:
+        problem = row_problem(cell)
+        if problem is not None:
+            return problem.value
+    if len(row) == 3 and row[1] == row[2]:
+        return "hard negative that is the positive"
+    return "repeated row" if row in seen else None
+
+
+@dataclass(frozen=True)
+class TripleSource:
+    """Rows of texts to train on, tokenised.
+
+    Attributes:
+        arrays: the token ids of each column.
+        texts: V, the texts of a row that are encoded: as many as columns, or two of the only one.
+        by_length: whether rows of like length are put together.
+    """
+
+    arrays: tuple[TokenArrays, ...]
+    texts: int
+    by_length: bool = True
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """The tokens of each row's longest text; all alike where rows are to be put together at random."""
+        rows = np.arange(len(self.arrays[0].offsets) - 1)
+        if not self.by_length:
+            return np.ones(len(rows), dtype=np.int32)
+        longest: NDArray[np.int32] = np.max([tokens.lengths(rows) for tokens in self.arrays], axis=0)
+        return longest
+
+    def prepare(self, batches: Sequence[NDArray[np.integer]], epoch: int, share: Share) -> list[Batch]:
+        """Return this process's part of each of several steps; see :class:`distill.data.source.Source`."""
+        return [self._batch(rows, share) for rows in batches]
+
+    def _batch(self, rows: NDArray[np.integer], share: Share) -> Batch:
+        own, counted = share.of(len(rows))
+        which = np.minimum(np.arange(self.texts), len(self.arrays) - 1)[:, None]
+        ids, mask = pad_texts(self.arrays, np.tile(which, len(rows[own])), rows[own])
+        numbers = torch.from_numpy(rows.astype(np.int64))
+        return Batch(ids, mask, self.texts, numbers, torch.empty(len(rows), 0), own.start, counted)
+
+
+def tokenise(
+    columns: Sequence[Sequence[str]],
+    tokenizer: FastTokenizer,
+    on_progress: Callable[[int], None] | None = None,
+) -> tuple[TokenArrays, ...]:
+    """Return the token arrays of texts, column by column, in memory.
+
+    Args:
+        columns: the texts.
+        tokenizer: the student's tokenizer.
+        on_progress: called with the number of texts done.
+    """
+    done = 0
+    found = []
+    for texts in columns:
+        ids, lengths = [np.empty(0, dtype=np.int32)], [np.zeros(1, dtype=np.int64)]
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            tokenized = tokenizer(texts[start : start + _TEXTS_AT_ONCE])
+            ids.append(tokenized.ids)
+            lengths.append(tokenized.lengths)
+            done += len(tokenized.lengths)
+            if on_progress is not None:
+                on_progress(done)
+        found.append(TokenArrays(np.concatenate(ids), np.cumsum(np.concatenate(lengths)), tokenizer.pad_id))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""From a corpus to a shipped student in one file of steps."""

@@ -1,0 +1,236 @@
+"""A pipeline as its YAML file has it, checked whole before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from distill.config import PositiveInt, RunConfig, Seed, StrictConfig
+from distill.config_sources import Settings, find_problems, over_recipe, read_yaml, suggest_key
+from distill.errors import ConfigError, DistillError
+from distill.evaluation.suites import SUITES
+from distill.finetune_config import FinetuneConfig
+from distill.recipe import find_recipe
+
+STEPS = ("build", "run", "finetune", "eval", "export")
+"""The steps, in the order they are done in; each may be left out."""
+
+
+class BuildSettings(StrictConfig):
+    """The arguments of :func:`embedcache.build`; what is left out is as it is there."""
+
+    sources: str | list[str] = Field(description="files or globs")
+    teacher: str = Field(description="alias, hub id or folder")
+    cache: str = Field(description="the cache's folder; default: OUT/cache")
+    name: str | None = None
+    text_column: str | None = None
+    id_column: str | None = None
+    label_column: str | None = None
+    format: str | None = None
+    limit: PositiveInt | None = None
+    pooling: str | None = None
+    prompt: str | None = None
+    max_length: PositiveInt | None = None
+    truncate_dim: PositiveInt | None = None
+    normalize: bool | None = None
+    teacher_name: str | None = None
+    trust_remote_code: bool = False
+    codec: str | None = None
+    store: str | None = None
+    compute_dtype: str = "auto"
+    device: str = "auto"
+    batch_tokens: PositiveInt | None = None
+    threads: PositiveInt | None = None
+    shard_rows: PositiveInt | None = None
+    views: list[str] = Field(default=[], description="views to make, as after --view")
+    view_seed: Seed = 0
+    embed_views: list[str] = Field(default=[], description="views that the teacher encodes as well")
+    via: str | None = None
+    translators: dict[str, str] = Field(default={}, description="as after --translator")
+    mask_model: str | None = None
+
+
+class EvalSettings(StrictConfig):
+    """The arguments of :func:`distill.evaluate`."""
+
+    suite: str = Field(default="sts", description="a suite of 'distill eval'")
+    data: str | None = Field(default=None, description="what the suite reads")
+    name: str | None = Field(default=None, description="name of the file of results; default: the suite")
+    models: list[str] | None = Field(default=None, description="default: what the steps before have trained")
+    teacher: str | None = None
+    text_column: str | None = None
+    limit: PositiveInt | None = None
+    seed: Seed = 0
+    device: str = "auto"
+    compute_dtype: str = "float32"
+
+    @property
+    def file_name(self) -> str:
+        """The file that receives the result."""
+        return f"eval-{self.name or self.suite}.json"
+
+
+class ExportSettings(StrictConfig):
+    """The arguments of ``distill export``."""
+
+    model: str = Field(description="default: the student of the last step that trains")
+    out: str = Field(description="default: OUT/export")
+    to: Literal["onnx"] = "onnx"
+    int8: bool = False
+    opset: Annotated[int, Field(ge=18)] = 18
+    tolerance: Annotated[float, Field(gt=0)] = 1e-4
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline that can be run.
+
+    Attributes:
+        out: folder of all that its steps make, unless they say otherwise.
+        build, run, finetune, export: the steps' settings; None where a step is left out.
+        evaluations: what is evaluated, in order.
+    """
+
+    out: Path
+    build: BuildSettings | None = None
+    run: RunConfig | None = None
+    finetune: FinetuneConfig | None = None
+    evaluations: tuple[EvalSettings, ...] = ()
+    export: ExportSettings | None = None
+
+    @property
+    def steps(self) -> list[str]:
+        """The steps there are, in order."""
+        there = (self.build, self.run, self.finetune, self.evaluations or None, self.export)
+        return [name for name, settings in zip(STEPS, there, strict=True) if settings is not None]
+
+    @property
+    def trained(self) -> list[str]:
+        """The folders of the students that the pipeline trains."""
+        return [str(config.out) for config in (self.run, self.finetune) if config is not None]
+
+
+def read_pipeline(file: Path) -> Pipeline:
+    """Read a pipeline.
+
+    Raises:
+        ConfigError: naming everything that is wrong with it, each with its dotted path.
+    """
+    whole = read_yaml(file)
+    problems = [
+        f"{key}: unknown step{suggest_key(str(key), ['out', *STEPS])}"
+        for key in whole
+        if key not in ("out", *STEPS)
+    ]
+    steps = {name: whole[name] for name in STEPS if name in whole}
+    if not steps:
+        problems.append(f"no step; give at least one of {', '.join(STEPS)}")
+    out = Path(str(whole.get("out") or file.with_suffix(""))).expanduser()
+    for name, settings in list(steps.items()):
+        kinds = (dict, list) if name == "eval" else (dict,)
+        if not isinstance(settings, kinds):
+            problems.append(f"{name}: expected keys and values (found {settings!r})")
+            del steps[name]
+    filled = _fill(steps, out, problems)
+    checked: dict[str, Any] = {}
+    kinds_of: dict[str, type[BaseModel]] = {
+        "build": BuildSettings,
+        "run": RunConfig,
+        "finetune": FinetuneConfig,
+        "export": ExportSettings,
+    }
+    for name, kind in kinds_of.items():
+        if name in filled:
+            checked[name] = _checked(kind, filled[name], f"{name}.", problems)
+    evaluations = filled.get("eval", [])
+    for number, settings in enumerate(evaluations):
+        prefix = f"eval.{number}." if isinstance(steps["eval"], list) else "eval."
+        checked.setdefault("eval", []).append(_checked(EvalSettings, settings, prefix, problems))
+    problems += _contradictions(checked, steps)
+    if problems:
+        raise ConfigError(f"{file} cannot be run: {'; '.join(problems)}")
+    return Pipeline(
+        out,
+        checked.get("build"),
+        checked.get("run"),
+        checked.get("finetune"),
+        tuple(checked.get("eval", ())),
+        checked.get("export"),
+    )
+
+
+def _fill(steps: Mapping[str, Any], out: Path, problems: list[str]) -> dict[str, Any]:
+    """Return the steps' settings with what one step takes from another filled in, and recipes unfolded."""
+    filled: dict[str, Any] = {}
+    last: str | None = None
+    if "build" in steps:
+        filled["build"] = {"cache": str(out / "cache"), **steps["build"]}
+    if "run" in steps:
+        cache = {"cache": filled["build"]["cache"]} if "build" in filled else {}
+        run = _unfold("run", steps["run"], problems)
+        filled["run"] = {**cache, "out": str(out / "run"), **run}
+        last = filled["run"]["out"]
+    if "finetune" in steps:
+        start = {"start": last} if last else {}
+        finetune = _unfold("finetune", steps["finetune"], problems)
+        filled["finetune"] = {**start, "out": str(out / "finetune"), **finetune}
+        last = filled["finetune"]["out"]
+    if "eval" in steps:
+        given = steps["eval"]
+        filled["eval"] = given if isinstance(given, list) else [given]
+    if "export" in steps:
+        model = {"model": last} if last else {}
+        filled["export"] = {**model, "out": str(out / "export"), **steps["export"]}
+    return filled
+
+
+def _unfold(step: Literal["run", "finetune"], settings: Settings, problems: list[str]) -> Settings:
+    values = dict(settings)
+    name = values.pop("recipe", None)
+    if name is None:
+        return values
+    try:
+        return over_recipe(find_recipe(str(name), step).config, values)
+    except ConfigError as error:
+        problems.append(f"{step}.recipe: {error}")
+        return values
+
+
+def _checked(kind: type[BaseModel], values: Any, prefix: str, problems: list[str]) -> BaseModel | None:
+    if not isinstance(values, dict):
+        problems.append(f"{prefix.rstrip('.')}: expected keys and values (found {values!r})")
+        return None
+    found = find_problems(kind, values, prefix)
+    problems += found
+    return None if found else kind.model_validate(values)
+
+
+def _contradictions(checked: Mapping[str, Any], steps: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with settings that are all right by themselves."""
+    problems = []
+    run = checked.get("run")
+    if run is not None:
+        try:
+            # How many rows there are is not known yet, and does not decide which settings a loss takes.
+            run.resolved(1_000_000)
+        except DistillError as error:
+            problems.append(f"run.{error}")
+    trains = "run" in steps or "finetune" in steps
+    names: set[str] = set()
+    for settings in checked.get("eval", []):
+        if settings is None:
+            continue
+        if settings.suite not in SUITES:
+            problems.append(
+                f"eval.suite: no suite is called {settings.suite!r}; choose one of {', '.join(SUITES)}"
+            )
+        if settings.models is None and not trains:
+            problems.append("eval.models: no step trains a student; name what is to be evaluated")
+        if settings.file_name in names:
+            problems.append(f"eval.name: two of them write {settings.file_name}; give each a name of its own")
+        names.add(settings.file_name)
+    return problems

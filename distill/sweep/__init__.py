@@ -1,0 +1,1 @@
+"""Many runs on one cache, and the table of how they ended."""

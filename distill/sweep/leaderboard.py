@@ -1,0 +1,181 @@
+"""The tables of a sweep: one row a run, one row a setting with mean and standard deviation over its seeds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distill.sweep.plan import spelled
+from distill.sweep.scores import AVERAGE
+from distill.sweep.spec import SEED, SweepSpec
+from embedcache.fsio import write_bytes
+
+if TYPE_CHECKING:
+    from distill.sweep.runner import Outcome
+
+LEADERBOARD = "leaderboard.csv"
+RUNS_TABLE = "runs.csv"
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean of a score over the seeds of a setting.
+
+    Attributes:
+        mean: the mean.
+        std: the sample standard deviation (n - 1); None of a single run.
+        n: how many runs it is over.
+    """
+
+    mean: float
+    std: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float | None]) -> Score | None:
+        """Return the score of the values that are there; None where none is."""
+        there = [value for value in values if value is not None]
+        if not there:
+            return None
+        return cls(statistics.fmean(there), statistics.stdev(there) if len(there) > 1 else None, len(there))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" + ("" if self.std is None else f" ± {self.std:.2f}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A setting of a sweep.
+
+    Attributes:
+        varied: dotted key -> value, without the seed.
+        planned: runs of it.
+        finished: those that are finished.
+        dev: development score times 100, by which rows are ordered.
+        suite: the suite's figure.
+        chosen: whether ``best_of`` has chosen it; True without one.
+    """
+
+    varied: Mapping[str, Any]
+    planned: int
+    finished: int
+    dev: Score | None
+    suite: Score | None
+    chosen: bool
+
+
+def leaderboard(
+    outcomes: Sequence[Outcome], spec: SweepSpec, choose_from: Sequence[Outcome] | None = None
+) -> list[Row]:
+    """Return one row a setting, the best by the mean development score first.
+
+    Args:
+        outcomes: the runs.
+        spec: the sweep.
+        choose_from: the runs that ``best_of`` chooses by; default: all.
+    """
+    chosen = _choose(choose_from or outcomes, spec.best_of)
+    rows = []
+    for setting, group in _by_setting(outcomes).items():
+        varied = {key: value for key, value in group[0].run.varied.items() if key != SEED}
+        rows.append(
+            Row(
+                varied,
+                len(group),
+                sum(outcome.result is not None for outcome in group),
+                Score.of([outcome.dev for outcome in group]),
+                Score.of([(outcome.scores or {}).get(AVERAGE) for outcome in group]),
+                not spec.best_of or setting in chosen,
+            )
+        )
+    return sorted(rows, key=lambda row: (row.dev is None, -(row.dev.mean if row.dev else 0.0)))
+
+
+def chosen_settings(outcomes: Sequence[Outcome], spec: SweepSpec) -> list[dict[str, Any]]:
+    """Return the settings that ``best_of`` chooses: dotted key -> value, as their blocks gave them."""
+    groups = _by_setting(outcomes)
+    return [dict(groups[setting][0].run.given) for setting in _choose(outcomes, spec.best_of)]
+
+
+def write_tables(
+    out: Path, outcomes: Sequence[Outcome], spec: SweepSpec, choose_from: Sequence[Outcome] | None = None
+) -> None:
+    """Write ``leaderboard.csv`` and ``runs.csv`` into the sweep's folder."""
+    rows = leaderboard(outcomes, spec, choose_from)
+    keys = [key for key in spec.keys if key != SEED]
+    lines = [
+        {
+            **{key: _cell(row.varied[key]) for key in keys},
+            "runs": row.finished,
+            "planned": row.planned,
+            **_score_cells("dev", row.dev),
+            **_score_cells("suite", row.suite),
+            **({"chosen": row.chosen} if spec.best_of else {}),
+        }
+        for row in rows
+    ]
+    _write(out / LEADERBOARD, lines)
+    sets = dict.fromkeys(name for outcome in outcomes for name in outcome.scores or {} if name != AVERAGE)
+    _write(out / RUNS_TABLE, [_run_line(outcome, spec.keys, list(sets)) for outcome in outcomes])
+
+
+def _run_line(outcome: Outcome, keys: Sequence[str], sets: Sequence[str]) -> dict[str, object]:
+    result, scores = outcome.result or {}, outcome.scores or {}
+    facts = ("steps", "best_step", "final_loss", "seconds", "stopped_early")
+    return {
+        "run": outcome.run.name,
+        "status": outcome.status,
+        **{key: _cell(outcome.run.varied[key]) for key in keys},
+        "dev": _number(outcome.dev),
+        "suite": _number(scores.get(AVERAGE)),
+        **{name: _number(scores.get(name)) for name in sets},
+        **{name: result.get(name, "") for name in facts},
+        "error": outcome.error or "",
+    }
+
+
+def _score_cells(name: str, score: Score | None) -> dict[str, object]:
+    return {
+        f"{name}_mean": _number(score.mean if score else None),
+        f"{name}_std": _number(score.std if score else None),
+    }
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else spelled(value)
+
+
+def _write(path: Path, lines: Sequence[Mapping[str, object]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]) if lines else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    write_bytes(path, text.getvalue().encode())
+
+
+def _by_setting(outcomes: Sequence[Outcome]) -> dict[tuple[Any, ...], list[Outcome]]:
+    groups: dict[tuple[Any, ...], list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.run.setting, []).append(outcome)
+    return groups
+
+
+def _choose(outcomes: Sequence[Outcome], best_of: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return, per setting of the other keys, the setting with the best mean development score."""
+    best: dict[tuple[Any, ...], tuple[float, tuple[Any, ...]]] = {}
+    for setting, group in _by_setting(outcomes).items():
+        dev = Score.of([outcome.dev for outcome in group])
+        keys = [key for key in group[0].run.varied if key != SEED]
+        others = tuple(value for key, value in zip(keys, setting, strict=True) if key not in best_of)
+        if dev is not None and (others not in best or dev.mean > best[others][0]):
+            best[others] = (dev.mean, setting)
+    return [setting for _, setting in best.values()]

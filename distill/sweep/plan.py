@@ -1,0 +1,165 @@
+"""The runs of a sweep, each known before any of them starts: settings, steps, and the folder it goes to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distill.config import RunConfig
+from distill.config_sources import find_problems
+from distill.data.dataset import DistillDataset
+from distill.errors import ConfigError, DistillError
+from distill.losses.registry import LOSSES
+from distill.sweep.spec import SEED, SweepSpec
+from distill.training.setup import open_training_data
+from embedcache.cache import Cache
+from embedcache.errors import EmbedCacheError
+from embedcache.fsio import canonical_json, sha256_file
+
+RUNS = "runs"
+"""Folder of the runs inside that of the sweep."""
+
+_DIGEST_LETTERS = 10
+_LONGEST_NAME = 90
+# What a run computes does not depend on these.
+_PLACES = ("cache", "out", "overwrite", "teacher_model", "tracking")
+_MACHINE = ("device", "threads", "checkpoint_every")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a sweep.
+
+    Attributes:
+        name: its folder's name: what is special about it, and a digest of all that it depends on.
+        folder: where it goes.
+        config: its configuration, everything filled in.
+        varied: dotted key -> value, of every key that the sweep varies somewhere; values are those of
+            ``config``.
+        given: dotted key -> value, as its block gave them.
+        steps: steps of the whole run.
+        work: texts to be encoded in all of them, which is what its time depends on.
+    """
+
+    name: str
+    folder: Path
+    config: RunConfig
+    varied: Mapping[str, Any]
+    given: Mapping[str, Any]
+    steps: int
+    work: int
+
+    @property
+    def setting(self) -> tuple[Any, ...]:
+        """What it has in common with its repetitions by another seed."""
+        return tuple(_hashable(value) for key, value in self.varied.items() if key != SEED)
+
+
+def plan_runs(
+    spec: SweepSpec,
+    out: Path,
+    on_progress: Callable[[int, int], None] | None = None,
+    keys: Sequence[str] | None = None,
+) -> list[PlannedRun]:
+    """Return the runs of a sweep, each once.
+
+    Args:
+        spec: what is varied.
+        out: the sweep's folder.
+        on_progress: called with runs looked at and runs in all.
+        keys: the keys that are varied; default: those that ``spec`` names.
+
+    Raises:
+        ConfigError: naming every run that cannot be run, and why.
+    """
+    wanted = list(spec.combinations())
+    planned: dict[str, PlannedRun] = {}
+    problems: dict[str, int] = {}
+    for number, varied in enumerate(wanted):
+        try:
+            run = _plan(spec, varied, out, keys or spec.keys)
+            planned.setdefault(run.name.rpartition("-")[2], run)
+        except (DistillError, EmbedCacheError) as error:
+            problems[str(error)] = problems.get(str(error), 0) + 1
+        if on_progress is not None:
+            on_progress(number + 1, len(wanted))
+    if problems:
+        told = "; ".join(f"{problem} ({count} of {len(wanted)} runs)" for problem, count in problems.items())
+        raise ConfigError(f"the sweep cannot be run: {told}")
+    return list(planned.values())
+
+
+def value_at(config: RunConfig, path: str) -> Any:
+    """Return the value that the dotted ``path`` leads to."""
+    value: Any = config
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def spelled(value: object) -> str:
+    """Return a value of a configuration as it stands in names and tables."""
+    if value is None:
+        return "-"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(spelled, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _plan(spec: SweepSpec, varied: Mapping[str, Any], out: Path, keys: Sequence[str]) -> PlannedRun:
+    values = spec.settings(varied)
+    if problems := find_problems(RunConfig, values):
+        raise ConfigError("; ".join(problems))
+    dataset, config = open_training_data(Cache(values["cache"]), RunConfig.model_validate(values))
+    digest = _digest(config, dataset)
+    known = next((out / RUNS).glob(f"*-{digest}"), None)
+    name = known.name if known else f"{_readable(keys, config)}-{digest}"
+    folder = out / RUNS / name
+    batch_size, epochs = config.training.batch_size or 1, config.training.epochs or 1
+    return PlannedRun(
+        name,
+        folder,
+        config.model_copy(update={"out": str(folder), "overwrite": False}),
+        {key: value_at(config, key) for key in keys},
+        dict(varied),
+        epochs * -(-len(dataset) // batch_size),
+        epochs * len(dataset) * LOSSES[config.loss.name].views,
+    )
+
+
+def _digest(config: RunConfig, dataset: DistillDataset) -> str:
+    """Return a digest of all that decides how a run ends, wherever cache and development file lie."""
+    facts = config.model_dump(mode="json", exclude=set(_PLACES))
+    facts["training"] = {key: value for key, value in facts["training"].items() if key not in _MACHINE}
+    data = config.evaluation.data
+    if data is not None:
+        try:
+            facts["evaluation"]["data"] = sha256_file(Path(data))
+        except OSError as error:
+            raise ConfigError(f"evaluation.data: {data} cannot be read ({error.strerror})") from error
+    facts["corpus"] = dataset.corpus.info.digest
+    facts["views"] = [
+        dataset.corpus.view(view).info.digest
+        for view in config.training.views or []
+        if view in dataset.corpus.view_names()
+    ]
+    facts["teacher"] = [contract.id for contract in dataset.targets.contracts]
+    return hashlib.sha256(canonical_json(facts)).hexdigest()[:_DIGEST_LETTERS]
+
+
+def _readable(keys: Sequence[str], config: RunConfig) -> str:
+    """Return student and loss, and every other varied key with its value."""
+    words = [config.student.spec.rstrip("/").rpartition("/")[2], config.loss.name]
+    for key in keys:
+        value = value_at(config, key)
+        if key not in ("student.spec", "loss.name") and value is not None:
+            words.append(f"{key.rpartition('.')[2]}{spelled(value)}")
+    name = "-".join(words)
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:_LONGEST_NAME].rstrip(".")
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value

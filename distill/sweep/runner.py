@@ -1,0 +1,234 @@
+"""Running a sweep: finished runs are left alone, interrupted ones gone on with, failed ones noted."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from distill.errors import DistillError
+from distill.layout import CHECKPOINT, CONFIG
+from distill.sweep.leaderboard import Row, chosen_settings, leaderboard, write_tables
+from distill.sweep.plan import PlannedRun, plan_runs
+from distill.sweep.scores import SuiteChoice, evaluate_run, read_scores
+from distill.sweep.spec import SweepSpec, with_seeds
+from distill.training.folder import locked
+from distill.training.record import read_record
+from distill.training.tracking import TrainProgress
+from embedcache.errors import EmbedCacheError
+
+Status = Literal["finished", "interrupted", "open", "failed"]
+
+# What one run may die of without the others being touched: also of memory (RuntimeError) or a damaged model.
+_OF_ONE_RUN = (DistillError, EmbedCacheError, RuntimeError, OSError, ValueError)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run of a sweep stands.
+
+    Attributes:
+        run: the run.
+        status: ``finished``, ``interrupted`` (there is a checkpoint), ``open`` or ``failed``.
+        result: what the run's record says of its result; None until it is finished.
+        scores: what the suite says of its student; None without a suite and until it is evaluated.
+        error: what it failed of.
+    """
+
+    run: PlannedRun
+    status: Status
+    result: dict[str, Any] | None = None
+    scores: dict[str, float] | None = None
+    error: str | None = None
+
+    @property
+    def dev(self) -> float | None:
+        """Best development score, times 100; None where there is none."""
+        score = (self.result or {}).get("best_score")
+        return None if score is None else 100 * float(score)
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """Where a sweep stands.
+
+    Attributes:
+        number: the run it is at, from 1.
+        total: runs in all.
+        name: that run's name.
+        train: where that run's training stands; None while its student is evaluated.
+        left: seconds until the last run is trained; None where nothing can be said yet.
+    """
+
+    number: int
+    total: int
+    name: str
+    train: TrainProgress | None
+    left: float | None
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """How a sweep ended.
+
+    Attributes:
+        outcomes: its runs.
+        rows: one row a setting, the best by development score first.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """The runs that failed."""
+        return [outcome for outcome in self.outcomes if outcome.status == "failed"]
+
+
+OnSweepProgress = Callable[[SweepProgress], None]
+
+
+def run_sweep(
+    spec: SweepSpec,
+    out: str | Path,
+    *,
+    suite: SuiteChoice | None = None,
+    on_progress: OnSweepProgress | None = None,
+    on_outcome: Callable[[Outcome], None] | None = None,
+    on_plan: Callable[[int, int], None] | None = None,
+) -> SweepResult:
+    """Train every run of a sweep that is not finished, and keep the tables in ``out`` up to date.
+
+    Args:
+        spec: what is varied.
+        out: the sweep's folder; ``runs/`` in it receives a folder per run.
+        suite: what to evaluate every finished student with.
+        on_progress: called after every step.
+        on_outcome: called with every run once it is done, those done before too.
+        on_plan: called with runs looked at and runs in all, before the first is trained.
+
+    Raises:
+        ConfigError: if a run cannot be run as it is (nothing is trained then), or another process is at it.
+    """
+    out = Path(out).expanduser()
+    runs = plan_runs(spec, out, on_plan)
+    with locked(out):
+        outcomes = [look(run, suite) for run in runs]
+        _train_all(outcomes, spec, out, suite, on_progress, on_outcome, choose_from=None)
+        first = list(outcomes)
+        if spec.more_seeds:
+            chosen = chosen_settings(outcomes, spec)
+            known = {outcome.run.name for outcome in outcomes}
+            more = plan_runs(with_seeds(spec, chosen), out, keys=spec.keys) if chosen else []
+            outcomes += [look(run, suite) for run in more if run.name not in known]
+            _train_all(outcomes, spec, out, suite, on_progress, on_outcome, choose_from=first)
+    return SweepResult(tuple(outcomes), tuple(leaderboard(outcomes, spec, first)))
+
+
+def look(run: PlannedRun, suite: SuiteChoice | None = None) -> Outcome:
+    """Return how ``run`` stands, from what lies in its folder."""
+    record = read_record(run.folder)
+    if record is None:
+        return Outcome(run, "open")
+    if record.get("result") is None:
+        there = (run.folder / CHECKPOINT).is_file() and (run.folder / CONFIG).is_file()
+        return Outcome(run, "interrupted" if there else "open")
+    scores = read_scores(run.folder, suite) if suite is not None else None
+    return Outcome(run, "finished", record["result"], scores)
+
+
+def _train_all(
+    outcomes: list[Outcome],
+    spec: SweepSpec,
+    out: Path,
+    suite: SuiteChoice | None,
+    on_progress: OnSweepProgress | None,
+    on_outcome: Callable[[Outcome], None] | None,
+    *,
+    choose_from: Sequence[Outcome] | None,
+) -> None:
+    """Bring ``outcomes`` up to date in place, one after the other."""
+    clock = _Clock(sum(o.run.work for o in outcomes if o.result is None))
+    for number, before in enumerate(outcomes):
+        if before.status == "failed" or (choose_from is not None and number < len(choose_from)):
+            continue
+
+        report = _reporter(number + 1, len(outcomes), before.run, clock, on_progress)
+        outcomes[number] = after = _finish(before, suite, report)
+        if before.result is None:
+            clock.done(before.run)
+        if on_outcome is not None:
+            on_outcome(after)
+        write_tables(out, outcomes, spec, choose_from or outcomes)
+    write_tables(out, outcomes, spec, choose_from or outcomes)
+
+
+def _reporter(
+    number: int, total: int, run: PlannedRun, clock: _Clock, on_progress: OnSweepProgress | None
+) -> Callable[[TrainProgress | None], None]:
+    def report(progress: TrainProgress | None) -> None:
+        if on_progress is not None:
+            left = clock.left(run, progress)
+            on_progress(SweepProgress(number, total, run.name, progress, left))
+
+    return report
+
+
+def _finish(
+    outcome: Outcome, suite: SuiteChoice | None, report: Callable[[TrainProgress | None], None]
+) -> Outcome:
+    run = outcome.run
+    try:
+        if outcome.result is None:
+            _train(run, resumed=outcome.status == "interrupted", report=report)
+            outcome = look(run, suite)
+        if suite is not None and outcome.scores is None:
+            report(None)
+            outcome = replace(outcome, scores=evaluate_run(run, suite))
+    except _OF_ONE_RUN as error:
+        return replace(outcome, status="failed", error=" ".join(str(error).split()) or type(error).__name__)
+    finally:
+        _free_memory()
+    return outcome
+
+
+def _train(run: PlannedRun, *, resumed: bool, report: Callable[[TrainProgress | None], None]) -> None:
+    from distill.training.run import resume, run_config
+
+    if resumed:
+        resume(run.folder, cache=run.config.cache, on_progress=report)
+    else:
+        run_config(run.config, report)
+
+
+def _free_memory() -> None:
+    """Give back what the run before held on a GPU."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        with suppress(RuntimeError):
+            torch.cuda.empty_cache()
+
+
+class _Clock:
+    """Says how long a sweep still takes, from what its runs have taken in this process."""
+
+    def __init__(self, work: int) -> None:
+        self._left, self._done, self._started = float(work), 0.0, time.perf_counter()
+
+    def left(self, run: PlannedRun, progress: TrainProgress | None) -> float | None:
+        """Return seconds until all is trained, while ``run`` is being trained."""
+        share = progress.step / max(progress.total, 1) if progress and progress.phase == "train" else 0.0
+        done = self._done + run.work * share
+        if done <= 0:
+            return None
+        return (time.perf_counter() - self._started) / done * (self._left - run.work * share)
+
+    def done(self, run: PlannedRun) -> None:
+        """Note that ``run`` is over."""
+        self._left, self._done = self._left - run.work, self._done + run.work

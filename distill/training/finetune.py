@@ -1,0 +1,396 @@
+"""Stage 2: fine-tuning a student, or any encoder, on texts alone.
+
+With triples it is the second stage of DistilCSE, or from a plain model supervised SimCSE; with sentences that
+are their own positives under another dropout it is unsupervised SimCSE.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distill.card import CardFacts, write_card
+from distill.config_sources import load_config
+from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
+from distill.errors import CheckpointError, ConfigError
+from distill.evaluation.record import run_folder
+from distill.evaluation.sts import read_pairs
+from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
+from distill.layout import BEST, CONFIG, HELD_OUT, TARGETS
+from distill.students.student import count_parameters, open_student, without_head
+from distill.training.card import folder_name
+from distill.training.checkpoint import Checkpoint
+from distill.training.contrastive import Contrast, InfoNCE, nearest_selector
+from distill.training.device import make_accelerator
+from distill.training.folder import begin_folder, continue_folder, finish_folder, require_free, save_student
+from distill.training.record import read_record
+from distill.training.selection import pair_selector
+from distill.training.setup import Training, prepare_progress, refuse_patience_without_scores, tokenizer_of
+from distill.training.tracking import OnProgress, require_tensorboard
+from distill.training.trainer import Trainer, TrainResult
+
+if TYPE_CHECKING:
+    from embedcache.contract import Contract
+
+KIND = "finetune"
+"""What the record of a fine-tuning says it is, and the command it is made with."""
+
+_LOSS = "infonce"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class FinetuneRun:
+    """A finished fine-tuning.
+
+    Attributes:
+        folder: the run's folder.
+        config: the configuration with all defaults filled in.
+        result: how training ended.
+        parameters: parameters of the student.
+        rows: triples, pairs or sentences trained on.
+        skipped: why rows of the file were left out -> how many.
+        in_dev: rows trained on that hold a text of the development set; None without one.
+        resumed: the step it went on from last; 0 where it was never interrupted, or had to start anew.
+    """
+
+    folder: Path
+    config: FinetuneConfig
+    result: TrainResult
+    parameters: int
+    rows: int
+    skipped: dict[str, int]
+    in_dev: int | None
+    resumed: int = 0
+
+    @property
+    def best(self) -> Path:
+        """The folder of the best student; ``SentenceTransformer(run.best)`` opens it."""
+        return self.folder / BEST
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What is fine-tuned: the model's place, and the run it comes from with its record."""
+
+    model: str
+    run: Path | None
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _FinetuneTraining(Training):
+    """A fine-tuning that is ready to start."""
+
+    config: FinetuneConfig
+    start: _Start
+    contract: Contract
+    rows: Triples
+    held_out: Triples | None
+    in_dev: int | None
+
+
+def finetune(
+    start: str | Path,
+    *,
+    triples: str | Path | None = None,
+    sentences: str | Path | None = None,
+    on_progress: OnProgress | None = None,
+    **settings: Any,
+) -> FinetuneRun:
+    """Fine-tune a student on triples or sentences; the keyword form of :func:`finetune_config`.
+
+    Args:
+        start: a run's folder (its best student is meant), another folder, a hub id or an alias.
+        triples: file of anchors, positives and hard negatives.
+        sentences: file of texts, instead of triples.
+        on_progress: called after every step.
+        settings: keys of the configuration. Those of ``distill.finetune_config.FINETUNE_SHORT_KEYS`` may
+            stand without their group; every other key is given in its own, as for :func:`distill.run`.
+
+    Raises:
+        ConfigError: naming every key that is unknown or has a value that cannot be used; else as
+            :func:`finetune_config`.
+    """
+    flags: dict[str, object] = {"start": start, "triples": triples, "sentences": sentences}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            flags |= {f"{key}.{inner}": inner_value for inner, inner_value in value.items()}
+        else:
+            flags[FINETUNE_SHORT_KEYS.get(key, key)] = value
+    texts = {key: str(value) if isinstance(value, Path) else value for key, value in flags.items()}
+    return finetune_config(load_config(flags=texts, kind=FinetuneConfig), on_progress)
+
+
+def finetune_config(config: FinetuneConfig, on_progress: OnProgress | None = None) -> FinetuneRun:
+    """Fine-tune the student that ``config`` describes.
+
+    The run's folder is that of :func:`distill.training.run.run_config`; where the student comes from a run,
+    it also holds that run's record, so that the student is still evaluated beside its teacher.
+
+    Raises:
+        ConfigError: if the configuration cannot be run as it is.
+        DataError: if the file of texts or the development set cannot be used.
+        StudentError: if the model cannot be loaded or used.
+        TrainingError: if the loss becomes NaN or infinite.
+        EmbedCacheError: if the file of texts cannot be read.
+    """
+    folder = Path(config.out or _default_out(config)).expanduser()
+    config = config.model_copy(update={"out": str(folder)})
+    require_free(folder, overwrite=config.overwrite)
+    training = _prepare(config, folder, on_progress)
+    if training.start.run == folder.resolve():
+        raise ConfigError(f"out: {folder} is the run that the student comes from; give another --out")
+    record = _record(training)
+    # From here on files are written; everything that can be refused has been.
+    with training.exclusive():
+        if training.is_first:
+            _start_folder(training, record)
+        return _train(training, record, on_progress)
+
+
+def resume_finetune(folder: str | Path, *, on_progress: OnProgress | None = None) -> FinetuneRun:
+    """Go on with a fine-tuning that was interrupted, from its last checkpoint; without one, from the start.
+
+    On one device the weights are those of one that was never interrupted, bit for bit.
+
+    Raises:
+        CheckpointError: if there is nothing to go on with, or what it is made of has changed.
+        DistillError, EmbedCacheError: as :func:`finetune_config`.
+    """
+    folder = Path(folder).expanduser()
+    record = read_record(folder)
+    if record is None or record.get("kind") != KIND:
+        found = "a run of 'distill run'" if record else "no run"
+        raise CheckpointError(
+            f"{folder} holds {found}: give the folder of an interrupted 'distill {KIND}'"
+            + (f", or go on with 'distill run --resume {folder}'" if record else "")
+        )
+    if record.get("result") is not None:
+        raise CheckpointError(f"the run in {folder} is finished: its student is {folder / BEST}")
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(
+            f"the run in {folder} was interrupted before it began, there is no {CONFIG}: start it by the "
+            "same command again"
+        )
+    config = load_config(folder / CONFIG, flags={"out": str(folder)}, kind=FinetuneConfig)
+    training = _prepare(config, folder, on_progress)
+    now = _record(training)
+    for key in ("start", "corpus", "rows", "held_out", "parameters"):
+        if record.get(key) != now[key]:
+            raise CheckpointError(
+                f"the run's {key} was {record.get(key)} and is {now[key]} now: it cannot go on as it began; "
+                "bring back what it began with, or start the run anew with --overwrite"
+            )
+    with training.exclusive():
+        checkpoint = Checkpoint.load(folder)
+        # The first process may change the folder once all of them have read it.
+        training.accelerator.wait_for_everyone()
+        if checkpoint is not None:
+            training.trainer.resume(checkpoint)
+        if training.is_first:
+            if checkpoint is None:
+                _start_folder(training, now)
+            else:
+                continue_folder(folder, training.config.to_yaml(), now, training.trainer.step)
+        return _train(training, now, on_progress)
+
+
+def _prepare(config: FinetuneConfig, folder: Path, on_progress: OnProgress | None) -> _FinetuneTraining:
+    if config.tracking.tensorboard:
+        require_tensorboard()
+    start = _find_start(config.start)
+    everything = _read_rows(config)
+    config = config.resolved(len(everything))
+    rows, held_out = everything, None
+    if config.evaluation.held_out:
+        rows, held_out = everything.split(config.evaluation.held_out, config.seed)
+    if len(rows) < 2:
+        raise ConfigError(
+            f"evaluation.held_out: {config.evaluation.held_out} leaves {len(rows)} of {len(everything)} rows "
+            "to train on; hold out fewer"
+        )
+    accelerator = make_accelerator(config.training)
+    student = config.student
+    model, contract = open_student(
+        start.model,
+        head=student.head,
+        pooling=student.pooling,
+        max_length=student.max_length,
+        dropout=student.dropout,
+        seed=config.seed,
+    )
+    kept = without_head(model) if student.drop_head else model
+    tokenizer = tokenizer_of(model, start.model)
+    in_dev = None
+    if config.evaluation.data is not None:
+        selector: Any = pair_selector(config.evaluation.data, tokenizer)
+        pairs = read_pairs(config.evaluation.data, "dev")
+        in_dev = rows.overlap({*pairs.left, *pairs.right})
+    else:
+        selector = nearest_selector(held_out, tokenizer) if held_out is not None else None
+    refuse_patience_without_scores(config.evaluation, selector, 0 if held_out is None else len(held_out))
+    arrays = tokenise(rows.columns, tokenizer, prepare_progress(on_progress, len(rows) * len(rows.columns)))
+    trainer = Trainer(
+        model,
+        kept,
+        Contrast(InfoNCE(config.loss.tau), None if config.loss.duplicates == "keep" else rows.codes()),
+        TripleSource(arrays, max(2, len(arrays)), by_length=config.training.order == "length"),
+        tokenizer,
+        selector,
+        config,
+        accelerator,
+        folder,
+        lambda: save_student(kept, folder),
+    )
+    return _FinetuneTraining(
+        config, folder, model, selector, trainer, accelerator, start, contract, rows, held_out, in_dev
+    )
+
+
+def _find_start(spec: str) -> _Start:
+    run = run_folder(spec)
+    if run is None:
+        return _Start(spec, None, {})
+    record = read_record(run)
+    if record is None:
+        raise ConfigError(
+            f"start: the record of the run {run} is damaged; name {run / BEST} copied elsewhere"
+        )
+    if record.get("result") is None:
+        raise ConfigError(
+            f"start: the run {run} is not finished; go on with it by 'distill {record.get('kind', 'run')} "
+            f"--resume {run}'"
+        )
+    return _Start(str(run / BEST), run, record)
+
+
+def _read_rows(config: FinetuneConfig) -> Triples:
+    options: dict[str, Any] = {"format": config.format, "limit": config.training.limit}
+    if config.sentences is not None:
+        return read_sentences(
+            config.sentences, column=config.columns[0] if config.columns else None, **options
+        )
+    assert config.triples is not None  # noqa: S101 - the configuration has one of the two
+    return read_triples(config.triples, columns=config.columns, **options)
+
+
+def _record(training: _FinetuneTraining) -> dict[str, Any]:
+    """Return the record of a run that has no result yet, with all that the record of its start says."""
+    config, before, rows, held_out = training.config, training.start.record, training.rows, training.held_out
+    return {
+        "version": _VERSION,
+        "kind": KIND,
+        "start": {
+            "spec": config.start,
+            "run": None if training.start.run is None else str(training.start.run),
+            "contract_id": training.contract.id,
+        },
+        # An evaluation finds the teacher, its vectors and how they became targets where a run has them.
+        "teacher": before.get("teacher"),
+        "teachers": before.get("teachers", []),
+        "targets": before.get("targets"),
+        "cache": before.get("cache"),
+        "corpus": {"name": rows.name, "rows": len(rows) + len(held_out or ()), "digest": rows.digest},
+        "skipped": dict(rows.skipped),
+        "rows": len(rows),
+        "held_out": len(held_out or ()),
+        "in_dev": training.in_dev,
+        "student": before.get("student", config.start),
+        "parameters": count_parameters(training.model),
+        "loss": _LOSS,
+        "stage1": before or None,
+        "result": None,
+    }
+
+
+def _start_folder(training: _FinetuneTraining, record: dict[str, Any]) -> None:
+    begin_folder(training.folder, training.config.to_yaml(), record, _held_out_texts(training))
+    if training.start.run is not None and (training.start.run / TARGETS).is_file():
+        shutil.copyfile(training.start.run / TARGETS, training.folder / TARGETS)
+
+
+def _held_out_texts(training: _FinetuneTraining) -> list[str]:
+    """Return what neither stage has seen: of a run's held-out texts, else of the held-out triples."""
+    before = training.start.run
+    if before is not None and (before / HELD_OUT).is_file():
+        lines = (before / HELD_OUT).read_text(encoding="utf-8").split("\n")
+        held_out = [json.loads(line) for line in lines if line]
+    else:
+        held_out = [] if training.held_out is None else training.held_out.texts()
+    seen = set(training.rows.texts())
+    return [text for text in held_out if text not in seen]
+
+
+def _train(
+    training: _FinetuneTraining, record: dict[str, Any], on_progress: OnProgress | None
+) -> FinetuneRun:
+    resumed = training.trainer.step
+    result = training.train(on_progress)
+    run = FinetuneRun(
+        training.folder,
+        training.config,
+        result,
+        count_parameters(training.model),
+        rows=len(training.rows),
+        skipped=dict(training.rows.skipped),
+        in_dev=training.in_dev,
+        resumed=resumed,
+    )
+    if training.is_first:
+        _write_card(run, training)
+        finish_folder(training.folder, {**record, "result": asdict(result)})
+    return run
+
+
+def _write_card(run: FinetuneRun, training: _FinetuneTraining) -> None:
+    config, before = run.config, training.start.record
+    selector, best = training.selector, run.result.best_score
+    student = config.student
+    head = {"head": f"{student.head}{', dropped after training' if student.drop_head else ''}"}
+    stage1: dict[str, object] = {}
+    if before:
+        stage1 = {"corpus": before["corpus"]["name"], "rows": before.get("rows"), "loss": before["loss"]}
+    write_card(
+        run.best,
+        CardFacts(
+            student=folder_name(before.get("student", config.start)),
+            teachers=[(one["name"], one["contract"]) for one in before.get("teachers", [])],
+            corpus={
+                "name": training.rows.name,
+                "texts of a row": ("one", "anchor and positive", "anchor, positive, hard negative")[
+                    len(training.rows.columns) - 1
+                ],
+                "trained on": run.rows,
+                "digest": training.rows.digest,
+                **({} if run.in_dev is None else {"rows with a text of the development set": run.in_dev}),
+            },
+            loss=_LOSS,
+            settings={
+                "temperature": config.loss.tau,
+                "epochs": config.training.epochs,
+                "batch size": config.training.batch_size,
+                "peak learning rate": config.optimizer.lr,
+                "schedule": config.optimizer.schedule,
+                "dropout": student.dropout,
+                "seed": config.seed,
+                **({} if student.head == "none" else head),
+            },
+            scores={} if best is None or selector is None else {selector.name: best * 100},
+            parameters=run.parameters,
+            dimension=int(training.model.get_embedding_dimension() or 0),
+            seconds=run.result.seconds,
+            stage1=stage1,
+        ),
+    )
+
+
+def _default_out(config: FinetuneConfig) -> str:
+    run = run_folder(config.start)
+    start = run.name if run else Path(config.start).name
+    file = Path(config.triples or config.sentences or "").name.split(".")[0]
+    words = f"{start}-{file}-{KIND}"
+    return str(Path("runs") / "".join(c if c.isalnum() or c in "._-" else "_" for c in words))

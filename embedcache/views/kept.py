@@ -1,0 +1,24 @@
+"""What a recipe gives for a text: another text, or the reason why the text stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TypeAlias
+
+
+class Kept(Enum):
+    """Why a row keeps its text; the values are the reasons that are counted and reported."""
+
+    ONE_WORD = "one word"
+    NO_SYNONYM = "no synonym"
+    NOTHING_TO_MASK = "nothing to mask"
+    EMPTY_CELL = "empty cell"
+    UNUSABLE_CELL = "unusable cell"
+    TOO_LONG = "longer than the model reads"
+    EMPTY_OUTPUT = "empty output"
+
+
+Made: TypeAlias = str | Kept
+Maker: TypeAlias = Callable[[Sequence[str]], list[Made]]
+"""Texts -> what the recipe makes of each; a function of each text alone, whatever stands beside it."""

@@ -1,0 +1,130 @@
+"""From what a user asks for to views that can be made: models found, and nothing written yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from embedcache.errors import InputError
+from embedcache.views.edits import edit_maker
+from embedcache.views.kept import Maker
+from embedcache.views.models import ModelFolder, find_model
+from embedcache.views.recipe import KINDS, Recipe, parse_views
+
+MASK_MODEL = "google-bert/bert-base-uncased"
+TRANSLATOR = "Helsinki-NLP/opus-mt-{}"
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """Which views are asked for, and what to make them with.
+
+    Attributes:
+        views: as typed after ``--view``.
+        seed: what random choices start from.
+        replace: whether views of the same names by other recipes may be replaced.
+        via: the language of back-translations and translations that name none.
+        language: the language of the texts.
+        translators: pair of languages, ``en-de`` -> hub id or folder of a model for it.
+        mask_model: hub id or folder of a masked language model.
+        device: where models run: ``auto``, ``cpu``, ``cuda`` ...
+        embed: names of the views that the teacher encodes beside the original text.
+    """
+
+    views: Sequence[str] = ()
+    seed: int = 0
+    replace: bool = False
+    via: str | None = None
+    language: str = "en"
+    translators: Mapping[str, str] = field(default_factory=dict)
+    mask_model: str | None = None
+    device: str = "auto"
+    embed: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class PlannedView:
+    """A view that can be made.
+
+    Attributes:
+        recipe: how, with the digests of its models.
+        models: role -> where the model lies.
+        device: where models run.
+    """
+
+    recipe: Recipe
+    models: Mapping[str, ModelFolder]
+    device: str
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether making a row takes a model, so that what is made is worth keeping at once."""
+        return bool(self.models)
+
+    @cached_property
+    def maker(self) -> Maker:
+        """What makes the texts; models are loaded when it is first asked for.
+
+        Raises:
+            InputError: if a column is asked for, which only its source can give.
+            TeacherError: if a model cannot be loaded.
+            MissingExtraError: if something that it needs is not installed.
+        """
+        kind = self.recipe.kind
+        if kind in ("crop", "delete-words", "delete-one-word"):
+            return edit_maker(self.recipe)
+        if kind == "synonym":
+            from embedcache.views.synonym import synonym_maker
+
+            return synonym_maker(self.recipe)
+        if kind == "mask-fill":
+            from embedcache.views.masked import mask_fill_maker
+
+            return mask_fill_maker(self.recipe, self.models["mask-fill"], self.device)
+        if kind in ("translation", "back-translation"):
+            from embedcache.views.translate import translation_maker
+
+            return translation_maker(self.recipe, list(self.models.values()), self.device)
+        raise InputError(f"view {self.recipe.name!r} is a {kind} of the source; build the corpus from it")
+
+
+def plan_views(options: ViewOptions) -> list[PlannedView]:
+    """Find what the views that are asked for need.
+
+    Raises:
+        InputError: if a view cannot be understood, or a translator is named for no view.
+        TeacherError: if a model cannot be found.
+        MissingExtraError: if something that a view needs is not installed.
+    """
+    found: dict[str, ModelFolder] = {}
+    planned, roles_asked = [], set()
+    for recipe in parse_views(options.views, seed=options.seed, via=options.via):
+        roles = [
+            role.format(source=options.language, language=recipe.parameters.get("language"))
+            for role in KINDS[recipe.kind].models
+        ]
+        roles_asked |= set(roles)
+        for role in roles:
+            if role not in found:
+                found[role] = find_model(_spec(role, options))
+        models = {role: found[role] for role in roles}
+        digests = {role: model.digest for role, model in models.items()}
+        planned.append(PlannedView(replace(recipe, models=digests), models, options.device))
+        if recipe.kind == "synonym":
+            from embedcache.views.synonym import open_lexicon
+
+            open_lexicon(str(recipe.parameters["lexicon"]))
+    if unused := sorted(options.translators.keys() - roles_asked):
+        raise InputError(
+            f"--translator {unused[0]}=...: no view translates so"
+            + (f"; they need {', '.join(sorted(roles_asked))}" if roles_asked else "")
+            + ". Give pairs as --translator en-de=MODEL, with --language for that of the texts"
+        )
+    return planned
+
+
+def _spec(role: str, options: ViewOptions) -> str:
+    if role == "mask-fill":
+        return options.mask_model or MASK_MODEL
+    return options.translators.get(role, TRANSLATOR.format(role))

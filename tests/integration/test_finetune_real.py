@@ -1,0 +1,63 @@
+"""A real small encoder on real triples, as far as both are on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import distill
+from distill.data.triples import Triples, read_triples
+
+MODEL = Path(os.environ.get("DISTILL_MODELS", Path.home() / ".cache" / "real-models")) / "minilm-l3"
+DATA = Path(os.environ.get("DISTILL_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+TRIPLES = DATA / "snli_triples_train.tsv.gz"
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        not (MODEL.is_dir() and TRIPLES.is_file()),
+        reason="needs a MiniLM of three layers in DISTILL_MODELS and SNLI triples in DISTILL_DATA",
+    ),
+]
+
+
+def accuracy(model: Path, triples: Triples) -> float:
+    """Return the share of anchors whose positive is nearer than all texts that are none of theirs."""
+    from sentence_transformers import SentenceTransformer
+
+    encoder = SentenceTransformer(str(model), device="cpu")
+    anchors, positives, negatives = (
+        np.asarray(encoder.encode(column, normalize_embeddings=True)) for column in triples.columns
+    )
+    own = np.einsum("ij,ij->i", anchors, positives)
+    cosines = anchors @ np.concatenate([positives, negatives]).T
+    right: dict[str, set[str]] = {}
+    for anchor, positive in zip(*triples.columns[:2], strict=True):
+        right.setdefault(anchor, {anchor}).add(positive)
+    candidates = triples.columns[1] + triples.columns[2]
+    is_right = [[text in right[anchor] for text in candidates] for anchor in triples.columns[0]]
+    others = np.where(is_right, -2, cosines)
+    return float((own > others.max(axis=1)).mean())
+
+
+def test_the_positives_of_triples_never_seen_are_found_more_often(tmp_path):
+    run = distill.finetune(
+        MODEL,
+        triples=TRIPLES,
+        limit=500,
+        held_out=100,
+        epochs=3,
+        batch_size=32,
+        lr=2e-4,
+        eval_every=12,
+        mixed_precision="no",
+        out=tmp_path / "run",
+    )
+    trained, held_out = read_triples(TRIPLES, limit=500).split(100, seed=0)
+    assert run.rows == len(trained) == 500 - len(held_out)
+    before, after = accuracy(MODEL, held_out), accuracy(run.best, held_out)
+    assert run.result.best_score == pytest.approx(after, abs=0.011)
+    assert after > before

@@ -1,0 +1,136 @@
+"""The queue of teacher vectors: what is in it after which pushes, and how it is saved."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loss_helpers import draw, rows_from
+from torch import Tensor
+
+from distill.losses.queue import TeacherQueue
+
+
+def on_the_circle(*degrees: float) -> Tensor:
+    """Return vectors (n, 2) of length one, which tell each other apart by their angle."""
+    angles = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    return torch.stack([angles.cos(), angles.sin()], dim=1).float()
+
+
+def angles(queue: TeacherQueue) -> list[int]:
+    x, y = queue.content().double().T
+    return [round(float(angle)) for angle in torch.atan2(y, x).rad2deg()]
+
+
+def push(queue: TeacherQueue, *rows: int) -> None:
+    """Push vectors whose angle in degrees is their row number, and whose length is 3."""
+    queue.push(3 * on_the_circle(*rows), torch.tensor(rows))
+
+
+def held(queue: TeacherQueue) -> list[int]:
+    """Return the rows in the queue, having made sure that the vectors are theirs."""
+    rows = queue.rows[: len(queue)].tolist()
+    assert angles(queue) == rows
+    return rows
+
+
+def test_contents_after_each_step_are_those_worked_out_by_hand():
+    queue = TeacherQueue(4, 2)
+    assert held(queue) == []
+    assert len(queue) == 0
+    after = []
+    for rows in ((1, 2), (3,), (4, 5), (6, 7, 8), (9,), (10, 11, 12, 13)):
+        push(queue, *rows)
+        after.append(held(queue))
+    assert after == [
+        [1, 2],
+        [1, 2, 3],
+        [5, 2, 3, 4],
+        [5, 6, 7, 8],
+        [9, 6, 7, 8],
+        [13, 10, 11, 12],
+    ]
+    assert int(queue.pointer) == 1
+    assert int(queue.filled) == len(queue) == 4
+
+
+def test_a_queue_that_starts_full_loses_its_first_rows_first():
+    queue = TeacherQueue(5, 2)
+    push(queue, 1, 2, 3)
+    push(queue, 4, 5)
+    assert held(queue) == [1, 2, 3, 4, 5]
+    assert int(queue.pointer) == 0
+    push(queue, 6, 7)
+    assert held(queue) == [6, 7, 3, 4, 5]
+
+
+def test_of_a_batch_larger_than_the_queue_the_last_rows_stay():
+    queue = TeacherQueue(4, 2)
+    push(queue, 1)
+    push(queue, 2, 3, 4, 5, 6, 7)
+    assert sorted(held(queue)) == [4, 5, 6, 7]
+    push(queue, 8)
+    assert sorted(held(queue)) == [5, 6, 7, 8]
+
+
+def test_a_queue_without_room_stays_empty():
+    queue = TeacherQueue(0, 2)
+    push(queue, 1, 2)
+    assert held(queue) == []
+    assert queue.content().shape == (0, 2)
+
+
+@given(size=st.integers(0, 6), batches=st.lists(st.integers(0, 9), max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_it_holds_the_last_rows_whatever_the_batches(size, batches):
+    queue, history = TeacherQueue(size, 2), []
+    for count in batches:
+        rows = range(len(history) + 1, len(history) + 1 + count)
+        push(queue, *rows)
+        history += rows
+        assert sorted(held(queue)) == history[len(history) - min(size, len(history)) :]
+
+
+def test_vectors_have_length_one_and_carry_no_gradient():
+    queue, vectors = TeacherQueue(5, 4), draw(3, 4, 0).requires_grad_()
+    queue.push(10 * vectors, rows_from(0, 3))
+    assert not queue.content().requires_grad
+    torch.testing.assert_close(queue.content(), vectors.detach() / vectors.detach().norm(dim=1)[:, None])
+
+
+def test_pushing_neither_moves_the_vectors_nor_changes_those_given():
+    queue, given = TeacherQueue(4, 2), on_the_circle(1, 2, 3) * 2
+    before, place = given.clone(), queue.vectors.data_ptr()
+    for _ in range(3):
+        queue.push(given, rows_from(1, 3))
+    assert torch.equal(given, before)
+    assert queue.vectors.data_ptr() == place == queue.content().data_ptr()
+
+
+@pytest.mark.parametrize("batches", [[(1, 2)], [(1, 2, 3), (4, 5, 6)], [(1, 2, 3, 4)], []])
+def test_a_state_holds_rows_alone_and_with_their_vectors_it_goes_on_the_same(batches):
+    first, second = TeacherQueue(4, 2), TeacherQueue(4, 2)
+    for rows in batches:
+        push(first, *rows)
+    push(second, 77)
+    state = first.state_dict()
+    assert set(state) == {"rows", "pointer", "filled"}
+    second.load_state_dict(state)
+    assert len(second) == len(first)
+    # In pieces, as many rows are.
+    for start in range(0, len(second), 3):
+        rows = second.rows[: len(second)][start : start + 3]
+        second.refill(start, 3 * on_the_circle(*rows.tolist()))
+    assert held(second) == held(first)
+    for queue in (first, second):
+        push(queue, 20, 21, 22)
+    assert held(second) == held(first)
+    assert torch.equal(second.content(), first.content())
+    assert int(second.pointer) == int(first.pointer)
+
+
+def test_a_state_of_a_queue_of_another_size_is_refused():
+    queue = TeacherQueue(4, 2)
+    with pytest.raises(RuntimeError, match="size mismatch for rows"):
+        TeacherQueue(5, 2).load_state_dict(queue.state_dict())

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from distill_helpers import HELD_OUT, TEXTS
+
+import distill.export
+from distill.cli.main import cli
+from distill.errors import ConfigError
+from distill.pipeline.digests import differences, folder_digest
+from distill.pipeline.runner import STATE, run_pipeline
+from distill.pipeline.spec import BuildSettings, Pipeline, read_pipeline
+from distill.pipeline.steps import Watch
+from embedcache.builder import build
+from embedcache.cache import Cache
+
+pytest_plugins = ["distill_fixtures"]
+
+CPU = {"device": "cpu", "threads": 1, "mixed_precision": "no"}
+
+
+def write(folder: Path, steps: dict[str, Any]) -> Path:
+    file = folder / "steps.yaml"
+    file.write_text(yaml.safe_dump({"out": str(folder / "all"), **steps}), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def steps(tmp_path, teacher_folder) -> dict[str, Any]:
+    """A whole pipeline over a tiny teacher, with all the files it reads."""
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:120]) + "\n", encoding="utf-8")
+    data = tmp_path / "sts"
+    data.mkdir()
+    rows = [f"a\t{number % 5}\t{TEXTS[number]}\t{TEXTS[number + 7]}" for number in range(30)]
+    (data / "stsb_test.tsv").write_text(
+        "subset\tscore\tsentence1\tsentence2\n" + "\n".join(rows) + "\n", encoding="utf-8"
+    )
+    triples = ["\t".join(TEXTS[number : number + 3]) for number in range(60)]
+    (tmp_path / "triples.tsv").write_text(
+        "anchor\tpositive\tnegative\n" + "\n".join(triples) + "\n", encoding="utf-8"
+    )
+    return {
+        "build": {
+            "sources": str(tmp_path / "texts.txt"),
+            "teacher": str(teacher_folder),
+            "device": "cpu",
+            "compute_dtype": "float32",
+        },
+        "run": {
+            "student": {"spec": "layers:1"},
+            "training": {"epochs": 1, "batch_size": 32, **CPU},
+            "evaluation": {"held_out": HELD_OUT},
+        },
+        "finetune": {
+            "triples": str(tmp_path / "triples.tsv"),
+            "training": {"epochs": 1, "batch_size": 16, **CPU},
+            "evaluation": {"held_out": 10},
+        },
+        "eval": {"suite": "sts", "data": str(data), "device": "cpu"},
+        "export": {"to": "onnx"},
+    }
+
+
+@pytest.fixture
+def exported(monkeypatch) -> list[str]:
+    """Exporting takes long and has tests of its own: here a file stands for it."""
+    calls: list[str] = []
+
+    def export(model: str, out: str, **options: Any) -> None:
+        calls.append(model)
+        Path(out).mkdir(exist_ok=options["force"])
+        (Path(out) / "model.onnx").write_bytes(folder_digest(Path(model) / "best").encode())
+
+    monkeypatch.setattr(distill.export, "export_onnx", export)
+    return calls
+
+
+def done(file: Path, **options: Any) -> dict[str, str]:
+    return {report.name: report.action for report in run_pipeline(read_pipeline(file), **options)}
+
+
+def told(file: Path, **options: Any) -> dict[str, str]:
+    return {report.name: str(report) for report in run_pipeline(read_pipeline(file), **options)}
+
+
+SKIPPED = dict.fromkeys(("build", "run", "finetune", "eval", "export"), "skip")
+
+
+def test_what_has_not_changed_is_skipped_and_what_has_is_done(tmp_path, steps, exported):
+    file = write(tmp_path, steps)
+    out = tmp_path / "all"
+    assert done(file) == dict.fromkeys(SKIPPED, "done")
+    assert Cache(out / "cache").corpus_names() == ["texts"]
+    results = json.loads((out / "eval-sts.json").read_text())
+    assert [model["name"] for model in results["models"]][-2:] == ["run", "finetune"]
+    assert exported == [str(out / "finetune")]
+
+    assert done(file) == SKIPPED
+
+    # Where it is computed is no part of it.
+    steps["run"]["training"]["threads"] = 2
+    assert done(write(tmp_path, steps)) == SKIPPED
+
+    # A setting of a late step leaves the early ones alone.
+    steps["finetune"]["loss"] = {"tau": 0.1}
+    plan = told(write(tmp_path, steps), dry_run=True)
+    assert "loss.tau: 0.05 -> 0.1" in plan["finetune"]
+    assert "skipped" in plan["run"]
+    assert "depends on what finetune makes" in plan["eval"]
+    assert done(file) == {**SKIPPED, "finetune": "done", "eval": "done", "export": "done"}
+
+    # Whatever reads a file looks at what is in it.
+    with (tmp_path / "sts" / "stsb_test.tsv").open("a", encoding="utf-8") as pairs:
+        pairs.write(f"a\t3\t{TEXTS[50]}\t{TEXTS[60]}\n")
+    assert done(file) == {**SKIPPED, "eval": "done"}
+
+    # An output that is gone is made again, and nothing else where it is the same.
+    (out / "eval-sts.json").unlink()
+    assert "is not there" in told(file, dry_run=True)["eval"]
+    assert done(file) == {**SKIPPED, "eval": "done"}
+
+    # Other rows, other corpus, other student.
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:130]) + "\n", encoding="utf-8")
+    assert "source texts.txt has changed" in told(file, dry_run=True)["build"]
+    assert done(file) == dict.fromkeys(SKIPPED, "done")
+    assert len(Cache(out / "cache").corpus("texts")) == 130
+
+
+def test_starting_in_the_middle_leaves_the_rest_alone(tmp_path, steps, exported):
+    del steps["export"]
+    file = write(tmp_path, steps)
+    with pytest.raises(ConfigError, match="the step build before it is not done"):
+        done(file, start="finetune")
+    done(file)
+    before = folder_digest(tmp_path / "all" / "run" / "best")
+    steps["run"]["optimizer"] = {"lr": 1e-3}
+    file = write(tmp_path, steps)
+    expected = {"build": "skip", "run": "skip", "finetune": "done", "eval": "done"}
+    assert done(file, start="finetune") == expected
+    assert folder_digest(tmp_path / "all" / "run" / "best") == before
+    # What was left alone is still to be done.
+    assert done(file)["run"] == "done"
+    with pytest.raises(ConfigError, match="the pipeline has the steps build, run, finetune, eval"):
+        done(file, start="export")
+    assert done(file, force=True) == dict.fromkeys(expected, "done")
+
+
+def test_an_interrupted_training_is_gone_on_with(tmp_path, steps):
+    for name in ("finetune", "eval", "export"):
+        del steps[name]
+    steps["run"]["training"]["checkpoint_every"] = 1
+    file = write(tmp_path, steps)
+
+    def stop(progress):
+        if progress.phase == "train" and progress.step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        done(file, watch=Watch(train=stop))
+    assert "was not finished" in told(file, dry_run=True)["run"]
+    seen = []
+    found = done(file, watch=Watch(train=lambda p: seen.append((p.phase, p.step))))
+    assert found == {"build": "skip", "run": "done"}
+    assert min(step for phase, step in seen if phase == "train") > 1
+    assert done(file) == {"build": "skip", "run": "skip"}
+
+
+def test_what_others_have_there_is_not_replaced(tmp_path, steps, teacher_folder):
+    for name in ("finetune", "eval", "export"):
+        del steps[name]
+    steps["build"] |= {"cache": str(tmp_path / "cache"), "name": "shared"}
+    (tmp_path / "others.txt").write_text("\n".join(TEXTS[100:140]) + "\n", encoding="utf-8")
+    build(tmp_path / "others.txt", teacher=str(teacher_folder), cache=tmp_path / "cache", name="shared")
+    digest = Cache(tmp_path / "cache").corpus("shared").info.digest
+    file = write(tmp_path, steps)
+    for _ in range(2):
+        with pytest.raises(Exception, match="shared"):
+            done(file)
+        assert Cache(tmp_path / "cache").corpus("shared").info.digest == digest
+
+
+def test_a_dry_run_writes_nothing(tmp_path, steps):
+    file = write(tmp_path, steps)
+    before = sorted(tmp_path.rglob("*"))
+    shown = CliRunner().invoke(cli, ["pipeline", str(file), "--dry-run"], catch_exceptions=False)
+    assert "build: not done yet" in shown.stdout
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_damaged_state_is_told_of(tmp_path, steps):
+    file = write(tmp_path, steps)
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / STATE).write_text("{}")
+    with pytest.raises(ConfigError, match="damaged"):
+        done(file)
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path):
+    file = write(
+        tmp_path,
+        {
+            "build": {"source": "x.txt", "limit": 0},
+            "run": {"student": {"specs": "layers:3"}, "loss": {"name": "mse", "tau": 0.1}},
+            "finetune": {"recipe": "simcse/none"},
+            "eval": [{"suite": "glue"}, {"suite": "glue"}],
+            "exports": {},
+            "export": {"to": "tflite"},
+        },
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_pipeline(file)
+    message = str(caught.value)
+    for part in (
+        "exports: unknown step, did you mean export?",
+        "build.sources: missing",
+        "build.teacher: missing",
+        "build.source: unknown key, did you mean sources?",
+        "build.limit: ",
+        "run.student.specs: unknown key, did you mean student.spec?",
+        "finetune.recipe: no recipe 'simcse/none'",
+        "eval.suite: no suite is called 'glue'",
+        "eval.name: two of them write eval-glue.json",
+        "export.to: ",
+    ):
+        assert part in message
+    assert not (tmp_path / "all").exists()
+
+
+def test_settings_a_loss_has_no_use_for_are_told_before_the_cache_is_built(tmp_path):
+    file = write(tmp_path, {"run": {"cache": "c", "loss": {"name": "mse", "tau": 0.1}}})
+    with pytest.raises(ConfigError, match=r"run\.loss\.tau: the loss mse takes"):
+        read_pipeline(file)
+
+
+@pytest.mark.parametrize("text", ["- a\n", "run: 3\n", "out: x\n", ""])
+def test_files_that_are_no_pipelines_are_refused(tmp_path, text):
+    (tmp_path / "steps.yaml").write_text(text)
+    with pytest.raises(ConfigError):
+        read_pipeline(tmp_path / "steps.yaml")
+
+
+def test_one_step_takes_from_another_what_it_does_not_say_itself(tmp_path):
+    file = tmp_path / "small.yaml"
+    file.write_text(
+        "build: {sources: a.txt, teacher: minilm-l6}\n"
+        "run: {recipe: congen/bert-tiny, training: {epochs: 2}}\n"
+        "finetune: {recipe: distilcse/tinybert-l4-stage2, triples: t.tsv}\n"
+        "export: {}\n"
+    )
+    found = read_pipeline(file)
+    assert isinstance(found, Pipeline)
+    assert found.run.cache == found.build.cache == str(tmp_path / "small" / "cache")
+    assert (found.run.loss.name, found.run.training.epochs) == ("congen", 2)
+    assert found.finetune.start == found.run.out == str(tmp_path / "small" / "run")
+    assert found.export.model == found.finetune.out
+    assert found.steps == ["build", "run", "finetune", "export"]
+
+
+def test_the_keys_of_build_are_its_arguments():
+    ours = set(BuildSettings.model_fields) - {"views", "view_seed", "embed_views", "via", "translators"}
+    theirs = set(inspect.signature(build).parameters) - {"views", "encoder", "on_progress", "replace"}
+    assert ours - {"mask_model"} == theirs
+
+
+def test_differences_name_what_changed():
+    before = {"a": "1", "content of x": "aa", "gone": "2", "same": "3"}
+    now = {"a": "2", "content of x": "bb", "same": "3", "new": "4"}
+    assert differences(before, now) == [
+        "a: 1 -> 2",
+        "content of x has changed",
+        "gone: 2 -> is not there",
+        "new: is not there -> 4",
+    ]

@@ -1,0 +1,107 @@
+"""``distill`` in processes of their own: several that train together, and some that are killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+# Forked from a server that has everything imported, a child begins to train at once.
+_PRELOADED = ["distill.training.run", "distill.cli.main", "accelerate", "sentence_transformers", "pytest"]
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(_PRELOADED)
+KILLED = -signal.SIGKILL
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line of ``distill``, and when it is killed.
+
+    Attributes:
+        arguments: what follows ``distill``.
+        kill_at_step: the first process is killed before it writes the metrics of this step.
+        kill_at_write: (file, number): it is killed at that write step, counted from 0, of files so called.
+    """
+
+    arguments: Sequence[str]
+    kill_at_step: int | None = None
+    kill_at_write: tuple[str, int] | None = None
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _child(command: Command, process: int, processes: int, port: int, output: str) -> None:
+    """Run a command as a launcher does."""
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    if processes > 1:
+        os.environ |= {
+            "RANK": str(process),
+            "LOCAL_RANK": str(process),
+            "WORLD_SIZE": str(processes),
+            "LOCAL_WORLD_SIZE": str(processes),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+    os.environ["OMP_NUM_THREADS"] = "1"
+    from distill.cli.main import main
+    from distill.training.tracking import Tracker
+    from embedcache import fsio
+
+    log, seen = Tracker.log, 0
+
+    def logged(tracker: Tracker, step: int, values: dict[str, float]) -> None:
+        if step == command.kill_at_step and process == 0:
+            _kill()
+        log(tracker, step, values)
+
+    def written(step: str, path: Path) -> None:
+        nonlocal seen
+        if command.kill_at_write is not None and path.name == command.kill_at_write[0]:
+            if seen == command.kill_at_write[1]:
+                _kill()
+            seen += 1
+
+    fsio.on_write_step = written
+    sys.argv = ["distill", *command.arguments]
+    with mock.patch.object(Tracker, "log", logged):
+        main()
+
+
+def launch(command: Command, outputs: Path, processes: int = 1) -> list[int]:
+    """Run a command in so many processes and return how each ended; what they print is in ``outputs``.
+
+    As a launcher does, end the others when one fails.
+    """
+    outputs.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    children = [
+        _FORKS.Process(
+            target=_child, args=(command, process, processes, port, str(outputs / f"{process}.txt"))
+        )
+        for process in range(processes)
+    ]
+    for child in children:
+        child.start()
+    try:
+        children[0].join(timeout=300)
+        for child in children[1:]:
+            if children[0].exitcode != 0:
+                child.kill()
+            child.join(timeout=60)
+    finally:
+        for child in children:
+            child.kill()
+            child.join()
+    return [child.exitcode if child.exitcode is not None else -1 for child in children]
