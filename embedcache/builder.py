@@ -33,7 +33,7 @@ from embedcache.corpus.readers import (
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.missing import MissingRows
-from embedcache.reuse import Carried, carry_over, codec_for, donors
+from embedcache.reuse import Carried, Donor, carry_over, codec_for, donors
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.teacher.encoded import EncodedTexts, EncodeTimes
 from embedcache.teacher.origin import is_local, origin_of
@@ -163,10 +163,15 @@ def build(
     opened.register_teacher(teacher.name, teacher.contract, origin_of(teacher.source))
     if is_local(teacher.source):
         opened.remember_model(teacher.contract, str(teacher.folder.resolve()))
+    if not vectors.is_current:
+        # Garbage collected since it was opened is not to be counted on; from here on the corpus keeps it.
+        vectors = opened.store(teacher.contract, codec, store)
+        missing = MissingRows.of(corpus, vectors)
+        absent = len(missing)
     bytes_before = vectors.bytes_on_disk
     carried = Carried()
     if absent and givers:
-        carried = _carry_over(opened, vectors, missing, shard_rows, progress, on_progress)
+        carried = _carry_over(opened, givers, vectors, missing, shard_rows, progress, on_progress)
     encoded = len(missing)
     encode_started = time.perf_counter()
     truncated = _encode_missing(corpus, missing, vectors, encoder, shard_rows, progress, on_progress)
@@ -226,6 +231,7 @@ def _read_corpus(
 
 def _carry_over(
     cache: Cache,
+    givers: Sequence[Donor],
     store: ShardStore,
     missing: MissingRows,
     shard_rows: int,
@@ -241,7 +247,7 @@ def _carry_over(
         if on_progress is not None:
             on_progress(progress)
 
-    carried = carry_over(cache, store, missing.keys(), shard_rows, report)
+    carried = carry_over(cache, store, missing.keys(), shard_rows, report, givers=givers)
     missing.refresh(store)
     return carried
 

@@ -91,8 +91,12 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
         where=config.training.where,
         held_out=lambda distinct: config.resolved(distinct).evaluation.held_out or 0,
         limit=config.training.limit,
+        # Who sets a limit knows how few rows there will be.
+        least_selected=1 if config.training.limit else config.resolved(1).training.batch_size or 1,
         seed=config.seed,
     )
+    if on_progress is not None and dataset.selected is not None:
+        on_progress(TrainProgress("select", dataset.selected, len(dataset.corpus)))
     corpus, teacher, targets = dataset.corpus, dataset.teacher, dataset.targets
     config = config.resolved(len(dataset) + len(dataset.held_out)).model_copy(
         update={
