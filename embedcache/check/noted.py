@@ -23,8 +23,13 @@ def noted_files(folder: Path) -> dict[str, int]:
     return {
         name: state[0]
         for name, state in sorted(noted.items())
-        if isinstance(state, list) and state and type(state[0]) is int
+        if isinstance(state, list) and state and is_size(state[0])
     }
+
+
+def is_size(value: object) -> bool:
+    """Return whether a value out of somebody's note can be the size of a file that is not empty."""
+    return type(value) is int and 0 < value < 1 << 63
 
 
 def noted_sizes(folder: Path) -> dict[str, int]:

@@ -201,7 +201,7 @@ def _show_finding(one: Finding) -> None:
 
 
 def _show_mend(one: Mend, *, dry_run: bool) -> None:
-    from embedcache.check.mending import NOT_REPAIRED, TO_ENCODE
+    from embedcache.check.repair.mending import NOT_REPAIRED, TO_ENCODE
 
     shown = one.outcome
     if dry_run and one.outcome not in (NOT_REPAIRED, TO_ENCODE):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from embedcache.cache import Cache
 from embedcache.check import repair, verify
-from embedcache.check.mending import NOT_REPAIRED
+from embedcache.check.repair.mending import NOT_REPAIRED
 from embedcache.fsio import sealed, spelled_json
 
 pytest_plugins = ["check_fixtures"]

@@ -32,7 +32,7 @@ from check_helpers import (
 
 from embedcache.cache import Cache
 from embedcache.check import Computing, repair, verify
-from embedcache.check.mending import IDENTICAL, REMOVED, RIGHT
+from embedcache.check.repair.mending import IDENTICAL, REMOVED, RIGHT
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.encoded import EncodedTexts
 from embedcache.teacher.load import Teacher

@@ -28,7 +28,7 @@ from check_helpers import (
 from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.check import Computing, repair, verify
-from embedcache.check.mending import MOVED, REMOVED, RIGHT, TO_ENCODE
+from embedcache.check.repair.mending import MOVED, REMOVED, RIGHT, TO_ENCODE
 from embedcache.fsio import spelled_json
 from embedcache.store import LmdbShards
 from embedcache.testing import FakeEncoder, fake_teacher, tiny_encoder

@@ -27,7 +27,7 @@ from check_helpers import (
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import CheckProgress, Computing, repair, verify
-from embedcache.check.mending import IDENTICAL, NOT_REPAIRED
+from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED
 from embedcache.errors import MissingInputError
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import Teacher

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from check_helpers import KINDS, TEACHER, TEXTS, MakeCopy, files_of, flip, only, run
 
-from embedcache.check import CheckProgress, Finding, Kind, Verifier, shards, verify
+from embedcache.check import CheckProgress, Finding, Kind, Verifier, verify
+from embedcache.check.verify import shards
 from embedcache.errors import CacheFormatError, InputError, MissingInputError
 from embedcache.fsio import sealed, spelled_json
 from embedcache.store import LmdbShards

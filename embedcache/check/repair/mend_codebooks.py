@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from embedcache.check.findings import Kind, reason
-from embedcache.check.lost_keys import LostShard, keys_by_elimination
-from embedcache.check.mending import IDENTICAL, NOT_REPAIRED, RIGHT, TO_ENCODE, Mending
-from embedcache.check.reencode import ShardMaker
-from embedcache.check.salvage_lmdb import salvage, write_store
-from embedcache.check.shards import open_without_codebook
+from embedcache.check.repair.lost_keys import LostShard, keys_by_elimination
+from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, RIGHT, TO_ENCODE, Mending
+from embedcache.check.repair.reencode import ShardMaker
+from embedcache.check.repair.salvage_lmdb import salvage, write_store
 from embedcache.check.texts import sound_keys
+from embedcache.check.verify.shards import open_without_codebook
 from embedcache.codecs import pq
 from embedcache.errors import EmbedCacheError, InputError
 from embedcache.fsio import remove_file, write_bytes

@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from embedcache.check.bench import Bench
-from embedcache.check.derived import check_answers
 from embedcache.check.findings import Findings, Kind, damage, note
 from embedcache.check.inventory import Entry
 from embedcache.check.noted import noted_files
+from embedcache.check.verify.derived import check_answers
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import CorruptCacheError, StorageError
 from embedcache.key_index import KeyIndex

@@ -13,9 +13,9 @@ import numpy as np
 
 from embedcache.builder import DEFAULT_SHARD_ROWS
 from embedcache.cache import Cache
-from embedcache.check.cuts import Layout
-from embedcache.check.lost_keys import LostShard
 from embedcache.check.progress import Meter
+from embedcache.check.repair.cuts import Layout
+from embedcache.check.repair.lost_keys import LostShard
 from embedcache.check.texts import texts_of
 from embedcache.codecs import CODEC_NAMES, Codec, get_codec, measure, pq
 from embedcache.contract import Contract

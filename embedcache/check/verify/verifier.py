@@ -13,12 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedcache.check import corpora, derived, documents, shards
 from embedcache.check.bench import Bench
 from embedcache.check.findings import Finding, Findings, Kind, damage, reason
 from embedcache.check.inventory import Entry, entry_of, take_inventory
 from embedcache.check.progress import Meter, OnCheck
-from embedcache.check.stores import TeacherFiles, check_coverage, check_emptied, check_names, check_teacher
+from embedcache.check.verify import corpora, derived, documents, shards
+from embedcache.check.verify.stores import (
+    TeacherFiles,
+    check_coverage,
+    check_emptied,
+    check_names,
+    check_teacher,
+)
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, read_info
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
 from embedcache.fsio import require_directory

@@ -10,15 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedcache.check.bring_back import bring_back
 from embedcache.check.findings import Kind
 from embedcache.check.inventory import QUARANTINE
-from embedcache.check.lost_keys import LostShard, opened
-from embedcache.check.mending import IDENTICAL, MOVED, NOT_REPAIRED, REMOVED, RIGHT, Mending
 from embedcache.check.noted import noted_sizes
-from embedcache.check.reencode import Made, ShardMaker
-from embedcache.check.salvage_lmdb import salvage, sealed_sizes, write_store
-from embedcache.check.shards import open_without_codebook
+from embedcache.check.repair.bring_back import bring_back
+from embedcache.check.repair.lost_keys import LostShard, opened
+from embedcache.check.repair.mending import IDENTICAL, MOVED, NOT_REPAIRED, REMOVED, RIGHT, Mending
+from embedcache.check.repair.reencode import Made, ShardMaker
+from embedcache.check.repair.salvage_lmdb import salvage, sealed_sizes, write_store
+from embedcache.check.verify.shards import open_without_codebook
 from embedcache.errors import CacheFormatError, CorruptCacheError
 from embedcache.fsio import remove_file, write_bytes
 from embedcache.store import FolderShards, Shard
@@ -45,7 +45,7 @@ def lost_in_folder(mending: Mending, maker: ShardMaker, damaged: Collection[str]
     return lost
 
 
-def lost_with_the_store(mending: Mending, maker: ShardMaker, file: Path) -> list[LostShard]:
+def lost_with_the_store(mending: Mending, file: Path) -> list[LostShard]:
     """Return, as shards to be put into ``shards/``, those of a missing LMDB file that are not there."""
     container = FolderShards(file.with_name("shards"))
     return [

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from embedcache.cache import CACHE_MARKER, CACHE_VERSION
-from embedcache.check.documents import format_version
 from embedcache.check.findings import Finding, Kind
 from embedcache.check.inventory import QUARANTINE, Entry
-from embedcache.check.mending import IDENTICAL, MOVED, NOT_REPAIRED, REMOVED, Mending
+from embedcache.check.repair.mending import IDENTICAL, MOVED, NOT_REPAIRED, REMOVED, Mending
+from embedcache.check.verify.documents import format_version
 from embedcache.fsio import (
     explain_os_error,
     fsync_directory,

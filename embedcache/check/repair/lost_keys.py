@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embedcache.check.cuts import Layout, rows_by_size
-from embedcache.check.shards import open_without_codebook
-from embedcache.check.stores import index_over
+from embedcache.check.repair.cuts import Layout, rows_by_size
 from embedcache.check.texts import sound_keys
+from embedcache.check.verify.shards import open_without_codebook
+from embedcache.check.verify.stores import index_over
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import CacheFormatError, CorruptCacheError, StorageError
 from embedcache.fsio import sha256_file

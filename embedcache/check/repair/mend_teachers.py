@@ -8,9 +8,9 @@ from pathlib import Path
 
 from embedcache.cache import read_origin
 from embedcache.check.findings import Kind, reason
-from embedcache.check.mending import IDENTICAL, NOT_REPAIRED, RIGHT, Mending, proves
-from embedcache.check.salvage_lmdb import salvage
-from embedcache.check.shards import open_without_codebook
+from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, RIGHT, Mending, proves
+from embedcache.check.repair.salvage_lmdb import salvage
+from embedcache.check.verify.shards import open_without_codebook
 from embedcache.contract import Contract
 from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError, TeacherError
 from embedcache.fsio import (

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from embedcache.cache import Cache, CachedTeacher, read_contract, read_origin
 from embedcache.check.findings import Finding, Kind, reason
 from embedcache.check.live import Computing
-from embedcache.check.mend_codebooks import mend_codebook
-from embedcache.check.mend_corpora import mend_corpus
-from embedcache.check.mend_files import mend_marker, move_aside, move_misplaced_shard, remove_derived
-from embedcache.check.mend_shards import (
+from embedcache.check.progress import OnCheck
+from embedcache.check.repair.mend_codebooks import mend_codebook
+from embedcache.check.repair.mend_corpora import mend_corpus
+from embedcache.check.repair.mend_files import mend_marker, move_aside, move_misplaced_shard, remove_derived
+from embedcache.check.repair.mend_shards import (
     add_salvaged,
     drop_seal,
     lost_in_folder,
@@ -28,13 +29,12 @@ from embedcache.check.mend_shards import (
     mend_folder,
     mend_lmdb,
 )
-from embedcache.check.mend_teachers import NEEDS_MODEL, give_name, mend_contract, mend_name
-from embedcache.check.mending import IDENTICAL, NOT_REPAIRED, Mend, Mending
-from embedcache.check.progress import OnCheck
-from embedcache.check.reencode import ShardMaker
-from embedcache.check.salvage_lmdb import seal
-from embedcache.check.shards import detached, open_without_codebook
-from embedcache.check.verify import Verifier
+from embedcache.check.repair.mend_teachers import NEEDS_MODEL, give_name, mend_contract, mend_name
+from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, Mend, Mending
+from embedcache.check.repair.reencode import ShardMaker
+from embedcache.check.repair.salvage_lmdb import seal
+from embedcache.check.verify.shards import detached, open_without_codebook
+from embedcache.check.verify.verifier import Verifier
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.readers import ReadOptions, Source, expand_sources
@@ -245,7 +245,7 @@ class _Repairer:
             if finding.kind == Kind.CODEBOOK.value:
                 mend_codebook(self.mending, maker, self.mending.folder / finding.path, lost)
         if joins_folder:
-            lost += lost_with_the_store(self.mending, maker, file)
+            lost += lost_with_the_store(self.mending, file)
         elif in_lmdb:
             mend_lmdb(self.mending, maker, file)
         elif file.is_file() and file.stat().st_size and self._needs_seal(folder):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from embedcache.check.cuts import cut, full_shard
 from embedcache.check.findings import Kind, reason
-from embedcache.check.lost_keys import LostShard, keys_by_elimination, keys_by_index
-from embedcache.check.mending import IDENTICAL, NOT_REPAIRED, RIGHT, TO_ENCODE, Mending
-from embedcache.check.reencode import Made, ShardMaker
+from embedcache.check.repair.cuts import cut, full_shard
+from embedcache.check.repair.lost_keys import LostShard, keys_by_elimination, keys_by_index
+from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, RIGHT, TO_ENCODE, Mending
+from embedcache.check.repair.reencode import Made, ShardMaker
 from embedcache.codecs import Codec
 from embedcache.errors import EmbedCacheError
 from embedcache.keys import KeyArray

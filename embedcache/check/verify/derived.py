@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.check.bench import Bench
-from embedcache.check.documents import check_sealed, told
 from embedcache.check.findings import DERIVED_WAY_OUT, Findings, Kind, damage, reason
 from embedcache.check.inventory import Entry
+from embedcache.check.verify.documents import check_sealed, told
 from embedcache.errors import CorruptCacheError, StorageError
 from embedcache.fsio import read_sealed_json
 from embedcache.keys import KEY_DTYPE, KeyArray
