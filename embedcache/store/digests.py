@@ -31,6 +31,7 @@ class FileNotes:
         self._note = note
         self._known = self._read()
         self._forgotten: set[str] = set()
+        self._unsaved = False
 
     def knows(self, path: Path) -> bool:
         """Whether ``path`` is still the file that was remembered."""
@@ -44,10 +45,12 @@ class FileNotes:
             # Another process may have merged it into a larger one meanwhile.
             with suppress(FileNotFoundError):
                 states[path.name] = _state(path)
-        if any(self._known.get(name) != state for name, state in states.items()):
+        if self._unsaved or any(self._known.get(name) != state for name, state in states.items()):
             # What other processes have checked meanwhile is kept.
             theirs = {name: state for name, state in self._read().items() if name not in self._forgotten}
             self._known = {**theirs, **self._known, **states}
+            self._forgotten -= states.keys()
+            self._unsaved = False
             if self._note is not None:
                 try:
                     write_sealed_json(self._note, self._known)
@@ -56,9 +59,9 @@ class FileNotes:
                     _noted_nowhere.update({places[name]: state for name, state in states.items()})
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drop the notes on the files named ``names``; written with the next note."""
+        """Drop the notes on the files named ``names``; :meth:`remember` writes that down."""
         for name in names:
-            self._known.pop(name, None)
+            self._unsaved |= self._known.pop(name, None) is not None
             self._forgotten.add(name)
         for path in [path for path in self._unwritten() if path.name in self._forgotten]:
             del _noted_nowhere[path]

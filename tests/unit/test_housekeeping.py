@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from embedcache import fsio
 from embedcache.builder import build
 from embedcache.cache import Cache
+from embedcache.check import repair, verify
 from embedcache.cli.main import cli
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
@@ -110,6 +111,20 @@ def test_a_removal_cut_off_anywhere_leaves_no_half_and_gc_finishes_it(
     collect_garbage(cache, hours=0, unused_vectors=True)
     folder = tmp_path / ("corpora" if what == "corpus" else "teachers")
     assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_what_was_collected_on_purpose_is_not_missed_afterwards(tmp_path: Path, kind: str) -> None:
+    cache = filled(tmp_path, kind=kind)
+    cache.lookup(TEXTS[:3])
+    add_corpus(cache, "words", TEXTS[:30], replace=True)
+    age(tmp_path, 100)
+    assert len(collect_garbage(cache, hours=0, unused_vectors=True)) >= 9
+    assert verify(tmp_path).damage == []
+    assert repair(tmp_path).mends == ()
+    np.testing.assert_array_equal(
+        Cache(tmp_path).lookup(TEXTS[:30]), filled(tmp_path / "x").lookup(TEXTS[:30])
+    )
 
 
 def test_a_healthy_cache_has_no_garbage(tmp_path: Path) -> None:
