@@ -150,6 +150,7 @@ def build(
     if codec != vectors.codec_name:
         vectors = opened.store(teacher.contract, codec, store)
     opened.refuse_other_contract(teacher.name, teacher.contract)
+    vectors.refuse_too_few(shard_rows)
 
     reading = time.perf_counter()
     report = ReadReport()

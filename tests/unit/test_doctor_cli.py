@@ -120,6 +120,11 @@ def test_evaluation_sets_are_shown(healthy: Cache, tmp_path: Path) -> None:
     assert "66.67%" in outcome.stdout
     assert f"spoilt.txt: '{TEXTS[0]}'" in outcome.stdout
     assert "1 of 2 evaluation sets were not met" in outcome.stdout
+    training = tmp_path / "sets" / "pairs.tsv"
+    training.write_text("split\tsentence1\tsentence2\ntrain\tsome words\tother\ntest\tquite\tnew\n")
+    both = doctor(healthy, "--against", training).stdout
+    assert "2 of 2 evaluation sets (1 to test on, 1 to train on) were not met" in both
+    training.unlink()
     assert "not read: notes.md (its ending says no format)" in outcome.stdout
     assert doctor(healthy, *arguments, "--strict").exit_code == 1
     clean = doctor(healthy, "--against", tmp_path / "sets")
