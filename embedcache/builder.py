@@ -33,7 +33,7 @@ from embedcache.corpus.readers import (
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.missing import MissingRows
-from embedcache.reuse import Carried, carry_over, codec_for, donors
+from embedcache.reuse import Carried, Donor, carry_over, codec_for, donors
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.teacher.encoded import EncodedTexts, EncodeTimes
 from embedcache.teacher.origin import is_local, origin_of
@@ -159,6 +159,7 @@ def build(
     if codec != vectors.codec_name:
         vectors = opened.store(teacher.contract, codec, store)
     opened.refuse_other_contract(teacher.name, teacher.contract)
+    vectors.refuse_too_few(shard_rows)
 
     reading = time.perf_counter()
     report = ReadReport()
@@ -175,6 +176,10 @@ def build(
     opened.register_teacher(teacher.name, teacher.contract, origin_of(teacher.source))
     if is_local(teacher.source):
         opened.remember_model(teacher.contract, str(teacher.folder.resolve()))
+    if not vectors.is_current:
+        # Garbage collected since it was opened is not to be counted on; from here on the corpus keeps it.
+        vectors = opened.store(teacher.contract, codec, store)
+        missing = {texts: MissingRows.of(texts, vectors) for texts in missing}
     bytes_before = vectors.bytes_on_disk
     carried = Carried()
     absent = encoded = truncated = 0
@@ -184,7 +189,7 @@ def build(
         rows.refresh(vectors)
         absent += len(rows)
         if len(rows) and givers:
-            taken = _carry_over(opened, vectors, rows, shard_rows, progress, on_progress)
+            taken = _carry_over(opened, givers, vectors, rows, shard_rows, progress, on_progress)
             carried.rows, carried.unworthy = carried.rows + taken.rows, carried.unworthy + taken.unworthy
         encoded += len(rows)
         encode_started = time.perf_counter()
@@ -248,6 +253,7 @@ def _read_corpus(
 
 def _carry_over(
     cache: Cache,
+    givers: Sequence[Donor],
     store: ShardStore,
     missing: MissingRows,
     shard_rows: int,
@@ -263,7 +269,7 @@ def _carry_over(
         if on_progress is not None:
             on_progress(progress)
 
-    carried = carry_over(cache, store, missing.keys(), shard_rows, report)
+    carried = carry_over(cache, store, missing.keys(), shard_rows, report, givers=givers)
     missing.refresh(store)
     return carried
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from embedcache import model_note
 from embedcache.codecs import Vectors
 from embedcache.contract import CONTRACT_VERSION, Contract, describe_differences
 from embedcache.corpus.corpus import Corpus
@@ -20,7 +20,6 @@ from embedcache.errors import (
     CorruptCacheError,
     InputError,
     MissingVectorsError,
-    StorageError,
 )
 from embedcache.fsio import (
     make_directory,
@@ -85,7 +84,10 @@ class Cache:
     """What the build that returned this object did; None where the cache was only opened."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = require_directory(Path(folder).expanduser(), "cache")
+        path = Path(folder).expanduser()
+        if path.is_file():
+            raise CacheFormatError(f"{path} is a file, and a cache is a folder: give the folder")
+        self.folder = require_directory(path, "cache")
         self._looked_up: dict[str, ShardStore] = {}
         marker = self.folder / "cache.json"
         try:
@@ -263,16 +265,11 @@ class Cache:
 
     def remember_model(self, contract: Contract, source: str) -> None:
         """Note where a teacher's model can be loaded from on this machine; never shared."""
-        note = self.derived_folder / "models" / f"{contract.id}.json"
-        # Where the cache cannot be written it can be used all the same.
-        if _noted_source(note) != source:
-            with suppress(StorageError):
-                write_sealed_json(note, {"source": source})
+        model_note.write(self.derived_folder, contract.id, source)
 
     def model_source(self, teacher: CachedTeacher) -> str:
         """Return what to load ``teacher``'s model from: the noted place, else what it was built as."""
-        note = self.derived_folder / "models" / f"{teacher.contract.id}.json"
-        if (source := _noted_source(note)) is not None:
+        if (source := model_note.read(self.derived_folder, teacher.contract.id)) is not None:
             return source
         revision = teacher.origin.get("revision")
         spec = teacher.origin.get("spec", teacher.name)
@@ -346,14 +343,6 @@ class Cache:
         if store is None or not store.is_current:
             store = self._looked_up[contract.id] = self.store(contract)
         return store
-
-
-def _noted_source(note: Path) -> str | None:
-    try:
-        source = read_sealed_json(note)["source"]
-    except (OSError, ValueError, KeyError):
-        return None
-    return source if isinstance(source, str) else None
 
 
 def read_contract(path: Path) -> Contract:

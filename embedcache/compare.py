@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -238,7 +238,8 @@ def _compare_vectors(
     both = done = 0
     what = f"compare {names[0][0]}"
     report(what, 0, len(a))
-    for keys in _own_keys(a):
+    for shard, own in a.own_rows():
+        keys = shard.keys[own]
         common = keys[b.locate(keys) >= 0]
         both += len(common)
         if sample is not None:
@@ -261,15 +262,6 @@ def _compare_vectors(
         codecs=(_codecs(a), _codecs(b)),
         provenance=(_provenance(a), _provenance(b)),
     )
-
-
-def _own_keys(store: ShardStore) -> Iterator[KeyArray]:
-    """Yield each shard's keys, without those that the store answers from another shard."""
-    start = 0
-    for shard in store.shards:
-        places = np.arange(start, start + len(shard))
-        yield shard.keys[store.locate(shard.keys) == places]
-        start += len(shard)
 
 
 def _cosines(stores: tuple[ShardStore, ShardStore], keys: KeyArray) -> tuple[NDArray[np.float64], float]:

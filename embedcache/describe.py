@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.origin import read_note
+from embedcache.errors import CorruptCacheError
 from embedcache.missing import MissingRows
 from embedcache.store import Shard
+from embedcache.store.containers.lmdb import SEAL
 
 
 @dataclass(frozen=True)
@@ -37,24 +39,26 @@ class TeacherSummary:
     Attributes:
         name: its name.
         contract: the first 12 digits of its contract's id.
-        vectors: distinct texts whose vectors are stored.
+        vectors: distinct texts whose vectors are stored; None where that cannot be told.
         width: components of a vector.
-        codec: how new vectors are stored.
-        store: ``arrow`` or ``lmdb``.
-        bytes: size of its shards.
+        codec: how new vectors are stored; None where that cannot be told.
+        store: ``arrow``, ``lmdb``, or ``lmdb, missing`` where its file is gone.
+        bytes: size of its shards; None where that cannot be told.
         pooling: how token vectors become one.
         max_length: tokens after which a text is cut.
+        damage: why there are no vectors, and what to do; None where they can be used.
     """
 
     name: str
     contract: str
-    vectors: int
+    vectors: int | None
     width: int
-    codec: str
+    codec: str | None
     store: str
-    bytes: int
+    bytes: int | None
     pooling: str
     max_length: int
+    damage: str | None = None
 
 
 def summarize_corpus(corpus: Corpus) -> CorpusSummary:
@@ -63,8 +67,19 @@ def summarize_corpus(corpus: Corpus) -> CorpusSummary:
 
 
 def summarize_teacher(cache: Cache, teacher: CachedTeacher) -> TeacherSummary:
-    """Return a teacher in one line."""
-    store, contract = cache.store(teacher.contract), teacher.contract
+    """Return a teacher in one line; one whose LMDB file is gone must not hide the others.
+
+    Raises:
+        CorruptCacheError: if its vectors are damaged in another way.
+    """
+    contract = teacher.contract
+    folder = cache.teacher_folder(contract)
+    try:
+        store = cache.store(contract)
+    except CorruptCacheError as error:
+        if not (folder / SEAL).exists() or (folder / "vectors.mdb").exists():
+            raise
+        return _missing(teacher, str(error))
     return TeacherSummary(
         teacher.name,
         contract.id[:12],
@@ -78,21 +93,46 @@ def summarize_teacher(cache: Cache, teacher: CachedTeacher) -> TeacherSummary:
     )
 
 
+def _missing(teacher: CachedTeacher, damage: str) -> TeacherSummary:
+    contract = teacher.contract
+    return TeacherSummary(
+        teacher.name,
+        contract.id[:12],
+        None,
+        contract.dimension,
+        None,
+        "lmdb, missing",
+        None,
+        contract.pooling,
+        contract.max_length,
+        damage,
+    )
+
+
 def describe_teacher(cache: Cache, teacher: CachedTeacher) -> dict[str, object]:
-    """Return everything about a teacher: contract, origin, shards, what its codecs lost, what is covered."""
-    store = cache.store(teacher.contract)
-    coverage = {}
-    for corpus in cache.corpora():
-        missing = MissingRows.of(corpus, store)
-        coverage[corpus.name] = {"distinct": missing.distinct, "missing": len(missing)}
-    return {
-        **asdict(summarize_teacher(cache, teacher)),
+    """Return everything about a teacher: contract, origin, shards, what its codecs lost, what is covered.
+
+    Of one whose LMDB file is gone, what is known without it.
+    """
+    summary = summarize_teacher(cache, teacher)
+    known: dict[str, object] = {
+        **asdict(summary),
         "contract": teacher.contract.id,
         "fields": teacher.contract.to_json(),
         "origin": teacher.origin,
         "also_called": [
             t.name for t in cache.teachers() if t.contract == teacher.contract and t.name != teacher.name
         ],
+    }
+    if summary.damage is not None:
+        return known
+    store = cache.store(teacher.contract)
+    coverage = {}
+    for corpus in cache.corpora():
+        missing = MissingRows.of(corpus, store)
+        coverage[corpus.name] = {"distinct": missing.distinct, "missing": len(missing)}
+    return {
+        **known,
         "shards": len(store.shards),
         "rows_a_shard": dict(sorted(Counter(map(len, store.shards)).most_common(5), reverse=True)),
         "codecs": _codecs(store.shards),

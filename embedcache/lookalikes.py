@@ -38,7 +38,8 @@ class NearText:
     Attributes:
         text: the text.
         corpus, row: where it is.
-        differs_in: ``blanks at the ends``, ``blanks inside``, ``letter case``, ``Unicode form``.
+        differs_in: ``blanks at the ends``, ``blanks inside``, ``letter case``, ``Unicode form``,
+            ``punctuation``.
         cached: whether its vector is there.
     """
 
@@ -171,8 +172,29 @@ def _all_texts(cache: Cache, on_rows: OnRows | None) -> Iterator[tuple[str, int,
                 on_rows("corpora", read, time.perf_counter() - started)
 
 
+class _WithoutPunctuation(dict[int, int | None]):
+    """What :meth:`str.translate` makes of a character: nothing of punctuation."""
+
+    def __missing__(self, code: int) -> int | None:
+        self[code] = None if unicodedata.category(chr(code)).startswith("P") else code
+        return self[code]
+
+
+_WITHOUT_PUNCTUATION = _WithoutPunctuation()
+
+
 def _folded(text: str) -> str:
-    return _composed(" ".join(_composed(text).split()).casefold())
+    return _composed(" ".join(_bare(_composed(text)).split()).casefold())
+
+
+def _bare(text: str) -> str:
+    """Return ``text`` without punctuation; one of nothing else as it is, or all of them would look alike."""
+    bare = text.translate(_WITHOUT_PUNCTUATION)
+    return bare if bare.strip() else text
+
+
+def _punctuation(text: str) -> list[str]:
+    return [character for character in text if _WITHOUT_PUNCTUATION[ord(character)] is None]
 
 
 def _composed(text: str) -> str:
@@ -181,12 +203,14 @@ def _composed(text: str) -> str:
 
 def _differences(a: str, b: str) -> tuple[str, ...]:
     """Name what two texts of the same folded form differ in."""
-    words_a, words_b = " ".join(a.split()), " ".join(b.split())
+    bare_a, bare_b = _bare(a.strip()), _bare(b.strip())
+    words_a, words_b = " ".join(bare_a.split()), " ".join(bare_b.split())
     checks = {
         "blanks at the ends": _ends(a) != _ends(b),
-        "blanks inside": _composed(a.strip()).casefold() != _composed(b.strip()).casefold(),
+        "blanks inside": _composed(bare_a).casefold() != _composed(bare_b).casefold(),
         "letter case": _composed(words_a) != _composed(words_b),
         "Unicode form": words_a.casefold() != words_b.casefold(),
+        "punctuation": _punctuation(a) != _punctuation(b),
     }
     return tuple(name for name, differs in checks.items() if differs)
 

@@ -231,6 +231,8 @@ def carry_over(
     keys: KeyArray,
     shard_rows: int,
     on_keys: Callable[[int], None] | None = None,
+    *,
+    givers: Sequence[Donor] | None = None,
 ) -> Carried:
     """Store those of ``keys`` that a donor in ``cache`` holds a usable row of, without the teacher.
 
@@ -243,13 +245,15 @@ def carry_over(
         keys: distinct keys that ``store`` lacks, in corpus order, shape (n,).
         shard_rows: vectors a shard.
         on_keys: called with the number of keys looked up so far, and carried over where they could be.
+        givers: what :func:`donors` has returned; default: they are opened here.
 
     Raises:
         CorruptCacheError: if a donor's store is damaged.
         StorageError: if the store cannot be written.
     """
     carried = Carried()
-    givers = donors(cache, store.contract)
+    if givers is None:
+        givers = donors(cache, store.contract)
     if not givers:
         return carried
     sorted_out = [_piles_of_shards(donor) for donor in givers]

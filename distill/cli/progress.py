@@ -23,6 +23,8 @@ _LINE_SECONDS = 30.0
 
 def describe(progress: TrainProgress, seconds: float) -> str:
     """Return one line: steps, loss, rate, best score, time left after ``seconds`` of training."""
+    if progress.phase == "select":
+        return f"{progress.step:,} of {progress.total:,} rows selected by --where"
     if progress.phase == "prepare":
         return f"tokenise {progress.step:,}/{progress.total:,} rows"
     loss = "" if progress.loss is None else f", loss {progress.loss:.5f}"
@@ -43,19 +45,30 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
 
     def seconds(progress: TrainProgress) -> float:
         nonlocal started
-        if started is None or progress.phase == "prepare":
+        if started is None or progress.phase != "train":
             started = time.perf_counter()
         return time.perf_counter() - started
 
     if console.is_terminal:
         with Live(console=console, refresh_per_second=5, transient=True) as live:
-            yield lambda p: live.update(Text(describe(p, seconds(p)), overflow="ellipsis", no_wrap=True))
+
+            def update(progress: TrainProgress) -> None:
+                shown = Text(describe(progress, seconds(progress)), overflow="ellipsis", no_wrap=True)
+                if progress.phase == "select":
+                    # It stays on the screen: a selection of the wrong rows is to be seen at once.
+                    console.print(shown)
+                else:
+                    live.update(shown)
+
+            yield update
         return
 
     def line(progress: TrainProgress) -> None:
         nonlocal last
         now = seconds(progress)
-        if progress.phase == "train" and (now - last >= _LINE_SECONDS or progress.step == progress.total):
+        if progress.phase == "select":
+            print(describe(progress, now), file=sys.stderr, flush=True)  # noqa: T201 - as below
+        elif progress.phase == "train" and (now - last >= _LINE_SECONDS or progress.step == progress.total):
             last = now
             print(describe(progress, now), file=sys.stderr, flush=True)  # noqa: T201 - the log of a batch job
 

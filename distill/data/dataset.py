@@ -81,6 +81,7 @@ def open_dataset(
     limit: int | None = None,
     queue: int | Callable[[int], int] = 0,
     queue_apart: bool = False,
+    least_selected: int = 1,
     seed: int = 0,
 ) -> DistillDataset:
     """Join a corpus of ``cache`` with the vectors of one or several teachers.
@@ -99,6 +100,7 @@ def open_dataset(
         queue: how many training rows to choose, by ``seed``, for a queue to start with; or what says so,
             given how many distinct rows there are.
         queue_apart: whether those rows are left out of the training.
+        least_selected: how many distinct rows ``where`` has to leave to train on; fewer are a mistake in it.
         seed: chooses the held-out rows, those of the queue and the rows that a projection is fitted on.
 
     Raises:
@@ -126,6 +128,12 @@ def open_dataset(
             f"corpus {chosen.name!r} has {distinct} distinct texts"
             f"{'' if where is None else ' among the rows selected'}; {count} held out leave too few "
             "to train on: use a larger corpus or a smaller evaluation.held_out"
+        )
+    if where is not None and distinct - count < least_selected:
+        raise DataError(
+            f"training.where: {selected} of the {len(chosen)} rows of corpus {chosen.name!r} satisfy "
+            f"{where!r}, {distinct - count} of them to train on ({count} held out, repeated texts left out); "
+            f"expected one batch of {least_selected} at least: select more rows, or lower training.batch_size"
         )
     kept = np.ones(distinct, dtype=np.bool_)
     kept[permutation(distinct, seed, _HELD_OUT_STREAM, first=count)] = False

@@ -70,7 +70,7 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
         EmbedCacheError: if the cache cannot be used.
     """
     cache = Cache(config.cache)
-    dataset, config = open_training_data(cache, config)
+    dataset, config = open_training_data(cache, config, on_progress)
     folder = Path(config.out or _default_out(config)).expanduser()
     config = config.model_copy(update={"out": str(folder)})
     require_free(folder, overwrite=config.overwrite)
@@ -115,7 +115,7 @@ def resume(folder: str | Path, *, cache: str | None = None, on_progress: OnProgr
         )
     config = load_config(folder / CONFIG, flags={"cache": cache, "out": str(folder)})
     opened = Cache(config.cache)
-    dataset, config = open_training_data(opened, config)
+    dataset, config = open_training_data(opened, config, on_progress)
     training = prepare(opened, config, dataset, folder, on_progress)
     now = new_record(opened, dataset, config, count_parameters(training.model))
     refuse_other_data(record, now)

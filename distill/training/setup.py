@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from distill.training.selection import Selector
 
 
-def open_training_data(cache: Cache, config: RunConfig) -> tuple[DistillDataset, RunConfig]:
+def open_training_data(
+    cache: Cache, config: RunConfig, on_progress: OnProgress | None = None
+) -> tuple[DistillDataset, RunConfig]:
     """Return what ``config`` trains on, and the configuration with everything filled in that depends on it.
 
     Raises:
@@ -60,8 +62,12 @@ def open_training_data(cache: Cache, config: RunConfig) -> tuple[DistillDataset,
         limit=config.training.limit,
         queue=lambda distinct: (config.resolved(distinct).loss.queue or 0) if facts.full_queue else 0,
         queue_apart=apart,
+        # Who sets a limit knows how few rows there will be.
+        least_selected=1 if config.training.limit else config.resolved(1).training.batch_size or 1,
         seed=config.seed,
     )
+    if on_progress is not None and dataset.selected is not None:
+        on_progress(TrainProgress("select", dataset.selected, len(dataset.corpus)))
     distinct = len(dataset) + len(dataset.held_out) + (len(dataset.queue_rows) if apart else 0)
     resolved = config.resolved(distinct)
     training = resolved.training.model_copy(update={"views": views})

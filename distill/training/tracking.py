@@ -19,9 +19,9 @@ class TrainProgress:
     """Where a run stands; handed to the progress callback after every step.
 
     Attributes:
-        phase: ``prepare`` or ``train``.
-        step: steps done (in ``prepare``: rows tokenised).
-        total: steps of the run (in ``prepare``: rows).
+        phase: ``select``, ``prepare`` or ``train``.
+        step: steps done (in ``prepare``: rows tokenised; in ``select``, which comes once: rows selected).
+        total: steps of the run (in ``prepare`` and ``select``: rows of the corpus).
         loss: mean loss since the last report, None before the first.
         rows_per_second: training rows a second since the start.
         best: best selection score so far.

@@ -256,7 +256,7 @@ def _vectors_arms(connection: duckdb.DuckDBPyConnection, tables: Sequence[ShardT
         vector = f"_decode_{number}(stored{', scale' if 'scale' in names else ''})"
         if not one_width:
             vector += "::FLOAT[]"
-        where = " WHERE first" if "first" in names else ""
+        where = " WHERE own" if "own" in names else ""
         columns = ", ".join(f"{vector} AS vector" if c == "vector" else c for c in COLUMNS["vectors"])
         arms.append(f"{source} SELECT {columns}{where}")
     return arms

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL
 from embedcache.fsio import canonical_json
-from embedcache.key_index import first_occurrences
 from embedcache.keys import KEY_BYTES
 from embedcache.store.shard import Shard
 from embedcache.store.store import ShardStore
@@ -56,7 +54,8 @@ class ShardTable:
         codec: the codec.
         dimension: width of a decoded vector.
         table: ``teacher``, ``contract``, ``key``, ``stored``, ``scale`` where the codec has one, ``tokens``,
-            ``truncated``, ``codec``, ``shard``; and ``first`` where the store holds a key twice.
+            ``truncated``, ``codec``, ``shard``; and ``own`` where the store holds a key twice: whether it
+            answers with this row.
     """
 
     codec: Codec
@@ -108,7 +107,7 @@ def shard_tables(opened: OpenTeacher) -> Iterator[ShardTable]:
     import pyarrow as pa
 
     store = opened.store
-    firsts = first_rows(store)
+    own = [pa.array(rows) for _, rows in store.own_rows()] if store.repeats_keys else None
     groups: dict[tuple[str, str | None], list[int]] = {}
     for number, shard in enumerate(store.shards):
         groups.setdefault((shard.codec.name, shard.codec.codebook), []).append(number)
@@ -128,19 +127,11 @@ def shard_tables(opened: OpenTeacher) -> Iterator[ShardTable]:
             }
             if shard.stored.scale is not None:
                 columns["scale"] = pa.array(shard.stored.scale)
-            if firsts is not None:
-                columns["first"] = pa.array(firsts[number])
+            if own is not None:
+                columns["own"] = own[number]
             batches.append(pa.record_batch(columns))
         codec = store.shards[numbers[0]].codec
         yield ShardTable(codec, store.contract.dimension, pa.Table.from_batches(batches))
-
-
-def first_rows(store: ShardStore) -> list[NDArray[np.bool_]] | None:
-    """Return which rows of each shard are the ones the store answers with; None where all are."""
-    if sum(map(len, store.shards)) == len(store):
-        return None
-    ends = list(accumulate(len(shard) for shard in store.shards))
-    return np.split(first_occurrences([shard.keys for shard in store.shards]), ends[:-1])
 
 
 def decoder(codec: Codec, dimension: int) -> Callable[..., pa.Array]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embedcache.cache import Cache
 from embedcache.catalog.connection import connect, explained, interruptible, open_cache
-from embedcache.catalog.sources import OpenTeacher, corpus_table, first_rows, open_teachers
+from embedcache.catalog.sources import OpenTeacher, corpus_table, open_teachers
 from embedcache.corpus.corpus import Corpus
 from embedcache.key_index import first_occurrences
 
@@ -190,12 +190,10 @@ def _rows_of(connection: duckdb.DuckDBPyConnection, sql: str, *parameters: objec
 def _teacher_stats(opened: OpenTeacher, corpora: Sequence[Corpus], report: OnStep) -> TeacherStats:
     store = opened.store
     report(f"tokens of {opened.name}", 0, len(store))
-    firsts = first_rows(store)
     tokens: Counter[int] = Counter()
     codecs: Counter[str] = Counter()
     truncated = 0
-    for number, shard in enumerate(store.shards):
-        own = slice(None) if firsts is None else firsts[number]
+    for shard, own in store.own_rows():
         known = shard.tokens[own]
         numbers, counts = np.unique(known[known > 0], return_counts=True)
         tokens.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +18,8 @@ class CheckProgress:
     """Where a check stands.
 
     Attributes:
-        phase: what is being done: ``read files``, ``read rows``, ``look up texts``, ``encode``.
+        phase: what is being done: ``read files``, ``read rows``, ``look up texts``, ``load teacher NAME``,
+            ``encode``.
         files: files done, of ``total_files``.
         bytes: bytes read, of ``total_bytes``.
         rows: rows done in this phase, of ``total_rows`` where that is known, else 0.
@@ -46,12 +48,10 @@ class Meter:
 
     Attributes:
         bytes: bytes read in all phases.
-        rows: rows checked in all phases.
     """
 
     on_progress: OnCheck | None = None
     bytes: int = 0
-    rows: int = 0
     _state: CheckProgress = field(default_factory=lambda: CheckProgress(""))
     _began: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -63,12 +63,25 @@ class Meter:
             self._state = CheckProgress(
                 phase, total_files=total_files, total_bytes=total_bytes, total_rows=total_rows
             )
+            self._report()
+
+    @contextmanager
+    def aside(self, phase: str) -> Iterator[None]:
+        """Do something else in the middle of a phase, which then goes on as if no time had passed."""
+        with self._lock:
+            before, elapsed = self._state, time.perf_counter() - self._began
+        self.begin(phase)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._began = time.perf_counter() - elapsed
+                self._state = before
 
     def add(self, *, files: int = 0, size: int = 0, rows: int = 0) -> None:
         """Count files that are done, bytes that were read and rows that were checked."""
         with self._lock:
             self.bytes += size
-            self.rows += rows
             self._state = replace(
                 self._state,
                 files=self._state.files + files,
@@ -76,8 +89,11 @@ class Meter:
                 rows=self._state.rows + rows,
                 seconds=time.perf_counter() - self._began,
             )
-            if self.on_progress is not None:
-                self.on_progress(self._state)
+            self._report()
+
+    def _report(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress(self._state)
 
     def digest(self, path: Path) -> str:
         """Return the sha256 of a file's bytes, counted as they are read.

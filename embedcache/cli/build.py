@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.options import CODEC_NAMES, STORE_KINDS, reader_options, teacher_options, view_options
+from embedcache.cli.options import (
+    CODEC_NAMES,
+    STORE_KINDS,
+    reader_options,
+    shard_rows_option,
+    teacher_options,
+    view_options,
+)
 
 if TYPE_CHECKING:
     from embedcache.build_report import BuildProgress, BuildSummary, ViewSummary
@@ -29,9 +36,7 @@ if TYPE_CHECKING:
     type=click.Choice(STORE_KINDS),
     help="Where they are stored: a file a shard, or one LMDB file.  [default: arrow]",
 )
-@click.option(
-    "--shard-rows", type=click.IntRange(1), default=16384, show_default=True, help="Vectors a shard."
-)
+@shard_rows_option
 @view_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> None:

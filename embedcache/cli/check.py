@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +15,9 @@ import click
 
 from embedcache.cli.options import cache_option, json_option, live_teacher_options, reader_options
 from embedcache.cli.progress import progress_line, ticker
+from embedcache.cli.tables import WIDTH_WITHOUT_TERMINAL, counted, size
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from embedcache.check import CheckProgress, DeepCheck, Finding, Mend
     from embedcache.check.progress import OnCheck
 
@@ -30,6 +31,7 @@ _COLOURS = {
     "identical": "green",
 }
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,52}\b")
+_SHORT = r"\1…"
 
 
 @click.command("verify")
@@ -81,17 +83,16 @@ def verify_command(
         deeply = {"deep": [check.to_json() for check in checks]} if deep else {}
         click.echo(json.dumps({**found.to_json(), **deeply}, indent=2))
     else:
-        from embedcache.cli.tables import counted, size
-
-        if found.findings:
-            _show(_findings(found.findings))
+        for finding in found.findings:
+            _show_finding(finding)
         for check in checks:
-            _show(_deep(check))
+            _show_deep(check)
         state = f"{len(found.damage):,} damaged" if found.damage else "sound"
         click.echo(
             f"{found.cache}: {state}, {counted(len(found.notes), 'note')}; "
-            f"{counted(found.files, 'file')}, {size(found.bytes)}, {counted(found.rows, 'row')} in "
-            f"{found.seconds:.1f} s"
+            f"{counted(found.files, 'file')}, {size(found.bytes)}, "
+            f"{counted(found.corpus_rows, 'corpus row')}, {counted(found.vectors, 'vector')} "
+            f"in {found.seconds:.1f} s"
         )
         if deep and found.damage:
             click.echo("--deep was left out: repair the cache first")
@@ -148,15 +149,14 @@ def repair_command(
     if as_json:
         click.echo(json.dumps(done.to_json(), indent=2))
     else:
-        from embedcache.cli.tables import counted
-
-        if done.mends:
-            _show(_mends(done.mends, "would be" if dry_run else "was"))
+        for mend in done.mends:
+            _show_mend(mend, dry_run=dry_run)
         repaired = len(done.mends) - len(done.left)
-        verb, encoded = ("would be repaired", "to encode") if dry_run else ("repaired", "encoded")
+        rows = counted(done.rows_encoded, "row")
+        encoded = f"up to {rows} to encode" if dry_run and done.rows_encoded else f"{rows} encoded"
         click.echo(
-            f"{done.cache}: {repaired:,} {verb}, {len(done.left):,} not; "
-            f"{counted(done.rows_encoded, 'row')} {encoded}; {done.seconds:.1f} s"
+            f"{done.cache}: {repaired:,} {'would be ' if dry_run else ''}repaired, {len(done.left):,} not; "
+            f"{encoded}; {done.seconds:.1f} s"
         )
     if done.left:
         sys.exit(1)
@@ -169,10 +169,10 @@ def _watched() -> Iterator[OnCheck]:
 
 
 def describe(progress: CheckProgress) -> str:
-    """Return one line: bytes or rows, rate, time left."""
-    from embedcache.cli.tables import size
-
+    """Return one line: bytes or rows, rate, time left; the phase alone where nothing is counted."""
     if not progress.total_bytes:
+        if not progress.total_rows and not progress.rows:
+            return progress.phase
         return progress_line(progress.phase, progress.rows, progress.seconds, progress.total_rows)
     rate = progress.bytes / max(progress.seconds, 1e-9)
     left = max(progress.total_bytes - progress.bytes, 0) / max(rate, 1e-9)
@@ -182,38 +182,41 @@ def describe(progress: CheckProgress) -> str:
     )
 
 
-def _show(table: Table) -> None:
+def _show_block(about: str, verdict: str, shown: str, more: str) -> None:
+    """Print what something is about and the verdict as one line, and what else there is to say indented."""
+    width = shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns
+    styled = click.style(shown, fg=_COLOURS.get(verdict))
+    click.echo(f"{_DIGEST.sub(_SHORT, about)}: {styled}")
+    indent = "  "
+    text = _DIGEST.sub(_SHORT, more)
+    click.echo(
+        textwrap.fill(
+            text, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
+    )
+
+
+def _show_finding(one: Finding) -> None:
+    _show_block(f"{one.path} ({one.kind})", one.severity, one.severity, f"{one.found}; {one.way_out}")
+
+
+def _show_mend(one: Mend, *, dry_run: bool) -> None:
+    from embedcache.check.repair.mending import NOT_REPAIRED, TO_ENCODE
+
+    shown = one.outcome
+    if dry_run and one.outcome not in (NOT_REPAIRED, TO_ENCODE):
+        shown = f"would be {shown}"
+    if one.rows:
+        rows = counted(one.rows, "row")
+        shown += f", up to {rows}" if dry_run else f", {rows} encoded"
+    _show_block(f"{one.path} ({one.kind})", one.outcome, shown, one.detail)
+
+
+def _show_deep(check: DeepCheck) -> None:
     from rich.console import Console
-
-    Console().print(table)
-
-
-def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], coloured: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        cells = [Text(_DIGEST.sub(r"\1…", cell)) for cell in row]
-        cells[coloured].stylize(_COLOURS.get(row[coloured], ""))
-        table.add_row(*cells)
-    return table
-
-
-def _findings(findings: Sequence[Finding]) -> Table:
-    rows = [(one.path, one.kind, one.severity, one.found, one.way_out) for one in findings]
-    return _table("findings", ("file", "what it is", "severity", "found", "way out"), rows, coloured=2)
-
-
-def _mends(mends: Sequence[Mend], tense: str) -> Table:
-    rows = [(one.path, one.kind, one.outcome, f"{one.rows:,}", one.detail) for one in mends]
-    headings = ("file", "what it is", f"it {tense}", "rows encoded", "how")
-    return _table("repair", headings, rows, coloured=2)
-
-
-def _deep(check: DeepCheck) -> Table:
     rows = [
         (line.measure, f"{line.stored:.2e}", f"{line.noise:.2e}", line.verdict, line.meaning)
         for line in check.lines
@@ -223,4 +226,11 @@ def _deep(check: DeepCheck) -> Table:
         f"{check.teacher}: {check.sampled:,} of {check.vectors:,} vectors, computed in {dtypes}, "
         f"encoded again in {check.compute_dtype}"
     )
-    return _table(title, ("measure", "stored", "noise", "verdict", "meaning"), rows, coloured=3)
+    table = Table(title=title, title_justify="left")
+    for heading in ("measure", "stored", "noise", "verdict", "meaning"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        cells = [Text(cell) for cell in row]
+        cells[3].stylize(_COLOURS.get(row[3], ""))
+        table.add_row(*cells)
+    Console().print(table)

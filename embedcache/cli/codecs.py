@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from embedcache.codecs.compare import StoreComparison
 
 _MEASURES = (
-    ("bytes a row", "bytes_per_row", ","),
+    ("bytes a vector", "bytes_per_vector", ","),
     ("times smaller", "times_smaller", ".3g"),
     ("mean cosine", "mean_cosine", ".8f"),
     ("worst cosine", "worst_cosine", ".8f"),
@@ -82,6 +82,7 @@ def _notes(comparison: StoreComparison) -> list[str]:
     notes = [
         f"* in use. Scored on {scored:,} vectors; rank agreement is Spearman's, over similarities of pairs."
     ]
+    notes.append("On disk a row also has its key and its token count: 'embedcache plan' counts them in.")
     notes += [f"{report.codec}: {report.why_not}" for report in comparison.reports if report.why_not]
     if scored < comparison.sampled:
         notes.append(

@@ -88,7 +88,9 @@ def _print(found: CacheComparison) -> None:
         console.print(Text(line), soft_wrap=True)
     for one in found.vectors:
         print_table(("vectors", "value"), _vector_rows(one), title=f"teacher {', '.join(one.names[0])}")
-    console.print("the caches are the same" if found.same else "the caches differ")
+    loses = any(one.codecs[0] != one.codecs[1] for one in found.vectors)
+    same = "the caches are the same" + (", but for what their codecs lose" if loses else "")
+    console.print(same if found.same else "the caches differ")
 
 
 def _corpus_line(one: CorpusDifference) -> str:

@@ -158,9 +158,12 @@ def _overlaps(overlaps: Sequence[Overlap]) -> list[RenderableType]:
         if not one.training:
             examples.append(Text(f"  {one.name}: {_short(one.examples[0])}"))
     texts, skipped = sum(one.texts for one in overlaps), sum(one.skipped for one in overlaps)
+    to_train = sum(one.training for one in overlaps)
+    kinds = f" ({len(overlaps) - to_train} to test on, {to_train} to train on)" if to_train else ""
+    columns = ", ".join(dict.fromkeys(column for one in overlaps for column in one.columns))
     line = Text(
-        f"{len(overlaps) - len(met)} of {len(overlaps)} evaluation sets were not met; {texts:,} texts of "
-        f"columns {', '.join(dict.fromkeys(c for one in overlaps for c in one.columns)) or 'of plain text'}; "
+        f"{len(overlaps) - len(met)} of {len(overlaps)} evaluation sets{kinds} were not met; {texts:,} "
+        f"texts of columns {columns or 'of plain text'}; "
         f"{skipped:,} values skipped (empty, no string or not UTF-8)"
     )
     if not met:

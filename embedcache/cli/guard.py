@@ -17,16 +17,23 @@ def guarded(group: click.Group, name: str, domain_errors: tuple[type[Exception],
 
     Args:
         group: the command line.
-        name: the command's name, which begins its error lines.
+        name: the command's name, which with the subcommand's begins its error lines.
         domain_errors: errors raised on purpose; each has an ``exit_code``.
     """
     debug = "--debug" in sys.argv[1:]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    # The group's own options take no values.
+    first = next((argument for argument in arguments if not argument.startswith("-")), "")
+    who = f"{name} {first}" if first in group.commands else name
     try:
-        group.main(args=[a for a in sys.argv[1:] if a != "--debug"], prog_name=name, standalone_mode=False)
+        group.main(args=arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"{who}: {_one_line(error)}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         click.echo(
@@ -40,11 +47,20 @@ def guarded(group: click.Group, name: str, domain_errors: tuple[type[Exception],
     except domain_errors as error:
         if debug:
             traceback.print_exc()
-        click.echo(f"{name}: {' '.join(str(error).split())}", err=True)
+        click.echo(f"{who}: {' '.join(str(error).split())}", err=True)
         sys.exit(int(getattr(error, "exit_code", 1)))
     except OSError as error:
         if debug:
             traceback.print_exc()
         where = f" ({error.filename})" if error.filename else ""
-        click.echo(f"{name}: {error.strerror or error}{where}; --debug shows where", err=True)
+        click.echo(f"{who}: {error.strerror or error}{where}; --debug shows where", err=True)
         sys.exit(1)
+
+
+def _one_line(error: click.ClickException) -> str:
+    """Return click's message as our own messages are written, with where the options are explained."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    if message[1:2].islower():
+        message = message[0].lower() + message[1:]
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return message if context is None else f"{message} (see '{context.command_path} --help')"

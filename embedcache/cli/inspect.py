@@ -8,6 +8,9 @@ import click
 
 from embedcache.cli.options import cache_option, json_option
 
+# Of a teacher whose LMDB file is gone these cannot be told.
+_MEASURED = ("vectors", "codec", "bytes")
+
 
 @click.command("teachers")
 @json_option
@@ -51,9 +54,13 @@ def ls_command(cache: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
+    damaged = [entry for entry in found["teachers"] if entry["damage"] is not None]
     for title, entries in found.items():
-        rows = [[_cell(name, value) for name, value in entry.items()] for entry in entries]
-        print_table(list(entries[0]) if entries else ["none"], rows, title)
+        shown = [{name: value for name, value in entry.items() if name != "damage"} for entry in entries]
+        rows = [[_cell(name, value) for name, value in entry.items()] for entry in shown]
+        print_table(list(shown[0]) if shown else ["none"], rows, title)
+    for entry in damaged:
+        click.echo(f"{entry['name']}: {entry['damage']}")
 
 
 @click.command("info")
@@ -90,6 +97,8 @@ def info_command(name: str, cache: str, as_json: bool) -> None:
 def _cell(name: str, value: object) -> str:
     from embedcache.cli.tables import size
 
+    if value is None and name in _MEASURED:
+        return "unknown"
     if name == "bytes" and isinstance(value, int):
         return size(value)
     if isinstance(value, Mapping):

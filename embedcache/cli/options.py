@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import click
 
+from embedcache.cli.tables import size
+
 F = TypeVar("F", bound=Callable[..., object])
 
 FORMATS = ("text", "jsonl", "csv", "tsv", "parquet", "arrow")
@@ -133,6 +135,33 @@ _VIEWS = (
 )
 
 
+# A shard is held in memory until it is whole, and a killed build loses one.
+_MOST_SHARD_ROWS = 1 << 20
+# For messages: what many teachers give.
+_USUAL_WIDTH = 768
+
+
+def _refuse_huge(context: click.Context, parameter: click.Parameter, rows: int) -> int:
+    """Return ``rows`` of a shard, or refuse what no memory holds, with what it would take."""
+    if rows > _MOST_SHARD_ROWS:
+        wanted, most = (size(4 * _USUAL_WIDTH * count) for count in (rows, _MOST_SHARD_ROWS))
+        raise click.BadParameter(
+            f"{rows:,} vectors of {_USUAL_WIDTH} components are {wanted}, and a shard is held in memory "
+            f"until it is whole: expected at most {_MOST_SHARD_ROWS:,} ({most})",
+            context,
+            parameter,
+        )
+    return rows
+
+
+shard_rows_option = click.option(
+    "--shard-rows",
+    type=click.IntRange(1),
+    callback=_refuse_huge,
+    default=16384,
+    show_default=True,
+    help="Vectors a shard.",
+)
 cache_option = click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

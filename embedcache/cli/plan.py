@@ -65,7 +65,8 @@ def _print(plan: Plan) -> None:
     from embedcache.cli.tables import print_table
 
     print_table(("plan", "value"), [*_rows(plan), *_times(plan)], title=plan.teacher)
-    print_table(("codec", "bytes a row", "to write", "all distinct"), _sizes(plan), title="on disk")
+    headings = ("codec", "a vector", "a row", "to write", "all distinct")
+    print_table(headings, _sizes(plan), title="bytes on disk; a row is a vector, its key and its token count")
     for note in plan.notes:
         Console().print(Text(note), soft_wrap=True)
 
@@ -117,7 +118,7 @@ def _times(plan: Plan) -> list[tuple[str, str]]:
     return [*rows, ("pays for itself", after)]
 
 
-def _sizes(plan: Plan) -> list[tuple[str, str, str, str]]:
+def _sizes(plan: Plan) -> list[tuple[str, str, str, str, str]]:
     from embedcache.cli.tables import size
 
     rows = []
@@ -127,7 +128,7 @@ def _sizes(plan: Plan) -> list[tuple[str, str, str, str]]:
             name += " (in use)" if plan.codec_in_use else " (default)"
         if one.codebook:
             name += f" (incl. codebook {size(one.codebook)})"
-        rows.append((name, f"{one.a_row:,.0f}", size(one.to_write), size(one.distinct)))
+        rows.append((name, f"{one.a_vector:,}", f"{one.a_row:,.0f}", size(one.to_write), size(one.distinct)))
     return rows
 
 

@@ -32,7 +32,7 @@ class CodecReport:
 
     Attributes:
         codec: the codec's name.
-        bytes_per_row: what a vector takes in a shard, its scale included.
+        bytes_per_vector: what a vector takes in a shard, its scale included, its key not.
         times_smaller: than float32.
         mean_cosine, worst_cosine: between a vector and what comes back of it.
         rank_agreement: Spearman's correlation of the similarities of pairs, before and after.
@@ -43,7 +43,7 @@ class CodecReport:
     """
 
     codec: str
-    bytes_per_row: int
+    bytes_per_vector: int
     times_smaller: float
     mean_cosine: float | None = None
     worst_cosine: float | None = None
@@ -189,7 +189,7 @@ def _report(codec: Codec, vectors: Vectors, ranking: Ranking) -> CodecReport:
     size = _sized(codec.name, vectors.shape[1])
     return CodecReport(
         codec=size.codec,
-        bytes_per_row=size.bytes_per_row,
+        bytes_per_vector=size.bytes_per_vector,
         times_smaller=size.times_smaller,
         mean_cosine=error.mean_cosine,
         worst_cosine=error.worst_cosine,

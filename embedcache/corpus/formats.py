@@ -20,6 +20,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from embedcache.corpus.refusals import columnar_trouble, csv_trouble, json_trouble
 from embedcache.corpus.sources import Source, open_bytes, open_file, refuse_foreign, source_name
 from embedcache.errors import EmbedCacheError, InputError, MissingInputError
 
@@ -86,6 +87,10 @@ def raw_rows(source: Source, kind: str, wanted: Columns) -> Iterator[Iterator[Ra
         if kind in _LINE_FORMATS:
             stream = stack.enter_context(open_bytes(source))
             refuse_foreign(stream, name, kind)
+            if not stream.peek(1):
+                raise InputError(
+                    f"{name}: no rows to read as {kind}: the file is empty; write or download it again"
+                )
             yield _LINE_FORMATS[kind](_lines(stream, name), name, wanted)
         else:
             path = stack.enter_context(open_file(source))
@@ -167,6 +172,7 @@ def _text_rows(lines: Iterator[bytes], name: str, wanted: Columns) -> Iterator[R
 
 def _jsonl_rows(lines: Iterator[bytes], name: str, wanted: Columns) -> Iterator[RawRow]:
     text: str | None = None
+    first: tuple[int, bytes] | None = None
     for number, line in enumerate(lines, 1):
         if line.isspace():
             yield number, Problem.EMPTY, None, None
@@ -175,6 +181,7 @@ def _jsonl_rows(lines: Iterator[bytes], name: str, wanted: Columns) -> Iterator[
             row = json.loads(line.decode("utf-8", "surrogateescape"))
         except (ValueError, RecursionError):
             row = None
+        first = first or (number, line)
         if not isinstance(row, dict):
             yield number, Problem.MALFORMED_JSON, None, None
             continue
@@ -190,6 +197,11 @@ def _jsonl_rows(lines: Iterator[bytes], name: str, wanted: Columns) -> Iterator[
             )
         except KeyError:
             yield number, Problem.MISSING_COLUMN, None, None
+    if text is None and first is not None:
+        number, line = first
+        raise InputError(
+            f'{name}: no line is a JSON object, such as {{"text": "..."}}; line {number} {json_trouble(line)}'
+        )
 
 
 def _tsv_rows(lines: Iterator[bytes], name: str, wanted: Columns) -> Iterator[RawRow]:
@@ -214,7 +226,7 @@ def _csv_rows(lines: Iterator[bytes], name: str, wanted: Columns) -> Iterator[Ra
         header = next(records, None)
     except csv.Error as error:
         raise InputError(
-            f"{name}:1: the header line is not CSV ({error}); quote as RFC 4180 has it"
+            f"{name}:1: the header line is not CSV: {csv_trouble(error)}, or pass the right --format"
         ) from error
     if header is None:
         return
@@ -230,8 +242,8 @@ def _csv_rows(lines: Iterator[bytes], name: str, wanted: Columns) -> Iterator[Ra
             # One bad line is one lost row. A quote left open swallows rows that nobody could count.
             if records.line_num > number:
                 raise InputError(
-                    f"{name}:{number}: the record that begins here goes wrong by line {records.line_num} "
-                    f'({error}): a quote was left open; close it, and write a quote inside quotes as ""'
+                    f"{name}:{number}: the record that begins here goes wrong by line {records.line_num}: a "
+                    'quote was left open; close it, and write a quote inside quotes as ""'
                 ) from error
             yield number, Problem.MALFORMED_CSV, None, None
             continue
@@ -265,7 +277,7 @@ _LINE_FORMATS: dict[str, Callable[[Iterator[bytes], str, Columns], Iterator[RawR
 
 def _columnar_rows(path: Path, kind: str, name: str, wanted: Columns) -> Iterator[RawRow]:
     number = 1
-    with _readable(name, kind), ExitStack() as stack:
+    with _readable(path, name, kind), ExitStack() as stack:
         columns, batches = (_open_parquet if kind == "parquet" else _open_arrow)(path, name, wanted, stack)
         for batch in batches:
             # One batch may be the whole file: only a slice of it becomes Python objects at a time.
@@ -354,7 +366,7 @@ def _bytes(column: Any) -> Any:
 
 
 @contextmanager
-def _readable(name: str, kind: str) -> Iterator[None]:
+def _readable(path: Path, name: str, kind: str) -> Iterator[None]:
     import pyarrow as pa
 
     try:
@@ -362,8 +374,4 @@ def _readable(name: str, kind: str) -> Iterator[None]:
     except EmbedCacheError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a damaged column name
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"{name} cannot be read as {kind} ({reason}): it is cut off, damaged or something else; "
-            "write it again, or pass the right --format"
-        ) from error
+        raise InputError(f"{name} cannot be read as {kind}: {columnar_trouble(path, kind, error)}") from error

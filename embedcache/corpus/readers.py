@@ -23,6 +23,8 @@ a column that is not there                             refused, naming the colum
 an empty file, a header alone, every row skipped       refused, with the counts
 gzip, zstd, Parquet or Arrow data cut off or damaged   refused; rows before it may have been given
 Parquet, Arrow, UTF-16, zip, xz, bzip2 read as text    refused
+pictures, programs and other binary data read as text  refused
+JSONL without one object in it, such as a JSON list    refused
 =====================================================  ===========================================
 
 The text column is, unless named, the only column of text beside the id's and the label's, or else the only
@@ -194,7 +196,7 @@ def _kept(
         found = own.describe_skipped()
         raise InputError(
             f"{name}: no rows to read as {kind}: "
-            + (f"every row was skipped: {found}; " if found else "the file is empty, or a header alone; ")
+            + (f"every row was skipped: {found}; " if found else "it has a header alone; ")
             + "expected at least one text; check the file, the format and the text column"
         )
 

@@ -8,6 +8,7 @@ compression: ``rows.tsv.gz`` is a TSV file.
 
 from __future__ import annotations
 
+import codecs
 import glob
 import gzip
 import io
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMATS",
+    "ONE_JSON_VALUE",
     "STDIN",
     "Source",
     "expand_sources",
     "format_of",
     "open_bytes",
     "open_file",
+    "recognised",
     "refuse_foreign",
     "source_name",
 ]
@@ -52,10 +55,21 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "arrow": (".arrow", ".arrows", ".feather", ".ipc"),
 }
 
+#: What to do about a file that is one JSON value from its first line to its last.
+ONE_JSON_VALUE = "A JSON list has to be written one object a line first: jq -c '.[]' FILE > FILE.jsonl"
+
 _COMPRESSIONS = {".gz": ("gzip", b"\x1f\x8b"), ".zst": ("zstd", b"\x28\xb5\x2f\xfd")}
 
 # First bytes that no text has. Some lines of such a file are UTF-8 by chance, and would be kept as rows.
 _NOT_TEXT = {
+    b"\x7fELF": "a program",
+    b"\x89PNG\r\n": "a PNG picture",
+    b"\xff\xd8\xff": "a JPEG picture",
+    b"%PDF-1.": "a PDF document",
+    b"SQLite format 3\0": "an SQLite database",
+    b"\x93NUMPY": "a NumPy array",
+    b"\x89HDF\r\n": "an HDF5 file",
+    b"7z\xbc\xaf": "a 7-Zip archive",
     b"PAR1\x15": "Parquet",
     b"ARROW1\0\0": "Arrow",
     b"\xff\xff\xff\xff": "Arrow",
@@ -68,7 +82,11 @@ _NOT_TEXT = {
     b"\x28\xb5\x2f\xfd": "zstd inside a compressed file",
 }
 
-_HEAD_BYTES = 16
+# Enough of a file to tell text from other data, which has more control characters.
+_HEAD_BYTES = 4096
+_LEAST_BYTES_TO_JUDGE = 512
+_MOST_CONTROLS = 0.05
+_CONTROLS = bytes({*range(0x20), 0x7F} - set(b"\b\t\n\v\f\r\x1b"))
 _CHUNK_BYTES = 1 << 18
 
 
@@ -149,6 +167,11 @@ def format_of(source: Source, chosen: str | None = None) -> str:
     for name, endings in FORMATS.items():
         if ending in endings:
             return name
+    if ending == ".json":
+        raise InputError(
+            f"cannot tell the format of {source} from its ending; pass --format jsonl if every line of it is "
+            f"a JSON object. {ONE_JSON_VALUE}"
+        )
     known = " ".join(ending for endings in FORMATS.values() for ending in endings)
     raise InputError(
         f"cannot tell the format of {source} from its ending; expected one of {known}, "
@@ -175,7 +198,10 @@ def open_bytes(source: Source) -> Iterator[io.BufferedReader]:
         codec = _codec(source, head)
         if codec is not None:
             unpacked = stack.enter_context(_decompressed(stream, codec))
-            advice = f"is damaged or cut off: its {codec} data ends in '{{error}}'; copy or download it again"
+            advice = (
+                f"is damaged or cut off: its {codec} data does not unpack ({{error}}); "
+                "copy or download it again"
+            )
             _, stream = _peeked(unpacked, name, advice)
             stack.enter_context(stream)
         yield stream
@@ -215,16 +241,38 @@ def refuse_foreign(stream: io.BufferedReader, name: str, kind: str) -> None:
     """Raise where ``stream``, said to be text of the format ``kind``, begins as something else does.
 
     Raises:
-        InputError: it begins as Parquet, Arrow, UTF-16 or a compression that is not read.
+        InputError: it begins as Parquet, Arrow, UTF-16, a compression that is not read, or a picture does.
 
     """
     head = stream.peek(_HEAD_BYTES)
+    meaning = recognised(head)
+    if meaning is not None:
+        raise InputError(
+            f"{name} looks like {meaning}, expected {kind} in UTF-8; pass the right --format, or convert it"
+        )
+
+
+def recognised(head: bytes) -> str | None:
+    """Return what a file that begins with ``head`` looks like, in words; None where it may be text."""
     for magic, meaning in _NOT_TEXT.items():
         if head.startswith(magic):
-            raise InputError(
-                f"{name} looks like {meaning}, expected {kind} in UTF-8; "
-                "pass the right --format, or convert it"
-            )
+            return meaning
+    if len(head) < _LEAST_BYTES_TO_JUDGE:
+        return None
+    most = _MOST_CONTROLS * len(head)
+    if len(head) - len(head.translate(None, _CONTROLS)) <= most:
+        return None
+    # Control characters alone can be text, strange as it is; with bytes that no text has they are not.
+    return "binary data" if head.count(b"\0") > most or not _begins_utf8(head) else None
+
+
+def _begins_utf8(head: bytes) -> bool:
+    try:
+        # A character cut off at the end is no mistake to an incremental decoder.
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _open(path: Path) -> io.BufferedReader:
@@ -241,6 +289,10 @@ def _codec(source: Source, head: bytes) -> str | None:
         if head.startswith(magic):
             return codec
         if source != STDIN and source.suffix.lower() == ending:
+            if not head:
+                raise InputError(
+                    f"{source} is empty (it does not begin as {codec} does); copy or download it again"
+                )
             raise InputError(
                 f"{source} is named {ending} but does not begin as {codec} does; copy or download it again, "
                 "or rename it if it is not compressed"

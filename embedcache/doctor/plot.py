@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy as np
 from embedcache.doctor.diagnosis import Diagnosis
 from embedcache.doctor.histogram import Histogram
 from embedcache.errors import InputError, MissingExtraError
-from embedcache.fsio import write_bytes
+from embedcache.fsio import explain_os_error, write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,8 +27,9 @@ def check_plot(target: str | Path) -> Path:
     """Return ``target`` if a figure can be written there; to be called before the work.
 
     Raises:
-        InputError: if its ending is not one of :data:`ENDINGS`.
+        InputError: if its ending is not one of :data:`ENDINGS`, or it is a folder.
         MissingExtraError: if matplotlib is not installed.
+        StorageError: if no file can be written there.
     """
     path = Path(target).expanduser()
     if path.suffix.lower() not in ENDINGS:
@@ -36,6 +38,15 @@ def check_plot(target: str | Path) -> Path:
         raise MissingExtraError(
             "a plot needs matplotlib, which is not installed: pip install 'embedcache[plot]'"
         )
+    if path.is_dir():
+        raise InputError(f"cannot plot to {path}: it is a folder; name a file in it")
+    # Only trying tells: permissions say nothing of read-only file systems. Missing folders are made later.
+    nearest = next(folder for folder in path.absolute().parents if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise explain_os_error(error, path) from error
     return path
 
 

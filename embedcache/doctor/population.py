@@ -70,17 +70,13 @@ class Population:
             yield keys[here], positions[here]
 
     def _of_store(self) -> Iterator[tuple[KeyArray, Positions]]:
-        every_row = sum(len(shard.keys) for shard in self.store.shards)
-        repeated = every_row != len(self.store)
         start = 0
-        for shard in self.store.shards:
-            for offset in range(0, len(shard.keys), BLOCK_ROWS):
-                keys = shard.keys[offset : offset + BLOCK_ROWS]
-                positions = np.arange(start + offset, start + offset + len(keys))
-                # Of a key in several shards, only the row that is ever read counts.
-                read = self.store.locate(keys) == positions if repeated else slice(None)
-                yield keys[read], positions[read]
-            start += len(shard.keys)
+        # Of a key in several shards, only the row that is ever read counts.
+        for shard, own in self.store.own_rows():
+            for offset in range(0, len(shard), BLOCK_ROWS):
+                rows = offset + np.flatnonzero(own[offset : offset + BLOCK_ROWS])
+                yield shard.keys[rows], start + rows
+            start += len(shard)
 
     def keys_at(self, numbers: NDArray[np.int64]) -> KeyArray:
         """Return the keys of the ``numbers``-th vectors in the order of :meth:`blocks`; rising numbers."""

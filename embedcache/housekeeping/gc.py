@@ -1,13 +1,16 @@
 """Garbage: what crashes, replaced corpora and old indexes leave behind, and nothing reads.
 
 Something may look like garbage because a build is just writing it. So only what has not been touched for a
-while is taken.
+while is taken. And a build may begin to count on old vectors just as they are judged to be of no use: they
+are judged once more when they are gone, and put back where they are of use by now. A build lists the shards
+again when its corpus is described and its teacher has a name, so it finds them gone, or keeps them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +18,16 @@ import numpy as np
 
 from embedcache.cache import Cache
 from embedcache.check.inventory import QUARANTINE
+from embedcache.corpus.corpus import Corpus
 from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, read_sealed_json, remove_file
 from embedcache.housekeeping.remove import delete_folder, folder_bytes
 from embedcache.key_index import KeyIndex
 from embedcache.reuse import shard_places
-from embedcache.store import FolderShards, ShardStore
+from embedcache.store import FolderShards, LmdbShards, Shard, ShardStore
+from embedcache.store.index import made_of
 
 DEFAULT_HOURS = 24.0
+_NAMELESS = "a teacher without a name"
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ def collect_garbage(
     """
     before = time.time() - hours * 3600
     # All is judged before anything is deleted: that touches the folders around it.
-    candidates = dict(_candidates(cache, unused_vectors=unused_vectors, quarantine=quarantine))
+    candidates = dict(_candidates(cache, before, unused_vectors=unused_vectors, quarantine=quarantine))
     old = {path: reason for path, reason in candidates.items() if path.exists() and _touched(path) <= before}
     found = [
         Garbage(str(path), reason, folder_bytes(path) if path.is_dir() else path.stat().st_size)
@@ -71,19 +77,43 @@ def collect_garbage(
         if not old.keys() & set(path.parents)
     ]
     if not dry_run:
-        for one in map(Path, (garbage.path for garbage in found)):
-            delete_folder(one) if one.is_dir() else remove_file(one)
+        found = [garbage for garbage in found if _delete(Path(garbage.path), garbage.reason)]
     if unused_vectors:
-        found += _collect_unused_vectors(cache, dry_run=dry_run)
+        found += _collect_unused_vectors(cache, before, dry_run=dry_run)
     return found
 
 
-def _candidates(cache: Cache, *, unused_vectors: bool, quarantine: bool) -> Iterator[tuple[Path, str]]:
+def _delete(path: Path, reason: str) -> bool:
+    """Delete a file or a folder; return whether that was done."""
+    if not path.is_dir():
+        remove_file(path)
+        return True
+    if reason != _NAMELESS:
+        delete_folder(path)
+        return True
+    # A name given to it since it was judged lies in what was moved aside.
+    aside = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}")
+    try:
+        path.rename(aside)
+        if any((aside / "names").glob("*.json")):
+            aside.rename(path)
+            return False
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+    delete_folder(aside)
+    return True
+
+
+def _candidates(
+    cache: Cache, before: float, *, unused_vectors: bool, quarantine: bool
+) -> Iterator[tuple[Path, str]]:
     # A leftover folder is taken as a whole: what lies in it is not listed again.
     leftovers = [path for path in cache.folder.rglob(f"{TEMPORARY_PREFIX}*") if _is_outermost(path, cache)]
     yield from ((path, "left by a crash") for path in leftovers)
     yield from _corpus_candidates(cache)
-    yield from _teacher_candidates(cache, unused_vectors=unused_vectors)
+    yield from _teacher_candidates(cache, before, unused_vectors=unused_vectors)
     yield from _derived_candidates(cache)
     if quarantine and (cache.folder / QUARANTINE).is_dir():
         yield cache.folder / QUARANTINE, "moved aside by repair"
@@ -105,18 +135,34 @@ def _corpus_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
                 yield path, "a part of a corpus that was replaced"
 
 
-def _teacher_candidates(cache: Cache, *, unused_vectors: bool) -> Iterator[tuple[Path, str]]:
+def _teacher_candidates(cache: Cache, before: float, *, unused_vectors: bool) -> Iterator[tuple[Path, str]]:
     named = {teacher.contract.id: teacher.contract for teacher in cache.teachers()}
     for folder in _folders(cache.folder / "teachers"):
         if folder.name not in named:
             # Its vectors may be worth a lot, and a name is soon given back: not without being asked.
             if unused_vectors or not _holds_vectors(folder):
-                yield folder, "a teacher without a name"
+                yield folder, _NAMELESS
             continue
-        books = {shard.header.codebook for shard in cache.store(named[folder.name]).shards}
+        store = cache.store(named[folder.name])
+        indexes = cache.derived_folder / "index" / folder.name
+        for path in _superseded(indexes, [shard.name for shard in store.shards], before):
+            yield path, "an index of other shards than are there"
+        books = {shard.header.codebook for shard in store.shards}
         for path in (folder / "codebooks").glob("*.npy"):
             if path.stem not in books:
                 yield path, "a codebook that no shard needs"
+
+
+def _superseded(folder: Path, names: Sequence[str], before: float) -> list[Path]:
+    """Return the indexes in ``folder`` that an index over the shards ``names`` has replaced for long.
+
+    What counts is when it was replaced: until then a reader may have opened it, and where that is on another
+    machine of a network file system, it needs the file.
+    """
+    indexes = set(folder.glob("[!.]*.mdb"))
+    current = {path for path in indexes if path.name.startswith(f"{made_of(names)}-")}
+    replaced_long_ago = any(_touched(path) <= before for path in current)
+    return sorted(indexes - current) if replaced_long_ago else []
 
 
 def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
@@ -158,36 +204,63 @@ def _holds_vectors(folder: Path) -> bool:
     return (folder / "vectors.mdb").exists() or bool(FolderShards(folder / "shards").names())
 
 
-def _collect_unused_vectors(cache: Cache, *, dry_run: bool) -> list[Garbage]:
+def _collect_unused_vectors(cache: Cache, before: float, *, dry_run: bool) -> list[Garbage]:
     found = []
     contracts = {teacher.contract for teacher in cache.teachers()}
     for contract in sorted(contracts, key=lambda one: one.id):
         store = cache.store(contract)
-        for number in np.flatnonzero(~_used(cache, store)).tolist():
-            shard = store.shards[number]
-            found.append(Garbage(shard.where, "none of its texts is in a corpus", shard.bytes))
-            if not dry_run:
-                store.container.remove(shard.name)
+        # Their corpus may be still to come: a merged cache is copied file by file.
+        old = [shard for shard in store.shards if _touched(_file_of(store, shard)) <= before]
+        corpora = cache.corpora()
+        unused = _unused(store, old, corpora)
         if not dry_run:
-            store.container.finish()
+            unused = _remove(cache, store, unused, corpora)
+        found += [Garbage(shard.where, "none of its texts is in a corpus", shard.bytes) for shard in unused]
     return found
 
 
-def _used(cache: Cache, store: ShardStore) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Mark the shards that hold a text of some corpus."""
+def _file_of(store: ShardStore, shard: Shard) -> Path:
+    container = store.container
+    return container.file if isinstance(container, LmdbShards) else Path(shard.where)
+
+
+def _remove(
+    cache: Cache, store: ShardStore, unused: Sequence[Shard], corpora: Sequence[Corpus]
+) -> list[Shard]:
+    """Remove shards that none of ``corpora`` uses, and return them.
+
+    Those that a corpus uses which was not yet among ``corpora`` are put back.
+    """
+    # What is open of a shard stays readable when it is removed.
+    bytes_of = {shard.name: store.container.open(shard.name) for shard in unused}
+    for shard in unused:
+        store.container.remove(shard.name)
+    judged = {corpus.info.digest for corpus in corpora}
+    fresh = [corpus for corpus in cache.corpora() if corpus.info.digest not in judged]
+    gone = _unused(store, unused, fresh)
+    for name in bytes_of.keys() - {shard.name for shard in gone}:
+        store.container.add(name, bytes_of[name])
+    store.container.finish()
+    return gone
+
+
+def _unused(store: ShardStore, shards: Sequence[Shard], corpora: Sequence[Corpus]) -> list[Shard]:
+    """Return those of ``shards`` that hold no text of any of ``corpora``."""
+    if not shards or not corpora:
+        return list(shards)
     used = np.zeros(len(store.shards), dtype=np.bool_)
-    if not len(used):
-        return used
-    corpora = cache.corpora()
     for corpus in corpora:
         for keys in corpus.iter_keys():
             positions = store.locate(keys)
             used[shard_places(store, positions[positions >= 0])[0]] = True
+    found = {store.shards[number].name for number in np.flatnonzero(used).tolist()}
     # Of a key in two shards only one was found so: the few that are left are looked at themselves.
-    for number in np.flatnonzero(~used).tolist():
-        shard = KeyIndex(store.shards[number].keys)
-        used[number] = any((shard.locate(keys) >= 0).any() for one in corpora for keys in one.iter_keys())
-    return used
+    return [shard for shard in shards if shard.name not in found and not _holds_any(shard, corpora)]
+
+
+def _holds_any(shard: Shard, corpora: Sequence[Corpus]) -> bool:
+    index = KeyIndex(shard.keys)
+    return any((index.locate(keys) >= 0).any() for corpus in corpora for keys in corpus.iter_keys())
 
 
 def _folders(parent: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from embedcache import model_note
 from embedcache.cache import Cache
 from embedcache.corpus.origin import note_path
 from embedcache.errors import InputError
@@ -54,7 +55,7 @@ def remove_teacher(cache: Cache, name: str) -> int:
         remove_file(folder / "contract.json")
         delete_folder(folder)
         delete_folder(cache.derived_folder / "index" / teacher.contract.id)
-        remove_file(cache.derived_folder / "models" / f"{teacher.contract.id}.json")
+        remove_file(model_note.path(cache.derived_folder, teacher.contract.id))
     return freed
 
 

@@ -65,6 +65,7 @@ class CodecBytes:
 
     Attributes:
         codec: its name.
+        a_vector: bytes of a vector, its scale included.
         a_row: bytes of a row, its key and counts included.
         to_write: bytes of the vectors to encode or to carry over.
         distinct: bytes of the vectors of all distinct texts.
@@ -72,6 +73,7 @@ class CodecBytes:
     """
 
     codec: str
+    a_vector: int
     a_row: float
     to_write: int
     distinct: int
@@ -314,7 +316,7 @@ def _bytes(contract: Contract, found: Survey) -> tuple[CodecBytes, ...]:
         a_row = vector + _BYTES_BESIDE
         fresh = found.missing + found.reusable
         to_write, distinct = (whole(rows, a_row, once) for rows in (fresh, found.distinct))
-        sizes.append(CodecBytes(name, a_row, to_write, distinct, once))
+        sizes.append(CodecBytes(name, vector, a_row, to_write, distinct, once))
     return tuple(sizes)
 
 

@@ -3,7 +3,8 @@
 Keys are spread over buckets by their leading bits; a bucket is one value: its keys, sorted, and their
 positions, found by binary search in the mapped file. So it takes no memory, and 24 bytes of disk a row.
 A file is named by the shards it was made of and by its own digest. Another set of shards, a damaged file or
-none at all: the index is made from the shards again.
+none at all: the index is made from the shards again. One that somebody else made is compared with the shards,
+which takes a fraction of the time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,11 +23,11 @@ from numpy.typing import NDArray
 
 from embedcache.errors import CorruptCacheError, StorageError
 from embedcache.fsio import commit, sha256_file, temporary_sibling
-from embedcache.key_index import halves, search_sorted
+from embedcache.key_index import KeyIndex, halves, search_sorted, take_keys
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store.base import Positions
 from embedcache.store.digests import FileNotes
-from embedcache.store.mapped_lmdb import MappedLmdb, explained, open_shared
+from embedcache.store.mapped_lmdb import MappedLmdb, check_structure, explained, open_shared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +38,9 @@ _BYTES_A_ROW = 24
 _ROWS_A_BUCKET = 16384
 _ROWS_A_PASS = 1 << 20
 _ATTEMPTS = 3
+
+# Indexes that this process has written; it deletes no others, which other machines may have mapped.
+_written_here: set[Path] = set()
 
 _Bucket = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]
 
@@ -65,17 +70,74 @@ class StoreIndex:
         self.distinct: int = words[2]
         """Number of distinct keys."""
 
-    def discard(self) -> None:
-        """Delete the index's file; it stays readable here."""
-        self._mapped.path.unlink(missing_ok=True)
+    @property
+    def path(self) -> Path:
+        """The index's file."""
+        return self._mapped.path
 
     def entries(self) -> Iterator[tuple[KeyArray, Positions]]:
         """Yield all distinct keys with their positions, a bucket at a time."""
+        for _, (first, second, places) in self._filled_buckets():
+            yield np.stack([first, second], axis=1).reshape(-1).view(KEY_DTYPE), places
+
+    def _filled_buckets(self) -> Iterator[tuple[int, _Bucket]]:
         for bucket in range(1 << self._bits):
             data = self._mapped.get(_bucket_key(bucket))
             if data is not None:
-                first, second, places = _unpack(data)
-                yield np.stack([first, second], axis=1).reshape(-1).view(KEY_DTYPE), places
+                yield bucket, _unpack(data)
+
+    def fits(self, keys: Sequence[KeyArray]) -> bool:
+        """Whether all its answers are right: every key of the shards at its first place, and no other key.
+
+        Memory is a pass of about a million rows, and a byte a row where keys stand several times.
+
+        Args:
+            keys: the keys of the shards, in the order that positions count in.
+
+        Raises:
+            CorruptCacheError: if a bucket is none.
+        """
+        starts = np.cumsum([0, *map(len, keys)], dtype=np.int64)
+        repeated = np.ones(self.rows if self.distinct < self.rows else 0, dtype=np.bool_)
+        entries = 0
+        for first, second, places in self._sorted_passes():
+            order = np.argsort(places)
+            places = places[order]
+            if not len(places) or places[0] < 0 or places[-1] >= self.rows:
+                return False
+            stored = halves(take_keys(keys, starts, places))
+            if not (np.array_equal(stored[0], first[order]) and np.array_equal(stored[1], second[order])):
+                return False
+            if len(repeated):
+                repeated[places] = False
+            entries += len(places)
+        if entries != self.distinct:
+            return False
+        # Keys that are not repeated have one row each. Of the others every row but the first is left.
+        for part, start in zip(keys, starts.tolist(), strict=False):
+            rows = np.flatnonzero(repeated[start : start + len(part)])
+            found = self.locate(part[rows])
+            if ((found < 0) | (found >= rows + start)).any():
+                return False
+        return True
+
+    def _sorted_passes(self) -> Iterator[_Bucket]:
+        """Yield buckets together, about a million rows at a time.
+
+        Raises:
+            CorruptCacheError: if the keys of a bucket do not ascend, or belong into another one.
+        """
+        together: list[_Bucket] = []
+        for bucket, (first, second, places) in self._filled_buckets():
+            ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))
+            if not ascends.all() or (_buckets(first, self._bits) != bucket).any():
+                raise CorruptCacheError(f"bucket {bucket} of {self.path} holds keys in no order, or others'")
+            together.append((first, second, places))
+            if sum(len(rows) for _, _, rows in together) >= _ROWS_A_PASS:
+                yield _concatenated(together)
+                together = []
+        if together:
+            yield _concatenated(together)
 
     def locate(self, keys: KeyArray) -> Positions:
         """Return the position of each key, -1 where it is missing."""
@@ -92,17 +154,40 @@ class StoreIndex:
         return found
 
 
-def open_index(folder: Path, names: Sequence[str], keys: Sequence[KeyArray], notes: FileNotes) -> StoreIndex:
-    """Open the index over shards, making it where none is there that was made here.
+@dataclass(frozen=True)
+class IndexByName:
+    """An index over the shards in the order of their names, which a store may hold in another order.
 
-    One that came along with somebody else's cache may be whole and still lie, and to find out costs as much
-    as to make it.
+    Attributes:
+        finder: gives positions in the order of the names.
+        starts: int64, shape (shards,); the first position of each shard, in the order of the names.
+        shift: int64, shape (shards,); how far from there its rows are in the store.
+    """
+
+    finder: StoreIndex | KeyIndex
+    starts: NDArray[np.int64]
+    shift: NDArray[np.int64]
+
+    def locate(self, keys: KeyArray) -> Positions:
+        """Return the position of each key in the store, -1 where it is missing."""
+        positions = self.finder.locate(keys)
+        if not self.shift.any():
+            return positions
+        shift = self.shift[np.searchsorted(self.starts, positions, side="right") - 1]
+        return np.where(positions < 0, -1, positions + shift)
+
+
+def open_index(folder: Path, names: Sequence[str], keys: Sequence[KeyArray], notes: FileNotes) -> StoreIndex:
+    """Open the index over shards, making it where none is there that gives the right answers.
+
+    One that was made here is known to. One that came along with somebody else's cache may be whole and still
+    lie: it is compared with the shards, and deleted where it lies.
 
     Args:
         folder: ``derived/index/<contract id>``.
         names: the shards' names, in the order that positions count in.
         keys: their keys.
-        notes: remembers the index files that were made here.
+        notes: remembers the index files that were made or compared here.
 
     Raises:
         StorageError: if it has to be made and cannot be written.
@@ -110,19 +195,53 @@ def open_index(folder: Path, names: Sequence[str], keys: Sequence[KeyArray], not
     rows = sum(map(len, keys))
     shards = made_of(names)
     for path in sorted(folder.glob(f"{shards}-*.mdb")):
-        # Damaged, unreadable or gone meanwhile: as good as none.
-        with suppress(CorruptCacheError, OSError):
-            if notes.knows(path):
-                return StoreIndex(open_shared(path, writable=False), rows)
-    others = {path.name for path in _files(folder)}
+        # Unreadable, or gone meanwhile: as good as none.
+        with suppress(OSError):
+            try:
+                return _open_right(path, rows, keys, notes)
+            except CorruptCacheError:
+                path.unlink(missing_ok=True)
     for _ in range(_ATTEMPTS):
         path = _write(folder, shards, keys)
-        notes.forget(others)
+        _delete_superseded(path, notes)
         notes.remember([path])
-        # Another builder, whose set of shards is another, may have deleted it again.
+        # It may have been deleted again, by hand or by a process that superseded its own.
         if path.exists():
             return StoreIndex(open_shared(path, writable=False), rows)
     raise StorageError(f"{folder} is changed by other builds all the time: the index cannot be kept there")
+
+
+def _open_right(path: Path, rows: int, keys: Sequence[KeyArray], notes: FileNotes) -> StoreIndex:
+    """Open the index at ``path``, which is compared with the shards unless it is known.
+
+    Raises:
+        CorruptCacheError: if it is damaged, or gives wrong answers.
+    """
+    if notes.knows(path):
+        return StoreIndex(open_shared(path, writable=False), rows)
+    if sha256_file(path) != path.stem.partition("-")[2]:
+        raise CorruptCacheError(f"{path} is damaged: its bytes are not those its name is the sha256 of")
+    check_structure(path)
+    index = StoreIndex(open_shared(path, writable=False), rows)
+    if not index.fits(keys):
+        raise CorruptCacheError(f"{path} gives wrong answers")
+    notes.remember([path])
+    return index
+
+
+def _delete_superseded(current: Path, notes: FileNotes) -> None:
+    """Delete the indexes over other shards that this process has written.
+
+    Those of other processes are left to ``gc``: on a network file system, deleting what another machine has
+    mapped ends the process there.
+    """
+    superseded = {path for path in _written_here if path.parent == current.parent and path != current}
+    for path in superseded:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+    notes.forget(path.name for path in superseded)
+    _written_here.difference_update(superseded)
+    _written_here.add(current)
 
 
 def made_of(names: Sequence[str]) -> str:
@@ -131,7 +250,7 @@ def made_of(names: Sequence[str]) -> str:
 
 
 def _write(folder: Path, shards: str, keys: Sequence[KeyArray]) -> Path:
-    """Write the index over ``keys`` and return its file; indexes over other shards are deleted."""
+    """Write the index over ``keys`` and return its file."""
     import lmdb
 
     rows = sum(map(len, keys))
@@ -156,16 +275,7 @@ def _write(folder: Path, shards: str, keys: Sequence[KeyArray]) -> Path:
                 transaction.put(_HEADER, np.array([rows, bits, distinct], dtype=np.int64).tobytes())
         target = folder / f"{shards}-{sha256_file(temporary)}.mdb"
         commit(temporary, target)
-    for other in _files(folder):
-        if other != target:
-            with suppress(OSError):
-                other.unlink(missing_ok=True)
     return target
-
-
-def _files(folder: Path) -> list[Path]:
-    # Without those that somebody is writing just now, whose names begin with a dot.
-    return list(folder.glob("[!.]*.mdb"))
 
 
 def _bits_for(rows: int) -> int:
@@ -184,7 +294,7 @@ def _passes(keys: Sequence[KeyArray], bits: int) -> Iterator[list[tuple[int, _Bu
             buckets = _buckets(first, bits)
             rows = np.flatnonzero((buckets >= low) & (buckets < low + per_pass))
             parts.append((first[rows], second[rows], rows + start))
-        first, second, places = (np.concatenate(column) for column in zip(*parts, strict=True))
+        first, second, places = _concatenated(parts)
         order = np.lexsort((second, first))
         first, second, places = first[order], second[order], places[order]
         fresh = np.ones(len(first), dtype=np.bool_)
@@ -195,6 +305,11 @@ def _passes(keys: Sequence[KeyArray], bits: int) -> Iterator[list[tuple[int, _Bu
             (bucket, (first[start:end], second[start:end], places[start:end]))
             for bucket, start, end in _runs(_buckets(first, bits))
         ]
+
+
+def _concatenated(parts: Sequence[_Bucket]) -> _Bucket:
+    first, second, places = zip(*parts, strict=True)
+    return np.concatenate(first), np.concatenate(second), np.concatenate(places)
 
 
 def _buckets(first: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ The set of shards is the truth. The index, and the notes on which files were che
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store.base import Positions, VectorBatch
 from embedcache.store.containers import ShardContainer
 from embedcache.store.digests import FileNotes
-from embedcache.store.index import StoreIndex, open_index
+from embedcache.store.index import IndexByName, StoreIndex, open_index
 from embedcache.store.shard import Shard, ShardHeader, damaged_shard, open_shard, shard_bytes
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 # The one codec that is made from vectors before it can store any.
 _TRAINED = "pq"
+# Looking one key up takes some tens of bytes for a moment, and shards may be of any size.
+_LOCATE_ROWS = 65536
 
 
 class ShardStore:
@@ -77,7 +79,7 @@ class ShardStore:
         self._shards: list[Shard] = []
         self._names: set[str] = set()
         self._starts = np.zeros(1, dtype=np.int64)
-        self._index: _Index | None = None
+        self._index: IndexByName | None = None
         for shard in self._open_all():
             self._append(shard)
         found = {shard.header.codec for shard in self._shards}
@@ -129,6 +131,26 @@ class ShardStore:
     def __len__(self) -> int:
         """Return the number of distinct keys."""
         return self._opened_index().finder.distinct
+
+    @property
+    def repeats_keys(self) -> bool:
+        """Whether a key stands in several rows, of which the store answers with one."""
+        return len(self) != int(self._starts[-1])
+
+    def own_rows(self) -> Iterator[tuple[Shard, NDArray[np.bool_]]]:
+        """Yield each shard, in the order that positions count in, and which of its rows are ever read.
+
+        Of a key in several rows that is the one :meth:`locate` gives. The mask is bool, of shape (n,); only
+        that of the shard at hand is held.
+        """
+        repeats = self.repeats_keys
+        for shard, start in zip(self.shards, self._starts.tolist(), strict=False):
+            own = np.ones(len(shard), dtype=np.bool_)
+            for first in range(0, len(shard) if repeats else 0, _LOCATE_ROWS):
+                keys = shard.keys[first : first + _LOCATE_ROWS]
+                places = np.arange(start + first, start + first + len(keys))
+                own[first : first + len(keys)] = self.locate(keys) == places
+            yield shard, own
 
     def refuse_too_few(self, rows: int) -> None:
         """Refuse a first batch of ``rows`` rows that the codec could not be trained on.
@@ -197,9 +219,7 @@ class ShardStore:
         found = self._opened_index().locate(keys)
         if not self._confirm(keys, found):
             # The derived index lies; the shards do not.
-            if self._index is not None and isinstance(self._index.finder, StoreIndex):
-                self._index.finder.discard()
-            self._index = None
+            self._discard_index()
             found = self._opened_index().locate(keys)
             if not self._confirm(keys, found):
                 raise CorruptCacheError(
@@ -262,7 +282,17 @@ class ShardStore:
         asked = keys[there[found.order]]
         return all(np.array_equal(a, b) for a, b in zip(halves(stored), halves(asked), strict=True))
 
-    def _opened_index(self) -> _Index:
+    def _discard_index(self) -> None:
+        """Delete the index; what is open of it stays readable. Where it cannot be deleted, distrust it."""
+        if self._index is not None and isinstance(self._index.finder, StoreIndex):
+            path = self._index.finder.path
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            if self._index_place is not None:
+                self._index_place[1].forget([path.name])
+        self._index = None
+
+    def _opened_index(self) -> IndexByName:
         if self._index is None and self._index_place is not None and self._shards:
             with suppress(StorageError):
                 self._index = self._open_index(*self._index_place)
@@ -273,16 +303,16 @@ class ShardStore:
         if self._index is None:
             shards, starts, shift = self._by_name()
             keys = np.concatenate([np.empty(0, dtype=KEY_DTYPE), *(shard.keys for shard in shards)])
-            self._index = _Index(KeyIndex(keys), starts, shift)
+            self._index = IndexByName(KeyIndex(keys), starts, shift)
         return self._index
 
-    def _open_index(self, folder: Path, notes: FileNotes) -> _Index:
+    def _open_index(self, folder: Path, notes: FileNotes) -> IndexByName:
         shards, starts, shift = self._by_name()
         names, keys = [shard.name for shard in shards], [shard.keys for shard in shards]
-        return _Index(open_index(folder, names, keys, notes), starts, shift)
+        return IndexByName(open_index(folder, names, keys, notes), starts, shift)
 
     def _by_name(self) -> tuple[list[Shard], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the shards in the order of their names, with what :class:`_Index` needs to know of them."""
+        """Return the shards in the order of their names, with what :class:`IndexByName` needs."""
         order = sorted(range(len(self._shards)), key=lambda number: self._shards[number].name)
         shards = [self._shards[number] for number in order]
         starts = np.cumsum([0, *map(len, shards)], dtype=np.int64)[:-1]
@@ -365,26 +395,3 @@ class _Found:
         rows = np.empty_like(ordered)
         rows[self.order] = ordered
         return rows
-
-
-@dataclass(frozen=True)
-class _Index:
-    """An index over the shards in the order of their names, which a store may hold in another order.
-
-    Attributes:
-        finder: gives positions in the order of the names.
-        starts: int64, shape (shards,); the first position of each shard, in the order of the names.
-        shift: int64, shape (shards,); how far from there its rows are in the store.
-    """
-
-    finder: StoreIndex | KeyIndex
-    starts: NDArray[np.int64]
-    shift: NDArray[np.int64]
-
-    def locate(self, keys: KeyArray) -> Positions:
-        """Return the position of each key in the store, -1 where it is missing."""
-        positions = self.finder.locate(keys)
-        if not self.shift.any():
-            return positions
-        shift = self.shift[np.searchsorted(self.starts, positions, side="right") - 1]
-        return np.where(positions < 0, -1, positions + shift)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from click.testing import CliRunner
 
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import Repair, repair, verify
+from embedcache.cli.main import cli
+from embedcache.corpus.readers import ReadOptions
 from embedcache.fsio import sealed, spelled_json
 from embedcache.store import LmdbShards
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
@@ -24,6 +28,10 @@ TEXTS = sentences(640, seed=5)
 KINDS = {"arrow": ("arrow", "float16"), "lmdb": ("lmdb", "int8"), "pq": ("arrow", "pq")}
 SHARD_ROWS = 256
 TEACHER = fake_teacher(16)
+OPTIONS = ReadOptions("text", "id", "label")
+
+MakeCopy = Callable[[str], Path]
+"""Gives a copy of a sound cache of a kind, to be damaged."""
 
 
 def write_source(folder: Path) -> Path:
@@ -131,6 +139,13 @@ def only(cache: Path, pattern: str) -> Path:
 def outcomes(done: Repair) -> set[str]:
     """Return what became of what was damaged."""
     return {mend.outcome for mend in done.mends}
+
+
+def run(*arguments: object, columns: int = 300) -> tuple[int, str]:
+    """Run ``embedcache`` on a terminal of so many columns; return its exit code and what it prints."""
+    done = CliRunner().invoke(cli, [str(one) for one in arguments], env={"COLUMNS": str(columns)})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
 
 
 def assert_as_before(cache: Path, sound: Path) -> None:

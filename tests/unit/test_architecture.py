@@ -19,7 +19,7 @@ FLOORS = [
     ["errors"],
     ["keys", "fsio", "arrow_file", "build_report"],
     ["key_index", "codecs", "contract"],
-    ["store", "corpus", "teacher", "sampling", "views"],
+    ["store", "corpus", "teacher", "sampling", "views", "model_note"],
     ["cache"],
     ["missing", "reuse", "lookalikes", "catalog", "view_build"],
     [

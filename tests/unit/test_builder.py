@@ -270,6 +270,9 @@ def test_a_refused_build_leaves_no_teacher_behind(
     with pytest.raises(InputError, match="at least 256 vectors, found 50"):
         build(corpus_file(tmp_path), codec="pq")
     assert Cache(tmp_path / "cache").teachers() == []
+    with pytest.raises(InputError, match="at least 256 vectors, found 16"):
+        build(corpus_file(tmp_path, TEXTS[:20], "few.txt"), name="few", codec="pq", shard_rows=16)
+    assert "few" not in Cache(tmp_path / "cache").corpus_names()
     build(corpus_file(tmp_path, TEXTS[:9], "one.txt"), name="same")
     with pytest.raises(InputError, match="another corpus called 'same'"):
         build(corpus_file(tmp_path), name="same", teacher=plain_teacher, pooling="cls")

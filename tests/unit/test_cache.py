@@ -78,7 +78,7 @@ def test_an_identical_note_of_a_model_is_not_written_again(
     cache = Cache.create(tmp_path)
     cache.remember_model(MEAN, "/models/tiny")
     written = []
-    monkeypatch.setattr("embedcache.cache.write_sealed_json", lambda path, value: written.append(value))
+    monkeypatch.setattr("embedcache.model_note.write_sealed_json", lambda path, value: written.append(value))
     cache.remember_model(MEAN, "/models/tiny")
     assert written == []
     cache.remember_model(MEAN, "/models/other")
@@ -88,6 +88,10 @@ def test_an_identical_note_of_a_model_is_not_written_again(
 def test_what_is_no_cache_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="the folder does not exist"):
         Cache(tmp_path / "none")
+    (tmp_path / "file").touch()
+    with pytest.raises(CacheFormatError, match="file is a file, and a cache is a folder: give the folder"):
+        Cache(tmp_path / "file")
+    (tmp_path / "file").unlink()
     with pytest.raises(CacheFormatError, match=r"is no cache: it has no cache\.json; build one with"):
         Cache(tmp_path)
 
@@ -249,7 +253,7 @@ def test_where_the_cache_cannot_be_written_a_model_is_not_remembered(
     def refused(*arguments: object) -> None:
         raise StorageError("read-only")
 
-    monkeypatch.setattr("embedcache.cache.write_sealed_json", refused)
+    monkeypatch.setattr("embedcache.model_note.write_sealed_json", refused)
     cache.remember_model(MEAN, "/models/tiny")
     assert not (cache.derived_folder / "models").exists()
 

@@ -199,6 +199,8 @@ def test_the_commands_are_those_of_the_documentation():
             "evaluation.patience_epochs",
         ),
         (["run", "--resume", "nowhere"], "nowhere holds no run"),
+        (["run", "--cache", "CACHE", "--where", "row < 1"], "1 of the 160 rows of corpus"),
+        (["run", "--cache", "CACHE", "--where", "row < 1"], "expected one batch of 128 at least"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line_and_code_two(
@@ -208,7 +210,7 @@ def test_what_the_user_can_mend_is_one_line_and_code_two(
     filled = [str(built_cache) if argument == "CACHE" else argument for argument in arguments]
     code, out, err = run_main(monkeypatch, capsys, *filled)
     assert (code, out) == (2, "")
-    assert err.startswith("distill: ")
+    assert err.startswith("distill run: ")
     assert told in err
     assert err.count("\n") == 1
     assert "Traceback" not in err
@@ -217,9 +219,12 @@ def test_what_the_user_can_mend_is_one_line_and_code_two(
 
 @pytest.mark.parametrize("arguments", [["run", "--epochs", "many"], ["run", "--nonsense"], ["nonsense"]])
 def test_flags_that_make_no_sense_end_with_code_two(monkeypatch, capsys, arguments):
-    code, _, err = run_main(monkeypatch, capsys, *arguments)
-    assert code == 2
-    assert "Traceback" not in err
+    code, out, err = run_main(monkeypatch, capsys, *arguments)
+    command = "distill run" if arguments[0] == "run" else "distill"
+    assert (code, out) == (2, "")
+    assert err.startswith(f"{command}: ")
+    assert err.endswith(f" (see '{command} --help')\n")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -250,8 +255,8 @@ def failing(error: BaseException):
 @pytest.mark.parametrize(
     ("error", "code", "told"),
     [
-        (TrainingError("the loss\nbecame nan"), 1, "distill: the loss became nan\n"),
-        (OSError(28, "No space left on device", "/full"), 1, "distill: No space left on device (/full)"),
+        (TrainingError("the loss\nbecame nan"), 1, "distill run: the loss became nan\n"),
+        (OSError(28, "No space left on device", "/full"), 1, "distill run: No space left on device (/full)"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
@@ -268,7 +273,7 @@ def test_debug_shows_where_it_happened(monkeypatch, capsys):
     code, _, err = run_main(monkeypatch, capsys, "--debug", "run", "--cache", "c")
     assert code == 1
     assert "Traceback" in err
-    assert err.endswith("distill: a loss\n")
+    assert err.endswith("distill run: a loss\n")
 
 
 def quick(cache, out) -> list[object]:
@@ -313,9 +318,10 @@ def test_without_json_the_end_says_what_to_type_next(built_cache, tmp_path, monk
 
 def test_what_was_selected_is_told(built_cache, tmp_path, monkeypatch, capsys):
     arguments = [*quick(built_cache, tmp_path / "run"), "--where", "row >= 60"]
-    code, out, _ = run_main(monkeypatch, capsys, *arguments)
+    code, out, err = run_main(monkeypatch, capsys, *arguments)
     assert code == 0
     assert "100 of 160 rows by --where" in out
+    assert err.startswith("100 of 160 rows selected by --where\n")
     code, out, _ = run_main(monkeypatch, capsys, *arguments, "--overwrite", "--json")
     facts = json.loads(out)
     assert (code, facts["selected"], facts["rows"], facts["teachers"]) == (0, 100, 70, ["tiny"])
@@ -376,6 +382,7 @@ def test_progress_lines_say_where_a_run_stands():
     # Of a resumed run, only the steps taken since then say how long the rest takes.
     resumed = describe(TrainProgress("train", 60, 100, 0.5, 10.0, resumed=40), seconds=10)
     assert resumed == "step 60/100 (resumed from 40), loss 0.50000, 10 rows/s, 0:00:20 left"
+    assert describe(TrainProgress("select", 1000, 2000), 0) == "1,000 of 2,000 rows selected by --where"
 
 
 def test_a_log_file_gets_the_last_line_and_not_all_of_them(capsys):

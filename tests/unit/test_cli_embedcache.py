@@ -71,7 +71,7 @@ def corpus(tmp_path: Path) -> Path:
 def assert_one_line(outcome: Outcome, code: int, *parts: str) -> None:
     assert outcome.code == code
     assert outcome.out == ""
-    assert outcome.err.startswith("embedcache: ")
+    assert re.match(r"embedcache( [a-z]+)?: ", outcome.err)
     assert outcome.err.count("\n") == 1
     assert outcome.err.endswith("\n")
     for part in parts:
@@ -258,7 +258,7 @@ def test_debug_shows_the_traceback(shell: Shell, tmp_path: Path) -> None:
     outcome = shell("ls", "--cache", tmp_path / "none", "--debug")
     assert outcome.code == 2
     assert "Traceback (most recent call last)" in outcome.err
-    assert outcome.err.splitlines()[-1].startswith("embedcache: no cache at")
+    assert outcome.err.splitlines()[-1].startswith("embedcache ls: no cache at")
 
 
 def test_ctrl_c_says_that_nothing_is_lost(
@@ -287,12 +287,61 @@ def test_ctrl_c_says_that_nothing_is_lost(
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_exit_code_2(shell: Shell, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_is_one_line_and_exit_code_2(shell: Shell, arguments: tuple[str, ...]) -> None:
     outcome = shell(*arguments)
+    command = f"embedcache {arguments[0]}" if arguments[0] in COMMANDS else "embedcache"
+    assert_one_line(outcome, 2, f"{command}: ", f"(see '{command} --help')")
+    assert "Usage:" not in outcome.err
+    assert "Error" not in outcome.err
+
+
+def test_no_command_at_all_shows_the_help_and_is_exit_code_2(shell: Shell) -> None:
+    outcome = shell()
     assert outcome.code == 2
-    assert outcome.out == ""
-    assert "Error: " in outcome.err
+    assert outcome.err.startswith("Usage: embedcache ")
     assert "Traceback" not in outcome.err
+
+
+def test_shards_that_no_memory_holds_are_refused(shell: Shell, corpus: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "c"
+    outcome = shell("build", corpus, "--teacher", "t", "--cache", cache, "--shard-rows", 10**12)
+    assert_one_line(outcome, 2, "--shard-rows", "3,072.0 TB", "at most 1,048,576 (3.2 GB)")
+    assert not cache.exists()
+
+
+def test_a_file_is_no_cache(shell: Shell, corpus: Path) -> None:
+    assert_one_line(shell("ls", "--cache", corpus), 2, f"{corpus} is a file, and a cache is a folder")
+
+
+def test_a_teacher_whose_lmdb_file_is_gone_is_listed_as_missing(
+    shell: Shell, corpus: Path, tmp_path: Path, tiny_teacher: Path
+) -> None:
+    cache = tmp_path / "c"
+    build = ("build", corpus, "--teacher", tiny_teacher, "--cache", cache)
+    shell(*build, "--store", "lmdb", "--teacher-name", "gone")
+    shell(*build, "--max-length", 9, "--teacher-name", "whole")
+    (file,) = cache.glob("teachers/*/vectors.mdb")
+    file.unlink()
+    listed = shell("ls", "--cache", cache)
+    assert listed.code == 0
+    gone, whole = (line for line in listed.out.splitlines() if line.startswith("│") and "mean" in line)
+    assert " lmdb, missing " in gone
+    assert gone.count(" unknown ") == 3
+    assert " arrow " not in gone
+    assert " arrow " in whole
+    assert "gone: " in listed.out.splitlines()[-1]
+    assert "embedcache repair" in listed.out.splitlines()[-1]
+    teachers = {
+        one["name"]: one for one in json.loads(shell("ls", "--json", "--cache", cache).out)["teachers"]
+    }
+    assert (teachers["gone"]["vectors"], teachers["gone"]["codec"]) == (None, None)
+    assert teachers["whole"]["damage"] is None
+    told = json.loads(shell("info", "gone", "--json", "--cache", cache).out)["teacher"]
+    assert told["store"] == "lmdb, missing"
+    assert "embedcache repair" in told["damage"]
+    assert told["fields"]["max_length"] != 9
+    assert "coverage" not in told
+    assert "lmdb, missing" in shell("info", "gone", "--cache", cache).out
 
 
 def test_there_are_commands() -> None:

@@ -56,7 +56,7 @@ def test_finer_codecs_have_better_figures(reports: dict[str, CodecReport], figur
 
 
 def test_sizes(reports: dict[str, CodecReport]) -> None:
-    assert [reports[name].bytes_per_row for name in CODEC_NAMES] == [64, 32, 20, 4]
+    assert [reports[name].bytes_per_vector for name in CODEC_NAMES] == [64, 32, 20, 4]
     assert [reports[name].times_smaller for name in CODEC_NAMES] == [1.0, 2.0, 3.2, 16.0]
 
 
@@ -97,7 +97,7 @@ def test_too_few_rows_for_pq_leave_it_without_figures_and_score_all_rows_with_th
     assert product.why_not == (
         "needs 512 rows, 256 to learn from and as many others to be scored on, found 511"
     )
-    assert (product.bytes_per_row, product.times_smaller, product.scored) == (4, 16.0, 0)
+    assert (product.bytes_per_vector, product.times_smaller, product.scored) == (4, 16.0, 0)
     assert all(getattr(product, figure) is None for figure in FIGURES)
     assert [report.scored for report in others] == [511] * 3
     assert all(report.why_not is None for report in others)
@@ -263,7 +263,7 @@ def test_the_command_prints_a_table(tmp_path: Path) -> None:
     assert [word for word in headings if word not in "┃"] == ["float32", "*", "float16", "int8", "pq"]
     figures = {" ".join(row[1 : row.index("│", 1)]): row[row.index("│", 1) + 1 :: 2] for row in rows}
     assert list(figures) == [
-        "bytes a row",
+        "bytes a vector",
         "times smaller",
         "mean cosine",
         "worst cosine",
@@ -271,7 +271,7 @@ def test_the_command_prints_a_table(tmp_path: Path) -> None:
         "top 10 kept",
         "rows/s read",
     ]
-    assert figures["bytes a row"] == ["64", "32", "20", "4"]
+    assert figures["bytes a vector"] == ["64", "32", "20", "4"]
     assert figures["times smaller"] == ["1", "2", "3.2", "16"]
     assert figures["mean cosine"][0] == "1.00000000"
     assert figures["mean cosine"][2].startswith("0.9999")
@@ -311,7 +311,7 @@ def test_json_holds_every_figure(tmp_path: Path) -> None:
     }
     assert [codec["codec"] for codec in found["codecs"]] == list(CODEC_NAMES)
     for codec in found["codecs"]:
-        assert set(codec) == {"codec", "bytes_per_row", "times_smaller", "scored", "why_not", *FIGURES}
+        assert set(codec) == {"codec", "bytes_per_vector", "times_smaller", "scored", "why_not", *FIGURES}
         assert codec["scored"] == 300
         assert None not in [codec[figure] for figure in FIGURES]
 
@@ -332,7 +332,7 @@ def test_sample_and_seed_choose_the_rows(tmp_path: Path) -> None:
 def test_the_teacher_is_chosen_by_name(tmp_path: Path) -> None:
     cache = cache_with(tmp_path / "c", 30, "float16", "one", "two")
     sizes = {
-        name: json.loads(codecs(cache, "--json", "--teacher", name).stdout)["codecs"][0]["bytes_per_row"]
+        name: json.loads(codecs(cache, "--json", "--teacher", name).stdout)["codecs"][0]["bytes_per_vector"]
         for name in ("one", "two")
     }
     assert sizes == {"one": 64, "two": 128}

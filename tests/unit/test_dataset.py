@@ -175,6 +175,14 @@ class TestWhere:
         with pytest.raises(InputError):
             open_dataset(Cache(built_cache), where="nothing_like_it = 3")
 
+    def test_fewer_selected_than_a_batch_are_refused(self, built_cache):
+        cache = Cache(built_cache)
+        told = r"10 of the 160 rows .* satisfy 'row < 10', 8 of them to train on \(2 held out.*batch of 9"
+        with pytest.raises(DataError, match=told):
+            open_dataset(cache, where="row < 10", held_out=2, least_selected=9)
+        assert len(open_dataset(cache, where="row < 10", held_out=2, least_selected=8)) == 8
+        assert len(open_dataset(cache, limit=5, least_selected=9)) == 5
+
     def test_too_few_selected_to_hold_out_are_counted_as_selected(self, built_cache):
         with pytest.raises(DataError, match="12 distinct texts among the rows selected; 10 held out"):
             open_dataset(Cache(built_cache), where="row < 12", held_out=10)

@@ -285,6 +285,16 @@ def shell(
     return run
 
 
+def test_the_command_says_where_codecs_lose(tmp_path: Path, shell: Callable[..., SimpleNamespace]) -> None:
+    shelves = Shelf(tmp_path / "a"), Shelf(tmp_path / "b")
+    for shelf, codec in zip(shelves, ("float32", "int8"), strict=True):
+        shelf.corpus("news", TEXTS)
+        shelf.teacher("mean", TEXTS, codec=codec)
+    found = shell("diff", *(shelf.cache.folder for shelf in shelves))
+    assert found.code == 0
+    assert found.out.endswith("the caches are the same, but for what their codecs lose\n")
+
+
 def test_the_command_ends_like_diff(
     pair: tuple[Shelf, Shelf], shell: Callable[..., SimpleNamespace], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from embedcache.cli.doctor import doctor_command
 from embedcache.doctor import examine
 from embedcache.doctor.examine import DEFAULT_SAMPLE
 from embedcache.doctor.plot import plot
-from embedcache.errors import EmbedCacheError, InputError, MissingExtraError
+from embedcache.errors import EmbedCacheError, InputError, MissingExtraError, StorageError
 from embedcache.testing import example_contract
 
 
@@ -119,6 +120,11 @@ def test_evaluation_sets_are_shown(healthy: Cache, tmp_path: Path) -> None:
     assert "66.67%" in outcome.stdout
     assert f"spoilt.txt: '{TEXTS[0]}'" in outcome.stdout
     assert "1 of 2 evaluation sets were not met" in outcome.stdout
+    training = tmp_path / "sets" / "pairs.tsv"
+    training.write_text("split\tsentence1\tsentence2\ntrain\tsome words\tother\ntest\tquite\tnew\n")
+    both = doctor(healthy, "--against", training).stdout
+    assert "2 of 2 evaluation sets (1 to test on, 1 to train on) were not met" in both
+    training.unlink()
     assert "not read: notes.md (its ending says no format)" in outcome.stdout
     assert doctor(healthy, *arguments, "--strict").exit_code == 1
     clean = doctor(healthy, "--against", tmp_path / "sets")
@@ -187,6 +193,21 @@ def test_what_cannot_be_drawn_is_refused_before_the_work(
         return outcome.exception
 
     assert "expected a name that ends in .svg, .png, .pdf" in str(refused("p.jpg"))
+    (tmp_path / "folder.svg").mkdir()
+    assert "it is a folder; name a file in it" in str(refused("folder.svg"))
+    (tmp_path / "folder.svg").rmdir()
+    (tmp_path / "file").touch()
+    below = refused("file/new/p.svg")
+    assert isinstance(below, StorageError)
+    assert "a part of the path is a file" in str(below)
+    (tmp_path / "file").unlink()
+
+    def full(**settings: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.TemporaryFile", full)
+        assert "the file system is read-only" in str(refused("new/p.svg"))
     monkeypatch.setattr(plot_module, "find_spec", lambda name: None)
     missing = refused("p.png")
     assert isinstance(missing, MissingExtraError)

@@ -98,6 +98,10 @@ def test_a_row_without_a_vector_is_told(shelf: Shelf) -> None:
         ("A b", "a b", ("letter case",)),
         ("Straße", "STRASSE", ("letter case",)),
         ("café", unicodedata.normalize("NFD", "café"), ("Unicode form",)),
+        ("Hello world", "Hello world.", ("punctuation",)),
+        ("Don't panic", "Don\u2019t panic", ("punctuation",)),
+        ("hello, world!", "Hello  world", ("blanks inside", "letter case", "punctuation")),
+        ("a , b", "a, b", ("blanks inside",)),
         ("Café  x", unicodedata.normalize("NFD", " café x"),
          ("blanks at the ends", "blanks inside", "letter case", "Unicode form")),
     ],
@@ -112,11 +116,17 @@ def test_a_near_text_is_named_with_what_it_differs_in(
     assert one.near == (NearText(held, "odd", 1, differs_in, True),)
 
 
-@pytest.mark.parametrize("held", ["ab", "a-b", "a b.", "b a", "à b"])
+@pytest.mark.parametrize("held", ["ab", "a-b", "a $ b", "b a", "à b", "...", "a b 1."])
 def test_another_text_is_not_near(shelf: Shelf, held: str) -> None:
     shelf.corpus("odd", [held])
     (one,) = explain_texts(shelf.cache, ASKED, ["a b"]).texts
     assert one.near == ()
+
+
+def test_texts_of_punctuation_alone_are_not_all_alike(shelf: Shelf) -> None:
+    shelf.corpus("odd", ["?!", "...", " ..."])
+    (one,) = explain_texts(shelf.cache, ASKED, ["... "]).texts
+    assert [near.text for near in one.near] == ["...", " ..."]
 
 
 def test_a_cached_text_has_no_near_ones_and_several_near_ones_are_few(shelf: Shelf) -> None:

@@ -281,5 +281,5 @@ def test_vectors_in_both_kinds_of_store_are_refused(tmp_path: Path) -> None:
     cache = received(tmp_path)
     shutil.copy(one(honest("lmdb") / "cache", "teachers/*/vectors.mdb"), one(cache, "teachers/*"))
     judge(cache, EVERYTHING).assert_refused(
-        VECTORS, "both as shards/ and in vectors.mdb", "move one of them away"
+        VECTORS, "both as shards/ and in vectors.mdb", "move one of them out of the cache"
     )

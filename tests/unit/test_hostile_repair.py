@@ -5,23 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from check_helpers import KINDS, TEACHER, TEXTS, content_of, copy_of, files_of, mended
+from check_helpers import KINDS, TEACHER, TEXTS, MakeCopy, content_of, copy_of, files_of, mended
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embedcache.cache import Cache
 from embedcache.check import repair, verify
-from embedcache.check.mending import NOT_REPAIRED
+from embedcache.check.repair.mending import NOT_REPAIRED
 from embedcache.fsio import sealed, spelled_json
 
 pytest_plugins = ["check_fixtures"]
-
-MakeCopy = Callable[[str], Path]
 
 
 def tampered(data: bytes, other: bytes, draw: st.DataObject) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,14 +14,17 @@ import pytest
 from click.testing import CliRunner
 
 from embedcache import fsio
+from embedcache.builder import build
 from embedcache.cache import Cache
+from embedcache.check import repair, verify
 from embedcache.cli.main import cli
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
 from embedcache.housekeeping import collect_garbage, compact, remove_corpus, remove_teacher
 from embedcache.store import VectorBatch
-from embedcache.testing import example_batch, example_contract, sentences
+from embedcache.store import index as index_module
+from embedcache.testing import FakeEncoder, example_batch, example_contract, fake_teacher, sentences
 
 CONTRACT = example_contract()
 OTHER = example_contract(pooling="cls")
@@ -107,6 +111,20 @@ def test_a_removal_cut_off_anywhere_leaves_no_half_and_gc_finishes_it(
     collect_garbage(cache, hours=0, unused_vectors=True)
     folder = tmp_path / ("corpora" if what == "corpus" else "teachers")
     assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_what_was_collected_on_purpose_is_not_missed_afterwards(tmp_path: Path, kind: str) -> None:
+    cache = filled(tmp_path, kind=kind)
+    cache.lookup(TEXTS[:3])
+    add_corpus(cache, "words", TEXTS[:30], replace=True)
+    age(tmp_path, 100)
+    assert len(collect_garbage(cache, hours=0, unused_vectors=True)) >= 9
+    assert verify(tmp_path).damage == []
+    assert repair(tmp_path).mends == ()
+    np.testing.assert_array_equal(
+        Cache(tmp_path).lookup(TEXTS[:30]), filled(tmp_path / "x").lookup(TEXTS[:30])
+    )
 
 
 def test_a_healthy_cache_has_no_garbage(tmp_path: Path) -> None:
@@ -213,6 +231,153 @@ def test_vectors_of_no_corpus_go_only_when_asked(tmp_path: Path, kind: str) -> N
     assert len(collect_garbage(cache, unused_vectors=True)) == 8
     # The shard that holds one text of the corpus stays whole.
     assert len(cache.store(CONTRACT)) == 20
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_vectors_whose_corpus_may_be_still_to_come_are_left_alone(tmp_path: Path, kind: str) -> None:
+    cache = filled(tmp_path, rows_a_shard=10, kind=kind)
+    remove_corpus(cache, "words")
+    assert collect_garbage(cache, hours=1, unused_vectors=True) == []
+    assert len(cache.store(CONTRACT)) == 100
+    age(tmp_path, 2)
+    assert len(collect_garbage(cache, hours=1, unused_vectors=True)) == 10
+    assert len(cache.store(CONTRACT)) == 0
+
+
+def build_words(folder: Path, texts: list[str], name: str = "words", kind: str = "arrow") -> Cache:
+    """Build a corpus of ``texts`` with a fake teacher, ten rows a shard."""
+    source = folder.with_name(f"{name}.txt")
+    source.write_text("".join(f"{text}\n" for text in texts))
+    teacher = fake_teacher(8, name="fake")
+    return build(
+        source, teacher=teacher, encoder=FakeEncoder(teacher), cache=folder, shard_rows=10, store=kind
+    )
+
+
+def at_step(
+    monkeypatch: pytest.MonkeyPatch, reached: Callable[[str, Path], bool], then: Callable[[], object]
+) -> list[Path]:
+    """Do ``then`` at the first write step that is ``reached``; return a list that then holds its file."""
+    seen: list[Path] = []
+
+    def hook(step: str, path: Path) -> None:
+        if not seen and reached(step, path):
+            seen.append(path)
+            then()
+
+    monkeypatch.setattr(fsio, "on_write_step", hook)
+    return seen
+
+
+def assert_all_there(folder: Path, texts: list[str]) -> None:
+    expected = FakeEncoder(fake_teacher(8, name="fake")).encode(texts).vectors
+    np.testing.assert_allclose(Cache(folder).lookup(texts, "fake"), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+@pytest.mark.parametrize("forgotten", ["corpus", "name"])
+def test_a_build_that_ends_while_vectors_are_collected_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, forgotten: str
+) -> None:
+    folder = tmp_path / "cache"
+    cache = build_words(folder, TEXTS, kind=kind)
+    contract = cache.teacher().contract
+    if forgotten == "corpus":
+        remove_corpus(cache, "words")
+        path = folder / "teachers" / contract.id / ("shards" if kind == "arrow" else "vectors.mdb")
+        first = "remove" if kind == "arrow" else "lmdb-committed"
+        seen = at_step(
+            monkeypatch,
+            lambda step, at: step == first and at.is_relative_to(path),
+            lambda: build_words(folder, TEXTS, kind=kind),
+        )
+    else:
+        (folder / "teachers" / contract.id / "names" / "fake.json").unlink()
+        (folder / ".tmp-0").write_text("deleted before the teacher")
+        seen = at_step(
+            monkeypatch,
+            lambda step, at: step == "remove" and at == folder / ".tmp-0",
+            lambda: build_words(folder, TEXTS, kind=kind),
+        )
+    age(folder, 1)
+    collect_garbage(cache, hours=0.5, unused_vectors=True)
+    assert seen
+    assert_all_there(folder, TEXTS)
+    monkeypatch.undo()
+    assert build_words(folder, TEXTS, kind=kind).last_build.encoded == 0  # type: ignore[union-attr]
+    assert not list(folder.glob("teachers/.tmp-*"))
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+@pytest.mark.parametrize("forgotten", ["corpus", "name"])
+def test_a_build_does_not_count_on_vectors_that_are_collected_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, forgotten: str
+) -> None:
+    folder = tmp_path / "cache"
+    cache = build_words(folder, TEXTS, kind=kind)
+    contract = cache.teacher().contract
+    remove_corpus(cache, "words")
+    if forgotten == "name":
+        (folder / "teachers" / contract.id / "names" / "fake.json").unlink()
+    freed: list[object] = []
+
+    def collect() -> None:
+        # To open an LMDB file touches its lock.
+        age(folder / "teachers", 1)
+        freed.extend(collect_garbage(Cache(folder), hours=0.5, unused_vectors=True))
+
+    # The build has opened its store by then, and has described no corpus yet.
+    seen = at_step(monkeypatch, lambda step, at: step == "create" and at.name == "corpus.json", collect)
+    again = build_words(folder, TEXTS, kind=kind)
+    assert seen
+    assert freed
+    assert again.last_build is not None
+    assert again.last_build.encoded == 100
+    assert_all_there(folder, TEXTS)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_what_a_build_has_just_written_is_never_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    folder = tmp_path / "cache"
+    freed: list[object] = []
+    committed: list[Path] = []
+
+    def collect(step: str, path: Path) -> None:
+        if (step, path.parent.name) == ("recorded", "shards") or step == "lmdb-committed":
+            committed.append(path)
+            # However young or old they are: that their corpus is described is enough.
+            freed.extend(collect_garbage(Cache(folder), hours=0, unused_vectors=True))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fsio, "on_write_step", collect)
+        build_words(folder, TEXTS, kind=kind)
+    assert len(committed) >= 10
+    assert freed == []
+    assert_all_there(folder, TEXTS)
+
+
+def test_a_replaced_index_is_garbage_when_it_has_been_replaced_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = filled(tmp_path)
+    age(tmp_path, 50)
+    # As if another process had made it.
+    monkeypatch.setattr(index_module, "_written_here", set())
+    (old,) = (tmp_path / "derived" / "index" / CONTRACT.id).glob("*.mdb")
+    cache.store(CONTRACT).put(example_batch(["one more"]))
+    assert collect_garbage(cache) == []
+    assert len(cache.store(CONTRACT)) == 101
+    (current,) = set(old.parent.glob("*.mdb")) - {old}
+    # The old file is old, but until a moment ago it was the one to open.
+    assert collect_garbage(cache) == []
+    then = time.time() - 25 * 3600
+    os.utime(current, (then, then))
+    (found,) = collect_garbage(cache)
+    assert (found.path, found.reason) == (str(old), "an index of other shards than are there")
+    assert not old.exists()
+    assert current.exists()
 
 
 @pytest.mark.parametrize("codec", ["float32", "float16", "int8"])

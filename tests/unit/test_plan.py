@@ -150,6 +150,7 @@ def test_bytes_are_those_on_disk(
     tmp_path: Path, plan: Callable[..., Plan], source: Path, loaded_teacher: Teacher
 ) -> None:
     found = {one.codec: one for one in plan().bytes}
+    assert all(one.a_row - one.a_vector == 16 + 4 + 1 / 8 for one in found.values())
     assert [found[name].a_row - found["pq"].a_row for name in ("float32", "float16", "int8")] == [60, 28, 16]
     for codec in ("float32", "float16", "int8"):
         cache = embedcache.build(source, teacher=loaded_teacher, cache=tmp_path / codec, codec=codec)

@@ -526,7 +526,8 @@ class TestNothingToRead:
             path.write_bytes(parquet_bytes(pa.table({"text": pa.array([], pa.string())})))
         if kind == "arrow":
             path.write_bytes(ipc_bytes(pa.table({"text": pa.array([], pa.string())})))
-        with pytest.raises(InputError, match=r"no rows to read as .* the file is empty, or a header alone"):
+        why = "the file is empty" if kind in ("text", "jsonl") else "it has a header alone"
+        with pytest.raises(InputError, match=f"no rows to read as {kind}: {why}"):
             read(path, text_column=None if kind == "text" else "text")
 
     def test_every_row_skipped_gives_the_counts(self, tmp_path):
@@ -547,9 +548,56 @@ class TestNothingToRead:
         with pytest.raises(InputError, match=r"every row was skipped: \d+ invalid utf-8"):
             read_data(tmp_path, "rows.txt", tails.replace(b"\xbf", b"\n"))
 
+    @pytest.mark.parametrize("kind", list(ENDINGS))
+    def test_an_empty_file_is_said_to_be_empty(self, tmp_path, kind):
+        with pytest.raises(InputError, match=f"as {kind}: (the file|it) is empty; write or download it"):
+            read_data(tmp_path, f"rows{ENDINGS[kind]}", b"")
+
+    @pytest.mark.parametrize("kind", ["csv", "tsv", "text", "jsonl"])
+    def test_binary_data_is_told_by_its_control_characters(self, tmp_path, kind):
+        with pytest.raises(InputError, match=f"looks like binary data, expected {kind}"):
+            read_data(tmp_path, f"rows{ENDINGS[kind]}", np.random.default_rng(0).bytes(3000))
+
+    def test_text_with_a_few_control_characters_is_text(self, tmp_path):
+        lines = [f"line {number} of a log \x1b[1mbold\x1b[0m" for number in range(30)]
+        texts, report = read_data(tmp_path, "rows.txt", ("\n".join([*lines, "a\0b", "\x01"]) + "\n").encode())
+        assert texts == [*lines, "\x01"]
+        assert report.skipped == {"nul byte": 1}
+
+    @pytest.mark.parametrize(
+        ("line", "found"),
+        [
+            (b'[{"text": "a"}]\n', r"line 2 begins a JSON list: .*one object a line first: jq"),
+            (b'{\n"text": "a"\n}\n', r"line 2 begins an object that does not end there: .*on one line: jq"),
+            (b"5\n6\n", r"line 2 is the bare value '5'; write an object"),
+            (b"text,b\na,1\n", r"line 2 is no JSON: 'text,b'; pass the right --format"),
+        ],
+    )
+    def test_json_that_is_no_object_a_line_is_named(self, tmp_path, line, found):
+        with pytest.raises(InputError, match=rf"rows\.jsonl: no line is a JSON object.*{found}"):
+            read_data(tmp_path, "rows.jsonl", b"\n" + line)
+
+    def test_a_json_file_is_asked_what_it_holds(self, tmp_path):
+        with pytest.raises(InputError, match="pass --format jsonl if every line of it is a JSON object"):
+            read_data(tmp_path, "rows.json", b"[]")
+
+    @pytest.mark.parametrize(
+        ("header", "trouble"),
+        [
+            (b"text\rid\ra\r", "a carriage return stands alone"),
+            (b'"text"s,id\n', "text follows a closing quote"),
+            (b'"text,id\na,b\n', "a quote was left open"),
+        ],
+    )
+    def test_a_header_that_is_no_csv_is_explained_in_plain_words(self, tmp_path, header, trouble):
+        with pytest.raises(InputError, match=rf"rows\.csv:1: the header line is not CSV: {trouble}"):
+            read_data(tmp_path, "rows.csv", header)
+
     @pytest.mark.parametrize(
         ("data", "meaning"),
         [
+            (b"\x89PNG\r\n\x1a\n", "a PNG picture"),
+            (b"\x7fELF\x02", "a program"),
             (encoded("parquet", ["a"]), "Parquet"),
             (encoded("arrow", ["a"]), "Arrow"),
             (ipc_bytes(pa.table({"text": ["a"]}), stream=True), "Arrow"),
@@ -567,8 +615,17 @@ class TestNothingToRead:
 
     def test_text_given_as_columns_is_refused(self, tmp_path):
         for kind in ("parquet", "arrow"):
-            with pytest.raises(InputError, match=f"cannot be read as {kind}"):
+            with pytest.raises(
+                InputError,
+                match=f"cannot be read as {kind}: it begins with the text 'plain text, and ', and not as",
+            ):
                 read_data(tmp_path, "rows.txt", b"plain text, and nothing more\n" * 9, format=kind)
+            with pytest.raises(InputError, match=f"cannot be read as {kind}: it looks like a PNG picture"):
+                read_data(tmp_path, "rows.txt", b"\x89PNG\r\n\x1a\n", format=kind)
+
+    def test_parquet_without_its_end_is_said_to_be_cut_off(self, tmp_path):
+        with pytest.raises(InputError, match=r"as parquet: its end is missing, after 200 bytes"):
+            read_data(tmp_path, "rows.parquet", encoded("parquet", ["a", "b"])[:200])
 
 
 class TestDamage:

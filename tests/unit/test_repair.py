@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from check_helpers import (
     KINDS,
+    OPTIONS,
     SHARD_ROWS,
     TEACHER,
     TEXTS,
+    MakeCopy,
     assert_as_before,
     build_cache,
     build_with,
@@ -24,24 +26,19 @@ from check_helpers import (
     mended,
     only,
     outcomes,
+    run,
     write_source,
 )
-from click.testing import CliRunner
 
 from embedcache.cache import Cache
 from embedcache.check import Computing, repair, verify
-from embedcache.check.mending import IDENTICAL, REMOVED, RIGHT
-from embedcache.cli.main import cli
-from embedcache.corpus.readers import ReadOptions
+from embedcache.check.repair.mending import IDENTICAL, REMOVED, RIGHT
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.encoded import EncodedTexts
 from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher
 
 pytest_plugins = ["check_fixtures"]
-
-MakeCopy = Callable[[str], Path]
-OPTIONS = ReadOptions("text", "id", "label")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -227,13 +224,6 @@ def test_carried_rows_are_carried_again_without_the_teacher(tmp_path: Path) -> N
     carried = [mend for mend in done.mends if mend.detail == "carried over again"]
     assert len(carried) >= 2
     assert done.rows_encoded == encoder.rows_encoded < SHARD_ROWS
-
-
-def run(*arguments: object) -> tuple[int, str]:
-    """Run ``embedcache`` with wide columns; return its exit code and what it prints."""
-    done = CliRunner().invoke(cli, [str(one) for one in arguments], env={"COLUMNS": "300"})
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
 
 
 def test_the_command_repairs_and_says_how(

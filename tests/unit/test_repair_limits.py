@@ -12,6 +12,7 @@ from check_helpers import (
     KINDS,
     TEACHER,
     TEXTS,
+    MakeCopy,
     assert_as_before,
     build_with,
     content_of,
@@ -27,16 +28,12 @@ from check_helpers import (
 from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.check import Computing, repair, verify
-from embedcache.check.mending import MOVED, REMOVED, RIGHT, TO_ENCODE
-from embedcache.corpus.readers import ReadOptions
+from embedcache.check.repair.mending import MOVED, REMOVED, RIGHT, TO_ENCODE
 from embedcache.fsio import spelled_json
 from embedcache.store import LmdbShards
 from embedcache.testing import FakeEncoder, fake_teacher, tiny_encoder
 
 pytest_plugins = ["check_fixtures"]
-
-MakeCopy = Callable[[str], Path]
-OPTIONS = ReadOptions("text", "id", "label")
 
 
 def test_what_no_corpus_has_stays_and_is_listed(fresh: MakeCopy) -> None:
@@ -197,13 +194,29 @@ def test_a_teacher_that_lost_its_names_is_named_after_the_model(
 ) -> None:
     cache = copy_of(real_caches["arrow"], tmp_path / "cache")
     shutil.rmtree(only(cache, "teachers/*/names"))
-    assert repair(cache).mends == ()
     other = tiny_encoder(tmp_path / "other", seed=1)
     (left,) = repair(cache, computing=Computing(teacher_model=other)).left
     assert "weights" in left.detail
+    noted = copy_of(cache, tmp_path / "noted")
     assert outcomes(repair(cache, computing=Computing(teacher_model=tiny_teacher))) == {RIGHT}
-    assert_as_before(cache, real_caches["arrow"])
-    assert [teacher.name for teacher in Cache(cache).teachers()] == ["tiny"]
+    assert outcomes(repair(noted)) == {RIGHT}
+    for one in (cache, noted):
+        assert_as_before(one, real_caches["arrow"])
+        assert [teacher.name for teacher in Cache(one).teachers()] == ["tiny"]
+
+
+@pytest.mark.parametrize("has_contract", [True, False])
+def test_a_teacher_of_an_unknown_model_is_named_by_its_contract(fresh: MakeCopy, has_contract: bool) -> None:
+    cache = fresh("arrow")
+    shutil.rmtree(only(cache, "teachers/*/names"))
+    if not has_contract:
+        only(cache, "teachers/*/contract.json").unlink()
+    done = mended(cache)
+    assert done.left == []
+    assert verify(cache).findings == ()
+    (teacher,) = Cache(cache).teachers()
+    assert teacher.name == TEACHER.contract.id[:12]
+    assert Cache(cache).lookup(TEXTS[:3], teacher.name).shape == (3, 16)
 
 
 def test_a_cache_of_a_newer_format_is_left_alone(fresh: MakeCopy) -> None:

@@ -91,6 +91,22 @@ def test_lowering_the_length_carries_over_what_still_fits(
     assert tokens.max() == 8
 
 
+def test_a_build_opens_each_donor_once(build: Callable[..., Cache], monkeypatch: pytest.MonkeyPatch) -> None:
+    build(8)
+    opened: list[int] = []
+    open_store = Cache.store
+
+    def watched(cache: Cache, contract: Contract, *arguments: Any) -> ShardStore:
+        opened.append(contract.max_length)
+        return open_store(cache, contract, *arguments)
+
+    monkeypatch.setattr(Cache, "store", watched)
+    cache = build(32)
+    assert cache.last_build is not None
+    assert cache.last_build.carried == 5
+    assert opened.count(8) == 1
+
+
 def test_a_text_as_long_as_the_new_length_fits(build: Callable[..., Cache], tiny_teacher: Path) -> None:
     lengths = Encoder(load_teacher(tiny_teacher, device="cpu")).encode(SHORT).tokens
     assert set(lengths.tolist()) == {5}

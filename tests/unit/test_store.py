@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from embedcache.errors import ContractMismatchError, CorruptCacheError, InputErr
 from embedcache.fsio import sha256_file
 from embedcache.keys import key_array
 from embedcache.store import FolderShards, LmdbShards, MemoryShards, ShardStore, VectorBatch, VectorStore
+from embedcache.store import store as store_module
 from embedcache.store.digests import FileNotes
 from embedcache.testing import VectorStoreConformance, example_batch, example_contract
 
@@ -133,6 +135,64 @@ def test_of_a_key_in_several_shards_the_choice_does_not_depend_on_the_order_of_w
         assert len(store.shards) == 6
         found.append(store.gather(store.locate(key_array(["same"]))).tobytes())
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("block", [2, 1000])
+def test_of_a_key_in_several_rows_one_is_the_stores_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(store_module, "_LOCATE_ROWS", block)
+    store = folder_store(tmp_path)
+    for seed in range(5):
+        store.put(example_batch(["same", f"own {seed}", f"other {seed}"], seed=seed))
+    # As it stands after writing, and as the next reader finds it: in another order.
+    for one in (store, folder_store(tmp_path)):
+        assert one.repeats_keys
+        masks = [own for shard, own in one.own_rows() if len(own) == len(shard) == 3]
+        assert sum(int(own.sum()) for own in masks) == len(one) == 11
+        positions = np.flatnonzero(np.concatenate(masks))
+        keys = np.concatenate([shard.keys for shard, _ in one.own_rows()])[positions]
+        assert (one.locate(keys) == positions).all()
+
+
+def test_without_repetition_every_row_is_the_stores_own(tmp_path: Path) -> None:
+    store, _ = filled(tmp_path, shards=3, rows=4)
+    assert not store.repeats_keys
+    assert [own.tolist() for _, own in store.own_rows()] == [[True] * 4] * 3
+    assert list(folder_store(tmp_path / "empty").own_rows()) == []
+
+
+def memory_maps() -> int:
+    return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="maps are listed on Linux alone")
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_a_store_that_is_dropped_holds_on_to_no_file(tmp_path: Path, kind: str) -> None:
+    conforming = {"arrow": TestFolderConforms, "lmdb": TestLmdbConforms}[kind]()
+    rows = texts(0, 50)
+
+    def use() -> None:
+        store = conforming.make(tmp_path, CONTRACT)
+        assert store.vectors(store.locate(key_array(rows))).shape == (50, 8)
+
+    writer = conforming.make(tmp_path, CONTRACT)
+    for start in range(0, 50, 10):
+        writer.put(example_batch(rows[start : start + 10]))
+    del writer
+    use()
+    # Not when the collector of cycles comes by, but at once.
+    gc.collect()
+    gc.disable()
+    try:
+        files, maps = len(list(Path("/proc/self/fd").iterdir())), memory_maps()
+        for _ in range(100):
+            use()
+        assert len(list(Path("/proc/self/fd").iterdir())) == files
+        # The allocators of others may map a little meanwhile.
+        assert memory_maps() < maps + 20
+    finally:
+        gc.enable()
 
 
 def test_positions_do_not_depend_on_how_the_file_system_lists(

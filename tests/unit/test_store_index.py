@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from embedcache.errors import StorageError
+from embedcache.errors import CorruptCacheError, StorageError
 from embedcache.keys import key_array
 from embedcache.store import FolderShards, ShardStore
+from embedcache.store import digests as digests_module
 from embedcache.store import index as index_module
 from embedcache.store import store as store_module
 from embedcache.store.digests import FileNotes
@@ -173,6 +177,126 @@ def test_an_index_that_another_builder_deletes_at_once_is_made_again(
     assert len(written) == 2
     assert index_files(tmp_path) == written[1:]
     assert_answers(tmp_path)
+
+
+def received(folder: Path) -> Path:
+    """Copy the store in ``folder`` as somebody else gets it, and return where it is."""
+    copy = folder.with_name(f"{folder.name}-received")
+    shutil.copytree(folder, copy)
+    return copy
+
+
+def test_a_strangers_index_that_is_right_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(tmp_path / "theirs")
+    store.put(example_batch([*texts(0, 10), "one more"], seed=9))
+    store.finish()
+    folder = received(tmp_path / "theirs")
+    monkeypatch.setattr(index_module, "_write", lambda *arguments: pytest.fail("the index was made again"))
+    assert len(open_store(folder)) == 101
+    # It is compared once only.
+    monkeypatch.setattr(index_module.StoreIndex, "fits", lambda *_: pytest.fail("it was compared again"))
+    assert len(open_store(folder)) == 101
+
+
+def without_one(buckets: Any) -> Any:
+    return [(bucket, (first[1:], second[1:], places[1:])) for bucket, (first, second, places) in buckets]
+
+
+def with_a_later_place(buckets: Any) -> Any:
+    # Of the key that stands twice, the second row; nothing else about it is wrong.
+    return [
+        (bucket, (first, second, np.where(places == 0, 100, places)))
+        for bucket, (first, second, places) in buckets
+    ]
+
+
+def in_disorder(buckets: Any) -> Any:
+    return [(bucket, tuple(column[::-1] for column in columns)) for bucket, columns in buckets]
+
+
+@pytest.mark.parametrize("lie", [without_one, with_a_later_place, in_disorder])
+def test_a_strangers_index_that_lies_is_found_out_before_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: Any
+) -> None:
+    honest = index_module._passes
+    keys = [key_array(texts(0, 100)), key_array(texts(0, 1))]
+    names = ["0" * 64, "1" * 64]
+    with monkeypatch.context() as patch:
+        patch.setattr(index_module, "_passes", lambda *arguments: map(lie, honest(*arguments)))
+        liar = index_module.open_index(tmp_path, names, keys, FileNotes())
+    with suppress(CorruptCacheError):
+        assert not liar.fits(keys)
+    found = index_module.open_index(tmp_path, names, keys, FileNotes())
+    assert found.fits(keys)
+    assert found.path != liar.path
+    assert not liar.path.exists()
+
+
+def test_a_cache_that_cannot_be_written_is_read_once_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "theirs")
+    folder = received(tmp_path / "theirs")
+    (folder / "index" / "checked.json").unlink()
+
+    def refuse(*arguments: object) -> None:
+        raise StorageError("read-only")
+
+    monkeypatch.setattr(digests_module, "write_sealed_json", refuse)
+    monkeypatch.setattr(index_module, "_write", lambda *arguments: pytest.fail("the index was made again"))
+    assert_answers(folder)
+    assert not (folder / "index" / "checked.json").exists()
+    with monkeypatch.context() as patch:
+        for module in (digests_module, index_module):
+            patch.setattr(module, "sha256_file", lambda path: pytest.fail(f"{path} was read again"))
+        assert_answers(folder)
+    # What is another file by now is not taken for the one that was read.
+    shard = next((folder / "shards").iterdir())
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    time.sleep(0.02)
+    shard.write_bytes(data)
+    with pytest.raises(CorruptCacheError, match="its bytes are not those"):
+        open_store(folder)
+
+
+def test_an_index_that_lies_where_nothing_can_be_deleted_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+    store = open_store(tmp_path)
+    assert len(store) == 100
+
+    def refuse(path: Path, **options: object) -> None:
+        raise PermissionError(str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    honest = index_module.StoreIndex.locate
+    first_answer = [True]
+
+    def lies_once(index: Any, keys: Any) -> Any:
+        answer = honest(index, keys)
+        return answer[::-1] if first_answer and first_answer.pop() else answer
+
+    monkeypatch.setattr(index_module.StoreIndex, "locate", lies_once)
+    keys = key_array(texts(0, 100))
+    everything = np.concatenate([shard.keys for shard in store.shards])
+    assert (everything[store.locate(keys)] == keys).all()
+
+
+def test_an_index_that_another_process_may_have_open_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+    (theirs,) = index_files(tmp_path)
+    monkeypatch.setattr(index_module, "_written_here", set())
+    for number in range(3):
+        store = open_store(tmp_path)
+        store.put(example_batch([f"more {number}"]))
+        store.finish()
+        # Its own of the last round is gone.
+        assert len(index_files(tmp_path)) == 2
+        assert theirs in index_files(tmp_path)
 
 
 def test_notes_of_two_processes_are_kept_together(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import lmdb
 import pytest
 
-from embedcache.errors import CorruptCacheError
+from embedcache.errors import CorruptCacheError, InputError, StorageError
 from embedcache.fsio import read_sealed_json, sha256_file
 from embedcache.store import LmdbShards, ShardStore
 from embedcache.store.containers.lmdb import SEAL
@@ -96,6 +99,48 @@ def test_vectors_stay_as_they_are_when_their_shard_is_removed_and_others_come(tm
     for number in range(5):
         open_store(tmp_path).put(example_batch([f"{number} {n}" for n in range(2000)], seed=number + 1))
     assert store.vectors(positions).tobytes() == batch.vectors.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("error", "free", "told", "not_told"),
+    [
+        (lmdb.DiskError("mdb_txn_commit: No space left"), 10**12, "the disk is full", "see that"),
+        # What LMDB makes of a write that got half way.
+        (lmdb.Error("mdb_txn_commit: Input/output error"), 0, "the disk is full", "see that"),
+        (lmdb.Error("mdb_txn_commit: Input/output error"), 10**12, "Input/output error", "disk is full"),
+        (lmdb.MapFullError("mdb_put: MDB_MAP_FULL"), 10**12, "larger than the 1 TiB", "disk is full"),
+    ],
+)
+def test_a_write_without_room_says_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: lmdb.Error, free: int, told: str, not_told: str
+) -> None:
+    store = open_store(tmp_path)
+    store.put(example_batch(["a"]))
+
+    def fail(step: str, path: Path) -> None:
+        if step == "lmdb-put":
+            raise error
+
+    monkeypatch.setattr("embedcache.fsio.on_write_step", fail)
+    usage = SimpleNamespace(free=free)
+    monkeypatch.setattr("embedcache.store.containers.lmdb.shutil.disk_usage", lambda path: usage)
+    with pytest.raises(StorageError) as caught:
+        store.put(example_batch(["b"]))
+    message = str(caught.value)
+    assert told in message
+    assert not_told not in message
+    if told == "the disk is full":
+        assert re.search(rf"\([\d,]+ bytes needed, {free:,} free\); make room and run the same", message)
+    monkeypatch.setattr("embedcache.fsio.on_write_step", None)
+    assert len(open_store(tmp_path)) == 1
+    store.put(example_batch(["b"]))
+    assert len(open_store(tmp_path)) == 2
+
+
+def test_a_shard_larger_than_lmdb_keeps_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embedcache.store.containers.lmdb._MOST_SHARD_BYTES", 100)
+    with pytest.raises(InputError, match=r"LMDB keeps at most 100 in one value; lower --shard-rows"):
+        open_store(tmp_path).put(example_batch(["a"]))
 
 
 FORKING = """

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from check_helpers import KINDS, TEACHER, TEXTS, files_of, flip, only
-from click.testing import CliRunner
+from check_helpers import KINDS, TEACHER, TEXTS, MakeCopy, files_of, flip, only, run
 
-from embedcache.check import CheckProgress, Finding, Kind, Verifier, shards, verify
-from embedcache.cli.main import cli
+from embedcache.check import CheckProgress, Finding, Kind, Verifier, verify
+from embedcache.check.verify import shards
 from embedcache.errors import CacheFormatError, InputError, MissingInputError
 from embedcache.fsio import sealed, spelled_json
 from embedcache.store import LmdbShards
@@ -22,7 +21,6 @@ from embedcache.store import LmdbShards
 pytest_plugins = ["check_fixtures"]
 
 FLIPS = 2500
-MakeCopy = Callable[[str], Path]
 
 
 def found(cache: Path, path: Path, **choice: str) -> list[Finding]:
@@ -55,8 +53,7 @@ def test_a_sound_cache_is_sound_and_not_written_to(sound_caches: dict[str, Path]
     names = files_of(sound_caches[kind])
     assert {Path(name).suffix for name in names} >= {".json", ".arrow", ".mdb", ".bin", ".npy"}
     assert done.bytes >= sum((sound_caches[kind] / name).stat().st_size for name in names if "arrow" in name)
-    # Rows of the corpus, of the shards, and looked up for coverage.
-    assert done.rows == 3 * len(TEXTS)
+    assert (done.corpus_rows, done.vectors) == (len(TEXTS), len(TEXTS))
 
 
 def flips(cache: Path, count: int, seed: int) -> list[tuple[str, int, int]]:
@@ -321,13 +318,6 @@ def test_progress_comes_to_its_end(sound_caches: dict[str, Path]) -> None:
         assert last.rows == last.total_rows == len(TEXTS)
 
 
-def run(*arguments: object) -> tuple[int, str]:
-    """Run ``embedcache`` with wide columns; return its exit code and what it prints."""
-    done = CliRunner().invoke(cli, [str(one) for one in arguments], env={"COLUMNS": "300"})
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
-
-
 def test_the_command_says_what_it_found(fresh: MakeCopy) -> None:
     cache = fresh("arrow")
     code, text = run("verify", "--cache", cache)
@@ -348,6 +338,30 @@ def test_the_command_says_what_it_found(fresh: MakeCopy) -> None:
     assert "deep" not in told
     assert run("verify", "--cache", cache, "--corpus", "corpus")[0] == 0
     assert run("verify", "--cache", cache, "--teacher", "fake")[0] == 1
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_findings_can_be_read_on_narrow_terminals(fresh: MakeCopy, columns: int) -> None:
+    cache = fresh("pq")
+    for name in files_of(cache):
+        flip(cache / name, (cache / name).stat().st_size // 2, 1)
+    _, text = run("verify", "--cache", cache, columns=columns)
+    findings = verify(cache).findings
+    heads = [line for line in text.splitlines()[:-1] if not line.startswith("  ")]
+    assert len(heads) == len(findings)
+    for head, one in zip(heads, findings, strict=True):
+        # Whole in one line, but for digests, of which twelve digits are shown.
+        shown = re.sub("([0-9a-f]{12})[0-9a-f]{20,52}", r"\1…", one.path)
+        assert head == f"{shown} ({one.kind}): {one.severity}"
+    assert all(len(line) <= columns for line in text.splitlines() if line.startswith("  "))
+
+
+def test_the_last_line_says_which_rows_were_counted(fresh: MakeCopy) -> None:
+    _, text = run("verify", "--cache", fresh("arrow"))
+    assert f" {len(TEXTS)} corpus rows, {len(TEXTS)} vectors in " in text
+    code, text = run("verify", "--cache", fresh("lmdb"), "--json")
+    assert code == 0
+    assert (json.loads(text)["corpus_rows"], json.loads(text)["vectors"]) == (len(TEXTS), len(TEXTS))
 
 
 def test_every_way_out_can_be_read_alone(fresh: MakeCopy) -> None:

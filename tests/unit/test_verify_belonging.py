@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from check_helpers import KINDS, TEACHER, TEXTS
+from check_helpers import KINDS, TEACHER, TEXTS, MakeCopy
 
 from embedcache.builder import build
 from embedcache.cache import Cache
@@ -18,14 +17,13 @@ from embedcache.check import Finding, Kind, verify
 from embedcache.corpus.corpus import CorpusInfo, read_info
 from embedcache.corpus.part import Part, key_column
 from embedcache.fsio import write_json, write_sealed_json
+from embedcache.housekeeping.compact import compact
 from embedcache.keys import key_array
 from embedcache.store.digests import FileNotes
 from embedcache.store.index import open_index
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
 pytest_plugins = ["check_fixtures"]
-
-MakeCopy = Callable[[str], Path]
 
 
 @pytest.fixture
@@ -57,14 +55,12 @@ def test_a_shard_of_another_teacher(fresh: MakeCopy, source: Path, tmp_path: Pat
 
 
 def test_a_codebook_that_no_shard_needs_is_no_damage(fresh: MakeCopy) -> None:
-    cache = fresh("pq")
-    shards = sorted((folder_of(cache) / "shards").iterdir())
-    for shard in shards:
-        shard.unlink()
-    (book,) = (folder_of(cache) / "codebooks").iterdir()
-    done = verify(cache)
-    assert done.damage == []
-    assert book.relative_to(cache).as_posix() in {one.path for one in done.notes}
+    (book,) = (folder_of(fresh("pq")) / "codebooks").iterdir()
+    cache = fresh("arrow")
+    shutil.copytree(book.parent, folder_of(cache) / "codebooks")
+    (note,) = verify(cache).findings
+    assert not note.is_damage
+    assert note.path.endswith(f"codebooks/{book.name}")
 
 
 def test_vectors_in_two_kinds_of_store(fresh: MakeCopy) -> None:
@@ -91,12 +87,81 @@ def test_two_teachers_of_one_name(fresh: MakeCopy, source: Path, tmp_path: Path)
     assert all("choose by contract id" in one.way_out for one in twins)
 
 
-def test_a_teacher_without_a_name(fresh: MakeCopy) -> None:
+def test_a_teacher_without_a_name_is_damaged(fresh: MakeCopy) -> None:
     cache = fresh("arrow")
     shutil.rmtree(folder_of(cache) / "names")
+    found = the_damage(cache)
+    assert found.path == f"teachers/{TEACHER.contract.id}/names"
+    assert "no name" in found.found
+    assert "embedcache repair" in found.way_out
+    assert "--teacher-model" in found.way_out
+
+
+def test_a_teacher_whose_shards_are_all_gone_is_damaged(fresh: MakeCopy) -> None:
+    cache = fresh("arrow")
+    shards = sorted((folder_of(cache) / "shards").iterdir())
+    for shard in shards:
+        shard.unlink()
+    done = verify(cache)
+    assert [one.path for one in done.damage] == [shard.relative_to(cache).as_posix() for shard in shards]
+    assert all("embedcache repair" in one.way_out for one in done.damage)
+    assert done.notes == []
+    assert done.vectors == 0
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_a_teacher_without_vectors_is_noted_where_nothing_tells_of_any(fresh: MakeCopy, kind: str) -> None:
+    cache = fresh(kind)
+    for pattern in ("shards/*", "vectors.*"):
+        for path in folder_of(cache).glob(pattern):
+            path.unlink()
+    shutil.rmtree(cache / "derived")
     (note,) = verify(cache).findings
     assert not note.is_damage
-    assert "--teacher-model" in note.way_out
+    assert "teacher fake or other-name has no vectors at all" in note.found
+
+
+def test_shards_of_removed_texts_are_not_missed(fresh: MakeCopy) -> None:
+    """What ``gc --unused-vectors`` deletes after the only corpus of a teacher is gone is no damage."""
+    cache = fresh("arrow")
+    for path in (folder_of(cache) / "shards").iterdir():
+        path.unlink()
+    shutil.rmtree(cache / "corpora" / "corpus")
+    assert verify(cache).damage == []
+    rest = cache.with_name("rest")
+    build(_texts(rest), teacher=TEACHER, encoder=FakeEncoder(TEACHER), cache=rest / "cache")
+    shutil.copytree(rest / "cache" / "corpora", cache / "corpora", dirs_exist_ok=True)
+    done = verify(cache)
+    assert done.damage == []
+    assert any("no vectors at all" in one.found for one in done.notes)
+
+
+def _texts(folder: Path) -> Path:
+    folder.mkdir()
+    path = folder / "rest.txt"
+    path.write_text("\n".join(sentences(50, seed=77)))
+    return path
+
+
+def test_an_lmdb_file_gone_with_its_seal_is_damage(fresh: MakeCopy) -> None:
+    cache = fresh("lmdb")
+    for path in folder_of(cache).glob("vectors.*"):
+        path.unlink()
+    found = the_damage(cache)
+    assert found.path.endswith("vectors.mdb")
+    assert "embedcache build" in found.way_out
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_texts_whose_vectors_lie_in_damaged_files_are_for_repair(fresh: MakeCopy, kind: str) -> None:
+    cache = fresh(kind)
+    path = min(folder_of(cache).glob("shards/*" if kind == "arrow" else "vectors.mdb"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    (note,) = verify(cache).notes
+    assert "have no vector of teacher" in note.found
+    assert "embedcache repair" in note.way_out
 
 
 def test_a_corpus_no_teacher_has_seen(fresh: MakeCopy, source: Path, tmp_path: Path) -> None:
@@ -183,12 +248,12 @@ def test_an_index_that_lies(fresh: MakeCopy, kind: str) -> None:
         assert "gives wrong places" in found.found
 
 
-def test_an_index_of_other_shards_is_no_damage(fresh: MakeCopy) -> None:
+def test_after_compacting_there_is_nothing_to_note(fresh: MakeCopy) -> None:
     cache = fresh("arrow")
-    min((folder_of(cache) / "shards").iterdir()).unlink()
-    done = verify(cache)
-    assert done.damage == []
-    assert Kind.INDEX.value in {one.kind for one in done.notes}
+    (done,) = compact(Cache(cache))
+    assert done.shards_after < done.shards_before
+    assert len(list((cache / "derived" / "index" / TEACHER.contract.id).glob("*.mdb"))) == 1
+    assert verify(cache).findings == ()
 
 
 def test_a_contract_in_the_wrong_folder(fresh: MakeCopy) -> None:

@@ -67,8 +67,9 @@ class FolderShards:
         self._written.append(path)
 
     def remove(self, name: str) -> None:
-        """Delete a shard's file."""
+        """Delete a shard's file; :meth:`finish` writes down that it is not missed."""
         remove_file(self.path(name))
+        self._notes.forget([self.path(name).name])
 
     def where(self, name: str) -> str:
         """Return the path of a shard's file."""

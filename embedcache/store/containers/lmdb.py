@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedcache.errors import StorageError
+from embedcache.errors import InputError, StorageError
 from embedcache.fsio import (
     explain_os_error,
     make_directory,
@@ -21,13 +23,50 @@ from embedcache.fsio import (
 )
 from embedcache.store.containers.base import is_shard_name
 from embedcache.store.digests import FileNotes
-from embedcache.store.mapped_lmdb import MappedLmdb, check_structure, explained, open_shared
+from embedcache.store.mapped_lmdb import MAP_BYTES, MappedLmdb, check_structure, explained, open_shared
 from embedcache.store.shard import damaged_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SEAL = "vectors.seal.json"
+
+
+# What LMDB gives one value at most.
+_MOST_SHARD_BYTES = (1 << 32) - 1
+_DELETION_BYTES = 1 << 20
+
+
+@contextmanager
+def _said_if_full(file: Path, needed: int) -> Iterator[None]:
+    """Say of a write of ``needed`` bytes that failed that ``file`` has no room, where that is so.
+
+    LMDB answers with an I/O error where the disk took a part of what was to be written.
+    """
+    import lmdb
+
+    if needed > _MOST_SHARD_BYTES:
+        raise InputError(
+            f"a shard of {needed:,} bytes does not go into {file}: LMDB keeps at most "
+            f"{_MOST_SHARD_BYTES:,} in one value; lower --shard-rows"
+        )
+    try:
+        yield
+    except StorageError as error:
+        cause = error.__cause__
+        if isinstance(cause, lmdb.MapFullError):
+            raise StorageError(
+                f"cannot write {file}: with {needed:,} bytes more it would be larger than the "
+                f"{MAP_BYTES >> 40} TiB it may grow to; keep the vectors in files, with "
+                "'embedcache convert --store arrow'"
+            ) from error
+        free = shutil.disk_usage(file.parent).free
+        if isinstance(cause, lmdb.DiskError) or (isinstance(cause, lmdb.Error) and free < needed):
+            raise StorageError(
+                f"cannot write {file}: the disk is full ({needed:,} bytes needed, {free:,} free); make room "
+                "and run the same command again: what is stored stays"
+            ) from error
+        raise
 
 
 class LmdbShards:
@@ -88,9 +127,12 @@ class LmdbShards:
     def add(self, name: str, data: pa.Buffer) -> None:
         """Store a shard in a transaction of its own."""
         make_directory(self.file.parent)
-        mapped = self._mapped
         try:
-            with explained(self.file), mapped.environment.begin(write=True) as transaction:
+            with (
+                _said_if_full(self.file, data.size),
+                explained(self.file),
+                self._mapped.environment.begin(write=True) as transaction,
+            ):
                 self._unseal()
                 transaction.put(name.encode(), memoryview(data), overwrite=False)
                 write_step("lmdb-put", self.file)
@@ -99,11 +141,16 @@ class LmdbShards:
             if isinstance(error, StorageError):
                 raise
             raise explain_os_error(error, self.file) from error
-        mapped.refresh()
+        self._mapped.refresh()
 
     def remove(self, name: str) -> None:
         """Delete a shard; its space is used again once all who have the file open now have closed it."""
-        with explained(self.file), self._mapped.environment.begin(write=True) as transaction:
+        with (
+            # Pages that change are written anew: a deletion takes room before it gives any.
+            _said_if_full(self.file, _DELETION_BYTES),
+            explained(self.file),
+            self._mapped.environment.begin(write=True) as transaction,
+        ):
             self._unseal()
             transaction.delete(name.encode())
         write_step("lmdb-committed", self.file)

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from embedcache.check.findings import Kind, reason
-from embedcache.check.lost_keys import LostShard, keys_by_elimination
-from embedcache.check.mending import IDENTICAL, NOT_REPAIRED, RIGHT, TO_ENCODE, Mending
-from embedcache.check.reencode import ShardMaker
-from embedcache.check.salvage_lmdb import salvage, write_store
-from embedcache.check.shards import open_without_codebook
+from embedcache.check.repair.lost_keys import LostShard, keys_by_elimination
+from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, RIGHT, TO_ENCODE, Mending
+from embedcache.check.repair.reencode import ShardMaker
+from embedcache.check.repair.salvage_lmdb import salvage, write_store
 from embedcache.check.texts import sound_keys
+from embedcache.check.verify.shards import open_without_codebook
 from embedcache.codecs import pq
 from embedcache.errors import EmbedCacheError, InputError
 from embedcache.fsio import remove_file, write_bytes
@@ -39,9 +39,10 @@ def mend_codebook(mending: Mending, maker: ShardMaker, path: Path, lost: Sequenc
     """
     users = [shard for shard in maker.sound if shard.header.codebook == path.stem]
     if mending.dry_run:
-        rows = max(map(len, users), default=0)
-        mending.done(mending.inside(path), _KIND, TO_ENCODE, "learnt again of the first shard's texts", rows)
+        what = "learnt again of the first shard's texts; all its shards are encoded again where it differs"
+        mending.done(mending.inside(path), _KIND, TO_ENCODE, what, sum(map(len, users)))
         return
+    maker.meter.begin("encode")
     trained: list[pq.PQCodec] = []
     rows = 0
     try:
@@ -49,7 +50,7 @@ def mend_codebook(mending: Mending, maker: ShardMaker, path: Path, lost: Sequenc
             if len(keys) < pq.LEAST_TRAINING_ROWS:
                 continue
             rows += len(keys)
-            trained.append(pq.train(maker.encode(keys).vectors))
+            trained.append(pq.train(maker.encode(keys, keep=True).vectors))
             if trained[-1].codebook == path.stem:
                 pq.save(path.parent, trained[-1])
                 mending.done(mending.inside(path), _KIND, IDENTICAL, "learnt again", rows)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedcache.arrow_file import read_batch
-from embedcache.check.mending import proves
+from embedcache.check.repair.mending import proves
 from embedcache.corpus.columns import ColumnReader
 from embedcache.corpus.corpus import DESCRIPTION, CorpusInfo
 from embedcache.corpus.part import COLUMN_TYPES, Part, part_bytes, part_schema

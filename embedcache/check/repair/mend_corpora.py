@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from embedcache.check.findings import Kind
-from embedcache.check.mending import IDENTICAL, NOT_REPAIRED, RIGHT, Mending
-from embedcache.check.salvage_corpus import describe_by_parts, part_out_of_itself
+from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, RIGHT, Mending
+from embedcache.check.repair.salvage_corpus import describe_by_parts, part_out_of_itself
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, CorpusInfo, read_info
 from embedcache.corpus.origin import read_note
 from embedcache.corpus.readers import ReadOptions, ReadReport, Source, expand_sources, read_batches

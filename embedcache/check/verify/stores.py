@@ -10,16 +10,20 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from embedcache.check.bench import Bench
-from embedcache.check.derived import check_answers
 from embedcache.check.findings import Findings, Kind, damage, note
 from embedcache.check.inventory import Entry
+from embedcache.check.noted import noted_files
+from embedcache.check.verify.derived import check_answers
 from embedcache.corpus.corpus import Corpus
+from embedcache.errors import CorruptCacheError, StorageError
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_DTYPE
 from embedcache.missing import MissingRows
 from embedcache.store import Shard
+from embedcache.store.containers.base import is_shard_name
 from embedcache.store.digests import FileNotes
 from embedcache.store.index import StoreIndex, open_index
+from embedcache.store.mapped_lmdb import open_shared
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,11 @@ class TeacherFiles:
         return [entry.stem for entry in self.of(Kind.NAME)]
 
     @property
+    def called(self) -> str:
+        """How findings name it."""
+        return " or ".join(self.names) or f"{self.contract_id[:12]}…"
+
+    @property
     def has_vectors(self) -> bool:
         """Whether it has a store, sound or damaged."""
         return bool(self.of(Kind.SHARD) or self.of(Kind.STORE))
@@ -67,11 +76,11 @@ def check_teacher(bench: Bench, teacher: TeacherFiles) -> Findings:
     if not teacher.of(Kind.CONTRACT) and teacher.has_vectors:
         yield damage(f"{teacher.path}/contract.json", Kind.CONTRACT, "it is missing")
     if not teacher.names and teacher.has_vectors:
-        yield note(
-            teacher.path,
+        yield damage(
+            f"{teacher.path}/names",
             Kind.NAME,
-            "its vectors are here under no name, so nothing finds them",
-            "build with that teacher again, or 'embedcache repair --teacher-model FOLDER'",
+            "there is no name in it, so nothing finds the teacher's vectors",
+            "'embedcache repair' gives it one, that of the model where --teacher-model says which it is",
         )
     if teacher.of(Kind.SHARD) and teacher.of(Kind.STORE):
         yield damage(
@@ -99,7 +108,7 @@ def _check_codebooks(teacher: TeacherFiles, shards: Sequence[Shard]) -> Findings
             f"it is missing, and shard {needed[name].name[:12]}… cannot be read without it",
         )
     # Where shards are damaged, nobody knows which codebook they need.
-    if teacher.is_whole:
+    if teacher.is_whole and teacher.has_vectors:
         for name in sorted(there.keys() - needed.keys()):
             yield note(
                 there[name].path, Kind.CODEBOOK, "no shard needs it", "nothing; 'embedcache gc' takes it away"
@@ -123,10 +132,67 @@ def check_names(teachers: Sequence[TeacherFiles]) -> Findings:
             )
 
 
-def check_coverage(bench: Bench, teacher: TeacherFiles, corpora: Mapping[str, Corpus]) -> Findings:
-    """Report the corpora of which a teacher's sound shards lack texts."""
+def check_emptied(bench: Bench, teacher: TeacherFiles, corpora: Mapping[str, Corpus]) -> Findings:
+    """Report a teacher that has a name and no vectors: damage where it had some of texts still here.
+
+    Args:
+        bench: where the cache is.
+        teacher: its files.
+        corpora: the sound corpora, by name.
+    """
+    noted = noted_files(bench.folder / "derived" / "index" / teacher.contract_id)
+    shards = [name for name in noted if is_shard_name(name.removesuffix(".arrow"))]
+    was_lmdb = "vectors.mdb" in noted
+    if not (shards or was_lmdb) or not _has_texts_of(bench, teacher, corpora):
+        yield note(
+            teacher.path,
+            Kind.STORE,
+            f"teacher {teacher.called} has no vectors at all",
+            "'embedcache build' encodes them, 'embedcache rm teacher' removes the name",
+        )
+        return
+    gone = "it is missing: it was there when the cache was last read, and the teacher has no vectors at all"
+    for name in shards:
+        yield damage(f"{teacher.path}/shards/{name}", Kind.SHARD, gone)
+    if was_lmdb:
+        yield damage(
+            f"{teacher.path}/vectors.mdb",
+            Kind.STORE,
+            f"{gone}; its seal, which names its shards, is missing as well",
+            "copy it back, or 'embedcache build' encodes its texts again",
+        )
+
+
+def _has_texts_of(bench: Bench, teacher: TeacherFiles, corpora: Mapping[str, Corpus]) -> bool:
+    """Return whether the corpora have a text of a teacher's former shards; True where nothing tells it."""
+    paths = [entry.path for entry in teacher.of(Kind.INDEX) if entry.path not in teacher.damaged]
+    try:
+        indexes = [StoreIndex(open_shared(bench.folder / path, writable=False), None) for path in paths]
+        return not indexes or any(
+            (index.locate(keys) >= 0).any()
+            for corpus in corpora.values()
+            for keys in corpus.iter_keys()
+            for index in indexes
+        )
+    except (CorruptCacheError, StorageError):
+        return True
+
+
+def check_coverage(
+    bench: Bench, teacher: TeacherFiles, corpora: Mapping[str, Corpus], *, is_whole: bool
+) -> Findings:
+    """Report the corpora of which a teacher's sound shards lack texts.
+
+    Args:
+        bench: where the cache is, and the sound shards.
+        teacher: its files.
+        corpora: the sound corpora, by name.
+        is_whole: whether nothing of the teacher's store is damaged or missing.
+    """
     shards = bench.shards[teacher.contract_id]
-    called = " or ".join(teacher.names) or f"{teacher.contract_id[:12]}…"
+    way_out = "'embedcache build' encodes them, where they are wanted"
+    if not is_whole:
+        way_out = "'embedcache repair' brings back what is damaged; 'embedcache build' encodes any others"
     with TemporaryDirectory(prefix="embedcache-check-") as scratch:
         # Made anew: the cache's own may be sound by its digest and lie.
         store = index_over(shards, Path(scratch))
@@ -137,8 +203,9 @@ def check_coverage(bench: Bench, teacher: TeacherFiles, corpora: Mapping[str, Co
                 yield note(
                     f"corpora/{name}",
                     Kind.CORPUS,
-                    f"{len(missing):,} of its {missing.distinct:,} texts have no vector of teacher {called}",
-                    "'embedcache build' encodes them, where they are wanted",
+                    f"{len(missing):,} of its {missing.distinct:,} texts have no vector of teacher "
+                    f"{teacher.called}",
+                    way_out,
                 )
 
 

@@ -7,9 +7,9 @@ from collections.abc import Collection
 import numpy as np
 
 from embedcache.check.bench import Bench
-from embedcache.check.documents import told
 from embedcache.check.findings import Findings, Kind, damage, note
 from embedcache.check.inventory import Entry
+from embedcache.check.verify.documents import told
 from embedcache.corpus.columns import ColumnReader
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, CorpusInfo
 from embedcache.corpus.part import ORIGINAL, key_view

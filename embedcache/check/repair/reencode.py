@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,9 @@ import numpy as np
 
 from embedcache.builder import DEFAULT_SHARD_ROWS
 from embedcache.cache import Cache
-from embedcache.check.lost_keys import LostShard
 from embedcache.check.progress import Meter
+from embedcache.check.repair.cuts import Layout
+from embedcache.check.repair.lost_keys import LostShard
 from embedcache.check.texts import texts_of
 from embedcache.codecs import CODEC_NAMES, Codec, get_codec, measure, pq
 from embedcache.contract import Contract
@@ -28,6 +29,7 @@ from embedcache.store.shard import shard_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -37,6 +39,15 @@ if TYPE_CHECKING:
 # The token count and one bit beside the key and the vector.
 _BYTES_BESIDE = 4.125
 _PROBE_ROWS = 64
+# About as long as what encoders say, for where no shard is left to tell.
+_LIKELY_PROVENANCE = {
+    "compute_dtype": "bfloat16",
+    "device": "cpu",
+    "sentence_transformers": "5.0.0",
+    "torch": "2.0.0+cpu",
+    "transformers": "5.0.0",
+}
+_MOST_KEPT_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -47,11 +58,13 @@ class Made:
         name: its name.
         data: its bytes.
         encoded: rows that were encoded for it.
+        carried: whether its rows were carried over from another ``max_length``.
     """
 
     name: str
     data: pa.Buffer
-    encoded: int
+    encoded: int = 0
+    carried: bool = False
 
 
 @dataclass
@@ -79,6 +92,12 @@ class ShardMaker:
     meter: Meter
     damaged: list[Shard] = field(default_factory=list)
     encoded: int = 0
+    _kept: dict[bytes, EncodedTexts] = field(default_factory=dict, repr=False)
+
+    @property
+    def index_folder(self) -> Path:
+        """Where the teacher's indexes lie."""
+        return self.cache.derived_folder / "index" / self.contract.id
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -102,12 +121,13 @@ class ShardMaker:
         index = KeyIndex(keys)
         return any((index.locate(shard.keys) >= 0).any() for shard in self.sound)
 
-    def make(self, keys: KeyArray, lost: Sequence[LostShard]) -> Made:
+    def make(self, keys: KeyArray, lost: Sequence[LostShard], codec: Codec | None = None) -> Made:
         """Return a shard of ``keys``: the one of ``lost`` that it is, or one that is right.
 
         Args:
             keys: the rows.
             lost: shards that it may be.
+            codec: how it was stored, where that is known.
 
         Raises:
             MissingVectorsError: if no corpus has a text that is needed.
@@ -116,13 +136,15 @@ class ShardMaker:
         names = {one.name for one in lost}
         carried = self._carried(keys, lost)
         if carried is not None:
+            self.meter.add(rows=len(keys))
             return carried
+        before = self.encoded
         encoded = self.encode(keys)
         batch = VectorBatch(keys, encoded.vectors, encoded.tokens, encoded.truncated, self.encoder.provenance)
         first = None
-        for codec in self._codecs(lost):
+        for candidate in [codec] if codec is not None else self._codecs(lost):
             with suppress(InputError):
-                made = self.stored(batch, codec)
+                made = replace(self.stored(batch, candidate), encoded=self.encoded - before)
                 first = first or made
                 if made.name in names:
                     return made
@@ -130,20 +152,40 @@ class ShardMaker:
             raise InputError("no codec can store its vectors")
         return first
 
-    def encode(self, keys: KeyArray) -> EncodedTexts:
+    def encode(self, keys: KeyArray, *, keep: bool = False) -> EncodedTexts:
         """Encode the texts of ``keys`` as one window, as a build encodes a shard.
+
+        Last bits of a vector depend on the texts it was batched with, so what was encoded in one window is
+        of no use in another.
+
+        Args:
+            keys: the texts' keys.
+            keep: the same window will be needed again.
 
         Raises:
             MissingVectorsError, EmbedCacheError: as :meth:`make`.
         """
+        if (kept := self._kept.get(keys.tobytes())) is not None:
+            return kept
         texts = [text for text in texts_of(keys, self.corpora) if text is not None]
         if len(texts) < len(keys):
             raise MissingVectorsError(f"{len(keys) - len(texts)} of its {len(keys)} texts are in no corpus")
-        (encoded,) = self.encoder.encode_windows(iter([texts]), self.meter.add)
+        times, told = self.encoder.times, 0
+        before = times.rows
+
+        def on_wait() -> None:
+            nonlocal told
+            self.meter.add(rows=times.rows - before - told)
+            told = times.rows - before
+
+        (encoded,) = self.encoder.encode_windows(iter([texts]), on_wait)
+        self.meter.add(rows=len(texts) - told)
         if not np.isfinite(encoded.vectors).all():
             raise NonFiniteVectorError("the teacher returned NaN or infinity for one of its texts")
-        self.meter.add(rows=len(texts))
         self.encoded += len(texts)
+        kept_bytes = sum(one.vectors.nbytes for one in self._kept.values())
+        if keep and kept_bytes + encoded.vectors.nbytes <= _MOST_KEPT_BYTES:
+            self._kept[keys.tobytes()] = encoded
         return encoded
 
     def stored(self, batch: VectorBatch, codec: Codec) -> Made:
@@ -158,7 +200,7 @@ class ShardMaker:
         )
         stored = codec.encode(batch.vectors)
         name, data = shard_bytes(header, codec, batch.keys, stored, batch.tokens, batch.truncated)
-        return Made(name, data, len(batch.keys))
+        return Made(name, data)
 
     def rows_of(self, lost: Sequence[LostShard], missing: int) -> list[int]:
         """Return how many rows a lost shard may have had, the likeliest first.
@@ -172,22 +214,31 @@ class ShardMaker:
         known = [len(shard) for shard in (*self.sound, *(one.shard for one in lost)) if shard is not None]
         largest = max((one.size for one in lost), default=0)
         guesses = [max(known)] if known else []
-        for codec in self._codecs(lost) if largest else ():
+        if largest:
             # Headers differ by some digits.
-            about = round((largest - self._overhead(codec)) / self._bytes_a_row(codec))
-            guesses += [about, about - 1, about + 1]
+            about = [layout.rows(largest) for layout in self.layouts(lost)]
+            guesses += [rows + off for rows in about for off in (0, -1, 1)]
         guesses += [DEFAULT_SHARD_ROWS, *_likely_rows(missing, len(lost))]
-        return [rows for rows in dict.fromkeys(guesses) if rows > 0]
+        distinct = dict.fromkeys(min(rows, missing) for rows in guesses if rows > 0)
+        return list(distinct)
+
+    def layouts(self, lost: Sequence[LostShard]) -> list[Layout]:
+        """Return how large shards are, by the codecs the lost shards may have had, the likeliest first."""
+        return [
+            Layout(codec, self._overhead(codec), self._bytes_a_row(codec)) for codec in self._codecs(lost)
+        ]
 
     def _bytes_a_row(self, codec: Codec) -> float:
         return KEY_BYTES + codec.bytes_per_row(self.contract.dimension) + _BYTES_BESIDE
 
     def _overhead(self, codec: Codec) -> float:
-        """Return how many bytes a shard has beside its rows."""
+        """Return about how many bytes a shard has beside its rows."""
         vectors = np.eye(1, self.contract.dimension, dtype=np.float32).repeat(_PROBE_ROWS, axis=0)
         zeros = np.zeros(_PROBE_ROWS, dtype=np.int32)
         keys = np.zeros(_PROBE_ROWS, dtype=KEY_DTYPE)
-        batch = VectorBatch(keys, vectors, zeros, zeros.astype(np.bool_), self.encoder.provenance)
+        others = [shard.header.provenance for shard in (*self.sound, *self.damaged)]
+        provenance = others[0] if others else _LIKELY_PROVENANCE
+        batch = VectorBatch(keys, vectors, zeros, zeros.astype(np.bool_), provenance)
         return float(self.stored(batch, codec).data.size) - _PROBE_ROWS * self._bytes_a_row(codec)
 
     def _carried(self, keys: KeyArray, lost: Sequence[LostShard]) -> Made | None:
@@ -200,7 +251,7 @@ class ShardMaker:
                 carry_over(self.cache, scratch, keys, len(keys))
             for shard in scratch.shards:
                 if shard.name in names:
-                    return Made(shard.name, scratch.container.open(shard.name), 0)
+                    return Made(shard.name, scratch.container.open(shard.name), carried=True)
         return None
 
     def _codecs(self, lost: Sequence[LostShard]) -> Iterator[Codec]:

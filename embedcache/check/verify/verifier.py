@@ -13,12 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedcache.check import corpora, derived, documents, shards
 from embedcache.check.bench import Bench
 from embedcache.check.findings import Finding, Findings, Kind, damage, reason
 from embedcache.check.inventory import Entry, entry_of, take_inventory
 from embedcache.check.progress import Meter, OnCheck
-from embedcache.check.stores import TeacherFiles, check_coverage, check_names, check_teacher
+from embedcache.check.verify import corpora, derived, documents, shards
+from embedcache.check.verify.stores import (
+    TeacherFiles,
+    check_coverage,
+    check_emptied,
+    check_names,
+    check_teacher,
+)
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, read_info
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
 from embedcache.fsio import require_directory
@@ -56,7 +62,8 @@ class Verification:
         findings: damage first.
         files: files checked.
         bytes: bytes read.
-        rows: rows checked, of corpora and of shards.
+        corpus_rows: rows of the corpora checked, as they are described.
+        vectors: rows of the shards found sound.
         seconds: how long it took.
     """
 
@@ -64,7 +71,8 @@ class Verification:
     findings: tuple[Finding, ...]
     files: int
     bytes: int
-    rows: int
+    corpus_rows: int
+    vectors: int
     seconds: float
 
     @property
@@ -84,7 +92,8 @@ class Verification:
             "sound": not self.damage,
             "files": self.files,
             "bytes": self.bytes,
-            "rows": self.rows,
+            "corpus_rows": self.corpus_rows,
+            "vectors": self.vectors,
             "seconds": self.seconds,
             "findings": [finding.to_json() for finding in self.findings],
         }
@@ -129,6 +138,7 @@ class Verifier:
         entries = take_inventory(folder)
         if not any(entry.kind is Kind.MARKER or entry.corpus or entry.teacher for entry in entries):
             raise CacheFormatError(f"{folder} is no cache: it has no cache.json, no corpora and no teachers")
+        self.corpus_rows = 0
         self.is_whole_cache = corpus is None and teacher is None
         chosen_corpora = _choose_corpora(entries, corpus) if corpus is not None else set()
         chosen_teachers = _choose_teachers(entries, teacher) if teacher is not None else set()
@@ -164,7 +174,8 @@ class Verifier:
             findings=tuple(sorted(findings, key=lambda one: (not one.is_damage, one))),
             files=len(self.entries),
             bytes=meter.bytes,
-            rows=meter.rows,
+            corpus_rows=self.corpus_rows,
+            vectors=sum(len(shard) for shards in self.bench.shards.values() for shard in shards),
             seconds=time.perf_counter() - started,
         )
 
@@ -185,7 +196,8 @@ class Verifier:
             yield damage("cache.json", Kind.MARKER, "it is missing")
         sound: dict[str, Corpus] = {}
         infos = self._descriptions(damaged)
-        self.bench.meter.begin("read rows", total_rows=sum(corpus.info.rows for corpus in infos.values()))
+        self.corpus_rows = sum(corpus.info.rows for corpus in infos.values())
+        self.bench.meter.begin("read rows", total_rows=self.corpus_rows)
         for name, corpus in infos.items():
             wrong = list(self._check_corpus(corpus, damaged))
             yield from wrong
@@ -196,9 +208,15 @@ class Verifier:
         sound = {name: corpus for name, corpus in sound.items() if not _has_damage(name, damaged)}
         self.bench.meter.begin("look up texts", total_rows=len(teachers) * sum(map(len, sound.values())))
         for teacher in teachers:
-            yield from check_teacher(self.bench, teacher)
+            wrong = list(check_teacher(self.bench, teacher))
+            yield from wrong
+            of_the_store = (f"{teacher.path}/shards/", f"{teacher.path}/vectors.mdb")
+            bad = {*damaged, *(finding.path for finding in wrong if finding.is_damage)}
+            is_whole = not any(path.startswith(of_the_store) for path in bad)
             if teacher.has_vectors:
-                yield from check_coverage(self.bench, teacher, sound)
+                yield from check_coverage(self.bench, teacher, sound, is_whole=is_whole)
+            elif is_whole and teacher.names and infos:
+                yield from check_emptied(self.bench, teacher, sound)
         yield from check_names(teachers)
 
     def _descriptions(self, damaged: Collection[str]) -> dict[str, Corpus]:

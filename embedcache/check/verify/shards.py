@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embedcache.check.bench import Bench
-from embedcache.check.documents import told
 from embedcache.check.findings import Findings, Kind, damage, note, reason
 from embedcache.check.inventory import Entry
+from embedcache.check.verify.documents import told
 from embedcache.codecs import Codec, Stored, Vectors, get_codec, pq
 from embedcache.errors import CacheFormatError, CorruptCacheError, StorageError
 from embedcache.fsio import read_sealed_json

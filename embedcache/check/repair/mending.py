@@ -31,7 +31,7 @@ class Mend:
         outcome: ``identical`` to what it was before the damage; ``right, not identical``; ``removed``, for it
             is made anew when it is needed; ``moved``; ``to be encoded``, in a dry run; or ``not repaired``.
         detail: how, or what is needed.
-        rows: rows encoded for it.
+        rows: rows encoded for it; in a dry run, how many would be at most.
     """
 
     path: str

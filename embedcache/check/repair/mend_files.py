@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from embedcache.cache import CACHE_MARKER, CACHE_VERSION
-from embedcache.check.documents import format_version
 from embedcache.check.findings import Finding, Kind
 from embedcache.check.inventory import QUARANTINE, Entry
-from embedcache.check.mending import IDENTICAL, MOVED, NOT_REPAIRED, REMOVED, Mending
+from embedcache.check.repair.mending import IDENTICAL, MOVED, NOT_REPAIRED, REMOVED, Mending
+from embedcache.check.verify.documents import format_version
 from embedcache.fsio import (
     explain_os_error,
     fsync_directory,
@@ -21,6 +21,7 @@ from embedcache.fsio import (
     write_json,
 )
 from embedcache.store import FolderShards, Shard
+from embedcache.store.containers.lmdb import SEAL
 
 
 def mend_marker(mending: Mending, findings: Sequence[Finding]) -> None:
@@ -73,7 +74,8 @@ def move_misplaced_shard(mending: Mending, path: str, shard: Shard) -> None:
     """
     owner = shard.header.contract.id
     home = mending.folder / "teachers" / owner
-    if (home / "contract.json").is_file() and not (home / "vectors.mdb").exists():
+    in_lmdb = any((home / name).exists() for name in ("vectors.mdb", SEAL))
+    if (home / "contract.json").is_file() and not in_lmdb:
         target = FolderShards(home / "shards").path(shard.name)
         mending.bench.shards[owner].append(replace(shard, where=mending.inside(target)))
     else:

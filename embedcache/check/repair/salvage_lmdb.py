@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from embedcache.check.noted import is_size
 from embedcache.fsio import commit, read_sealed_json, remove_file, temporary_sibling
 from embedcache.store.containers import LmdbShards
 from embedcache.store.containers.base import is_shard_name
@@ -33,7 +34,7 @@ def sealed_sizes(file: Path) -> dict[str, int] | None:
     """Return the size of each shard that was in ``file`` when it was sealed, None without a sound seal."""
     with suppress(OSError, ValueError, KeyError, AttributeError):
         sizes = read_sealed_json(file.with_name(SEAL))["shards"].items()
-        return {name: size for name, size in sizes if is_shard_name(name) and isinstance(size, int)}
+        return {name: size for name, size in sizes if is_shard_name(name) and is_size(size)}
     return None
 
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embedcache.check.shards import open_without_codebook
-from embedcache.check.stores import index_over
+from embedcache.check.repair.cuts import Layout, rows_by_size
 from embedcache.check.texts import sound_keys
+from embedcache.check.verify.shards import open_without_codebook
+from embedcache.check.verify.stores import index_over
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import CacheFormatError, CorruptCacheError, StorageError
 from embedcache.fsio import sha256_file
@@ -66,13 +67,16 @@ def opened(data: pa.Buffer | None, name: str, path: str, size: int = 0) -> LostS
     return LostShard(name, path, shard, size or (data.size if data is not None else 0))
 
 
-def keys_by_index(folder: Path, sound: Sequence[Shard], lost: Sequence[LostShard]) -> dict[str, KeyArray]:
+def keys_by_index(
+    folder: Path, sound: Sequence[Shard], lost: Sequence[LostShard], layouts: Sequence[Layout]
+) -> dict[str, KeyArray]:
     """Return, by the name of the lost shard, the keys that a sound index of exactly these shards gives it.
 
     Args:
         folder: ``derived/index/<contract id>``.
         sound: the shards that are there.
         lost: those that are not, or are damaged.
+        layouts: how large shards are, by codec.
     """
     there = {shard.name: len(shard) for shard in sound}
     names = sorted({*there, *(one.name for one in lost)})
@@ -82,6 +86,10 @@ def keys_by_index(folder: Path, sound: Sequence[Shard], lost: Sequence[LostShard
     # What damaged shards say of their length is believed where it adds up.
     says = {one.name: len(one.keys) for one in lost if one.keys is not None}
     rows = _adding_up(names, {**there, **says}, index.rows) or _adding_up(names, there, index.rows)
+    if not rows:
+        told = rows_by_size([one.size for one in lost], index.rows - sum(there.values()), layouts)
+        if told is not None:
+            rows = {**there, **dict(zip((one.name for one in lost), told, strict=True))}
     if not rows:
         return {}
     starts = dict(zip(names, np.cumsum([0, *(rows[name] for name in names)]).tolist(), strict=False))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from embedcache.cache import read_origin
 from embedcache.check.findings import Kind, reason
-from embedcache.check.mending import IDENTICAL, NOT_REPAIRED, RIGHT, Mending, proves
-from embedcache.check.salvage_lmdb import salvage
-from embedcache.check.shards import open_without_codebook
+from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, RIGHT, Mending, proves
+from embedcache.check.repair.salvage_lmdb import salvage
+from embedcache.check.verify.shards import open_without_codebook
 from embedcache.contract import Contract
 from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError, TeacherError
 from embedcache.fsio import (
@@ -23,7 +23,7 @@ from embedcache.fsio import (
 from embedcache.store import FolderShards
 from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.origin import origin_of
-from embedcache.teacher.resolve import resolve
+from embedcache.teacher.resolve import ModelSource, resolve
 
 NEEDS_MODEL = "give the teacher's model with --teacher-model"
 
@@ -93,23 +93,49 @@ def mend_name(mending: Mending, contract_id: str, path: Path) -> None:
     mending.done(mending.inside(path), Kind.NAME.value, IDENTICAL if proven else RIGHT, detail)
 
 
-def give_name(mending: Mending, contract_id: str) -> None:
-    """List a teacher that lost all its names under that of its model, where the model was given."""
-    model = mending.computing.teacher_model
-    contract = mending.bench.shards[contract_id][0].header.contract
-    if model is None or mending.dry_run:
-        return
-    from embedcache.teacher.by_contract import load_by_contract
+def give_name(mending: Mending, contract_id: str, contract: Contract | None) -> None:
+    """List a teacher that lost all its names under that of its model, or under its contract id.
 
+    Args:
+        mending: the repair.
+        contract_id: the teacher.
+        contract: its contract, None where that is lost: then a model that is given cannot be judged.
+    """
     names = mending.folder / "teachers" / contract_id / "names"
+    place = mending.inside(names)
     try:
-        source = resolve(model)
-        load_by_contract(model, contract, name=source.name, remedy=NEEDS_MODEL)
+        source = _model_of(mending, contract_id, contract)
     except EmbedCacheError as error:
-        mending.done(mending.inside(names), Kind.NAME.value, NOT_REPAIRED, reason(error))
+        mending.done(place, Kind.NAME.value, NOT_REPAIRED, reason(error))
         return
-    write_sealed_json(names / f"{source.name}.json", origin_of(source))
-    mending.done(mending.inside(names), Kind.NAME.value, RIGHT, f"named {source.name} as the model given")
+    name = source.name if source is not None else contract_id[:12]
+    how = "as its model" if source is not None else f"as its contract; {NEEDS_MODEL} for the name of that"
+    if not mending.dry_run:
+        origin = origin_of(source) if source is not None else {"spec": name}
+        write_sealed_json(names / f"{name}.json", origin)
+    mending.done(place, Kind.NAME.value, RIGHT, f"named {name}, {how}")
+
+
+def _model_of(mending: Mending, contract_id: str, contract: Contract | None) -> ModelSource | None:
+    """Return the model given or else noted as the teacher's, None where there is none.
+
+    Raises:
+        EmbedCacheError: if the model given cannot be found, or is another teacher.
+    """
+    model = mending.computing.teacher_model
+    if model is None:
+        with suppress(TeacherError):
+            noted = _noted_model(mending, contract_id)
+            return resolve(noted) if noted is not None else None
+        return None
+    source = resolve(model)
+    if contract is None:
+        raise TeacherError("its contract is lost, so whether the model given is the right one cannot be told")
+    if not mending.dry_run:
+        from embedcache.teacher.by_contract import load_by_contract
+
+        load_by_contract(model, contract, name=source.name, remedy=NEEDS_MODEL)
+    return source
 
 
 def _damaged_origin(path: Path) -> tuple[bytes, dict[str, str]]:

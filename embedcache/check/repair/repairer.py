@@ -17,20 +17,27 @@ from typing import TYPE_CHECKING
 from embedcache.cache import Cache, CachedTeacher, read_contract, read_origin
 from embedcache.check.findings import Finding, Kind, reason
 from embedcache.check.live import Computing
-from embedcache.check.mend_codebooks import mend_codebook
-from embedcache.check.mend_corpora import mend_corpus
-from embedcache.check.mend_files import mend_marker, move_aside, move_misplaced_shard, remove_derived
-from embedcache.check.mend_shards import add_salvaged, lost_in_folder, mend_folder, mend_lmdb
-from embedcache.check.mend_teachers import NEEDS_MODEL, give_name, mend_contract, mend_name
-from embedcache.check.mending import IDENTICAL, NOT_REPAIRED, Mend, Mending
 from embedcache.check.progress import OnCheck
-from embedcache.check.reencode import ShardMaker
-from embedcache.check.salvage_lmdb import seal
-from embedcache.check.shards import detached, open_without_codebook
-from embedcache.check.verify import Verifier
+from embedcache.check.repair.mend_codebooks import mend_codebook
+from embedcache.check.repair.mend_corpora import mend_corpus
+from embedcache.check.repair.mend_files import mend_marker, move_aside, move_misplaced_shard, remove_derived
+from embedcache.check.repair.mend_shards import (
+    add_salvaged,
+    drop_seal,
+    lost_in_folder,
+    lost_with_the_store,
+    mend_folder,
+    mend_lmdb,
+)
+from embedcache.check.repair.mend_teachers import NEEDS_MODEL, give_name, mend_contract, mend_name
+from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, Mend, Mending
+from embedcache.check.repair.reencode import ShardMaker
+from embedcache.check.repair.salvage_lmdb import seal
+from embedcache.check.verify.shards import detached, open_without_codebook
+from embedcache.check.verify.verifier import Verifier
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
-from embedcache.corpus.readers import ReadOptions, Source
+from embedcache.corpus.readers import ReadOptions, Source, expand_sources
 from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError, TeacherError
 from embedcache.fsio import sha256_file
 from embedcache.store import FolderShards, Shard
@@ -50,7 +57,7 @@ class Repair:
         cache: the cache's folder.
         dry_run: whether it only says what it would do.
         mends: what became of each thing that was damaged.
-        rows_encoded: rows that were encoded; in a dry run, how many would be.
+        rows_encoded: rows that were encoded; in a dry run, how many would be at most.
         seconds: how long it took.
     """
 
@@ -102,9 +109,12 @@ def repair(
 
     Raises:
         MissingInputError, CacheFormatError: if the folder is no cache.
+        InputError: if a source is not there, needed or not.
         StorageError: if the cache cannot be written; what was repaired before stays.
     """
     started = time.perf_counter()
+    if sources:
+        expand_sources(sources)
     verifier = Verifier(cache, on_progress=on_progress)
     mending = Mending(
         bench=verifier.bench,
@@ -195,11 +205,10 @@ class _Repairer:
             if contract is not None:
                 self.mended_contracts[contract_id] = contract
         for finding in self.damage(Kind.NAME):
-            if finding.path.startswith(folder):
+            if finding.path == f"{folder}names":
+                give_name(self.mending, contract_id, self._contract(contract_id))
+            elif finding.path.startswith(folder):
                 mend_name(self.mending, contract_id, self.mending.folder / finding.path)
-        names = [entry for entry in self.entries if entry.teacher == contract_id and entry.kind is Kind.NAME]
-        if not names and self.mending.bench.shards[contract_id]:
-            give_name(self.mending, contract_id)
 
     def _mend_vectors(self, opened: Cache, contract_id: str, misplaced: Collection[str]) -> None:
         folder = f"teachers/{contract_id}/"
@@ -208,14 +217,12 @@ class _Repairer:
             for one in self.damage(Kind.SHARD, Kind.STORE, Kind.CODEBOOK, Kind.SEAL)
             if one.path.startswith(folder) and one.path not in misplaced
         ]
-        contract = self.mended_contracts.get(contract_id)
+        contract = self._contract(contract_id)
         if contract is None:
-            try:
-                contract = read_contract(self.mending.folder / folder / "contract.json")
-            except CorruptCacheError as error:
-                for finding in mine:
-                    self.mending.done(finding.path, finding.kind, NOT_REPAIRED, reason(error))
-                return
+            for finding in mine:
+                what = "the teacher's contract.json could not be repaired"
+                self.mending.done(finding.path, finding.kind, NOT_REPAIRED, what)
+            return
         sound = sorted(self.mending.bench.shards[contract_id], key=lambda shard: shard.name)
         maker = ShardMaker(
             opened,
@@ -227,6 +234,9 @@ class _Repairer:
         )
         file = self.mending.folder / folder / "vectors.mdb"
         in_lmdb = any(one.path.startswith(f"{folder}vectors.mdb") for one in mine)
+        shards_there = bool(FolderShards(file.with_name("shards")).names())
+        # A teacher has one kind of store: shards in files are not joined by a new LMDB file.
+        joins_folder = in_lmdb and not file.exists() and shards_there
         if in_lmdb:
             add_salvaged(maker, file)
         damaged = [one.path for one in mine if one.path.startswith(f"{folder}shards/")]
@@ -234,12 +244,25 @@ class _Repairer:
         for finding in mine:
             if finding.kind == Kind.CODEBOOK.value:
                 mend_codebook(self.mending, maker, self.mending.folder / finding.path, lost)
-        if in_lmdb:
+        if joins_folder:
+            lost += lost_with_the_store(self.mending, file)
+        elif in_lmdb:
             mend_lmdb(self.mending, maker, file)
         elif file.is_file() and file.stat().st_size and self._needs_seal(folder):
             self._seal(file)
-        mend_folder(self.mending, maker, lost)
+        mend_folder(
+            self.mending, maker, lost, add_gone=not file.exists() and not (in_lmdb and not joins_folder)
+        )
+        if joins_folder:
+            drop_seal(self.mending, file, lost)
         self.mending.rows_encoded += maker.encoded
+
+    def _contract(self, contract_id: str) -> Contract | None:
+        """Return a teacher's contract as it is now, or would be after a dry run; None where it is lost."""
+        with suppress(CorruptCacheError):
+            path = self.mending.folder / "teachers" / contract_id / "contract.json"
+            return self.mended_contracts.get(contract_id) or read_contract(path)
+        return None
 
     def _move_misplaced(self) -> set[str]:
         """Deal with shards whose digest is right: another teacher's, or none; return which these are."""
@@ -291,12 +314,14 @@ class _Repairer:
         known = _known_as(opened, contract)
         if known is None and self.mending.computing.teacher_model is None:
             raise TeacherError("no sound file says which model the teacher is")
-        return self.mending.computing.encoder(
-            contract,
-            spec=opened.model_source(known) if known is not None else "",
-            name=known.name if known is not None else contract.id[:12],
-            shards=shards,
-        )
+        name = known.name if known is not None else contract.id[:12]
+        with self.mending.bench.meter.aside(f"load teacher {name}"):
+            return self.mending.computing.encoder(
+                contract,
+                spec=opened.model_source(known) if known is not None else "",
+                name=name,
+                shards=shards,
+            )
 
     def _account_for_the_rest(self) -> None:
         """List every damage that nothing has been done about."""
