@@ -16,6 +16,9 @@ class Kind(str, Enum):
     MARKER = "marker"
     CORPUS = "corpus description"
     PART = "corpus part"
+    VIEW = "view description"
+    VIEW_PART = "view part"
+    RECIPE = "view recipe"
     CONTRACT = "contract"
     NAME = "teacher name"
     SHARD = "shard"
@@ -63,6 +66,7 @@ class Finding:
 Findings = Iterator[Finding]
 
 REPAIR = "'embedcache repair' brings it back"
+UPGRADE = "upgrade embedcache: a newer one wrote here"
 DERIVED_WAY_OUT = "'embedcache repair' removes it; it is made anew when it is needed"
 
 

@@ -17,10 +17,14 @@ QUARANTINE = "quarantine"
 
 _ID = r"[0-9a-f]{64}"
 _NAME = r"\w[\w.-]*"
+_VIEW = rf"corpora/(?P<corpus>{_NAME})/views/(?P<view>(?!original/)\w[\w.-]{{0,99}})"
 _PLACES = (
     (Kind.MARKER, r"cache\.json"),
     (Kind.CORPUS, rf"corpora/(?P<corpus>{_NAME})/corpus\.json"),
     (Kind.PART, rf"corpora/(?P<corpus>{_NAME})/{_ID}\.arrow"),
+    (Kind.VIEW, rf"{_VIEW}/corpus\.json"),
+    (Kind.VIEW_PART, rf"{_VIEW}/{_ID}\.arrow"),
+    (Kind.RECIPE, rf"{_VIEW}/recipe\.json"),
     (Kind.CONTRACT, rf"teachers/(?P<teacher>{_ID})/contract\.json"),
     (Kind.NAME, rf"teachers/(?P<teacher>{_ID})/names/{_NAME}\.json"),
     (Kind.SHARD, rf"teachers/(?P<teacher>{_ID})/shards/{_ID}\.arrow"),
@@ -48,6 +52,7 @@ class Entry:
         size: bytes.
         corpus: the name of the corpus it belongs to; empty where it belongs to none.
         teacher: the contract id of the teacher it belongs to; empty where it belongs to none.
+        view: the name of the view of ``corpus`` that it belongs to; empty where it belongs to none.
     """
 
     path: str
@@ -55,6 +60,7 @@ class Entry:
     size: int
     corpus: str = ""
     teacher: str = ""
+    view: str = ""
 
     @property
     def stem(self) -> str:
@@ -107,6 +113,5 @@ def _entry(path: str, found: os.stat_result) -> Entry:
         return Entry(path, Kind.LEFTOVER, found.st_size)
     for kind, rule in _RULES:
         if match := rule.fullmatch(path):
-            groups = match.groupdict()
-            return Entry(path, kind, found.st_size, groups.get("corpus") or "", groups.get("teacher") or "")
+            return Entry(path, kind, found.st_size, **match.groupdict())
     return Entry(path, Kind.FOREIGN, found.st_size)

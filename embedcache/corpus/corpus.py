@@ -195,6 +195,17 @@ class Corpus:
             )
         return View(self, name)
 
+    def views(self) -> list[View]:
+        """Return the views that were made of the rows the corpus has now, by name.
+
+        Raises:
+            CorruptCacheError: if the description or the recipe of a view is damaged.
+            CacheFormatError: if a newer version of embedcache wrote it.
+        """
+        folder = self.folder / VIEWS
+        names = self.view_names()
+        return [View(self, name) for name in names if read_record(folder / name).of == self.info.digest]
+
     def _values(self, name: str, rows: NDArray[np.integer] | None) -> list[Any]:
         if rows is None:
             return [

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from embedcache.corpus.part import way_out
 from embedcache.errors import CacheFormatError, CorruptCacheError
@@ -60,6 +61,23 @@ def write_record(folder: Path, record: ViewRecord) -> None:
     write_sealed_json(folder / RECIPE, value)
 
 
+def record_from_json(value: Mapping[str, Any], name: str) -> ViewRecord:
+    """Return what the content of the ``recipe.json`` of a view called ``name`` says, trusting nothing in it.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: if it is none, or that of another view.
+    """
+    record = ViewRecord(
+        Recipe.from_json(value["recipe"]),
+        str(value["of"]),
+        str(value["digest"]),
+        {str(reason): int(count) for reason, count in value["counts"].items()},
+    )
+    if record.recipe.name != name:
+        raise ValueError(f"it describes a view called {record.recipe.name!r}")
+    return record
+
+
 def read_record(folder: Path) -> ViewRecord:
     """Read what is written down about the view in ``folder``.
 
@@ -72,15 +90,7 @@ def read_record(folder: Path) -> ViewRecord:
         value = read_sealed_json(path)
         version = value["version"]
         if version == RECIPE_VERSION:
-            record = ViewRecord(
-                Recipe.from_json(value["recipe"]),
-                str(value["of"]),
-                str(value["digest"]),
-                {str(reason): int(count) for reason, count in value["counts"].items()},
-            )
-            if record.recipe.name != folder.name:
-                raise ValueError(f"it describes a view called {record.recipe.name!r}")
-            return record
+            return record_from_json(value, folder.name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise CorruptCacheError(f"recipe {path} is damaged ({reason}): {way_out(folder)}") from error

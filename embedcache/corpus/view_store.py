@@ -83,7 +83,7 @@ def store_view(
         remove_file(folder / RECIPE)
     counts: Counter[str] = Counter()
     drafts = Drafts(folder, _identity(corpus, recipe)) if keep_drafts else None
-    batches = _batches(corpus, make, counts, drafts, on_rows)
+    batches = rows_of_view(corpus, make, counts, drafts, on_rows)
     try:
         _, was_there = store_corpus(
             folder.parent, recipe.name, batches, ReadReport(), replace=there is None or replace
@@ -157,13 +157,26 @@ def _identity(corpus: Corpus, recipe: Recipe) -> str:
     return hashlib.sha256(canonical_json([corpus.info.digest, recipe.to_json(), CHUNK_ROWS])).hexdigest()
 
 
-def _batches(
+def rows_of_view(
     corpus: Corpus,
     make: MakeRows,
     counts: Counter[str],
-    drafts: Drafts | None,
-    on_rows: Callable[[int], None] | None,
+    drafts: Drafts | None = None,
+    on_rows: Callable[[int], None] | None = None,
 ) -> Iterator[RowBatch]:
+    """Yield the rows of a view as :func:`store_corpus` takes them.
+
+    Args:
+        corpus: the corpus.
+        make: makes the texts.
+        counts: what became of the rows is counted here.
+        drafts: what was made before and is kept, if it is.
+        on_rows: called with the number of rows that are made.
+
+    Raises:
+        CorruptCacheError: if the corpus is damaged.
+        StorageError: if drafts cannot be written.
+    """
     done = 0
     for part in corpus.iter_texts():
         for start in range(0, len(part), CHUNK_ROWS):

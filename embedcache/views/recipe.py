@@ -155,6 +155,8 @@ class Recipe:
             raise ValueError("its kind and name are no texts")
         if not is_view_name(value["name"]):
             raise ValueError(f"{value['name'][:80]!r} names no view")
+        if value["kind"] in KINDS and parameters.keys() != KINDS[value["kind"]].arguments.keys():
+            raise ValueError(f"its parameters are not those of {value['kind']}")
         if any(type(one) not in (str, int, float) for one in parameters.values()):
             raise ValueError("its parameters are neither texts nor numbers")
         if any(type(one) is not str for one in models.values()):

@@ -80,8 +80,8 @@ def _candidates(
 
 def _may_come_back(mending: Mending) -> bool:
     """Return whether texts that no corpus has would be there if this were no dry run."""
-    corpora = (Kind.PART.value, Kind.CORPUS.value)
-    return mending.dry_run and any(mend.kind in corpora for mend in mending.mends)
+    kinds = (Kind.PART.value, Kind.CORPUS.value, Kind.VIEW_PART.value, Kind.VIEW.value)
+    return mending.dry_run and any(mend.kind in kinds for mend in mending.mends)
 
 
 def _make(

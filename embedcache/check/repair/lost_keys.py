@@ -18,7 +18,7 @@ from embedcache.check.repair.cuts import Layout, rows_by_size
 from embedcache.check.texts import sound_keys
 from embedcache.check.verify.shards import open_without_codebook
 from embedcache.check.verify.stores import index_over
-from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.corpus import Corpus, View
 from embedcache.errors import CacheFormatError, CorruptCacheError, StorageError
 from embedcache.fsio import sha256_file
 from embedcache.key_index import KeyIndex
@@ -26,6 +26,7 @@ from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store import Shard, ShardHeader
 from embedcache.store.index import StoreIndex, made_of
 from embedcache.store.mapped_lmdb import check_structure, open_shared
+from embedcache.view_coverage import ViewCoverage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,22 +131,33 @@ def keys_by_elimination(
     """Yield the distinct keys that no sound shard has, in corpus order, those of a corpus at a time.
 
     A corpus of which nothing at all is stored was never built with this teacher, and is left out, unless
-    nothing sound is left.
+    nothing sound is left. Views come last, those first of which most is stored; one of whose own texts
+    nothing is stored was never encoded.
 
     Args:
-        corpora: the corpora, by name.
+        corpora: the corpora and views.
         sound: the shards that are there.
         taken: keys that are accounted for.
     """
     with TemporaryDirectory(prefix="embedcache-repair-") as scratch:
         index = index_over(sound, Path(scratch))
         seen = np.concatenate([np.empty(0, dtype=KEY_DTYPE), *taken])
-        for corpus in corpora:
+        shares = [(_share_stored(corpus, index), corpus) for corpus in corpora if isinstance(corpus, View)]
+        views = sorted((one for one in shares if one[0]), key=lambda one: -one[0])
+        for corpus in [*(one for one in corpora if not isinstance(one, View)), *(view for _, view in views)]:
             missing, present = _missing(corpus, index, KeyIndex(seen))
             if present or not sound:
                 fresh = missing[KeyIndex(missing).first_places()]
                 seen = np.concatenate([seen, fresh])
                 yield fresh
+
+
+def _share_stored(view: View, index: StoreIndex | KeyIndex) -> float:
+    """Return the share of a view's own texts that are in an index; 0 where they cannot all be read."""
+    with suppress(CorruptCacheError):
+        coverage = ViewCoverage.of(view, index)
+        return coverage.embedded / max(coverage.own, 1)
+    return 0.0
 
 
 def _missing(corpus: Corpus, index: StoreIndex | KeyIndex, others: KeyIndex) -> tuple[KeyArray, bool]:

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from embedcache.check.findings import Kind
 from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, RIGHT, Mending
 from embedcache.check.repair.salvage_corpus import describe_by_parts, part_out_of_itself
+from embedcache.check.verify.corpora import CORPUS, VIEW
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, CorpusInfo, read_info
 from embedcache.corpus.origin import read_note
 from embedcache.corpus.readers import ReadOptions, ReadReport, Source, expand_sources, read_batches
 from embedcache.corpus.store import store_corpus
+from embedcache.corpus.view_record import VIEWS
 from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError
 from embedcache.fsio import TEMPORARY_PREFIX, commit, write_bytes, write_sealed_json
 
@@ -34,14 +35,14 @@ def mend_corpus(mending: Mending, name: str, damaged: Collection[str]) -> None:
     """
     folder = mending.folder / "corpora" / name
     left = {mending.folder / path for path in damaged}
-    info = _described(folder)
+    info = described(folder)
     if info is not None:
-        left -= _mend_parts(mending, folder, info, left)
+        left -= mend_parts(mending, folder, info, left)
     only_described_wrong = left == {folder / DESCRIPTION}
     if not left or (only_described_wrong and _mend_description(mending, folder, proven=True)):
         return
     refused = []
-    for sources, options in _sources(mending, name):
+    for sources, options in sources_of(mending, name):
         problem = _mend_from_source(mending, folder, info, sources, options, left)
         if not problem:
             return
@@ -51,21 +52,24 @@ def mend_corpus(mending: Mending, name: str, damaged: Collection[str]) -> None:
     problem = "; ".join(refused) or "where it was read from is not known"
     for path in sorted(left):
         needed = f"{problem}: give the file it was built from with --source"
-        mending.done(mending.inside(path), _kind(path), NOT_REPAIRED, needed)
+        mending.done(mending.inside(path), kind_of(path), NOT_REPAIRED, needed)
 
 
-def _kind(path: Path) -> str:
-    return Kind.CORPUS.value if path.name == DESCRIPTION else Kind.PART.value
+def kind_of(path: Path) -> str:
+    """Return what a description or a part is: a corpus's, or that of a view of one."""
+    kinds = VIEW if path.parent.parent.name == VIEWS else CORPUS
+    return (kinds.description if path.name == DESCRIPTION else kinds.part).value
 
 
-def _described(folder: Path) -> CorpusInfo | None:
+def described(folder: Path) -> CorpusInfo | None:
+    """Return the description of a corpus or a view, None where it is damaged."""
     try:
         return read_info(folder)
     except (CorruptCacheError, CacheFormatError):
         return None
 
 
-def _mend_parts(mending: Mending, folder: Path, info: CorpusInfo, paths: Collection[Path]) -> set[Path]:
+def mend_parts(mending: Mending, folder: Path, info: CorpusInfo, paths: Collection[Path]) -> set[Path]:
     """Write the parts anew whose texts, ids and labels are intact; return which those are."""
     mended, first_row = set(), 0
     for part in info.parts:
@@ -74,7 +78,7 @@ def _mend_parts(mending: Mending, folder: Path, info: CorpusInfo, paths: Collect
         if data is not None:
             if not mending.dry_run:
                 write_bytes(path, memoryview(data))
-            mending.done(mending.inside(path), _kind(path), IDENTICAL, "made anew of its own texts")
+            mending.done(mending.inside(path), kind_of(path), IDENTICAL, "made anew of its own texts")
             mended.add(path)
         first_row += part.rows
     return mended
@@ -96,7 +100,7 @@ def _mend_description(mending: Mending, folder: Path, *, proven: bool) -> bool:
         write_sealed_json(path, described.info.to_json())
     mending.done(
         mending.inside(path),
-        _kind(path),
+        kind_of(path),
         IDENTICAL if described.is_proven else RIGHT,
         "made anew of its parts"
         + ("" if described.is_proven else "; how many rows of the source were skipped is not known any more"),
@@ -104,7 +108,7 @@ def _mend_description(mending: Mending, folder: Path, *, proven: bool) -> bool:
     return True
 
 
-def _sources(mending: Mending, name: str) -> Iterator[tuple[list[Source], ReadOptions]]:
+def sources_of(mending: Mending, name: str) -> Iterator[tuple[list[Source], ReadOptions]]:
     """Yield what the corpus may be read from: the files given, and those noted when it was built."""
     note = read_note(mending.folder / "derived", name)
     if mending.sources:
@@ -124,7 +128,7 @@ def _mend_from_source(
 ) -> str:
     """Read the source again and take from it what is damaged; return why not, empty where it was done."""
     shown = ", ".join(map(str, sources))
-    with _staging(mending, folder.parent) as staging:
+    with staging_beside(mending, folder.parent) as staging:
         report = ReadReport()
         try:
             batches = read_batches(expand_sources(sources), options, report)
@@ -140,7 +144,7 @@ def _mend_from_source(
         for path, target in sorted(wanted.items(), key=lambda pair: pair[0].name == DESCRIPTION):
             if not mending.dry_run:
                 commit(path, target)
-            mending.done(mending.inside(target), _kind(target), IDENTICAL, f"read again from {shown}")
+            mending.done(mending.inside(target), kind_of(target), IDENTICAL, f"read again from {shown}")
     return ""
 
 
@@ -157,7 +161,8 @@ def _is_the_same(fresh: Corpus, folder: Path, info: CorpusInfo | None, mending: 
 
 
 @contextmanager
-def _staging(mending: Mending, corpora: Path) -> Iterator[Path]:
+def staging_beside(mending: Mending, corpora: Path) -> Iterator[Path]:
+    """Yield a place to make a corpus in, from where its files can be moved into ``corpora``."""
     if mending.dry_run:
         with TemporaryDirectory(prefix="embedcache-repair-") as elsewhere:
             yield Path(elsewhere)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedcache.cache import Cache, CachedTeacher, read_contract, read_origin
-from embedcache.check.findings import Finding, Kind, reason
+from embedcache.check.findings import UPGRADE, Finding, Kind, reason
 from embedcache.check.live import Computing
 from embedcache.check.progress import OnCheck
 from embedcache.check.repair.mend_codebooks import mend_codebook
@@ -30,6 +30,7 @@ from embedcache.check.repair.mend_shards import (
     mend_lmdb,
 )
 from embedcache.check.repair.mend_teachers import NEEDS_MODEL, give_name, mend_contract, mend_name
+from embedcache.check.repair.mend_views import mend_view
 from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, Mend, Mending
 from embedcache.check.repair.reencode import ShardMaker
 from embedcache.check.repair.salvage_lmdb import seal
@@ -38,7 +39,13 @@ from embedcache.check.verify.verifier import Verifier
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.readers import ReadOptions, Source, expand_sources
-from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError, TeacherError
+from embedcache.errors import (
+    CacheFormatError,
+    CorruptCacheError,
+    EmbedCacheError,
+    InputError,
+    TeacherError,
+)
 from embedcache.fsio import sha256_file
 from embedcache.store import FolderShards, Shard
 from embedcache.store.containers.lmdb import SEAL
@@ -46,6 +53,7 @@ from embedcache.store.containers.lmdb import SEAL
 if TYPE_CHECKING:
     from embedcache.teacher.encode import Encoder
 
+_OF_VIEWS = (Kind.VIEW, Kind.VIEW_PART, Kind.RECIPE)
 _DERIVED = (Kind.INDEX, Kind.TOKENS, Kind.DERIVED)
 
 
@@ -173,6 +181,10 @@ class _Repairer:
                 one.path for one in self.damage(Kind.PART, Kind.CORPUS) if one.path.split("/")[1] == name
             }
             mend_corpus(self.mending, name, paths)
+        for view in sorted({finding.path.rpartition("/")[0] for finding in self.damage(*_OF_VIEWS)}):
+            mine = [one for one in self.damage(*_OF_VIEWS) if one.path.rpartition("/")[0] == view]
+            if not any(one.way_out == UPGRADE for one in mine):
+                mend_view(self.mending, self.mending.folder / view, {one.path for one in mine})
         owned = {entry.teacher for entry in self.entries if entry.path.startswith("teachers/")}
         contract_ids = sorted(owned - {""})
         for contract_id in contract_ids:
@@ -335,10 +347,15 @@ class _Repairer:
 
 
 def _readable_corpora(cache: Cache) -> list[Corpus]:
-    corpora = []
+    """Return the corpora and their views, but for those that cannot be opened."""
+    corpora: list[Corpus] = []
     for name in cache.corpus_names():
         with suppress(CorruptCacheError, CacheFormatError):
-            corpora.append(Corpus(cache.corpora_folder / name))
+            corpus = Corpus(cache.corpora_folder / name)
+            corpora.append(corpus)
+            for view in corpus.view_names():
+                with suppress(CorruptCacheError, CacheFormatError, InputError):
+                    corpora.append(corpus.view(view))
     return corpora
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,17 @@ from embedcache.corpus.readers import RowBatch
 from embedcache.errors import CorruptCacheError, InputError
 
 
+class Kinds(NamedTuple):
+    """What the description and the parts of a corpus, or of a view of one, are called."""
+
+    description: Kind
+    part: Kind
+
+
+CORPUS = Kinds(Kind.CORPUS, Kind.PART)
+VIEW = Kinds(Kind.VIEW, Kind.VIEW_PART)
+
+
 def check_part(bench: Bench, entry: Entry) -> Findings:
     """Check a part by the digest in its name."""
     digest = bench.meter.digest(bench.folder / entry.path)
@@ -24,34 +36,38 @@ def check_part(bench: Bench, entry: Entry) -> Findings:
         yield damage(entry.path, entry.kind, f"{entry.size:,} bytes with the digest {digest[:12]}…")
 
 
-def check_listing(path: str, info: CorpusInfo, there: Collection[str]) -> Findings:
+def check_listing(path: str, info: CorpusInfo, there: Collection[str], kinds: Kinds = CORPUS) -> Findings:
     """Compare the parts a description names with those that are there.
 
     Args:
-        path: the corpus's folder, relative to the cache.
+        path: the folder of a corpus or of a view, relative to the cache.
         info: its description.
         there: file names of the parts in the folder.
+        kinds: what its files are called.
     """
     named = {part.file_name for part in info.parts}
     for name in sorted(named - set(there)):
-        yield damage(f"{path}/{name}", Kind.PART, "it is missing")
+        yield damage(f"{path}/{name}", kinds.part, "it is missing")
     for name in sorted(set(there) - named):
         yield note(
             f"{path}/{name}",
-            Kind.PART,
-            "the corpus's description does not name it: a replacement was cut off",
+            kinds.part,
+            f"the {kinds.description.value} does not name it: a replacement was cut off",
             "'embedcache gc' takes it away",
         )
 
 
-def check_rows(bench: Bench, path: str, info: CorpusInfo, bad: Collection[str]) -> Findings:
+def check_rows(
+    bench: Bench, path: str, info: CorpusInfo, bad: Collection[str], kinds: Kinds = CORPUS
+) -> Findings:
     """Check the rows of a corpus: their numbers, the key of every text, the digest of every column.
 
     Args:
         bench: counts the rows.
-        path: the corpus's folder, relative to the cache.
+        path: the folder of a corpus or of a view, relative to the cache.
         info: its description.
         bad: file names of parts that are missing or damaged, which are left out.
+        kinds: what its files are called.
     """
     corpus = Corpus(bench.folder / path, info)
     columns, first_row, complete = ColumnReader(), 0, True
@@ -62,12 +78,14 @@ def check_rows(bench: Bench, path: str, info: CorpusInfo, bad: Collection[str]) 
             wrong = _wrong_in_part(corpus, number, first_row, columns)
             complete = complete and not wrong
             if wrong:
-                yield damage(f"{path}/{part.file_name}", Kind.PART, wrong)
+                yield damage(f"{path}/{part.file_name}", kinds.part, wrong)
             bench.meter.add(rows=part.rows)
         first_row += part.rows
     if complete and columns.described() != info.columns:
         yield damage(
-            f"{path}/{DESCRIPTION}", Kind.CORPUS, "the digests of its columns are not those of the rows"
+            f"{path}/{DESCRIPTION}",
+            kinds.description,
+            "the digests of its columns are not those of the rows",
         )
 
 

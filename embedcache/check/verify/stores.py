@@ -14,7 +14,7 @@ from embedcache.check.findings import Findings, Kind, damage, note
 from embedcache.check.inventory import Entry
 from embedcache.check.noted import noted_files
 from embedcache.check.verify.derived import check_answers
-from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.corpus import Corpus, View
 from embedcache.errors import CorruptCacheError, StorageError
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_DTYPE
@@ -24,6 +24,7 @@ from embedcache.store.containers.base import is_shard_name
 from embedcache.store.digests import FileNotes
 from embedcache.store.index import StoreIndex, open_index
 from embedcache.store.mapped_lmdb import open_shared
+from embedcache.view_coverage import ViewCoverage
 
 
 @dataclass(frozen=True)
@@ -179,14 +180,20 @@ def _has_texts_of(bench: Bench, teacher: TeacherFiles, corpora: Mapping[str, Cor
 
 
 def check_coverage(
-    bench: Bench, teacher: TeacherFiles, corpora: Mapping[str, Corpus], *, is_whole: bool
+    bench: Bench,
+    teacher: TeacherFiles,
+    corpora: Mapping[str, Corpus],
+    views: Mapping[str, View],
+    *,
+    is_whole: bool,
 ) -> Findings:
-    """Report the corpora of which a teacher's sound shards lack texts.
+    """Report the corpora of which a teacher's sound shards lack texts, and the views it encoded in part.
 
     Args:
         bench: where the cache is, and the sound shards.
         teacher: its files.
         corpora: the sound corpora, by name.
+        views: the sound views, by their places in ``corpora/``.
         is_whole: whether nothing of the teacher's store is damaged or missing.
     """
     shards = bench.shards[teacher.contract_id]
@@ -206,6 +213,17 @@ def check_coverage(
                     f"{len(missing):,} of its {missing.distinct:,} texts have no vector of teacher "
                     f"{teacher.called}",
                     way_out,
+                )
+        for place, view in views.items():
+            coverage = ViewCoverage.of(view, store)
+            bench.meter.add(rows=len(view))
+            if coverage.is_embedded and coverage.missing:
+                yield note(
+                    f"corpora/{place}",
+                    Kind.VIEW,
+                    f"{coverage.missing:,} of the {coverage.own:,} texts that are its own have no vector of "
+                    f"teacher {teacher.called}",
+                    way_out.replace("build'", "build' with its --embed-views"),
                 )
 
 

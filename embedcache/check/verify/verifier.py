@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from embedcache.check.bench import Bench
 from embedcache.check.findings import Finding, Findings, Kind, damage, reason
 from embedcache.check.inventory import Entry, entry_of, take_inventory
 from embedcache.check.progress import Meter, OnCheck
-from embedcache.check.verify import corpora, derived, documents, shards
+from embedcache.check.verify import corpora, derived, documents, shards, views
 from embedcache.check.verify.stores import (
     TeacherFiles,
     check_coverage,
@@ -25,7 +26,8 @@ from embedcache.check.verify.stores import (
     check_names,
     check_teacher,
 )
-from embedcache.corpus.corpus import DESCRIPTION, Corpus, read_info
+from embedcache.corpus.corpus import DESCRIPTION, Corpus, View, read_info
+from embedcache.corpus.view_record import VIEWS
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
 from embedcache.fsio import require_directory
 
@@ -35,6 +37,9 @@ _CHECKS: Mapping[Kind, Check] = {
     Kind.MARKER: documents.check_marker,
     Kind.CORPUS: documents.check_description,
     Kind.PART: corpora.check_part,
+    Kind.VIEW: documents.check_description,
+    Kind.VIEW_PART: corpora.check_part,
+    Kind.RECIPE: views.check_recipe,
     Kind.CONTRACT: documents.check_contract,
     Kind.NAME: documents.check_name,
     Kind.SHARD: shards.check_shard_file,
@@ -197,16 +202,20 @@ class Verifier:
         sound: dict[str, Corpus] = {}
         infos = self._descriptions(damaged)
         self.corpus_rows = sum(corpus.info.rows for corpus in infos.values())
-        self.bench.meter.begin("read rows", total_rows=self.corpus_rows)
+        self.bench.meter.begin("read rows", total_rows=self.corpus_rows + self._rows_of_views(infos))
         for name, corpus in infos.items():
             wrong = list(self._check_corpus(corpus, damaged))
             yield from wrong
             if not any(finding.is_damage for finding in wrong) and not corpus.missing_parts():
                 sound[name] = corpus
         yield from self._unfinished_corpora()
-        teachers = self._teachers(damaged)
         sound = {name: corpus for name, corpus in sound.items() if not _has_damage(name, damaged)}
-        self.bench.meter.begin("look up texts", total_rows=len(teachers) * sum(map(len, sound.values())))
+        wrong = list(self._check_views(infos, damaged))
+        yield from wrong
+        sound_views = self._sound_views(sound, {*damaged, *(finding.path for finding in wrong)})
+        teachers = self._teachers(damaged)
+        rows = sum(map(len, (*sound.values(), *sound_views.values())))
+        self.bench.meter.begin("look up texts", total_rows=len(teachers) * rows)
         for teacher in teachers:
             wrong = list(check_teacher(self.bench, teacher))
             yield from wrong
@@ -214,9 +223,9 @@ class Verifier:
             bad = {*damaged, *(finding.path for finding in wrong if finding.is_damage)}
             is_whole = not any(path.startswith(of_the_store) for path in bad)
             if teacher.has_vectors:
-                yield from check_coverage(self.bench, teacher, sound, is_whole=is_whole)
+                yield from check_coverage(self.bench, teacher, sound, sound_views, is_whole=is_whole)
             elif is_whole and teacher.names and infos:
-                yield from check_emptied(self.bench, teacher, sound)
+                yield from check_emptied(self.bench, teacher, {**sound, **sound_views})
         yield from check_names(teachers)
 
     def _descriptions(self, damaged: Collection[str]) -> dict[str, Corpus]:
@@ -253,6 +262,40 @@ class Verifier:
         for name in sorted({entry.corpus for entry in self.entries if entry.kind is Kind.PART} - described):
             yield from corpora.check_undescribed(f"corpora/{name}/{DESCRIPTION}", was_built=name in noted)
 
+    def _check_views(self, described: Mapping[str, Corpus], damaged: Collection[str]) -> Findings:
+        """Check the files of each view together, given the corpora whose descriptions are sound."""
+        there = {entry.corpus for entry in self.entries if entry.kind in (Kind.CORPUS, Kind.PART)}
+        for corpus, folders in sorted(self._views().items()):
+            if corpus not in there:
+                yield from views.check_orphaned(f"corpora/{corpus}/{VIEWS}")
+                continue
+            for path, entries in sorted(folders.items()):
+                yield from views.check_view(self.bench, path, entries, damaged, described.get(corpus))
+
+    def _views(self) -> dict[str, dict[str, list[Entry]]]:
+        """Return the files of all views: corpus -> folder of the view -> its files."""
+        found: dict[str, dict[str, list[Entry]]] = {}
+        for entry in self.entries:
+            if entry.view:
+                found.setdefault(entry.corpus, {}).setdefault(entry.folder, []).append(entry)
+        return found
+
+    def _rows_of_views(self, described: Mapping[str, Corpus]) -> int:
+        """Return about how many rows of views are to be read."""
+        found = self._views()
+        return sum(len(corpus) * len(found.get(name, ())) for name, corpus in described.items())
+
+    def _sound_views(self, sound: Mapping[str, Corpus], bad: Collection[str]) -> dict[str, View]:
+        """Return the views of sound corpora that are sound and made of their rows, by corpus and name."""
+        found = {}
+        for name, corpus in sound.items():
+            for path in self._views().get(name, ()):
+                view = path.rpartition("/")[2]
+                if not any(one.startswith(f"{path}/") for one in bad):
+                    with suppress(CorruptCacheError, CacheFormatError, InputError):
+                        found[f"{name}/{VIEWS}/{view}"] = corpus.view(view)
+        return found
+
     def _teachers(self, damaged: frozenset[str]) -> list[TeacherFiles]:
         ids = sorted({entry.teacher for entry in self.entries if entry.path.startswith("teachers/")} - {""})
         return [
@@ -262,7 +305,8 @@ class Verifier:
 
 
 def _has_damage(corpus: str, damaged: Collection[str]) -> bool:
-    return any(path.startswith(f"corpora/{corpus}/") for path in damaged)
+    folder = f"corpora/{corpus}/"
+    return any(path.startswith(folder) and not path.startswith(f"{folder}{VIEWS}/") for path in damaged)
 
 
 def _choose_corpora(entries: Collection[Entry], name: str) -> set[str]:
