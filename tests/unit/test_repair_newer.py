@@ -21,7 +21,7 @@ pytest_plugins = ["check_fixtures"]
 
 MARKERS = [
     {"format": "embedcache", "version": 3},
-    sealed({"format": "embedcache", "version": 3, "made_by": {"name": "a later one"}}),
+    {"format": "embedcache", "version": 3, "made_by": {"name": "a later one"}},
 ]
 
 
@@ -95,7 +95,7 @@ def assert_left_alone(cache: Path, *, quarantine: bool = False) -> Repair:
 @pytest.mark.parametrize("marker", MARKERS)
 def test_in_a_newer_cache_nothing_is_mended(fresh: MakeCopy, marker: dict[str, object]) -> None:
     cache = fresh("arrow")
-    (cache / "cache.json").write_bytes(spelled_json(marker))
+    write_sealed_json(cache / "cache.json", marker)
     (cache / "something-new.json").write_text("{}")
     shard = only(cache, "teachers/*/shards/*")
     flip(shard, 3000, 1)
@@ -113,8 +113,9 @@ def test_in_a_newer_cache_nothing_is_mended(fresh: MakeCopy, marker: dict[str, o
 @pytest.mark.parametrize(
     "data",
     [
-        spelled_json({**MARKERS[1], "made_by": "somebody else"}),
-        spelled_json(MARKERS[0])[:-1],
+        spelled_json({**sealed(MARKERS[1]), "made_by": "somebody else"}),
+        spelled_json(sealed(MARKERS[0]))[:-1],
+        spelled_json(MARKERS[0]),
         spelled_json({"format": "embedcache", "version": "3"}),
         spelled_json({"format": "something else", "version": 3}),
         b"",

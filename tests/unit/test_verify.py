@@ -17,7 +17,7 @@ from embedcache.check import CheckProgress, Finding, Kind, Verifier, verify
 from embedcache.check.findings import UPGRADE
 from embedcache.check.verify import shards
 from embedcache.errors import CacheFormatError, InputError, MissingInputError
-from embedcache.fsio import sealed, spelled_json
+from embedcache.fsio import sealed, spelled_json, write_sealed_json
 from embedcache.store import LmdbShards
 
 pytest_plugins = ["check_fixtures"]
@@ -222,7 +222,7 @@ def test_an_empty_store_is_a_build_that_ended_as_it_began(fresh: MakeCopy) -> No
 
 def test_a_newer_format_asks_for_an_upgrade(fresh: MakeCopy) -> None:
     cache = fresh("arrow")
-    (cache / "cache.json").write_bytes(spelled_json({"format": "embedcache", "version": 3}))
+    write_sealed_json(cache / "cache.json", {"format": "embedcache", "version": 3})
     damage = the_damage(cache, cache / "cache.json")
     assert "version 3" in damage.found
     assert damage.way_out == UPGRADE

@@ -15,7 +15,7 @@ from embedcache.fsio import (
     fsync_directory,
     make_directory,
     remove_file,
-    write_json,
+    write_sealed_json,
 )
 from embedcache.store import FolderShards, Shard
 from embedcache.store.containers.lmdb import SEAL
@@ -24,7 +24,7 @@ from embedcache.store.containers.lmdb import SEAL
 def mend_marker(mending: Mending) -> None:
     """Write ``cache.json`` anew."""
     if not mending.dry_run:
-        write_json(mending.folder / "cache.json", CACHE_MARKER)
+        write_sealed_json(mending.folder / "cache.json", CACHE_MARKER)
     mending.done("cache.json", Kind.MARKER.value, IDENTICAL, "written anew")
 
 

@@ -30,7 +30,6 @@ from embedcache.fsio import (
     parsed_json,
     read_regular,
     read_sealed_json,
-    sealed,
     spelled_json,
 )
 
@@ -39,15 +38,14 @@ _HOUR = 3600.0
 
 
 def check_marker(bench: Bench, entry: Entry) -> Findings:
-    """Check ``cache.json``, of which every byte is known."""
+    """Check ``cache.json``."""
     try:
-        data = read_regular(bench.folder / entry.path)
+        value = read_sealed_json(bench.folder / entry.path)
     except (OSError, ValueError) as error:
         yield damage(entry.path, entry.kind, f"it cannot be read: {reason(error)}")
         return
-    if data == spelled_json(CACHE_MARKER):
+    if value == CACHE_MARKER:
         return
-    value = _as_written(data)
     if value.get("format") == CACHE_MARKER["format"] and is_newer(value.get("version"), CACHE_VERSION):
         yield damage(
             entry.path,
@@ -63,22 +61,6 @@ def check_marker(bench: Bench, entry: Entry) -> Findings:
 def is_newer(version: object, known: int) -> bool:
     """Return whether what stands in the place of a version is one after ``known``."""
     return type(version) is int and version > known
-
-
-def _as_written(data: bytes) -> dict[str, object]:
-    """Return what a JSON file says that is spelled as embedcache does, with a right seal if it has one.
-
-    Returns:
-        Nothing where it is not: a flipped byte leaves few files as they are spelled.
-    """
-    try:
-        value = parsed_json(data)
-        if not isinstance(value, dict) or spelled_json(value) != data:
-            return {}
-        unsealed = {name: field for name, field in value.items() if name != "sha256"}
-        return value if value in (unsealed, sealed(unsealed)) else {}
-    except ValueError:
-        return {}
 
 
 def check_description(bench: Bench, entry: Entry) -> Findings:
@@ -108,10 +90,14 @@ def check_contract(bench: Bench, entry: Entry) -> Findings:
 
 def _is_newer_contract(path: Path) -> bool:
     try:
-        value = _as_written(read_regular(path))
+        data = read_regular(path)
+        value = parsed_json(data)
+        if not isinstance(value, dict) or spelled_json(value) != data:
+            return False
+        is_its_own = hashlib.sha256(canonical_json(value)).hexdigest() == path.parent.name
+    # JSON can hold what UTF-8 cannot.
     except (OSError, ValueError):
         return False
-    is_its_own = hashlib.sha256(canonical_json(value)).hexdigest() == path.parent.name
     return is_its_own and is_newer(value.get("version"), CONTRACT_VERSION)
 
 
