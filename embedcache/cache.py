@@ -51,7 +51,7 @@ _LARGEST_NUMBER = (1 << 31) - 1
 
 
 CACHE_MARKER = {"format": "embedcache", "version": CACHE_VERSION}
-"""The content of ``cache.json``."""
+"""The content of ``cache.json``, beside its seal."""
 
 
 @dataclass(frozen=True)
@@ -91,24 +91,24 @@ class Cache:
         self._looked_up: dict[str, ShardStore] = {}
         marker = self.folder / "cache.json"
         try:
-            data = read_regular(marker)
-            version = parsed_json(data)["version"]  # type: ignore[index]  # that it is an object is found out
+            value = read_sealed_json(marker)
         except FileNotFoundError:
             raise CacheFormatError(
                 f"{self.folder} is no cache: it has no cache.json; build one with "
                 f"'embedcache build CORPUS --teacher NAME --cache {self.folder}'"
             ) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise CacheFormatError(
                 f"{marker} is damaged ({error}): 'embedcache repair' writes it anew"
             ) from error
+        version = value.get("version")
         if version != CACHE_VERSION:
             newer = isinstance(version, int) and version > CACHE_VERSION
             raise CacheFormatError(
                 f"{self.folder} has format version {repr(version)[:40]}, this embedcache reads version "
                 f"{CACHE_VERSION}: {'upgrade embedcache' if newer else 'build it again in a new folder'}"
             )
-        if data != spelled_json(CACHE_MARKER):
+        if value != CACHE_MARKER:
             raise CacheFormatError(
                 f"{marker} is not as embedcache writes it: 'embedcache repair' writes it anew"
             )
@@ -133,7 +133,7 @@ class Cache:
                     "give an empty or new folder"
                 )
             if not others:
-                write_json(path / "cache.json", CACHE_MARKER)
+                write_sealed_json(path / "cache.json", CACHE_MARKER)
         return cls(path)
 
     @property

@@ -58,6 +58,16 @@ class Finding:
         """Whether something is lost or cannot be used."""
         return self.severity == DAMAGE
 
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer embedcache wrote the file, or the corpus, teacher or cache it is part of."""
+        return self.way_out == UPGRADE
+
+    @property
+    def unit(self) -> str:
+        """What the file is part of: see :func:`unit_of`."""
+        return unit_of(self.path)
+
     def to_json(self) -> dict[str, str]:
         """Return the finding as a JSON object."""
         return asdict(self)
@@ -68,6 +78,11 @@ Findings = Iterator[Finding]
 REPAIR = "'embedcache repair' brings it back"
 UPGRADE = "upgrade embedcache: a newer one wrote here"
 DERIVED_WAY_OUT = "'embedcache repair' removes it; it is made anew when it is needed"
+
+
+def unit_of(path: str) -> str:
+    """Return what a file is read with: ``corpora/NAME``, ``teachers/ID``, or for ``cache.json`` itself."""
+    return "/".join(path.split("/")[:2])
 
 
 def damage(path: str, kind: Kind, found: str, way_out: str = REPAIR) -> Finding:

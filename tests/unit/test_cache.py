@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import embedcache
-from embedcache.cache import Cache
+from embedcache.cache import CACHE_MARKER, Cache
 from embedcache.contract import Contract
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
@@ -23,6 +23,7 @@ from embedcache.errors import (
     MissingVectorsError,
     StorageError,
 )
+from embedcache.fsio import write_sealed_json
 from embedcache.store import FolderShards, LmdbShards, ShardStore
 from embedcache.testing import example_batch, example_contract
 
@@ -103,19 +104,29 @@ def test_a_damaged_marker_is_refused(tmp_path: Path, content: str) -> None:
         Cache(tmp_path)
 
 
+def test_a_flipped_version_is_damage_and_no_newer_cache(tmp_path: Path) -> None:
+    marker = Cache.create(tmp_path).folder / "cache.json"
+    marker.write_bytes(marker.read_bytes().replace(b'"version": 2', b'"version": 3'))
+    with pytest.raises(CacheFormatError, match=r"cache\.json is damaged .* 'embedcache repair'"):
+        Cache(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("version", "way_out"), [(3, "upgrade embedcache"), (1, "build it again"), ("2", "build it again")]
 )
 def test_a_cache_of_another_version_is_refused(tmp_path: Path, version: object, way_out: str) -> None:
-    (tmp_path / "cache.json").write_text(json.dumps({"version": version}))
+    write_sealed_json(tmp_path / "cache.json", {"version": version})
     with pytest.raises(CacheFormatError, match=f"format version {version!r}, .* version 2: {way_out}"):
         Cache(tmp_path)
 
 
-def test_a_marker_of_the_right_version_in_other_bytes_is_refused(tmp_path: Path) -> None:
+def test_a_marker_of_the_right_version_and_other_content_is_refused(tmp_path: Path) -> None:
     Cache.create(tmp_path)
     marker = tmp_path / "cache.json"
     marker.write_bytes(marker.read_bytes().replace(b"\n", b" ", 1))
+    with pytest.raises(CacheFormatError, match="damaged"):
+        Cache(tmp_path)
+    write_sealed_json(marker, {**CACHE_MARKER, "more": 1})
     with pytest.raises(CacheFormatError, match="not as embedcache writes it: 'embedcache repair'"):
         Cache(tmp_path)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -28,7 +27,7 @@ from hostile_helpers import (
 
 from embedcache.cache import Cache
 from embedcache.errors import InputError
-from embedcache.fsio import spelled_json
+from embedcache.fsio import write_sealed_json
 from embedcache.testing import example_contract
 
 
@@ -206,7 +205,7 @@ def test_folders_a_thousand_deep_are_no_harm(tmp_path: Path) -> None:
 
 def test_a_cache_of_a_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
     cache = received(tmp_path)
-    (cache / "cache.json").write_bytes(spelled_json({"format": "embedcache", "version": 3, "more": {}}))
+    write_sealed_json(cache / "cache.json", {"format": "embedcache", "version": 3, "more": {}})
     judgement = judge(cache, EVERYTHING)
     judgement.assert_refused(OPENING, "format version 3", "reads version 2", "upgrade embedcache")
     assert any("version 3" in line for line in judgement.damage)
@@ -215,7 +214,7 @@ def test_a_cache_of_a_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [10**4000, "2" * 100_000, ["2"] * 100_000, 1.5, -1, True, None])
 def test_a_senseless_version_makes_no_long_message(tmp_path: Path, version: object) -> None:
     cache = received(tmp_path)
-    (cache / "cache.json").write_text(json.dumps({"version": version}))
+    write_sealed_json(cache / "cache.json", {"version": version})
     judge(cache).assert_refused(OPENING, "format version", "reads version 2")
 
 

@@ -29,7 +29,6 @@ from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.check import Computing, repair, verify
 from embedcache.check.repair.mending import MOVED, REMOVED, RIGHT, TO_ENCODE
-from embedcache.fsio import spelled_json
 from embedcache.store import LmdbShards
 from embedcache.testing import FakeEncoder, fake_teacher, tiny_encoder
 
@@ -217,16 +216,6 @@ def test_a_teacher_of_an_unknown_model_is_named_by_its_contract(fresh: MakeCopy,
     (teacher,) = Cache(cache).teachers()
     assert teacher.name == TEACHER.contract.id[:12]
     assert Cache(cache).lookup(TEXTS[:3], teacher.name).shape == (3, 16)
-
-
-def test_a_cache_of_a_newer_format_is_left_alone(fresh: MakeCopy) -> None:
-    cache = fresh("arrow")
-    newer = spelled_json({"format": "embedcache", "version": 3})
-    (cache / "cache.json").write_bytes(newer)
-    (cache / "something-new.json").write_text("{}")
-    (left,) = mended(cache).left
-    assert "upgrade" in left.detail
-    assert (cache / "cache.json").read_bytes() == newer
 
 
 def test_links_are_left_to_their_owner(fresh: MakeCopy, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from check_helpers import (
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import CheckProgress, Computing, repair, verify
-from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED
+from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, RIGHT
 from embedcache.errors import MissingInputError
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import Teacher
@@ -67,6 +67,44 @@ def test_a_store_that_is_gone_comes_back_and_each_text_is_encoded_once(
     assert announced.rows_encoded == done.rows_encoded == encoder.rows_encoded == len(TEXTS)
     assert_as_before(cache, sound_caches[kind])
     assert has_one_kind_of_store(cache)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_shards_gone_from_among_others_come_back(
+    fresh: MakeCopy, sound_caches: dict[str, Path], count: int
+) -> None:
+    cache = fresh("arrow")
+    for shard in sorted(only(cache, "teachers/*/shards").iterdir())[:count]:
+        shard.unlink()
+    assert len(verify(cache).damage) == count
+    announced = repair(cache, dry_run=True)
+    done = mended(cache)
+    assert outcomes(done) == {IDENTICAL}
+    assert announced.rows_encoded == done.rows_encoded > 0
+    assert_as_before(cache, sound_caches["arrow"])
+    assert verify(cache).findings == ()
+
+
+class NewerEncoder(FakeEncoder):
+    """An encoder of another library version."""
+
+    @property
+    def provenance(self) -> dict[str, object]:
+        return {**super().provenance, "torch": "another"}
+
+
+def test_a_shard_that_came_back_under_another_name_is_not_missed_again(fresh: MakeCopy) -> None:
+    cache = fresh("arrow")
+    shard = min(only(cache, "teachers/*/shards").iterdir())
+    shard.unlink()
+    assert outcomes(mended(cache, NewerEncoder(TEACHER))) == {RIGHT}
+    assert shard.name not in only(cache, "derived/index/*/checked.json").read_text()
+    assert verify(cache).damage == []
+    # So the next one that is lost is not taken for one of two.
+    Cache(cache).lookup(TEXTS[:1], "fake")
+    other = min(only(cache, "teachers/*/shards").iterdir())
+    other.unlink()
+    assert [one.path for one in verify(cache).damage] == [other.relative_to(cache).as_posix()]
 
 
 def test_a_store_of_a_real_encoder_comes_back(

@@ -9,15 +9,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from check_helpers import KINDS, TEACHER, TEXTS, MakeCopy
+from check_helpers import KINDS, TEACHER, TEXTS, MakeCopy, run
 
 from embedcache.builder import build
 from embedcache.cache import Cache
-from embedcache.check import Finding, Kind, verify
+from embedcache.check import Finding, Kind, repair, verify
+from embedcache.check.findings import REPAIR
 from embedcache.corpus.corpus import CorpusInfo, read_info
 from embedcache.corpus.part import Part, key_column
 from embedcache.fsio import write_json, write_sealed_json
 from embedcache.housekeeping.compact import compact
+from embedcache.housekeeping.gc import collect_garbage
 from embedcache.keys import key_array
 from embedcache.store.digests import FileNotes
 from embedcache.store.index import open_index
@@ -107,6 +109,60 @@ def test_a_teacher_whose_shards_are_all_gone_is_damaged(fresh: MakeCopy) -> None
     assert all("embedcache repair" in one.way_out for one in done.damage)
     assert done.notes == []
     assert done.vectors == 0
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pq"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_shards_gone_from_among_others_are_damage(fresh: MakeCopy, kind: str, count: int) -> None:
+    cache = fresh(kind)
+    gone = sorted((folder_of(cache) / "shards").iterdir())[:count]
+    for shard in gone:
+        shard.unlink()
+    done = verify(cache)
+    assert [one.path for one in done.damage] == [shard.relative_to(cache).as_posix() for shard in gone]
+    assert all("it is missing" in one.found for one in done.damage)
+    assert all(one.way_out == REPAIR for one in done.damage)
+    (note,) = done.notes
+    assert note.path == "corpora/corpus"
+    code, _ = run("verify", "--cache", cache)
+    assert code == 1
+
+
+def test_a_shard_is_missed_where_the_corpus_is_damaged_too(fresh: MakeCopy) -> None:
+    cache = fresh("arrow")
+    shard = min((folder_of(cache) / "shards").iterdir())
+    shard.unlink()
+    (cache / "corpora" / "corpus" / "corpus.json").unlink()
+    paths = {one.path for one in verify(cache).damage}
+    assert paths == {shard.relative_to(cache).as_posix(), "corpora/corpus/corpus.json"}
+
+
+def test_a_shard_whose_texts_are_in_no_corpus_is_not_missed(fresh: MakeCopy, tmp_path: Path) -> None:
+    cache = fresh("arrow")
+    before = set((folder_of(cache) / "shards").iterdir())
+    build(_texts(tmp_path / "rest"), teacher=TEACHER, encoder=FakeEncoder(TEACHER), cache=cache)
+    Cache(cache).lookup(TEXTS[:1], "fake")
+    (added,) = set((folder_of(cache) / "shards").iterdir()) - before
+    added.unlink()
+    assert [one.path for one in verify(cache).damage] == [added.relative_to(cache).as_posix()]
+    shutil.rmtree(cache / "corpora" / "rest")
+    assert verify(cache).damage == []
+    assert repair(cache, dry_run=True).mends == ()
+
+
+def test_what_gc_and_compact_delete_is_not_missed(fresh: MakeCopy, tmp_path: Path) -> None:
+    cache = fresh("arrow")
+    build(_texts(tmp_path / "rest"), teacher=TEACHER, encoder=FakeEncoder(TEACHER), cache=cache)
+    Cache(cache).lookup(TEXTS[:1], "fake")
+    shutil.rmtree(cache / "corpora" / "rest")
+    freed = collect_garbage(Cache(cache), hours=0, unused_vectors=True)
+    assert any("/shards/" in one.path for one in freed)
+    # The same texts come back, without vectors.
+    build(_texts(tmp_path / "again"), teacher=TEACHER, encoder=FakeEncoder(TEACHER), cache=tmp_path / "other")
+    shutil.copytree(tmp_path / "other" / "corpora", cache / "corpora", dirs_exist_ok=True)
+    assert verify(cache).damage == []
+    compact(Cache(cache))
+    assert verify(cache).damage == []
 
 
 @pytest.mark.parametrize("kind", ["arrow", "lmdb"])

@@ -24,7 +24,6 @@ def bring_back(
     mending: Mending,
     maker: ShardMaker,
     lost: Sequence[LostShard],
-    gone: Sequence[LostShard],
     replace: Replace,
 ) -> None:
     """Make lost shards anew.
@@ -33,18 +32,12 @@ def bring_back(
         mending: the repair.
         maker: makes the teacher's shards.
         lost: shards that are damaged or known to be missing.
-        gone: shards that were here once; only those that an index proves to be missing are made anew.
         replace: puts a shard in the place of a lost one.
     """
-    if not lost and not gone:
+    if not lost:
         return
-    layouts = maker.layouts([*lost, *gone])
-    told = keys_by_index(maker.index_folder, maker.sound, [*lost, *gone], layouts) if gone else {}
-    wanted = [*lost, *(one for one in gone if one.name in told)]
-    if not wanted:
-        return
-    told = told or keys_by_index(maker.index_folder, maker.sound, lost, layouts)
-    jobs = [(one, _candidates(mending, maker, one, told)) for one in wanted]
+    told = keys_by_index(maker.index_folder, maker.sound, lost, maker.layouts(lost))
+    jobs = [(one, _candidates(mending, maker, one, told)) for one in lost]
     unknown, taken = [one for one, candidates in jobs if not candidates], []
     known = [candidates[0] for _, candidates in jobs if candidates]
     missing = _missing(maker, known) if unknown else []

@@ -23,7 +23,7 @@ from embedcache.errors import EmbedCacheError, InputError
 from embedcache.fsio import remove_file, write_bytes
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KeyArray
-from embedcache.store import FolderShards, Shard, VectorBatch
+from embedcache.store import Shard, VectorBatch
 
 _KIND = Kind.CODEBOOK.value
 
@@ -97,7 +97,7 @@ def _first_shards(maker: ShardMaker, users: Sequence[Shard]) -> list[Shard]:
 def _encode_again(maker: ShardMaker, users: Sequence[Shard], codec: pq.PQCodec) -> None:
     """Put shards of another codebook in the place of those that cannot be read any more."""
     folder = maker.cache.teacher_folder(maker.contract)
-    file, container = folder / "vectors.mdb", FolderShards(folder / "shards")
+    file, container = folder / "vectors.mdb", maker.folder_shards()
     stored = salvage(file)[0] if file.is_file() else None
     for shard in users:
         encoded = maker.encode(shard.keys)
@@ -113,5 +113,6 @@ def _encode_again(maker: ShardMaker, users: Sequence[Shard], codec: pq.PQCodec) 
             del stored[shard.name]
         maker.sound.remove(shard)
         maker.add_sound(open_without_codebook(made.data, made.name, str(container.path(made.name))))
+    container.finish()
     if stored is not None:
         write_store(file, stored)

@@ -3,55 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from embedcache.cache import CACHE_MARKER, CACHE_VERSION
-from embedcache.check.findings import Finding, Kind
+from embedcache.cache import CACHE_MARKER
+from embedcache.check.findings import Kind
 from embedcache.check.inventory import QUARANTINE, Entry
-from embedcache.check.repair.mending import IDENTICAL, MOVED, NOT_REPAIRED, REMOVED, Mending
-from embedcache.check.verify.documents import format_version
+from embedcache.check.repair.mending import IDENTICAL, MOVED, REMOVED, Mending
 from embedcache.fsio import (
     explain_os_error,
     fsync_directory,
     make_directory,
-    read_regular,
     remove_file,
-    write_json,
+    write_sealed_json,
 )
 from embedcache.store import FolderShards, Shard
 from embedcache.store.containers.lmdb import SEAL
 
 
-def mend_marker(mending: Mending, findings: Sequence[Finding]) -> None:
-    """Write ``cache.json`` anew, unless a newer embedcache wrote the cache."""
-    path = mending.folder / "cache.json"
-    if _version(path) > CACHE_VERSION and _may_be_newer(mending, findings):
-        mending.done(
-            "cache.json",
-            Kind.MARKER.value,
-            NOT_REPAIRED,
-            "a newer embedcache may have written this cache: upgrade embedcache",
-        )
-        return
+def mend_marker(mending: Mending) -> None:
+    """Write ``cache.json`` anew."""
     if not mending.dry_run:
-        write_json(path, CACHE_MARKER)
+        write_sealed_json(mending.folder / "cache.json", CACHE_MARKER)
     mending.done("cache.json", Kind.MARKER.value, IDENTICAL, "written anew")
-
-
-def _version(path: Path) -> int:
-    try:
-        return format_version(read_regular(path))
-    except (OSError, ValueError):
-        return 0
-
-
-def _may_be_newer(mending: Mending, findings: Sequence[Finding]) -> bool:
-    # Something of this version has to be there, and nothing that this version does not know.
-    others = [finding for finding in findings if finding.path != "cache.json"]
-    strange = any(one.kind == Kind.FOREIGN.value or "format version" in one.found for one in others)
-    return strange or not any(mending.bench.shards.values())
 
 
 def remove_derived(mending: Mending, path: str, kind: str) -> None:

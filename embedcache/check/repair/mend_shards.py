@@ -18,7 +18,7 @@ from embedcache.check.repair.lost_keys import LostShard, opened
 from embedcache.check.repair.mending import IDENTICAL, MOVED, NOT_REPAIRED, REMOVED, RIGHT, Mending
 from embedcache.check.repair.reencode import Made, ShardMaker
 from embedcache.check.repair.salvage_lmdb import salvage, sealed_sizes, write_store
-from embedcache.check.verify.shards import open_without_codebook
+from embedcache.check.verify.shards import is_newer_shard, open_without_codebook
 from embedcache.errors import CacheFormatError, CorruptCacheError
 from embedcache.fsio import remove_file, write_bytes
 from embedcache.store import FolderShards, Shard
@@ -69,32 +69,23 @@ def drop_seal(mending: Mending, file: Path, lost: Sequence[LostShard]) -> None:
     mending.done(mending.inside(file), Kind.STORE.value, REMOVED, what)
 
 
-def mend_folder(
-    mending: Mending, maker: ShardMaker, lost: Sequence[LostShard], *, add_gone: bool = True
-) -> None:
+def mend_folder(mending: Mending, maker: ShardMaker, lost: Sequence[LostShard]) -> None:
     """Bring back shards that lie in files.
 
     Args:
         mending: the repair.
         maker: makes the teacher's shards.
         lost: those damaged, and those known to be missing.
-        add_gone: also bring back those that an index proves to be gone.
     """
-    container = FolderShards(maker.cache.teacher_folder(maker.contract) / "shards")
-    there = {*container.names(), *(one.name for one in lost)}
-    noted = noted_sizes(maker.index_folder) if add_gone else {}
-    gone = [
-        LostShard(name, mending.inside(container.path(name)), size=size)
-        for name, size in noted.items()
-        if name not in there
-    ]
+    container = maker.folder_shards()
 
     def replace(lost: LostShard, made: Made) -> None:
         write_bytes(container.path(made.name), memoryview(made.data))
         if made.name != lost.name:
-            remove_file(container.path(lost.name))
+            container.remove(lost.name)
 
-    bring_back(mending, maker, lost, gone, replace)
+    bring_back(mending, maker, lost, replace)
+    container.finish()
 
 
 def mend_lmdb(mending: Mending, maker: ShardMaker, file: Path) -> None:
@@ -118,7 +109,7 @@ def mend_lmdb(mending: Mending, maker: ShardMaker, file: Path) -> None:
     def replace(lost: LostShard, made: Made) -> None:
         shards[made.name] = made.data
 
-    bring_back(mending, maker, lost, [], replace)
+    bring_back(mending, maker, lost, replace)
     if not shards and not (mending.dry_run and names):
         what = "no shard of it could be brought back: delete it, and build again"
         mending.done(mending.inside(file), Kind.STORE.value, NOT_REPAIRED, what)
@@ -145,6 +136,11 @@ def add_salvaged(maker: ShardMaker, file: Path) -> list[Shard]:
                 maker.add_sound(shard)
                 mine.append(shard)
     return mine
+
+
+def holds_newer_shard(file: Path) -> bool:
+    """Return whether there is a shard of a newer version in an LMDB file, damaged as that may be."""
+    return any(is_newer_shard(data) for data in salvage(file)[0].values())
 
 
 def _bytes(path: Path) -> pa.Buffer | None:

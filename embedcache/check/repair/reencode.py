@@ -24,7 +24,8 @@ from embedcache.errors import EmbedCacheError, InputError, MissingVectorsError, 
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 from embedcache.reuse import carry_over
-from embedcache.store import MemoryShards, Shard, ShardHeader, ShardStore, VectorBatch
+from embedcache.store import FolderShards, MemoryShards, Shard, ShardHeader, ShardStore, VectorBatch
+from embedcache.store.digests import FileNotes
 from embedcache.store.shard import shard_bytes
 
 if TYPE_CHECKING:
@@ -98,6 +99,11 @@ class ShardMaker:
     def index_folder(self) -> Path:
         """Where the teacher's indexes lie."""
         return self.cache.derived_folder / "index" / self.contract.id
+
+    def folder_shards(self) -> FolderShards:
+        """Return the teacher's shards in files; of those removed, ``finish`` notes that none is missed."""
+        notes = FileNotes(self.index_folder / "checked.json")
+        return FolderShards(self.cache.teacher_folder(self.contract) / "shards", notes)
 
     @cached_property
     def encoder(self) -> Encoder:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedcache.cache import Cache, CachedTeacher, read_contract, read_origin
-from embedcache.check.findings import UPGRADE, Finding, Kind, reason
+from embedcache.check.findings import UPGRADE, Finding, Kind, reason, unit_of
 from embedcache.check.live import Computing
 from embedcache.check.progress import OnCheck
 from embedcache.check.repair.mend_codebooks import mend_codebook
@@ -24,6 +24,7 @@ from embedcache.check.repair.mend_files import mend_marker, move_aside, move_mis
 from embedcache.check.repair.mend_shards import (
     add_salvaged,
     drop_seal,
+    holds_newer_shard,
     lost_in_folder,
     lost_with_the_store,
     mend_folder,
@@ -153,28 +154,33 @@ class _Repairer:
         for contract_id, shards in self.mending.bench.shards.items():
             if (mending.folder / "teachers" / contract_id / "vectors.mdb").exists():
                 shards[:] = [detached(shard) for shard in shards]
+        self.newer = {finding.unit for finding in self.findings if finding.is_newer}
         self.given_encoder = encoder
         self.mended_contracts: dict[str, Contract] = {}
 
     def damage(self, *kinds: Kind) -> list[Finding]:
-        """Return the damage to files of some kinds."""
+        """Return the damage to files of some kinds, but for what a newer embedcache wrote to."""
         values = [kind.value for kind in kinds]
-        return [finding for finding in self.findings if finding.is_damage and finding.kind in values]
+        return [
+            finding
+            for finding in self.findings
+            if finding.is_damage and finding.kind in values and not finding.is_newer
+        ]
 
     def run(self) -> None:
         """Mend everything."""
-        if not self._has_specials():
+        if "cache.json" not in self.newer and not self._has_specials():
             self._mend()
         self._account_for_the_rest()
 
     def _mend(self) -> None:
         if self.damage(Kind.MARKER):
-            mend_marker(self.mending, self.findings)
+            mend_marker(self.mending)
         for finding in self.damage(*_DERIVED):
             remove_derived(self.mending, finding.path, finding.kind)
         if self.mending.quarantine:
             for entry in self.entries:
-                if entry.kind is Kind.FOREIGN:
+                if entry.kind is Kind.FOREIGN and unit_of(entry.path) not in self.newer:
                     move_aside(self.mending, entry)
         for name in sorted({finding.path.split("/")[1] for finding in self.damage(Kind.PART, Kind.CORPUS)}):
             paths = {
@@ -186,7 +192,7 @@ class _Repairer:
             if not any(one.way_out == UPGRADE for one in mine):
                 mend_view(self.mending, self.mending.folder / view, {one.path for one in mine})
         owned = {entry.teacher for entry in self.entries if entry.path.startswith("teachers/")}
-        contract_ids = sorted(owned - {""})
+        contract_ids = sorted(one for one in owned - {""} if f"teachers/{one}" not in self.newer)
         for contract_id in contract_ids:
             self._mend_documents(contract_id)
         try:
@@ -202,10 +208,10 @@ class _Repairer:
             self._mend_vectors(opened, contract_id, misplaced)
 
     def _has_specials(self) -> bool:
-        specials = self.damage(Kind.SPECIAL)
+        specials = [one for one in self.findings if one.is_damage and one.kind == Kind.SPECIAL.value]
         if specials:
             for finding in self.findings:
-                if finding.is_damage and finding not in specials:
+                if finding.is_damage and finding not in specials and not finding.is_newer:
                     detail = "not looked at before links and devices are deleted"
                     self.mending.done(finding.path, finding.kind, NOT_REPAIRED, detail)
         return bool(specials)
@@ -249,6 +255,11 @@ class _Repairer:
         shards_there = bool(FolderShards(file.with_name("shards")).names())
         # A teacher has one kind of store: shards in files are not joined by a new LMDB file.
         joins_folder = in_lmdb and not file.exists() and shards_there
+        if in_lmdb and holds_newer_shard(file):
+            # Found only now where the file is so damaged that its shards were not looked at.
+            for finding in mine:
+                self.mending.done(finding.path, finding.kind, NOT_REPAIRED, UPGRADE)
+            return
         if in_lmdb:
             add_salvaged(maker, file)
         damaged = [one.path for one in mine if one.path.startswith(f"{folder}shards/")]
@@ -262,9 +273,7 @@ class _Repairer:
             mend_lmdb(self.mending, maker, file)
         elif file.is_file() and file.stat().st_size and self._needs_seal(folder):
             self._seal(file)
-        mend_folder(
-            self.mending, maker, lost, add_gone=not file.exists() and not (in_lmdb and not joins_folder)
-        )
+        mend_folder(self.mending, maker, lost)
         if joins_folder:
             drop_seal(self.mending, file, lost)
         self.mending.rows_encoded += maker.encoded

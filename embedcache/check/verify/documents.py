@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from embedcache.cache import CACHE_MARKER, CACHE_VERSION, read_contract, read_or
 from embedcache.check.bench import Bench
 from embedcache.check.findings import (
     DERIVED_WAY_OUT,
+    REPAIR,
+    UPGRADE,
     Finding,
     Findings,
     Kind,
@@ -19,44 +22,45 @@ from embedcache.check.findings import (
 )
 from embedcache.check.inventory import Entry
 from embedcache.codecs import pq
-from embedcache.corpus.corpus import read_info
+from embedcache.contract import CONTRACT_VERSION
+from embedcache.corpus.corpus import CORPUS_VERSION, read_info
 from embedcache.errors import CacheFormatError, CorruptCacheError
-from embedcache.fsio import parsed_json, read_regular, read_sealed_json, spelled_json
+from embedcache.fsio import (
+    canonical_json,
+    parsed_json,
+    read_regular,
+    read_sealed_json,
+    spelled_json,
+)
 
 _HALF_COPIED = (".partial", ".part", ".tmp", ".crdownload", ".filepart")
 _HOUR = 3600.0
 
 
 def check_marker(bench: Bench, entry: Entry) -> Findings:
-    """Check ``cache.json``, of which every byte is known."""
+    """Check ``cache.json``."""
     try:
-        data = read_regular(bench.folder / entry.path)
+        value = read_sealed_json(bench.folder / entry.path)
     except (OSError, ValueError) as error:
         yield damage(entry.path, entry.kind, f"it cannot be read: {reason(error)}")
         return
-    if data == spelled_json(CACHE_MARKER):
+    if value == CACHE_MARKER:
         return
-    version = format_version(data)
-    if version > CACHE_VERSION:
+    if value.get("format") == CACHE_MARKER["format"] and is_newer(value.get("version"), CACHE_VERSION):
         yield damage(
             entry.path,
             entry.kind,
-            f"it tells of format version {version}, this embedcache reads version {CACHE_VERSION}",
-            "upgrade embedcache; where everything else is of this version, it is damaged, and 'embedcache "
-            "repair' writes it anew",
+            f"it tells of format version {str(value['version'])[:20]}, this embedcache reads version "
+            f"{CACHE_VERSION}",
+            UPGRADE,
         )
     else:
         yield damage(entry.path, entry.kind, "its content is not what embedcache writes")
 
 
-def format_version(data: bytes) -> int:
-    """Return the version that the content of a ``cache.json`` tells of, 0 where it tells of none."""
-    try:
-        value = parsed_json(data)
-    except ValueError:
-        return 0
-    version = value.get("version") if isinstance(value, dict) else None
-    return version if type(version) is int else 0
+def is_newer(version: object, known: int) -> bool:
+    """Return whether what stands in the place of a version is one after ``known``."""
+    return type(version) is int and version > known
 
 
 def check_description(bench: Bench, entry: Entry) -> Findings:
@@ -64,7 +68,15 @@ def check_description(bench: Bench, entry: Entry) -> Findings:
     try:
         read_info((bench.folder / entry.path).parent)
     except (CorruptCacheError, CacheFormatError) as error:
-        yield _refused(bench.folder / entry.path, entry, error)
+        path = bench.folder / entry.path
+        yield _refused(path, entry, error, is_newer=_is_newer_description(path))
+
+
+def _is_newer_description(path: Path) -> bool:
+    try:
+        return is_newer(read_sealed_json(path).get("version"), CORPUS_VERSION)
+    except (OSError, ValueError):
+        return False
 
 
 def check_contract(bench: Bench, entry: Entry) -> Findings:
@@ -72,7 +84,21 @@ def check_contract(bench: Bench, entry: Entry) -> Findings:
     try:
         read_contract(bench.folder / entry.path)
     except CorruptCacheError as error:
-        yield _refused(bench.folder / entry.path, entry, error)
+        path = bench.folder / entry.path
+        yield _refused(path, entry, error, is_newer=_is_newer_contract(path))
+
+
+def _is_newer_contract(path: Path) -> bool:
+    try:
+        data = read_regular(path)
+        value = parsed_json(data)
+        if not isinstance(value, dict) or spelled_json(value) != data:
+            return False
+        is_its_own = hashlib.sha256(canonical_json(value)).hexdigest() == path.parent.name
+    # JSON can hold what UTF-8 cannot.
+    except (OSError, ValueError):
+        return False
+    return is_its_own and is_newer(value.get("version"), CONTRACT_VERSION)
 
 
 def check_name(bench: Bench, entry: Entry) -> Findings:
@@ -151,8 +177,8 @@ def check_lock(bench: Bench, entry: Entry) -> Findings:
     yield from ()
 
 
-def _refused(path: Path, entry: Entry, error: Exception) -> Finding:
-    return damage(entry.path, entry.kind, told(error, path))
+def _refused(path: Path, entry: Entry, error: Exception, *, is_newer: bool = False) -> Finding:
+    return damage(entry.path, entry.kind, told(error, path), UPGRADE if is_newer else REPAIR)
 
 
 def told(error: Exception, path: Path) -> str:

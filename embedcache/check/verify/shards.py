@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embedcache.check.bench import Bench
-from embedcache.check.findings import Findings, Kind, damage, note, reason
+from embedcache.check.findings import REPAIR, UPGRADE, Findings, Kind, damage, note, reason
 from embedcache.check.inventory import Entry
-from embedcache.check.verify.documents import told
+from embedcache.check.verify.documents import is_newer, told
 from embedcache.codecs import Codec, Stored, Vectors, get_codec, pq
 from embedcache.errors import CacheFormatError, CorruptCacheError, StorageError
-from embedcache.fsio import read_sealed_json
+from embedcache.fsio import parsed_json, read_sealed_json
 from embedcache.store.containers import FolderShards
 from embedcache.store.containers.base import is_shard_name
 from embedcache.store.containers.lmdb import SEAL
 from embedcache.store.mapped_lmdb import check_structure, open_shared
-from embedcache.store.shard import Shard, open_shard
+from embedcache.store.shard import SHARD_VERSION, Shard, open_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-_ARROW_END = b"ARROW1"
+_ARROW_BEGIN, _ARROW_END = b"ARROW1\0\0", b"ARROW1"
+_HEADER = b"embedcache"
 
 
 class _UnreadPQ(Codec):
@@ -94,7 +95,7 @@ def check_shard_content(bench: Bench, data: pa.Buffer, name: str, path: str, tea
     try:
         shard = open_without_codebook(data, name, path)
     except (CorruptCacheError, CacheFormatError) as error:
-        yield damage(path, Kind.SHARD, told(error, Path(path)))
+        yield damage(path, Kind.SHARD, told(error, Path(path)), UPGRADE if is_newer_shard(data) else REPAIR)
         return
     bench.meter.add(rows=len(shard))
     if shard.header.contract.id == teacher:
@@ -106,6 +107,19 @@ def check_shard_content(bench: Bench, data: pa.Buffer, name: str, path: str, tea
             f"it belongs to the teacher {shard.header.contract.id[:12]}…, not to the folder it lies in",
             "'embedcache repair' moves it to its own teacher's folder, or to quarantine where there is none",
         )
+
+
+def is_newer_shard(data: pa.Buffer) -> bool:
+    """Return whether bytes whose digest is right are a shard of a newer version, however it is laid out."""
+    import pyarrow as pa
+
+    try:
+        first = pa.ipc.MessageReader.open_stream(pa.BufferReader(data[len(_ARROW_BEGIN) :]))
+        schema = pa.ipc.read_schema(first.read_next_message())
+        header = parsed_json((schema.metadata or {})[_HEADER])
+    except (pa.ArrowException, LookupError, StopIteration, ValueError, OSError, OverflowError, MemoryError):
+        return False
+    return isinstance(header, dict) and is_newer(header.get("version"), SHARD_VERSION)
 
 
 def check_lmdb_store(bench: Bench, entry: Entry) -> Findings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +12,7 @@ import numpy as np
 from embedcache.check.bench import Bench
 from embedcache.check.findings import Findings, Kind, damage, note
 from embedcache.check.inventory import Entry
-from embedcache.check.noted import noted_files
+from embedcache.check.noted import noted_files, noted_sizes
 from embedcache.check.verify.derived import check_answers
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.errors import CorruptCacheError, StorageError
@@ -22,7 +22,7 @@ from embedcache.missing import MissingRows
 from embedcache.store import Shard
 from embedcache.store.containers.base import is_shard_name
 from embedcache.store.digests import FileNotes
-from embedcache.store.index import StoreIndex, open_index
+from embedcache.store.index import StoreIndex, made_of, open_index
 from embedcache.store.mapped_lmdb import open_shared
 from embedcache.view_coverage import ViewCoverage
 
@@ -177,6 +177,55 @@ def _has_texts_of(bench: Bench, teacher: TeacherFiles, corpora: Mapping[str, Cor
         )
     except (CorruptCacheError, StorageError):
         return True
+
+
+def check_missing_shards(
+    bench: Bench,
+    teacher: TeacherFiles,
+    corpora: Mapping[str, Corpus],
+    *,
+    are_all: bool,
+    in_files: Collection[str],
+) -> Findings:
+    """Report shards that are gone from among others: an index over all of them proves that they were there.
+
+    Args:
+        bench: where the cache is, and the sound shards.
+        teacher: its files.
+        corpora: the sound corpora, by name.
+        are_all: whether there are no others; else shards are missed whatever texts they held.
+        in_files: names of the shards in files of all teachers; what lies in a wrong folder is not missing.
+    """
+    there = {entry.stem for entry in teacher.of(Kind.SHARD)}
+    folder = f"derived/index/{teacher.contract_id}"
+    gone = noted_sizes(bench.folder / folder).keys() - there
+    if not there or not gone or teacher.of(Kind.STORE):
+        return
+    before = f"{folder}/{made_of(sorted(there | gone))}-"
+    paths = [entry.path for entry in teacher.of(Kind.INDEX) if entry.path.startswith(before)]
+    path = next((path for path in paths if path not in teacher.damaged), None)
+    if path is None:
+        return
+    try:
+        index = StoreIndex(open_shared(bench.folder / path, writable=False), None)
+        is_missed = not are_all or _lacks_texts_of(index, bench.shards[teacher.contract_id], corpora)
+    except (CorruptCacheError, StorageError):
+        # It is as it was written and yet no index: it proves nothing.
+        return
+    for name in sorted(gone - set(in_files)) if is_missed else ():
+        found = "it is missing: it was there when the cache was last read"
+        yield damage(f"{teacher.path}/shards/{name}.arrow", Kind.SHARD, found)
+
+
+def _lacks_texts_of(index: StoreIndex, shards: Sequence[Shard], corpora: Mapping[str, Corpus]) -> bool:
+    """Return whether the corpora have a text that is in ``index`` and in none of ``shards``."""
+    with TemporaryDirectory(prefix="embedcache-check-") as scratch:
+        now = index_over(shards, Path(scratch))
+        return any(
+            ((index.locate(keys) >= 0) & (now.locate(keys) < 0)).any()
+            for corpus in corpora.values()
+            for keys in corpus.iter_keys()
+        )
 
 
 def check_coverage(

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embedcache.check.bench import Bench
-from embedcache.check.findings import Finding, Findings, Kind, damage, reason
+from embedcache.check.findings import UPGRADE, Finding, Findings, Kind, damage, reason
 from embedcache.check.inventory import Entry, entry_of, take_inventory
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.check.verify import corpora, derived, documents, shards, views
@@ -23,6 +23,7 @@ from embedcache.check.verify.stores import (
     TeacherFiles,
     check_coverage,
     check_emptied,
+    check_missing_shards,
     check_names,
     check_teacher,
 )
@@ -174,6 +175,7 @@ class Verifier:
         with ThreadPoolExecutor() as pool:
             findings = [finding for found in pool.map(self._check, by_size) for finding in found]
         findings += self._check_what_belongs_together(findings)
+        findings = _upgrade_first(findings)
         return Verification(
             cache=str(self.bench.folder),
             findings=tuple(sorted(findings, key=lambda one: (not one.is_damage, one))),
@@ -214,10 +216,20 @@ class Verifier:
         yield from wrong
         sound_views = self._sound_views(sound, {*damaged, *(finding.path for finding in wrong)})
         teachers = self._teachers(damaged)
+        newer = {finding.unit for finding in found if finding.is_newer}
         rows = sum(map(len, (*sound.values(), *sound_views.values())))
         self.bench.meter.begin("look up texts", total_rows=len(teachers) * rows)
+        known_corpora = {entry.corpus for entry in self.entries if entry.path.startswith("corpora/")} - {""}
+        are_all = sound.keys() == known_corpora
+        in_files = {entry.stem for entry in self.entries if entry.kind is Kind.SHARD}
         for teacher in teachers:
             wrong = list(check_teacher(self.bench, teacher))
+            if teacher.path in newer:
+                # Nobody here knows which texts its shards hold.
+                yield from wrong
+                continue
+            texts = {**sound, **sound_views}
+            wrong += check_missing_shards(self.bench, teacher, texts, are_all=are_all, in_files=in_files)
             yield from wrong
             of_the_store = (f"{teacher.path}/shards/", f"{teacher.path}/vectors.mdb")
             bad = {*damaged, *(finding.path for finding in wrong if finding.is_damage)}
@@ -302,6 +314,15 @@ class Verifier:
             TeacherFiles(one, [entry for entry in self.entries if entry.teacher == one], damaged)
             for one in ids
         ]
+
+
+def _upgrade_first(findings: Collection[Finding]) -> list[Finding]:
+    """Give one advice for all that a newer embedcache wrote to: what it may mean is not known here."""
+    newer = {finding.unit for finding in findings if finding.is_newer}
+    return [
+        replace(finding, way_out=UPGRADE) if newer & {finding.unit, "cache.json"} else finding
+        for finding in findings
+    ]
 
 
 def _has_damage(corpus: str, damaged: Collection[str]) -> bool:
