@@ -73,7 +73,7 @@ class LossConfig(StrictConfig):
     )
     queue: Count | None = Field(
         default=None,
-        description="teacher vectors kept; default: 65536 for ckd, else 16384 or half the training rows",
+        description="teacher vectors kept; default: 65536 for ckd, else 16384; at most half the rows",
     )
     distance: Annotated[float, Field(ge=0)] | None = Field(
         default=None, description="rkd: weight of the distances; default: 1"
@@ -298,8 +298,9 @@ class RunConfig(StrictConfig):
                 "choose another --loss ('distill losses' lists them)"
             )
         defaults = dict(facts.settings)
-        if facts.full_queue:
-            # A queue that starts full is made of training rows.
+        if "queue" in defaults:
+            # One that starts full is made of training rows; in one that holds more than an epoch, a row
+            # would meet its own vector as a negative.
             defaults["queue"] = min(defaults["queue"], max(1, rows // 2))
         return self.loss.model_copy(update={**defaults, **given})
 

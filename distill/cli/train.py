@@ -94,7 +94,7 @@ if TYPE_CHECKING:
 @click.option(
     "--queue",
     type=int,
-    help="Teacher vectors kept.  [default: 65536 for ckd, else 16384 or half the training rows]",
+    help="Teacher vectors kept.  [default: 65536 for ckd, else 16384; at most half the training rows]",
 )
 @click.option("--distance", type=float, help="rkd: weight of the distances.  [default: 1]")
 @click.option("--angle", type=float, help="rkd: weight of the angles.  [default: 2]")

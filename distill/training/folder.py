@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,9 +46,25 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
     if (folder / CHECKPOINT).is_file():
         raise ConfigError(
             f"out: {folder} holds a run that was interrupted; go on with "
-            f"'distill {record.get('kind', 'run')} --resume {folder}', or "
+            f"'{_resume_command(folder, record)}', or "
             "start anew with --overwrite"
         )
+
+
+def _resume_command(folder: Path, record: Mapping[str, Any]) -> str:
+    return f"distill {record.get('kind', 'run')} --resume {folder}"
+
+
+@contextmanager
+def advising(folder: Path) -> Iterator[None]:
+    """Let a Ctrl-C inside the block say how to go on, where there is a checkpoint to go on from."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        record = read_record(folder)
+        if record is None or not (folder / CHECKPOINT).is_file():
+            raise
+        raise KeyboardInterrupt(f"go on with '{_resume_command(folder, record)}'") from stop
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from distill.errors import ConfigError, StudentError
 from distill.losses.registry import LOSSES, make_loss
 from distill.students.student import build_student, without_head
 from distill.training.device import cpu_threads, make_accelerator, seeded
-from distill.training.folder import locked, save_student
+from distill.training.folder import advising, locked, save_student
 from distill.training.objective import Distillation
 from distill.training.selection import make_selector
 from distill.training.tracking import OnProgress, Tracker, TrainProgress, require_tensorboard
@@ -125,6 +125,7 @@ class Training:
                 after=self.trainer.step,
             ) as tracker,
             cpu_threads(config.training.threads),
+            advising(self.folder),
         ):
             return self.trainer.train(tracker, on_progress if self.is_first else None)
 

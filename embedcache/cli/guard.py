@@ -35,10 +35,10 @@ def guarded(group: click.Group, name: str, domain_errors: tuple[type[Exception],
     except click.ClickException as error:
         click.echo(f"{who}: {_one_line(error)}", err=True)
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo(
-            f"\n{name}: interrupted; whatever was stored is whole, run the same command again", err=True
-        )
+    except (KeyboardInterrupt, click.Abort) as stop:
+        # click turns a Ctrl-C into an Abort without words.
+        advice = str(stop.__cause__ or stop) or "run the same command again"
+        click.echo(f"\n{name}: interrupted; whatever was stored is whole, {advice}", err=True)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone; there is nobody to tell, and Python must not try at exit either.

@@ -9,7 +9,7 @@ from embedcache.cli.options import CODEC_NAMES, STORE_KINDS, cache_option, json_
 
 @click.group("rm")
 def rm_command() -> None:
-    """Remove a corpus or a teacher from a cache."""
+    """Remove a corpus, a view or a teacher from a cache."""
 
 
 @rm_command.command("corpus")
@@ -17,7 +17,7 @@ def rm_command() -> None:
 @cache_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm_corpus_command(name: str, cache: str, yes: bool) -> None:
-    """Remove the corpus NAME; vectors are kept."""
+    """Remove the corpus NAME with its views; vectors are kept."""
     from embedcache.cache import Cache
     from embedcache.cli.tables import size
     from embedcache.housekeeping import remove_corpus
@@ -25,6 +25,23 @@ def rm_corpus_command(name: str, cache: str, yes: bool) -> None:
     opened = Cache(cache)
     _confirm(f"remove corpus {name!r} from {opened.folder}?", yes=yes)
     click.echo(f"removed corpus {name!r}: {size(remove_corpus(opened, name))} freed")
+
+
+@rm_command.command("view")
+@click.argument("name")
+@cache_option
+@click.option("--corpus", metavar="NAME", help="Whose view.  [default: of the only corpus]")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def rm_view_command(name: str, cache: str, corpus: str | None, yes: bool) -> None:
+    """Remove the view NAME of a corpus; vectors are kept."""
+    from embedcache.cache import Cache
+    from embedcache.cli.tables import size
+    from embedcache.housekeeping import remove_view
+
+    opened = Cache(cache)
+    of = opened.corpus(corpus).name
+    _confirm(f"remove view {name!r} of corpus {of!r} from {opened.folder}?", yes=yes)
+    click.echo(f"removed view {name!r} of corpus {of!r}: {size(remove_view(opened, name, of))} freed")
 
 
 @rm_command.command("teacher")
@@ -66,7 +83,8 @@ def _confirm(question: str, *, yes: bool) -> None:
 @click.option(
     "--unused-vectors",
     is_flag=True,
-    help="Also delete vectors that nothing finds: of no corpus's texts, or of a teacher without a name.",
+    help="Also delete vectors that nothing finds: of no corpus's or view's texts, or of a teacher without a "
+    "name.",
 )
 @click.option("--quarantine", is_flag=True, help="Also delete what repair moved aside.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")

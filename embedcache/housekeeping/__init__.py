@@ -2,6 +2,14 @@
 
 from embedcache.housekeeping.compact import Compacted, compact
 from embedcache.housekeeping.gc import Garbage, collect_garbage
-from embedcache.housekeeping.remove import remove_corpus, remove_teacher
+from embedcache.housekeeping.remove import remove_corpus, remove_teacher, remove_view
 
-__all__ = ["Compacted", "Garbage", "collect_garbage", "compact", "remove_corpus", "remove_teacher"]
+__all__ = [
+    "Compacted",
+    "Garbage",
+    "collect_garbage",
+    "compact",
+    "remove_corpus",
+    "remove_teacher",
+    "remove_view",
+]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,8 @@ import numpy as np
 
 from embedcache.cache import Cache
 from embedcache.check.inventory import QUARANTINE
-from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.corpus import Corpus, read_info
+from embedcache.corpus.view_record import RECIPE, VIEWS, is_recorded, read_record
 from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, read_sealed_json, remove_file
 from embedcache.housekeeping.remove import delete_folder, folder_bytes
 from embedcache.key_index import KeyIndex
@@ -28,6 +29,7 @@ from embedcache.store.index import made_of
 
 DEFAULT_HOURS = 24.0
 _NAMELESS = "a teacher without a name"
+_UNFINISHED = "a view that was never finished"
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ def collect_garbage(
     Args:
         cache: the cache.
         hours: leave alone what was touched within so many hours.
-        unused_vectors: also delete vectors that nothing finds: shards none of whose texts is in any corpus of
-            the cache, and teachers without a name.
+        unused_vectors: also delete vectors that nothing finds: shards none of whose texts is in any corpus or
+            view of the cache, and teachers without a name.
         quarantine: also delete what ``repair`` moved aside.
         dry_run: only say what would be deleted.
 
@@ -89,6 +91,10 @@ def _delete(path: Path, reason: str) -> bool:
         remove_file(path)
         return True
     if reason != _NAMELESS:
+        if reason == _UNFINISHED and is_recorded(path):
+            return False
+        # Of a view this goes first: without it, what is left is read by nobody.
+        remove_file(path / RECIPE)
         delete_folder(path)
         return True
     # A name given to it since it was judged lies in what was moved aside.
@@ -109,9 +115,12 @@ def _delete(path: Path, reason: str) -> bool:
 def _candidates(
     cache: Cache, before: float, *, unused_vectors: bool, quarantine: bool
 ) -> Iterator[tuple[Path, str]]:
-    # A leftover folder is taken as a whole: what lies in it is not listed again.
+    views = dict(_view_candidates(cache))
+    yield from views.items()
+    # A leftover folder is taken as a whole: what lies in it is not listed again. Neither are the drafts of a
+    # view that is not finished: as long as any of them is young, somebody may be at work on it.
     leftovers = [path for path in cache.folder.rglob(f"{TEMPORARY_PREFIX}*") if _is_outermost(path, cache)]
-    yield from ((path, "left by a crash") for path in leftovers)
+    yield from ((path, "left by a crash") for path in leftovers if path.parent not in views)
     yield from _corpus_candidates(cache)
     yield from _teacher_candidates(cache, before, unused_vectors=unused_vectors)
     yield from _derived_candidates(cache)
@@ -133,6 +142,23 @@ def _corpus_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
         for path in folder.glob("*.arrow"):
             if path.name not in known[folder.name]:
                 yield path, "a part of a corpus that was replaced"
+
+
+def _view_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
+    for corpus in cache.corpora():
+        for folder in _folders(corpus.folder / VIEWS):
+            if not is_recorded(folder):
+                yield folder, _UNFINISHED
+            elif read_record(folder).of != corpus.info.digest:
+                yield folder, "a view of rows that its corpus has no longer"
+            else:
+                yield from _unnamed_parts(folder, {part.file_name for part in read_info(folder).parts})
+
+
+def _unnamed_parts(folder: Path, named: Collection[str]) -> Iterator[tuple[Path, str]]:
+    for path in folder.glob("*.arrow"):
+        if path.name not in named:
+            yield path, "a part of a view that was replaced"
 
 
 def _teacher_candidates(cache: Cache, before: float, *, unused_vectors: bool) -> Iterator[tuple[Path, str]]:
@@ -168,7 +194,7 @@ def _superseded(folder: Path, names: Sequence[str], before: float) -> list[Path]
 def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
     contracts = {teacher.contract.id for teacher in cache.teachers()}
     corpora = set(cache.corpus_names())
-    digests = {corpus.info.digest for corpus in cache.corpora()}
+    digests = {texts.info.digest for texts in _corpora_and_views(cache)}
     derived = cache.derived_folder
     yield from (
         (folder, "an index of a teacher that is gone")
@@ -211,12 +237,19 @@ def _collect_unused_vectors(cache: Cache, before: float, *, dry_run: bool) -> li
         store = cache.store(contract)
         # Their corpus may be still to come: a merged cache is copied file by file.
         old = [shard for shard in store.shards if _touched(_file_of(store, shard)) <= before]
-        corpora = cache.corpora()
+        corpora = _corpora_and_views(cache)
         unused = _unused(store, old, corpora)
         if not dry_run:
             unused = _remove(cache, store, unused, corpora)
-        found += [Garbage(shard.where, "none of its texts is in a corpus", shard.bytes) for shard in unused]
+        found += [
+            Garbage(shard.where, "none of its texts is in a corpus or a view", shard.bytes)
+            for shard in unused
+        ]
     return found
+
+
+def _corpora_and_views(cache: Cache) -> list[Corpus]:
+    return [texts for corpus in cache.corpora() for texts in (corpus, *corpus.views())]
 
 
 def _file_of(store: ShardStore, shard: Shard) -> Path:
@@ -229,14 +262,14 @@ def _remove(
 ) -> list[Shard]:
     """Remove shards that none of ``corpora`` uses, and return them.
 
-    Those that a corpus uses which was not yet among ``corpora`` are put back.
+    Those that a corpus or a view uses which was not yet among ``corpora`` are put back.
     """
     # What is open of a shard stays readable when it is removed.
     bytes_of = {shard.name: store.container.open(shard.name) for shard in unused}
     for shard in unused:
         store.container.remove(shard.name)
     judged = {corpus.info.digest for corpus in corpora}
-    fresh = [corpus for corpus in cache.corpora() if corpus.info.digest not in judged]
+    fresh = [corpus for corpus in _corpora_and_views(cache) if corpus.info.digest not in judged]
     gone = _unused(store, unused, fresh)
     for name in bytes_of.keys() - {shard.name for shard in gone}:
         store.container.add(name, bytes_of[name])

@@ -1,4 +1,4 @@
-"""Remove a corpus or a teacher from a cache: what makes it visible goes first, its bytes after that.
+"""Remove a corpus, a view or a teacher from a cache: what makes it visible goes first, its bytes after that.
 
 Killed in between, what is left is garbage that nothing reads; ``gc`` takes it away.
 """
@@ -10,13 +10,17 @@ from pathlib import Path
 
 from embedcache import model_note
 from embedcache.cache import Cache
+from embedcache.corpus import view_store
 from embedcache.corpus.origin import note_path
+from embedcache.corpus.view_record import VIEWS
 from embedcache.errors import InputError
 from embedcache.fsio import explain_os_error, remove_file
 
 
 def remove_corpus(cache: Cache, name: str) -> int:
-    """Remove the corpus called ``name`` and return how many bytes that freed; vectors are kept.
+    """Remove the corpus called ``name`` with its views, and return how many bytes that freed.
+
+    Vectors are kept.
 
     A damaged corpus can be removed as well.
 
@@ -31,8 +35,33 @@ def remove_corpus(cache: Cache, name: str) -> int:
         )
     freed = folder_bytes(folder)
     remove_file(folder / "corpus.json")
-    delete_folder(folder)
+    # Before the parts: those of a corpus that is noted would count as damage to it.
     remove_file(note_path(cache.derived_folder, name))
+    delete_folder(folder)
+    return freed
+
+
+def remove_view(cache: Cache, name: str, corpus: str | None = None) -> int:
+    """Remove the view called ``name`` of a corpus, and return how many bytes that freed; vectors are kept.
+
+    A damaged view, or one of other rows than its corpus has now, can be removed as well.
+
+    Args:
+        cache: the cache.
+        name: the view.
+        corpus: whose view; may be left out where the cache holds one corpus.
+
+    Raises:
+        InputError: if there is no such corpus or view.
+        CorruptCacheError: if the corpus is damaged.
+        StorageError: if the cache cannot be written.
+    """
+    of = cache.corpus(corpus)
+    names = of.view_names()
+    if name not in names:
+        raise InputError(f"no view {name!r} of corpus {of.name!r}: it has {', '.join(names) or 'none'}")
+    freed = folder_bytes(of.folder / VIEWS / name)
+    view_store.remove_view(of, name)
     return freed
 
 

@@ -11,6 +11,7 @@ from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.view_store import store_view
+from embedcache.store import Shard
 from embedcache.testing import FakeEncoder, sentences
 from embedcache.views.kept import Made
 from embedcache.views.plan import ViewOptions
@@ -55,6 +56,13 @@ def add_model_view(corpus: Corpus) -> None:
         return [f"model {text}" for text in texts]
 
     store_view(corpus, MODEL, make)
+
+
+def shards_of_views(cache: Cache) -> list[Shard]:
+    """Return the shards that hold no text of the corpus itself."""
+    originals = {bytes(key) for part in cache.corpus().iter_keys() for key in part}
+    shards = cache.store(cache.teacher().contract).shards
+    return [shard for shard in shards if originals.isdisjoint(map(bytes, shard.keys))]
 
 
 def build_all(cache: Path, folder: Path, **settings: str) -> Cache:

@@ -257,7 +257,12 @@ def failing(error: BaseException):
     [
         (TrainingError("the loss\nbecame nan"), 1, "distill run: the loss became nan\n"),
         (OSError(28, "No space left on device", "/full"), 1, "distill run: No space left on device (/full)"),
-        (KeyboardInterrupt(), 130, "interrupted"),
+        (KeyboardInterrupt(), 130, "interrupted; whatever was stored is whole, run the same command again"),
+        (
+            KeyboardInterrupt("go on with 'x'"),
+            130,
+            "interrupted; whatever was stored is whole, go on with 'x'",
+        ),
     ],
 )
 def test_failures_underneath_have_their_own_codes(monkeypatch, capsys, error, code, told):

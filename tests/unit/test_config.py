@@ -230,7 +230,8 @@ def test_settings_of_another_loss_are_refused_not_ignored():
     config = load_config(flags={"cache": "c", "loss.name": "mse", "loss.tau": 0.05})
     with pytest.raises(ConfigError, match=r"loss\.tau: the loss mse takes no settings.*'distill losses'"):
         config.resolved(1000)
-    assert load_config(flags={"cache": "c", "loss.name": "ckd"}).resolved(1000).loss.queue == 65536
+    assert load_config(flags={"cache": "c", "loss.name": "ckd"}).resolved(1000).loss.queue == 490
+    assert load_config(flags={"cache": "c", "loss.name": "ckd"}).resolved(10**6).loss.queue == 65536
     assert (
         load_config(flags={"cache": "c", "loss.name": "ckd", "loss.queue": 0}).resolved(1000).loss.queue == 0
     )

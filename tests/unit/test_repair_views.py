@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cache_with_views import NAMES, build_all, build_views, write_views_source
+from cache_with_views import NAMES, build_all, build_views, shards_of_views, write_views_source
 from check_helpers import content_of, flip, mended, only, outcomes
 
 from embedcache.cache import Cache
@@ -212,9 +212,7 @@ def test_a_sealed_recipe_that_makes_no_sense_is_told_of(cache: Path, change: dic
 
 
 def test_vectors_of_a_view_are_encoded_again_from_its_texts(cache: Path, sound: Path) -> None:
-    store = Cache(sound).store(Cache(sound).teacher().contract)
-    originals = {bytes(key) for key in Cache(sound).corpus().keys()}
-    shard = next(s for s in store.shards if not any(bytes(key) in originals for key in s.keys))
+    shard = shards_of_views(Cache(sound))[0]
     path = only(cache, f"teachers/*/shards/{shard.name}.arrow")
     cut_off(path)
     done = mended(cache)
@@ -238,9 +236,7 @@ def test_a_recipe_of_other_parameters_than_its_kind_has_is_damage(
 
 def test_texts_of_views_that_were_never_encoded_stay_so(cache: Path, sound: Path) -> None:
     # Nothing tells what was in the shard but that its texts have no vector.
-    store = Cache(sound).store(Cache(sound).teacher().contract)
-    originals = {bytes(key) for key in Cache(sound).corpus().keys()}
-    shard = next(s for s in store.shards if not any(bytes(key) in originals for key in s.keys))
+    shard = shards_of_views(Cache(sound))[0]
     path = only(cache, f"teachers/*/shards/{shard.name}.arrow")
     shutil.rmtree(cache / "derived" / "index")
     cut_off(path)

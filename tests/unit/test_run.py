@@ -414,3 +414,14 @@ def test_a_selection_is_trained_on_held_out_from_and_recorded(built_cache, tmp_p
     whole = small_run(built_cache, tmp_path / "whole")
     assert whole.selected is None
     assert json.loads((whole.folder / "run.json").read_text(encoding="utf-8"))["selected"] is None
+
+
+@pytest.mark.parametrize(("every", "advice"), [(1, "go on with 'distill run --resume "), (100, "")])
+def test_ctrl_c_says_how_to_go_on_where_there_is_a_checkpoint(built_cache, tmp_path, every, advice):
+    def stop(progress):
+        if progress.step == 3 and progress.phase == "train":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        small_run(built_cache, tmp_path / "run", checkpoint_every=every, on_progress=stop)
+    assert str(stopped.value) == (advice and f"{advice}{tmp_path / 'run'}'")
