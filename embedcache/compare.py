@@ -1,23 +1,26 @@
-"""What sets two caches apart: corpora, teachers, and the vectors of the contracts that both hold."""
+"""What sets two caches apart: corpora, views, teachers, and the vectors of the contracts that both hold."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.cache import Cache
 from embedcache.contract import Contract
-from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.difference import first_difference
 from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
 from embedcache.keys import KeyArray
 from embedcache.sampling import KeySample
 from embedcache.store import ShardStore
+
+N = TypeVar("N")
 
 DEFAULT_SAMPLE = 10_000
 
@@ -42,6 +45,25 @@ class CorpusDifference:
     name: str
     rows: tuple[int, int]
     columns: tuple[str, ...]
+    first_row: int | None
+    texts: tuple[str | None, str | None]
+
+
+@dataclass(frozen=True)
+class ViewDifference:
+    """A view of the same name in both caches, of a corpus that is the same, with other texts.
+
+    Attributes:
+        corpus: name of the corpus.
+        name: the view's name.
+        recipes: in what the recipes differ; empty where they do not.
+        first_row: the first row that differs, counted from 0; None where no text does.
+        texts: that row's text in either.
+    """
+
+    corpus: str
+    name: str
+    recipes: str
     first_row: int | None
     texts: tuple[str | None, str | None]
 
@@ -103,6 +125,8 @@ class CacheComparison:
         corpora_only: names of corpora only the first has, and only the second.
         corpora_same: names of corpora that are the same in both.
         corpora_other: corpora of one name with other content.
+        views_only: (corpus, view) of views only the first has, and only the second, of these same corpora.
+        views_other: views of one name with other texts, or by other recipes.
         teachers_only: contract id -> names, of teachers only the first has, and only the second.
         clashes: names that stand for different contracts.
         vectors: a comparison for each contract in both.
@@ -111,6 +135,8 @@ class CacheComparison:
     corpora_only: tuple[tuple[str, ...], tuple[str, ...]]
     corpora_same: tuple[str, ...]
     corpora_other: tuple[CorpusDifference, ...]
+    views_only: tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]
+    views_other: tuple[ViewDifference, ...]
     teachers_only: tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]]]
     clashes: tuple[NameClash, ...]
     vectors: tuple[VectorComparison, ...]
@@ -118,8 +144,9 @@ class CacheComparison:
     @property
     def same(self) -> bool:
         """Whether nothing but noise sets them apart."""
-        lists = (*self.corpora_only, self.corpora_other, *self.teachers_only, self.clashes)
-        return not any(lists) and all(one.same for one in self.vectors)
+        corpora = (*self.corpora_only, self.corpora_other, *self.views_only, self.views_other)
+        teachers = (*self.teachers_only, self.clashes)
+        return not any(corpora) and not any(teachers) and all(one.same for one in self.vectors)
 
     def to_json(self) -> dict[str, object]:
         """Return the comparison as a JSON object."""
@@ -158,12 +185,19 @@ def compare_caches(
     corpora = ({c.name: c for c in first.corpora()}, {c.name: c for c in second.corpora()})
     shared = [(corpora[0][name], corpora[1][name]) for name in corpora[0] if name in corpora[1]]
     other = [(a, b) for a, b in shared if a.info.digest != b.info.digest]
+    same = [(a, b) for a, b in shared if a.info.digest == b.info.digest]
+    views = tuple(
+        {(pair[side].name, view.name): view for pair in same for view in pair[side].views()}
+        for side in (0, 1)
+    )
     contracts = (_contracts(first), _contracts(second))
     both = [contract for contract in contracts[0] if contract in contracts[1]]
     return CacheComparison(
         corpora_only=(_missing(corpora[0], corpora[1]), _missing(corpora[1], corpora[0])),
-        corpora_same=tuple(a.name for a, b in shared if a.info.digest == b.info.digest),
+        corpora_same=tuple(a.name for a, _ in same),
         corpora_other=tuple(_corpus_difference(a, b) for a, b in other),
+        views_only=(_missing(views[0], views[1]), _missing(views[1], views[0])),
+        views_other=tuple(_view_differences(views[0], views[1])),
         teachers_only=(_without(contracts[0], contracts[1]), _without(contracts[1], contracts[0])),
         clashes=tuple(_clashes(first, second)),
         vectors=tuple(
@@ -178,7 +212,7 @@ def compare_caches(
     )
 
 
-def _missing(here: Mapping[str, Corpus], there: Mapping[str, Corpus]) -> tuple[str, ...]:
+def _missing(here: Mapping[N, Corpus], there: Mapping[N, Corpus]) -> tuple[N, ...]:
     return tuple(name for name in here if name not in there)
 
 
@@ -222,6 +256,21 @@ def _corpus_difference(a: Corpus, b: Corpus) -> CorpusDifference:
             wanted = ("key", *(name for name in ("id", "label") if name in names))
             row = first_difference(a, part, {name: b.column(part, name) for name in wanted})
     return CorpusDifference(a.name, (len(a), len(b)), columns, row, (_text(a, row), _text(b, row)))
+
+
+def _view_differences(
+    first: Mapping[tuple[str, str], View], second: Mapping[tuple[str, str], View]
+) -> Iterator[ViewDifference]:
+    for (corpus, name), a in first.items():
+        b = second.get((corpus, name))
+        if b is not None:
+            recipes = a.recipe.differences(b.recipe)
+            if recipes or a.info.digest != b.info.digest:
+                texts = _corpus_difference(a, b)
+                row = texts.first_row if texts.columns else None
+                yield ViewDifference(
+                    corpus, name, recipes, row, texts.texts if row is not None else (None, None)
+                )
 
 
 def _text(corpus: Corpus, row: int | None) -> str | None:

@@ -15,7 +15,8 @@ import numpy as np
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Codec, check_codec_name, get_codec, pq
 from embedcache.codecs.quality import measure
-from embedcache.corpus.corpus import DESCRIPTION, Corpus
+from embedcache.corpus.corpus import DESCRIPTION, Corpus, View
+from embedcache.corpus.view_record import VIEWS, is_recorded, read_record, write_record
 from embedcache.errors import InputError
 from embedcache.fsio import copy_file, write_sealed_json
 from embedcache.store import ShardStore
@@ -58,7 +59,8 @@ def convert(
 ) -> list[Converted]:
     """Copy ``source`` to the cache ``out`` with its vectors in another store or codec.
 
-    Killed or repeated, it goes on where it stopped.
+    Corpora come with their views, but for views of rows that they have no longer. Killed or repeated, it
+    goes on where it stopped.
 
     Args:
         source: the cache to read.
@@ -70,7 +72,8 @@ def convert(
 
     Raises:
         InputError: if ``out`` is the source, or holds the vectors in another store or codec, or another
-            corpus of the same name.
+            corpus or view of the same name.
+        CorruptCacheError: if the source, or what is in ``out``, is damaged.
         StorageError: if ``out`` cannot be written.
     """
     if codec is not None:
@@ -89,6 +92,8 @@ def convert(
         for part in corpus.parts:
             copy_file(corpus.folder / part.file_name, place / part.file_name)
         write_sealed_json(place / DESCRIPTION, corpus.info.to_json())
+        for view in corpus.views():
+            _copy_view(view, place / VIEWS / view.name)
     done: dict[str, Converted] = {}
     for one in teachers:
         contract_id = one.contract.id
@@ -99,6 +104,7 @@ def convert(
 
 
 def _refuse_other_corpora(target: Cache, corpora: Sequence[Corpus]) -> None:
+    """Refuse a target that holds another corpus or view by one of the names."""
     there = {corpus.name: corpus.info.digest for corpus in target.corpora()}
     for corpus in corpora:
         if there.get(corpus.name, corpus.info.digest) != corpus.info.digest:
@@ -106,6 +112,22 @@ def _refuse_other_corpora(target: Cache, corpora: Sequence[Corpus]) -> None:
                 f"{target.folder} holds another corpus called {corpus.name!r}, and would lose it: "
                 "give a new folder"
             )
+        place = target.corpora_folder / corpus.name
+        for view in corpus.views() if corpus.name in there else ():
+            folder = place / VIEWS / view.name
+            if is_recorded(folder) and read_record(folder) != view.record:
+                raise InputError(
+                    f"{target.folder} holds another view {view.name!r} of corpus {corpus.name!r}, and would "
+                    "lose it: give a new folder"
+                )
+
+
+def _copy_view(view: View, place: Path) -> None:
+    for part in view.parts:
+        copy_file(view.folder / part.file_name, place / part.file_name)
+    write_sealed_json(place / DESCRIPTION, view.info.to_json())
+    # Last: it says that the view is there.
+    write_record(place, view.record)
 
 
 def _convert_teacher(

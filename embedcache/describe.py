@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.origin import read_note
+from embedcache.corpus.view_record import VIEWS, read_record
 from embedcache.errors import CorruptCacheError
 from embedcache.missing import MissingRows
 from embedcache.store import Shard
 from embedcache.store.containers.lmdb import SEAL
+from embedcache.view_coverage import ViewCoverage
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,14 @@ class CorpusSummary:
         rows: its rows.
         digest: the first 12 digits of its identity.
         labels: whether rows carry labels.
+        views: how many views it has.
     """
 
     name: str
     rows: int
     digest: str
     labels: bool
+    views: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,10 @@ class TeacherSummary:
 
 def summarize_corpus(corpus: Corpus) -> CorpusSummary:
     """Return a corpus in one line."""
-    return CorpusSummary(corpus.name, len(corpus), corpus.info.digest[:12], corpus.info.has_labels)
+    info = corpus.info
+    return CorpusSummary(
+        corpus.name, len(corpus), info.digest[:12], info.has_labels, len(corpus.view_names())
+    )
 
 
 def summarize_teacher(cache: Cache, teacher: CachedTeacher) -> TeacherSummary:
@@ -127,10 +134,14 @@ def describe_teacher(cache: Cache, teacher: CachedTeacher) -> dict[str, object]:
     if summary.damage is not None:
         return known
     store = cache.store(teacher.contract)
-    coverage = {}
+    coverage, views = {}, {}
     for corpus in cache.corpora():
         missing = MissingRows.of(corpus, store)
         coverage[corpus.name] = {"distinct": missing.distinct, "missing": len(missing)}
+        for view in corpus.views():
+            found = ViewCoverage.of(view, store)
+            if found.is_embedded:
+                views[f"{corpus.name}, {view.name}"] = {"own texts": found.own, "missing": found.missing}
     return {
         **known,
         "shards": len(store.shards),
@@ -138,11 +149,17 @@ def describe_teacher(cache: Cache, teacher: CachedTeacher) -> dict[str, object]:
         "codecs": _codecs(store.shards),
         "provenance": _provenance(store.shards),
         "coverage": coverage,
+        "views_encoded": views,
     }
 
 
 def describe_corpus(cache: Cache, corpus: Corpus) -> dict[str, object]:
-    """Return everything about a corpus: parts, columns, what was skipped, where it was read from."""
+    """Return everything about a corpus: parts, columns, views, what was skipped, where it was read from.
+
+    Raises:
+        CorruptCacheError: if the recipe of a view is damaged.
+        CacheFormatError: if a newer version of embedcache wrote it.
+    """
     note = read_note(cache.derived_folder, corpus.name)
     return {
         "name": corpus.name,
@@ -152,8 +169,23 @@ def describe_corpus(cache: Cache, corpus: Corpus) -> dict[str, object]:
         "bytes": sum((corpus.folder / part.file_name).stat().st_size for part in corpus.parts),
         "columns": corpus.info.types,
         "skipped": dict(corpus.info.skipped),
+        "views": [_describe_view(corpus, name) for name in corpus.view_names()],
         "read_from": [file.path for file in note.files] if note is not None else None,
     }
+
+
+def _describe_view(corpus: Corpus, name: str) -> dict[str, object]:
+    record = read_record(corpus.folder / VIEWS / name)
+    counts = dict(record.counts)
+    found: dict[str, object] = {
+        "name": name,
+        "recipe": record.recipe.describe(),
+        "rows changed": counts.pop("changed", 0),
+        **{f"rows kept: {reason}": rows for reason, rows in counts.items()},
+    }
+    if record.of != corpus.info.digest:
+        found["not read"] = "it was made of other rows than the corpus has now"
+    return found
 
 
 def _codecs(shards: Iterable[Shard]) -> dict[str, dict[str, float]]:

@@ -63,6 +63,7 @@ class ExportSummary:
     Attributes:
         path: the file or folder.
         corpus: name of the corpus.
+        view: name of the view; None for the original text.
         teacher: name of the teacher.
         rows: rows written.
         selected: rows of the corpus that were asked for.
@@ -73,6 +74,7 @@ class ExportSummary:
 
     path: Path
     corpus: str
+    view: str | None
     teacher: str
     rows: int
     selected: int
@@ -90,6 +92,7 @@ def export_rows(
     out: str | Path,
     *,
     corpus: str | None = None,
+    view: str | None = None,
     teacher: str | None = None,
     where: str | None = None,
     to: str = "parquet",
@@ -104,8 +107,11 @@ def export_rows(
         cache: the cache or its folder.
         out: the file (``parquet``) or folder (``npy``) to write.
         corpus: the corpus; may be left out where the cache holds one.
+        view: write this view of it, with the vectors of its own texts; default: the original text. A view has
+            no ids and labels.
         teacher: the teacher; may be left out where the cache holds one.
-        where: a condition on rows, as for :func:`embedcache.catalog.select_rows`; default: all rows.
+        where: a condition on rows of the corpus, as for :func:`embedcache.catalog.select_rows`; default: all
+            rows.
         to: ``parquet`` or ``npy``.
         dtype: of the vectors, ``float32`` or ``float16``.
         skip_missing: leave out rows without a vector, and count them, instead of refusing.
@@ -130,25 +136,29 @@ def export_rows(
     opened = open_cache(cache)
     chosen, known = opened.corpus(corpus), opened.teacher(teacher)
     asked = None if where is None else select_rows(opened, chosen.name, where, teacher=known.contract.id)
-    selection = _Selection(chosen, opened.store(known.contract), asked, np.dtype(dtype))
+    texts = chosen if view is None else chosen.view(view)
+    selection = _Selection(texts, opened.store(known.contract), asked, np.dtype(dtype))
     report = on_step or (lambda *_: None)
     present = selection.count_present(report)
     missing = selection.asked - present
     if missing and not skip_missing:
         raise MissingVectorsError(
-            f"{missing} of {selection.asked} rows of corpus {chosen.name!r} have no vector of teacher "
-            f"{known.name!r}: build them with 'embedcache build', or leave them out with --skip-missing"
+            f"{missing} of {selection.asked} rows of {texts.title} have no vector of teacher {known.name!r}: "
+            f"build them with 'embedcache build{'' if view is None else f' --embed-views {view}'}', or leave "
+            "them out with --skip-missing"
         )
     if not present:
         condition = "" if where is None else f" for which {where!r} holds"
         raise InputError(
-            f"nothing to export: corpus {chosen.name!r} has {selection.asked} rows{condition}, {missing} of "
+            f"nothing to export: {texts.title} has {selection.asked} rows{condition}, {missing} of "
             f"them without a vector of teacher {known.name!r}"
         )
     write = _write_parquet if to == "parquet" else _write_npy
     size = write(selection, present, target, report, overwrite)
     seconds = time.perf_counter() - started
-    return ExportSummary(target, chosen.name, known.name, present, selection.asked, missing, size, seconds)
+    return ExportSummary(
+        target, chosen.name, view, known.name, present, selection.asked, missing, size, seconds
+    )
 
 
 class _Selection:

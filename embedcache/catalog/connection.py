@@ -1,8 +1,9 @@
 """A DuckDB connection with a cache's views, that can read those and nothing else.
 
-Views: ``rows`` of every corpus, ``vectors`` of every teacher, and what is known of ``shards``, ``teachers``
-and ``corpora``. The database is in memory and holds no data: the views read the mapped files of the cache,
-column by column as a statement asks, and decode the vectors they are asked for alone.
+Views: ``rows`` of every corpus, ``views`` of these (other texts for their rows), ``vectors`` of every
+teacher, and what is known of ``shards``, ``teachers`` and ``corpora``. The database is in memory and holds no
+data: its views read the mapped files of the cache, column by column as a statement asks, and decode the
+vectors they are asked for alone.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from embedcache.catalog.sources import (
     shard_tables,
     shards_table,
     teachers_table,
+    view_table,
 )
 from embedcache.errors import EmbedCacheError, InputError
 
@@ -39,6 +41,7 @@ T = TypeVar("T")
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "rows": ("corpus", "row", "key", "text", "characters", "id", "label"),
+    "views": ("corpus", "view", "row", "key", "text"),
     "vectors": ("teacher", "contract", "key", "vector", "tokens", "truncated", "codec", "shard"),
     "shards": (
         *("teacher", "contract", "shard", "rows", "bytes", "codec", "codebook"),
@@ -60,6 +63,10 @@ _INTERRUPT_SECONDS = 0.02
 _NO_ROWS = (
     "SELECT NULL::VARCHAR AS corpus, NULL::BIGINT AS row, NULL::BLOB AS key, NULL::VARCHAR AS text, "
     "NULL::BIGINT AS characters, NULL::VARCHAR AS id, NULL::VARCHAR AS label WHERE false"
+)
+_NO_VIEWS = (
+    "SELECT NULL::VARCHAR AS corpus, NULL::VARCHAR AS view, NULL::BIGINT AS row, NULL::BLOB AS key, "
+    "NULL::VARCHAR AS text WHERE false"
 )
 _NO_VECTORS = (
     "SELECT NULL::VARCHAR AS teacher, NULL::VARCHAR AS contract, NULL::BLOB AS key, NULL::FLOAT[] AS vector, "
@@ -86,7 +93,8 @@ def connect(
 
     Args:
         cache: the cache or its folder.
-        views: which of :data:`COLUMNS` to offer. Offering ``rows`` reads every text once, to check it.
+        views: which of :data:`COLUMNS` to offer. Offering ``rows`` or ``views`` reads every text of
+            theirs once, to check it.
         memory: what DuckDB may take; sorts and joins of more go to a temporary folder, which it removes.
         threads: of DuckDB; default: as many as there are cores.
 
@@ -100,6 +108,11 @@ def connect(
         if "rows" in views:
             tables = [corpus_table(corpus) for corpus in opened.corpora()]
             _create(connection, "rows", _union(_rows_arms(connection, tables), _NO_ROWS))
+        if "views" in views:
+            made = [view for corpus in opened.corpora() for view in corpus.views()]
+            sources = [_register(connection, f"views_{n}", view_table(view)) for n, view in enumerate(made)]
+            columns = ", ".join(COLUMNS["views"])
+            _create(connection, "views", _union([f"{one} SELECT {columns}" for one in sources], _NO_VIEWS))
         if "corpora" in views:
             _create(connection, "corpora", _register(connection, "corpora", corpora_table(opened)))
         if {"vectors", "shards", "teachers"} & set(views):

@@ -87,7 +87,7 @@ class QueryResult:
 def query(
     cache: Cache | str | Path, sql: str, *, memory: str = DEFAULT_MEMORY, threads: int | None = None
 ) -> QueryResult:
-    """Run one SELECT over the views ``rows``, ``vectors``, ``shards``, ``teachers`` and ``corpora``.
+    """Run one SELECT over ``rows``, ``views``, ``vectors``, ``shards``, ``teachers`` and ``corpora``.
 
     Args:
         cache: the cache or its folder.

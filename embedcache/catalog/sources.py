@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Codec, Stored
 from embedcache.contract import Contract
-from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.part import ORIGINAL
 from embedcache.fsio import canonical_json
 from embedcache.keys import KEY_BYTES
@@ -100,6 +100,20 @@ def corpus_table(corpus: Corpus, extra: Callable[[int], Mapping[str, pa.Array]] 
         columns |= {} if extra is None else extra(number)
         batches.append(pa.record_batch(columns))
     return pa.Table.from_batches(batches)
+
+
+def view_table(view: View) -> pa.Table:
+    """Return a view of a corpus as ``corpus``, ``view``, ``row``, ``key`` and ``text``.
+
+    Raises:
+        CorruptCacheError: if a part is damaged; every column is checked.
+    """
+
+    def names(number: int) -> dict[str, pa.Array]:
+        rows = view.parts[number].rows
+        return {"corpus": _constant(view.of.name, rows), "view": _constant(view.name, rows)}
+
+    return corpus_table(view, names)
 
 
 def shard_tables(opened: OpenTeacher) -> Iterator[ShardTable]:

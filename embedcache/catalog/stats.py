@@ -69,6 +69,21 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class ViewStats:
+    """A view of a corpus in figures.
+
+    Attributes:
+        name: its name.
+        recipe: how it was made, in words.
+        changed: rows with another text than the corpus's.
+    """
+
+    name: str
+    recipe: str
+    changed: int
+
+
+@dataclass(frozen=True)
 class CorpusStats:
     """A corpus in figures.
 
@@ -79,6 +94,7 @@ class CorpusStats:
         characters: Unicode characters of a row's text.
         labels: the commonest labels and the rows of each, commonest first; None without labels.
         distinct_labels: number of distinct labels.
+        views: its views, by name; not those of rows that it has no longer.
     """
 
     name: str
@@ -87,6 +103,7 @@ class CorpusStats:
     characters: Spread
     labels: tuple[tuple[str | int | float, int], ...] | None
     distinct_labels: int
+    views: tuple[ViewStats, ...] = ()
 
     @property
     def duplicates(self) -> int:
@@ -180,7 +197,12 @@ def _corpus_stats(connection: duckdb.DuckDBPyConnection, corpus: Corpus, report:
         ((distinct_labels,),) = _rows_of(connection, _DISTINCT_LABELS)
     report(f"duplicates of {corpus.name}", 0, len(corpus))
     distinct = int(np.count_nonzero(first_occurrences(list(corpus.iter_keys()))))
-    return CorpusStats(corpus.name, len(corpus), distinct, Spread.of(dict(lengths)), labels, distinct_labels)
+    views = tuple(
+        ViewStats(view.name, view.recipe.describe(), view.record.counts.get("changed", 0))
+        for view in corpus.views()
+    )
+    spread = Spread.of(dict(lengths))
+    return CorpusStats(corpus.name, len(corpus), distinct, spread, labels, distinct_labels, views)
 
 
 def _rows_of(connection: duckdb.DuckDBPyConnection, sql: str, *parameters: object) -> list[Any]:

@@ -10,7 +10,12 @@ import click
 from embedcache.cli.options import json_option
 
 if TYPE_CHECKING:
-    from embedcache.compare import CacheComparison, CorpusDifference, VectorComparison
+    from embedcache.compare import (
+        CacheComparison,
+        CorpusDifference,
+        VectorComparison,
+        ViewDifference,
+    )
 
 _TEXT_SHOWN = 60
 
@@ -28,7 +33,7 @@ _TEXT_SHOWN = 60
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Chooses the sample.")
 @json_option
 def diff_command(first: str, second: str, sample: int, seed: int, as_json: bool) -> None:
-    """Say what sets the caches A and B apart: corpora, teachers, keys and vectors.
+    """Say what sets the caches A and B apart: corpora, views, teachers, keys and vectors.
 
     Vectors count as the same where no more than their codecs and compute dtypes sets them apart. Exits with 0
     if the caches are the same, with 1 if they differ, with 2 if one cannot be read.
@@ -68,6 +73,9 @@ def _print(found: CacheComparison) -> None:
         lines += [f"corpus {name}: only in {side}" for name in names]
     lines += [f"corpus {name}: the same" for name in found.corpora_same]
     lines += [_corpus_line(one) for one in found.corpora_other]
+    for side, views in zip("AB", found.views_only, strict=True):
+        lines += [f"view {view} of corpus {corpus}: only in {side}" for corpus, view in views]
+    lines += [_view_line(one) for one in found.views_other]
     for side, teachers in zip("AB", found.teachers_only, strict=True):
         lines += [
             f"teacher {', '.join(names)} ({contract[:12]}): only in {side}"
@@ -100,6 +108,15 @@ def _corpus_line(one: CorpusDifference) -> str:
         return line
     texts = ["nothing" if text is None else repr(text[:_TEXT_SHOWN]) for text in one.texts]
     return f"{line}, first in row {one.first_row:,} (counted from 0): {texts[0]} / {texts[1]}"
+
+
+def _view_line(one: ViewDifference) -> str:
+    line = f"view {one.name} of corpus {one.corpus}: "
+    line += f"made another way, {one.recipes}" if one.recipes else "made the same way"
+    if one.first_row is None:
+        return f"{line}; the texts are the same"
+    texts = [repr((text or "")[:_TEXT_SHOWN]) for text in one.texts]
+    return f"{line}; first row that differs: {one.first_row:,} (counted from 0), {texts[0]} / {texts[1]}"
 
 
 def _vector_rows(one: VectorComparison) -> list[tuple[str, str]]:

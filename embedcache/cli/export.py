@@ -20,6 +20,11 @@ from embedcache.cli.options import cache_option
     help="One file of row, text, id, label and vector; or vectors.npy with a rows.parquet beside it.",
 )
 @click.option("--corpus", metavar="NAME", help="Whose rows.  [default: the only corpus]")
+@click.option(
+    "--view",
+    metavar="NAME",
+    help="This view of them, with vectors of its texts.  [default: the original text]",
+)
 @click.option("--teacher", metavar="NAME", help="Whose vectors.  [default: the only teacher]")
 @click.option(
     "--where",
@@ -41,6 +46,7 @@ def export_command(
     out: str,
     to: str,
     corpus: str | None,
+    view: str | None,
     teacher: str | None,
     where: str | None,
     dtype: str,
@@ -50,8 +56,8 @@ def export_command(
 ) -> None:
     """Write rows of a corpus with their vectors to a file that other programs read.
 
-    --where knows row, text, characters, key, and, where there are such, id, label, tokens and truncated. What
-    is written appears when it is whole.
+    --where knows row, text, characters, key, and, where there are such, id, label, tokens and truncated, of
+    the original text also with --view. What is written appears when it is whole.
     """
     import json
 
@@ -64,6 +70,7 @@ def export_command(
             cache,
             out,
             corpus=corpus,
+            view=view,
             teacher=teacher,
             where=where,
             to=to,
@@ -76,7 +83,8 @@ def export_command(
         click.echo(json.dumps(summary.to_json(), indent=2))
         return
     left_out = f", {summary.missing:,} left out without a vector" if summary.missing else ""
+    of = summary.corpus if summary.view is None else f"{summary.view} of {summary.corpus}"
     click.echo(
-        f"{counted(summary.rows, 'row')} of {summary.corpus} with vectors of {summary.teacher} in "
+        f"{counted(summary.rows, 'row')} of {of} with vectors of {summary.teacher} in "
         f"{summary.path} ({size(summary.bytes)}){left_out}, {summary.seconds:.1f} s"
     )

@@ -59,7 +59,7 @@ def query_command(
     memory: str,
     threads: int | None,
 ) -> None:
-    """Ask a cache in SQL: one SELECT over rows, vectors, shards, teachers and corpora.
+    """Ask a cache in SQL: one SELECT over rows, views, vectors, shards, teachers and corpora.
 
     Corpora and shards are read where they lie, and nothing can be changed. rows.key = vectors.key says which
     vectors a text has; "DESCRIBE rows" lists the columns of a view, and "EXPLAIN SELECT ..." tells the plan.
@@ -192,6 +192,13 @@ def _stats_tables(stats: CacheStats) -> list[RenderableType]:
             share = f"{count / rows[corpus]:.2%}"
             covered.add_row(Text(teacher.name), Text(corpus), f"{count:,} of {rows[corpus]:,}", share)
     parts.extend(table for table in (corpora, teachers, kept, covered) if table.row_count)
+    views = _figures("views", ("corpus", "view", "recipe"), ("rows changed", "share"))
+    for one in stats.corpora:
+        for view in one.views:
+            share = f"{view.changed / one.rows:.2%}"
+            views.add_row(Text(one.name), Text(view.name), Text(view.recipe), f"{view.changed:,}", share)
+    if views.row_count:
+        parts.append(views)
     for one in stats.corpora:
         parts.append(_bars(f"texts of {one.name} by characters", one.characters))
         if one.labels is not None:

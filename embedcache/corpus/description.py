@@ -101,14 +101,14 @@ class CorpusInfo:
         info = cls(
             name=str(value["name"]),
             parts=tuple(
-                Part(_digest(part["sha256"]), _count(part["rows"], least=1, most=PART_ROWS))
+                Part(checked_digest(part["sha256"]), checked_count(part["rows"], least=1, most=PART_ROWS))
                 for part in value["parts"]
             ),
             columns={
-                name: Column(_type(name, column["type"]), _digest(column["digest"]))
+                name: Column(_type(name, column["type"]), checked_digest(column["digest"]))
                 for name, column in value["columns"].items()
             },
-            skipped={str(reason): _count(count) for reason, count in value["skipped"].items()},
+            skipped={str(reason): checked_count(count) for reason, count in value["skipped"].items()},
         )
         if ORIGINAL not in info.columns or not info.parts:
             raise ValueError("it names no texts")
@@ -120,15 +120,17 @@ class CorpusInfo:
         return info
 
 
-def _digest(value: object) -> str:
+def checked_digest(value: object) -> str:
+    """Return a sha256 out of somebody's JSON; raise ``ValueError`` where it is none."""
     # These become file names: anything else could lead out of the folder.
     if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
         raise ValueError(f"{str(value)[:80]!r} is no sha256")
     return value
 
 
-def _count(value: object, *, least: int = 0, most: int | None = None) -> int:
-    if type(value) is not int or value < least or (most is not None and value > most):
+def checked_count(value: object, *, least: int = 0, most: int = (1 << 63) - 1) -> int:
+    """Return a number of rows out of somebody's JSON; raise ``ValueError`` where it is none."""
+    if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{str(value)[:80]!r} is no count of rows")
     return value
 
@@ -152,6 +154,8 @@ def read_info(folder: Path, file_name: str = DESCRIPTION) -> CorpusInfo:
             raise ValueError("its folder is a symbolic link; a cache holds its files itself")
         value = read_sealed_json(path)
         version = value["version"]
+        if type(version) is not int:
+            raise ValueError("its version is no number")
         if version == CORPUS_VERSION:
             info = CorpusInfo.from_json(value)
             if info.name != folder.name:

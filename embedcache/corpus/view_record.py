@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from embedcache.corpus.description import checked_count, checked_digest
 from embedcache.corpus.part import way_out
 from embedcache.errors import CacheFormatError, CorruptCacheError
 from embedcache.fsio import read_sealed_json, write_sealed_json
@@ -69,9 +70,9 @@ def record_from_json(value: Mapping[str, Any], name: str) -> ViewRecord:
     """
     record = ViewRecord(
         Recipe.from_json(value["recipe"]),
-        str(value["of"]),
-        str(value["digest"]),
-        {str(reason): int(count) for reason, count in value["counts"].items()},
+        checked_digest(value["of"]),
+        checked_digest(value["digest"]),
+        {str(reason): checked_count(count) for reason, count in value["counts"].items()},
     )
     if record.recipe.name != name:
         raise ValueError(f"it describes a view called {record.recipe.name!r}")
@@ -89,6 +90,8 @@ def read_record(folder: Path) -> ViewRecord:
     try:
         value = read_sealed_json(path)
         version = value["version"]
+        if type(version) is not int:
+            raise ValueError("its version is no number")
         if version == RECIPE_VERSION:
             return record_from_json(value, folder.name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

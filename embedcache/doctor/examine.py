@@ -69,6 +69,7 @@ def examine(
         raise InputError(
             f"the cache {opened.folder} holds no vector of {cached.name!r} yet: run 'embedcache build' first"
         )
+    views = [view for one in corpora for view in one.views()]
     distinct = [DistinctRows(one) for one in corpora]
     coverage = _coverage(distinct, store, on_progress)
     population = Population(store, distinct[0] if corpus is not None else None)
@@ -84,11 +85,13 @@ def examine(
         else None,
         max_length=cached.contract.max_length,
     )
-    judged = _with_examples(list(verdicts), found, geometry, corpora)
+    judged = _with_examples(list(verdicts), found, geometry, [*corpora, *views])
     overlaps = []
     if sets.sets:
-        meter = Meter("overlap", sum(map(len, distinct)), on_progress)
-        overlaps = find_overlap(distinct, sets.sets, meter)
+        # What a view says is trained on as well.
+        trained_on = [*distinct, *map(DistinctRows, views)]
+        meter = Meter("overlap", sum(map(len, trained_on)), on_progress)
+        overlaps = find_overlap(trained_on, sets.sets, meter)
         judged.append(judge_overlap(overlaps))
     return Diagnosis(
         cache=str(opened.folder),

@@ -1,4 +1,4 @@
-"""Overlap with evaluation sets: which of their texts stand in the corpora, as they are or folded."""
+"""Overlap with evaluation sets: which of their texts stand in corpora and views, as they are or folded."""
 
 from __future__ import annotations
 
@@ -81,7 +81,10 @@ class _Met:
 def find_overlap(
     corpora: Sequence[DistinctRows], sets: Sequence[EvaluationSet], meter: Meter
 ) -> list[Overlap]:
-    """Return what of each of ``sets`` stands in ``corpora``; memory grows with the sets alone."""
+    """Return what of each of ``sets`` stands in ``corpora``, of which some may be views.
+
+    Memory grows with the sets alone.
+    """
     exact, folded = _Met([one.keys for one in sets]), _Met([one.folded for one in sets])
     starts = np.cumsum([0, *(len(rows.corpus) for rows in corpora)])
     for start, distinct in zip(starts.tolist(), corpora, strict=False):

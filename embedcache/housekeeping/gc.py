@@ -26,10 +26,12 @@ from embedcache.key_index import KeyIndex
 from embedcache.reuse import shard_places
 from embedcache.store import FolderShards, LmdbShards, Shard, ShardStore
 from embedcache.store.index import made_of
+from embedcache.views.recipe import is_view_name
 
 DEFAULT_HOURS = 24.0
 _NAMELESS = "a teacher without a name"
 _UNFINISHED = "a view that was never finished"
+_STALE = "a view of rows that its corpus has no longer"
 
 
 @dataclass(frozen=True)
@@ -79,22 +81,24 @@ def collect_garbage(
         if not old.keys() & set(path.parents)
     ]
     if not dry_run:
-        found = [garbage for garbage in found if _delete(Path(garbage.path), garbage.reason)]
+        found = [garbage for garbage in found if _delete(Path(garbage.path), garbage.reason, before)]
     if unused_vectors:
         found += _collect_unused_vectors(cache, before, dry_run=dry_run)
     return found
 
 
-def _delete(path: Path, reason: str) -> bool:
+def _delete(path: Path, reason: str, before: float) -> bool:
     """Delete a file or a folder; return whether that was done."""
+    if reason in (_UNFINISHED, _STALE) and _touched(path) > before:
+        # Somebody has begun to make it since it was judged.
+        return False
     if not path.is_dir():
         remove_file(path)
         return True
     if reason != _NAMELESS:
-        if reason == _UNFINISHED and is_recorded(path):
-            return False
-        # Of a view this goes first: without it, what is left is read by nobody.
-        remove_file(path / RECIPE)
+        if is_recorded(path):
+            # Without its recipe, what is left of a view is read by nobody.
+            remove_file(path / RECIPE)
         delete_folder(path)
         return True
     # A name given to it since it was judged lies in what was moved aside.
@@ -147,10 +151,13 @@ def _corpus_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
 def _view_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
     for corpus in cache.corpora():
         for folder in _folders(corpus.folder / VIEWS):
+            if not is_view_name(folder.name):
+                # Not embedcache's; verify tells of it.
+                continue
             if not is_recorded(folder):
                 yield folder, _UNFINISHED
             elif read_record(folder).of != corpus.info.digest:
-                yield folder, "a view of rows that its corpus has no longer"
+                yield folder, _STALE
             else:
                 yield from _unnamed_parts(folder, {part.file_name for part in read_info(folder).parts})
 

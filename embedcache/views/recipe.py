@@ -25,6 +25,7 @@ _NAME = r"\w[\w.-]{0,99}"
 _SPEC = re.compile(rf"(?:(?P<name>{_NAME})=)?(?P<kind>[a-z-]+)(?::(?P<rest>.*))?", re.DOTALL)
 _COUNT = re.compile(r"(?P<rest>.*)\*(?P<count>\d{1,4})", re.DOTALL)
 _LANGUAGE = r"[A-Za-z][\w-]{0,19}"
+_PLAIN_WORD = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,8 @@ class Recipe:
     def describe(self) -> str:
         """Return the recipe in words: kind, parameters, seed and sample."""
         if self.reads_source:
-            return f"column {self.parameters['column']}"
-        words = [self.kind, *(f"{name} {value}" for name, value in self.parameters.items())]
+            return f"column {_shown(self.parameters['column'])}"
+        words = [self.kind, *(f"{name} {_shown(value)}" for name, value in self.parameters.items())]
         if self.seed is not None:
             words.append(f"seed {self.seed}")
         if self.sample:
@@ -153,6 +154,9 @@ class Recipe:
         seed, sample = value["seed"], value["sample"]
         if not isinstance(value["kind"], str) or not isinstance(value["name"], str):
             raise ValueError("its kind and name are no texts")
+        named = (value["kind"], *parameters, *models)
+        if not all(_PLAIN_WORD.fullmatch(one) for one in named):
+            raise ValueError("its kind, parameters or models have names that no recipe has")
         if not is_view_name(value["name"]):
             raise ValueError(f"{value['name'][:80]!r} names no view")
         if value["kind"] in KINDS and parameters.keys() != KINDS[value["kind"]].arguments.keys():
@@ -169,11 +173,17 @@ class Recipe:
 def _flat(recipe: Recipe) -> dict[str, object]:
     return {
         "kind": recipe.kind,
-        **recipe.parameters,
+        **{name: _shown(value) for name, value in recipe.parameters.items()},
         "seed": recipe.seed,
         "sample": recipe.sample,
         **{f"model {role}": digest[:12] for role, digest in recipe.models.items()},
     }
+
+
+def _shown(value: Parameter) -> str:
+    """Return a parameter as it can be shown: the name of a column may have anything in it."""
+    text = str(value)
+    return text if text.isprintable() else text.encode("unicode_escape", "replace").decode()
 
 
 def is_view_name(name: str) -> bool:

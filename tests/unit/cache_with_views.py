@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from typing import Any
 
 from check_helpers import SHARD_ROWS, TEACHER
 
@@ -33,8 +35,20 @@ def write_views_source(folder: Path) -> Path:
     return source
 
 
+def age(folder: Path, hours: float) -> None:
+    """Let everything in a folder look as if it was last touched so long ago."""
+    then = time.time() - hours * 3600
+    for path in [folder, *folder.rglob("*")]:
+        os.utime(path, (then, then))
+
+
 def build_views(
-    cache: Path, source: Path, *views: str, embed: tuple[str, ...] = (), **settings: str
+    cache: Path,
+    source: Path,
+    *views: str,
+    embed: tuple[str, ...] = (),
+    replace_views: bool = False,
+    **settings: Any,
 ) -> Cache:
     """Build ``source`` with ``views``, or with all of :data:`VIEWS`."""
     return build(
@@ -44,8 +58,8 @@ def build_views(
         cache=cache,
         text_column="text",
         shard_rows=SHARD_ROWS,
-        views=ViewOptions(views or VIEWS, embed=embed),
-        **settings,  # type: ignore[arg-type]
+        views=ViewOptions(views or VIEWS, replace=replace_views, embed=embed),
+        **settings,
     )
 
 

@@ -9,12 +9,15 @@ import numpy as np
 
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
-from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
+from embedcache.corpus.view_store import store_view
 from embedcache.keys import key_array
 from embedcache.store.base import VectorBatch
 from embedcache.testing import example_contract, sentences
+from embedcache.views.edits import edit_maker
+from embedcache.views.recipe import parse_views
 
 ROWS = 320
 TEXTS = [*sentences(ROWS - 2), "Žluťoučký kůň 🐎", sentences(1)[0]]
@@ -58,11 +61,23 @@ def add_teacher(
     return teacher
 
 
+def add_view(corpus: Corpus, spec: str) -> View:
+    """Add a view of one of the kinds that need nothing but the text."""
+    (recipe,) = parse_views([spec])
+    make = edit_maker(recipe)
+    return store_view(corpus, recipe, lambda first_row, texts: make(texts))[0]
+
+
 def make_cache(folder: Path) -> Cache:
-    """Return a cache of the corpora ``news`` (ids, labels) and ``plain``, and a teacher for each codec."""
+    """Return a cache of the corpora ``news`` (ids, labels) and ``plain``, and a teacher for each codec.
+
+    ``news`` has the views ``crop`` and ``other``, ``plain`` has ``crop``; no teacher has encoded them.
+    """
     cache = Cache.create(folder)
-    add_corpus(cache, "news", TEXTS, ids=True, labels=LABELS)
-    add_corpus(cache, "plain", TEXTS[:5])
+    news = add_corpus(cache, "news", TEXTS, ids=True, labels=LABELS)
+    plain = add_corpus(cache, "plain", TEXTS[:5])
+    for corpus, spec in ((news, "crop"), (news, "other=delete-words:0.5"), (plain, "crop:0.3")):
+        add_view(corpus, spec if "=" in spec else f"crop={spec}")
     for codec, kind in KINDS.items():
         # The last text repeats the first: a build stores it once. pq learns from the first batch.
         add_teacher(cache, codec, [batch(TEXTS[:300]), batch(TEXTS[300:-1], seed=1)], codec=codec, kind=kind)

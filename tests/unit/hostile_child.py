@@ -85,10 +85,19 @@ def _command(*arguments: str) -> object:
 
 def _query(cache: Path) -> object:
     counts = []
-    for view in ("rows", "vectors", "shards", "teachers", "corpora"):
+    for view in ("rows", "vectors", "shards", "teachers", "corpora", "views"):
         with query(cache, f"SELECT * FROM {view}") as result:  # noqa: S608 - one of the names above
             counts.append(result.table().num_rows)
     return counts
+
+
+def _views(cache: Path) -> object:
+    found = []
+    for corpus in Cache(cache).corpora():
+        for view in corpus.views():
+            found.append([view.name, view.recipe.describe(), len(view.texts())])
+            _command("show", "--corpus", corpus.name, "--row", "0", "--cache", str(cache))
+    return found
 
 
 def _verify(cache: Path) -> object:
@@ -109,6 +118,7 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "info": lambda cache: _command("info", TEACHER, "--cache", str(cache)),
     "info-corpus": lambda cache: _command("info", CORPUS, "--cache", str(cache)),
     "query": _query,
+    "views": _views,
     "build": _build,
 }
 """In this order: the first ones see the cache as it came, the last one writes."""

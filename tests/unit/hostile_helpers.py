@@ -37,7 +37,7 @@ OPENING = EVERYTHING - {"verify"}
 VECTORS = frozenset({"lookup", "ls", "info", "query", "build"})
 """The operations that need a teacher's vectors."""
 
-READING_A_CORPUS = frozenset({"texts", "ls", "info", "info-corpus", "query", "build"})
+READING_A_CORPUS = frozenset({"texts", "ls", "info", "info-corpus", "query", "views", "build"})
 """The operations that look into a corpus's description."""
 
 NAMING_A_TEACHER = frozenset({"open", "lookup", "ls", "info", "info-corpus", "query", "build"})
@@ -82,7 +82,7 @@ class Judgement:
         assert self.result("lookup") < 0.01
         assert self.result("build") == 0
         if "query" in self.outcomes:
-            assert self.result("query") == [len(TEXTS), len(TEXTS), 2, 1, 1]
+            assert self.result("query") == [len(TEXTS), len(TEXTS), 2, 1, 1, 0]
 
 
 def judge(folder: Path, operations: Iterable[str] = USUAL) -> Judgement:

@@ -29,7 +29,7 @@ from embedcache.catalog import COLUMNS, connect, query
 from embedcache.codecs.floats import FLOAT16
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import CorruptCacheError, InputError
-from embedcache.fsio import sha256_file
+from embedcache.fsio import read_sealed_json, sha256_file, write_sealed_json
 from embedcache.keys import key
 
 
@@ -61,6 +61,38 @@ def test_rows_are_those_of_the_corpora(cache: Cache) -> None:
     assert [row["characters"] for row in found] == [len(row["text"]) for row in found]
     assert [row["id"] for row in found] == [f"id-{number}" for number in range(ROWS)] + [None] * 5
     assert [row["label"] for row in found] == LABELS + [None] * 5
+
+
+def test_views_are_read_in_place_beside_the_rows(cache: Cache) -> None:
+    found = ask(cache, "SELECT * FROM views ORDER BY corpus, view, row")
+    wanted = [
+        {"corpus": corpus, "view": view, "row": row, "key": key(text), "text": text}
+        for corpus, view in (("news", "crop"), ("news", "other"), ("plain", "crop"))
+        for row, text in enumerate(cache.corpus(corpus).view(view).texts())
+    ]
+    assert found == wanted
+    pairs = ask(
+        cache,
+        "SELECT r.text AS before, v.text AS after FROM rows r JOIN views v USING (corpus, row) "
+        "WHERE corpus = 'news' AND view = 'other' ORDER BY row",
+    )
+    assert [pair["before"] for pair in pairs] == TEXTS
+    assert all(len(pair["after"]) < len(pair["before"]) for pair in pairs)
+    assert ask(cache, "SELECT view, count(*) AS n FROM views GROUP BY ALL ORDER BY n") == [
+        {"view": "other", "n": ROWS},
+        {"view": "crop", "n": ROWS + 5},
+    ]
+
+
+def test_views_of_other_rows_are_not_offered_and_damaged_ones_refused(tmp_path: Path) -> None:
+    opened = make_cache(tmp_path / "c")
+    recipe = opened.corpora_folder / "plain" / "views" / "crop" / "recipe.json"
+    write_sealed_json(recipe, {**read_sealed_json(recipe), "of": "0" * 64})
+    assert ask(opened, "SELECT DISTINCT corpus FROM views") == [{"corpus": "news"}]
+    recipe.write_text("{")
+    with pytest.raises(CorruptCacheError, match=r"recipe\.json is damaged"):
+        ask(opened, "FROM views")
+    assert len(ask(opened, "FROM rows")) == ROWS + 5
 
 
 @pytest.mark.parametrize("codec", KINDS)

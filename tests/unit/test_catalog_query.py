@@ -188,7 +188,9 @@ def test_an_error_is_duckdbs_own_in_one_line_with_the_columns(
     for view, columns in COLUMNS.items():
         assert (f"{view}({', '.join(columns)})" in message) == (view in views)
     if not views:
-        assert "the views are rows, vectors, shards, teachers, corpora; 'DESCRIBE rows' lists" in message
+        assert (
+            "the views are rows, views, vectors, shards, teachers, corpora; 'DESCRIBE rows' lists" in message
+        )
 
 
 def test_a_query_that_needs_more_memory_says_how_to_allow_it(cache: Cache) -> None:

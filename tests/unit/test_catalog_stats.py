@@ -147,6 +147,15 @@ def test_one_corpus_and_one_teacher_can_be_asked_for(cache: Cache) -> None:
             compute_stats(cache, **wrong)
 
 
+def test_views_are_counted(cache: Cache) -> None:
+    news, plain = compute_stats(cache).corpora
+    assert [(view.name, view.changed) for view in news.views] == [("crop", ROWS), ("other", ROWS)]
+    assert news.views[1].recipe == "delete-words, share 0.5, seed 0"
+    assert [view.name for view in plain.views] == ["crop"]
+    printed = run(cache).stdout
+    assert "delete-words, share 0.5" in printed
+
+
 def test_an_empty_cache_has_no_figures(tmp_path: Path) -> None:
     cache = Cache.create(tmp_path / "c")
     assert compute_stats(cache).to_json() == {"corpora": [], "teachers": []}

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cache_with_views import NAMES, build_all, build_views
 from click.testing import CliRunner
 
 import embedcache.convert as convert_module
+from embedcache import fsio
 from embedcache.cache import Cache
+from embedcache.check import verify
 from embedcache.cli.main import cli
 from embedcache.convert import convert
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
+from embedcache.fsio import read_sealed_json, write_sealed_json
 from embedcache.testing import example_batch, example_contract, sentences
 
 CONTRACT = example_contract(16)
@@ -51,6 +55,55 @@ def test_to_lmdb_and_back_gives_the_same_files(tmp_path: Path, codec: str) -> No
     assert middle.lookup(TEXTS).tobytes() == source.lookup(TEXTS).tobytes()
     convert(middle, tmp_path / "back", store="arrow")
     assert files(Cache(tmp_path / "back")) == files(source)
+
+
+def test_views_come_along_and_nothing_else_changes(tmp_path: Path) -> None:
+    source = build_all(tmp_path / "source", tmp_path)
+    convert(source, tmp_path / "lmdb", store="lmdb")
+    assert Cache(tmp_path / "lmdb").corpus().view("crop").texts() == source.corpus().view("crop").texts()
+    convert(Cache(tmp_path / "lmdb"), tmp_path / "back", store="arrow")
+    assert files(Cache(tmp_path / "back")) == files(source)
+    assert "corpora/pairs/views/mask-fill/recipe.json" in files(source)
+    # Again it has nothing to do.
+    convert(source, tmp_path / "back")
+    assert files(Cache(tmp_path / "back")) == files(source)
+
+
+def test_a_view_of_other_rows_stays_behind(tmp_path: Path) -> None:
+    source = build_all(tmp_path / "source", tmp_path)
+    recipe = source.corpora_folder / "pairs" / "views" / "crop" / "recipe.json"
+    write_sealed_json(recipe, {**read_sealed_json(recipe), "of": "0" * 64})
+    convert(source, tmp_path / "out")
+    assert Cache(tmp_path / "out").corpus().view_names() == [name for name in NAMES if name != "crop"]
+
+
+def test_another_view_of_the_same_name_is_not_overwritten(tmp_path: Path) -> None:
+    source = build_all(tmp_path / "source", tmp_path)
+    convert(source, tmp_path / "out")
+    before = files(Cache(tmp_path / "out"))
+    build_views(source.folder, tmp_path / "pairs.tsv", "crop=delete-words", replace_views=True)
+    with pytest.raises(InputError, match="holds another view 'crop' of corpus 'pairs'"):
+        convert(source, tmp_path / "out")
+    assert files(Cache(tmp_path / "out")) == before
+
+
+@pytest.mark.parametrize("stop", [5, 20, 25, 30, 35])
+def test_a_conversion_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
+    source = build_all(tmp_path / "source", tmp_path)
+    steps: list[str] = []
+
+    def cut_off(step: str, path: Path) -> None:
+        steps.append(step)
+        if len(steps) == stop:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fsio, "on_write_step", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            convert(source, tmp_path / "out")
+    assert verify(tmp_path / "out").damage == []
+    convert(source, tmp_path / "out")
+    assert files(Cache(tmp_path / "out")) == files(source)
 
 
 def test_from_lmdb_and_back_keeps_every_shard(tmp_path: Path) -> None:

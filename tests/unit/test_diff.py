@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from check_helpers import run
 
 import embedcache
 from embedcache.cache import Cache
@@ -20,11 +21,15 @@ from embedcache.cli.main import main
 from embedcache.compare import CacheComparison, compare_caches
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
+from embedcache.corpus.view_store import store_view
 from embedcache.errors import InputError
 from embedcache.keys import key_array
 from embedcache.store import VectorBatch
 from embedcache.teacher.load import Teacher
 from embedcache.testing import example_batch, example_contract, sentences
+from embedcache.views.edits import edit_maker
+from embedcache.views.kept import Kept, Made
+from embedcache.views.recipe import Recipe, parse_views
 
 TEXTS = sentences(40)
 MEAN = example_contract()
@@ -93,6 +98,53 @@ def test_the_same_rows_cut_into_other_shards_are_the_same(tmp_path: Path) -> Non
     assert (found.vectors[0].only, found.vectors[0].both) == ((0, 0), 40)
     backwards = compared((other, one))
     assert (backwards.vectors[0].only, backwards.vectors[0].both) == ((0, 0), 40)
+
+
+def with_view(shelf: Shelf, spec: str, *, change: Callable[[str], str] = str) -> None:
+    """Add a view to the corpus ``news``; ``change`` stands for a machine that makes other texts."""
+    (recipe,) = parse_views([spec])
+    make = edit_maker(recipe)
+
+    def rows(first_row: int, texts: list[str]) -> list[Made]:
+        return [made if isinstance(made, Kept) else change(made) for made in make(texts)]
+
+    store_view(shelf.cache.corpus("news"), recipe, rows)
+
+
+def test_views_are_compared(pair: tuple[Shelf, Shelf]) -> None:
+    for shelf in pair:
+        with_view(shelf, "crop")
+        shelf.corpus("other", TEXTS[: 3 if shelf is pair[0] else 4])
+    assert compared(pair).views_other == ()
+    assert compared(pair).views_only == ((), ())
+    with_view(pair[0], "left=crop")
+    with_view(pair[1], "right=crop")
+    with_view(pair[0], "shared=crop:0.2")
+    with_view(pair[1], "shared=crop:0.3")
+    with_view(pair[0], "machine=delete-words")
+    with_view(pair[1], "machine=delete-words", change=lambda text: text + "!")
+    found = compared(pair)
+    assert found.views_only == ((("news", "left"),), (("news", "right"),))
+    machine, shared = found.views_other
+    assert (machine.corpus, machine.name, machine.recipes, machine.first_row) == ("news", "machine", "", 0)
+    assert machine.texts[1] == f"{machine.texts[0]}!"
+    assert (shared.name, shared.recipes) == ("shared", "share 0.2, not 0.3")
+    assert shared.first_row is not None
+
+
+def test_one_view_sets_caches_apart(pair: tuple[Shelf, Shelf]) -> None:
+    for shelf, seed in zip(pair, (0, 1), strict=True):
+        # Another seed of a recipe that leaves nothing to chance gives the same texts.
+        recipe = Recipe("v", "crop", {"share": 0.1}, seed)
+        store_view(shelf.cache.corpus("news"), recipe, lambda first_row, texts: list(texts))
+    found = compared(pair)
+    assert not found.same
+    (one,) = found.views_other
+    assert (one.recipes, one.first_row, one.texts) == ("seed 0, not 1", None, (None, None))
+    assert json.loads(json.dumps(found.to_json()))["views_other"][0]["name"] == "v"
+    code, shown = run("diff", pair[0].cache.folder, pair[1].cache.folder)
+    assert code == 1
+    assert "view v of corpus news: made another way, seed 0, not 1; the texts are the same" in shown
 
 
 def test_corpora_are_compared(pair: tuple[Shelf, Shelf]) -> None:

@@ -10,11 +10,15 @@ import pytest
 from doctor_helpers import TEXTS, add_corpus, make_cache, unit, verdict
 
 from embedcache.cache import Cache
+from embedcache.corpus.view_store import store_view
 from embedcache.doctor import examine
 from embedcache.doctor.evaluation_sets import EvaluationSets, fold, read_evaluation_sets
 from embedcache.doctor.overlap import Overlap
 from embedcache.doctor.progress import Meter
 from embedcache.errors import InputError, MissingInputError
+from embedcache.fsio import read_sealed_json, write_sealed_json
+from embedcache.views.kept import Made
+from embedcache.views.recipe import Recipe
 
 OTHERS = [f"nothing like it, number {number} of many" for number in range(100)]
 
@@ -75,6 +79,24 @@ def test_matches_are_counted_letter_by_letter_and_folded(cache: Cache, tmp_path:
     assert (found.texts, found.exact, found.folded) == (7, 2, 3)
     assert found.share == pytest.approx(3 / 7)
     assert found.examples == (TEXTS[0], TEXTS[1], TEXTS[3])
+
+
+def test_what_a_view_says_counts_as_well(tmp_path: Path) -> None:
+    opened = make_cache(tmp_path / "c", unit(600))
+    against = tsv(tmp_path / "set.tsv", ("sentence1", "sentence2"), ("A translated text .", OTHERS[0]))
+    assert overlap(opened, against).folded == 0
+    corpus = opened.corpus()
+
+    def translate(first_row: int, texts: list[str]) -> list[Made]:
+        return ["a translated text", *texts[1:]] if first_row == 0 else list(texts)
+
+    store_view(corpus, Recipe("column-de", "column", {"column": "de"}), translate)
+    found = overlap(opened, against)
+    assert (found.exact, found.folded, found.examples) == (0, 1, ("a translated text",))
+    # Nobody trains on a view of other rows.
+    recipe = corpus.folder / "views" / "column-de" / "recipe.json"
+    write_sealed_json(recipe, {**read_sealed_json(recipe), "of": "0" * 64})
+    assert overlap(opened, against).folded == 0
 
 
 def test_a_contaminated_set_is_bad_and_named(cache: Cache, tmp_path: Path) -> None:

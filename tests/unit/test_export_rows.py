@@ -29,6 +29,31 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
     return make_cache(tmp_path_factory.mktemp("export") / "c")
 
 
+def test_a_view_is_written_with_the_vectors_of_its_own_texts(tmp_path: Path) -> None:
+    opened = make_cache(tmp_path / "c")
+    view = opened.corpus("news").view("crop")
+    add_teacher(opened, "encodes-crop", [batch(sorted(set(view.texts())), seed=9)])
+    settings = {"corpus": "news", "view": "crop", "teacher": "encodes-crop"}
+    summary = export_rows(opened, tmp_path / "x.parquet", where="label = 1", **settings)
+    rows = [row for row, label in enumerate(LABELS) if label == 1]
+    table = pq.read_table(tmp_path / "x.parquet")
+    assert table.column_names == ["row", "text", "vector"]
+    assert table.column("row").to_pylist() == rows
+    assert table.column("text").to_pylist() == [view.texts()[row] for row in rows]
+    wanted = vectors_of(opened, "encodes-crop", table.column("text").to_pylist())
+    assert vectors_in(table).tobytes() == wanted.tobytes()
+    assert (summary.view, summary.rows) == ("crop", len(rows))
+
+
+def test_a_view_that_no_teacher_encoded_is_refused(cache: Cache, tmp_path: Path) -> None:
+    settings = {"corpus": "news", "teacher": "int8"}
+    with pytest.raises(MissingVectorsError, match=r"view 'other' of corpus 'news'.*--embed-views other'"):
+        export_rows(cache, tmp_path / "x.parquet", view="other", **settings)
+    with pytest.raises(InputError, match="has no view 'none': it has crop, other"):
+        export_rows(cache, tmp_path / "x.parquet", view="none", **settings)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.fixture
 def gappy(tmp_path: Path) -> Cache:
     """Return a cache with vectors for the first ten rows of its corpus, and so for the last as well."""

@@ -171,7 +171,7 @@ def test_a_view_of_a_corpus_that_stays_damaged_is_not_looked_at(cache: Path) -> 
 
 
 def test_damage_to_a_view_of_other_rows_is_left_to_gc(cache: Path, tmp_path: Path) -> None:
-    other = build_views(tmp_path / "other", write_views_source(tmp_path), "crop", limit=100)  # type: ignore[arg-type]
+    other = build_views(tmp_path / "other", write_views_source(tmp_path), "crop", limit=100)
     shutil.rmtree(folder_of(cache, "crop"))
     shutil.copytree(folder_of(other.folder, "crop"), folder_of(cache, "crop"))
     cut_off(only(folder_of(cache, "crop"), "*.arrow"))

@@ -103,7 +103,7 @@ def test_a_view_without_a_recipe_is_one_that_was_never_finished(cache: Path) -> 
 
 
 def test_a_view_of_other_rows_is_noted_with_the_way_out(cache: Path, tmp_path: Path) -> None:
-    other = build_views(tmp_path / "other", write_views_source(tmp_path), "crop", limit=100)  # type: ignore[arg-type]
+    other = build_views(tmp_path / "other", write_views_source(tmp_path), "crop", limit=100)
     shutil.rmtree(folder_of(cache, "crop"))
     shutil.copytree(folder_of(other.folder, "crop"), folder_of(cache, "crop"))
     (one,) = of_views(cache)

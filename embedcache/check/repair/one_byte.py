@@ -26,8 +26,10 @@ def undo_one_byte(data: bytes) -> dict[str, Any] | None:
             # Nearly all are no JSON, or not spelled as embedcache spells it.
             with suppress(ValueError, RecursionError):
                 value = parsed_json(bytes(candidate))
-                seal = value.pop("sha256", None) if isinstance(value, dict) else None
-                if seal is not None and spelled_json(sealed(value)) == candidate:
+                if not isinstance(value, dict):
+                    continue
+                value.pop("sha256", None)
+                if spelled_json(sealed(value)) == candidate:
                     return value
         candidate[place] = changed
     return None
