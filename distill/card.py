@@ -29,6 +29,8 @@ class CardFacts:
         parameters: number of parameters of the student.
         dimension: width of its vectors.
         seconds: duration of the training; None where it is not known.
+        in_target_space: whether its vectors are to be like its teacher's; not those before a head that was
+            dropped.
         stage1: of a student that was distilled and then fine-tuned, what it was distilled with.
     """
 
@@ -41,6 +43,7 @@ class CardFacts:
     settings: Mapping[str, object] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)
     seconds: float | None = None
+    in_target_space: bool = True
     stage1: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -70,7 +73,8 @@ def render_card(facts: CardFacts) -> str:
     if len(facts.teachers) > 1:
         what, who = "what its teachers give together", "the teachers"
     title = "distilled from " + _inline(" and ".join(name for name, _ in facts.teachers))
-    introduction = _INTRODUCTION.format(dimension=facts.dimension, what=what, who=who)
+    closeness = f"close to {what}" if facts.in_target_space else _HEAD_DROPPED.format(what=what)
+    introduction = _INTRODUCTION.format(dimension=facts.dimension, closeness=closeness, who=who)
     if not facts.teachers:
         title = "fine-tuned from " + _inline(facts.student)
         introduction = _WITHOUT_TEACHER.format(dimension=facts.dimension)
@@ -113,7 +117,10 @@ def _teachers(teachers: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]
 
 _INTRODUCTION = """\
 This [sentence-transformers](https://www.sbert.net) model maps a text to a vector of {dimension} numbers,
-close to {what}. It learnt from vectors that {who} computed once."""
+{closeness}. It learnt from vectors that {who} computed once."""
+
+_HEAD_DROPPED = """\
+which a head that is not part of it brought close to {what} while it was trained"""
 
 _WITHOUT_TEACHER = """\
 This [sentence-transformers](https://www.sbert.net) model maps a text to a vector of {dimension} numbers.

@@ -116,7 +116,9 @@ class LoopConfig(StrictConfig):
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1 ...")
     threads: PositiveInt | None = Field(default=None, description="CPU threads; default: all cores")
     checkpoint_every: PositiveInt | None = Field(
-        default=None, description="steps between checkpoints to resume from; default: at every evaluation"
+        default=None,
+        description="steps between checkpoints to resume from; default: at evaluations, a minute apart or "
+        "more",
     )
 
 
@@ -276,13 +278,7 @@ class RunConfig(StrictConfig):
             update={
                 "loss": loss,
                 "optimizer": self.optimizer.model_copy(update={"lr": self.optimizer.lr or facts.lr}),
-                "training": self.training.model_copy(
-                    update={
-                        "epochs": epochs,
-                        "batch_size": batch_size,
-                        "checkpoint_every": self.training.checkpoint_every or every,
-                    }
-                ),
+                "training": self.training.model_copy(update={"epochs": epochs, "batch_size": batch_size}),
                 "evaluation": self.evaluation.model_copy(update={"held_out": held_out, "every": every}),
             }
         )

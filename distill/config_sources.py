@@ -134,13 +134,20 @@ def read_yaml(file: Path) -> Settings:
 def over_recipe(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> Settings:
     """Return the settings of a recipe with ``values`` laid over them.
 
-    Where another loss takes the place of the recipe's, what that one has no use for is left out.
+    What cannot apply any more is left out: of another loss than the recipe's, what that one has no use for;
+    for layers of the teacher, which pool as it does, the pooling; with ``head: none``, its being dropped.
     """
     base = copy.deepcopy(dict(recipe))
     loss, other = base.get("loss"), values.get("loss")
     name = other.get("name") if isinstance(other, dict) else None
     if isinstance(loss, dict) and isinstance(name, str) and name in LOSSES and name != loss.get("name"):
         base["loss"] = {key: value for key, value in loss.items() if key in LOSSES[name].settings}
+    student, chosen = base.get("student"), values.get("student")
+    if isinstance(student, dict) and isinstance(chosen, dict):
+        if str(chosen.get("spec")).startswith("layers:"):
+            student.pop("pooling", None)
+        if chosen.get("head") == "none":
+            student.pop("drop_head", None)
     return merged(base, values)
 
 
@@ -234,6 +241,8 @@ SHORT_KEYS = {
     "max_length": "student.max_length",
     "loss": "loss.name",
     "drop_head": "student.drop_head",
+    "pooling": "student.pooling",
+    "dropout": "student.dropout",
     "variant": "loss.variant",
     "tau": "loss.tau",
     "teacher_tau": "loss.teacher_tau",

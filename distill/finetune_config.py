@@ -38,7 +38,9 @@ class FinetuneStudentConfig(StrictConfig):
         default=False, description="score and save the model without the head that was added"
     )
     max_length: PositiveInt | None = Field(
-        default=None, description="tokens after which a text is cut; default: as the model says"
+        default=None,
+        description="tokens after which a text is cut while training; default: as START, whose length the "
+        "student keeps",
     )
     dropout: Fraction = Field(default=0.1, description="dropout while training")
 
@@ -145,12 +147,8 @@ class FinetuneConfig(StrictConfig):
                 held_out = 0
         steps = self.training.epochs * -(-max(1, rows - held_out) // self.training.batch_size)
         every = evaluation.every or min(_EVALUATE_EVERY, -(-steps // _EVALUATIONS_A_RUN))
-        training = {"checkpoint_every": self.training.checkpoint_every or every}
         return self.model_copy(
-            update={
-                "training": self.training.model_copy(update=training),
-                "evaluation": evaluation.model_copy(update={"held_out": held_out, "every": every}),
-            }
+            update={"evaluation": evaluation.model_copy(update={"held_out": held_out, "every": every})}
         )
 
     def to_yaml(self) -> str:

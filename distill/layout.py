@@ -14,6 +14,9 @@ HELD_OUT = "held_out.txt"
 TARGETS = "targets.safetensors"
 """How the targets were combined, where they are not one teacher's vectors as stored."""
 
+IN_TARGET_SPACE = "in_target_space"
+"""Key of the record: whether the student's vectors are to be like its targets, number by number."""
+
 CHECKPOINT = "checkpoint.safetensors"
 """Where an unfinished run goes on from."""
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from embedcache import reuse
 from embedcache.cache import Cache
+from embedcache.corpus.corpus import View
 from embedcache.key_index import KeyIndex
 from embedcache.keys import key_array
 from embedcache.store import ShardStore
@@ -24,11 +25,12 @@ _NEAR_SHOWN = 3
 
 @dataclass(frozen=True)
 class Occurrence:
-    """Rows of a corpus: how many, and the first of them, counted from 0."""
+    """Rows of a corpus, or of a view of one: how many, and the first of them, counted from 0."""
 
     corpus: str
     count: int
     first_rows: tuple[int, ...]
+    view: str | None = None
 
 
 @dataclass(frozen=True)
@@ -123,20 +125,22 @@ def find_texts(
 
 
 def _occurrences(cache: Cache, texts: Sequence[str]) -> list[tuple[Occurrence, ...]]:
-    """Return the rows of each text, corpus by corpus."""
+    """Return the rows of each text, corpus by corpus, and those of views behind."""
     keys = key_array(texts)
     index = KeyIndex(keys)
     of_key: dict[bytes, list[Occurrence]] = {one.tobytes(): [] for one in keys}
-    for corpus in cache.corpora():
+    corpora = cache.corpora()
+    for texts_of in [*corpora, *(view for corpus in corpora for view in corpus.views())]:
         rows: dict[bytes, list[int]] = {}
         start = 0
-        for part in corpus.iter_keys():
+        for part in texts_of.iter_keys():
             places = index.locate(part)
             for row in np.flatnonzero(places >= 0):
                 rows.setdefault(keys[places[row]].tobytes(), []).append(start + int(row))
             start += len(part)
+        where = (texts_of.of.name, texts_of.name) if isinstance(texts_of, View) else (texts_of.name, None)
         for name, found in rows.items():
-            of_key[name].append(Occurrence(corpus.name, len(found), tuple(found[:_ROWS_SHOWN])))
+            of_key[name].append(Occurrence(where[0], len(found), tuple(found[:_ROWS_SHOWN]), where[1]))
     return [tuple(of_key[one.tobytes()]) for one in keys]
 
 

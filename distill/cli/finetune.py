@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from distill.cli.resume import MACHINE, refuse_settings
+
 if TYPE_CHECKING:
     from distill.training.finetune import FinetuneRun
     from distill.training.tracking import OnProgress
@@ -36,7 +38,12 @@ if TYPE_CHECKING:
 @click.option(
     "--drop-head", is_flag=True, default=None, help="Score and save the student without the head added."
 )
-@click.option("--max-length", type=int, help="Tokens after which a text is cut.  [default: as START]")
+@click.option(
+    "--max-length",
+    type=int,
+    help="Tokens after which a text is cut while training; the student saved keeps START's length.  "
+    "[default: as START]",
+)
 @click.option("--dropout", type=float, help="Dropout while training.  [default: 0.1]")
 @click.option("--tau", type=float, help="Temperature.  [default: 0.05]")
 @click.option("--epochs", type=int, help="[default: 5]")
@@ -61,7 +68,7 @@ if TYPE_CHECKING:
 @click.option(
     "--checkpoint-every",
     type=int,
-    help="Steps between checkpoints to resume from.  [default: at every evaluation]",
+    help="Steps between checkpoints to resume from.  [default: at evaluations, a minute apart or more]",
 )
 @click.option("--tensorboard", is_flag=True, default=None, help="Also write TensorBoard files.")
 @click.option("--seed", type=int, help="[default: 0]")
@@ -87,7 +94,8 @@ if TYPE_CHECKING:
     "resumed",
     type=click.Path(path_type=Path),
     metavar="RUN",
-    help="Go on with an interrupted run; its configuration is in its folder.",
+    help="Go on with an interrupted run; its configuration is in its folder. --device and --threads may be "
+    "given anew.",
 )
 @click.option("--dump-config", is_flag=True, help="Print the configuration as YAML and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -112,10 +120,11 @@ def finetune_command(
 
     flags["start"] = start
     if resumed is not None:
-        _refuse_settings(config_file, assignments, {**flags, "recipe": recipe})
+        refuse_settings(*MACHINE)
         from distill.training.finetune import resume_finetune
 
-        _report(lambda on_progress: resume_finetune(resumed, on_progress=on_progress), as_json)
+        changed = {name: flags[name] for name in MACHINE}
+        _report(lambda on_progress: resume_finetune(resumed, **changed, on_progress=on_progress), as_json)
         return
     if flags["columns"] is not None:
         flags["columns"] = [name.strip() for name in flags["columns"].split(",")]
@@ -128,14 +137,6 @@ def finetune_command(
     from distill.training.finetune import finetune_config
 
     _report(lambda on_progress: finetune_config(config, on_progress), as_json)
-
-
-def _refuse_settings(config_file: Path | None, assignments: tuple[str, ...], flags: dict[str, Any]) -> None:
-    given = ["--" + name.replace("_", "-") for name, value in flags.items() if value is not None]
-    given += ["--config"] * (config_file is not None) + ["--set"] * bool(assignments)
-    if given:
-        shown = ", ".join("START" if name == "--start" else name for name in given)
-        raise click.UsageError(f"--resume goes on with the configuration of the run: leave {shown} out")
 
 
 def _report(train: Callable[[OnProgress], FinetuneRun], as_json: bool) -> None:

@@ -22,7 +22,7 @@ def losses_command(as_json: bool) -> None:
     from rich.table import Table
 
     table = Table(title="losses", title_justify="left")
-    for heading in ("--loss", "views", "queue starts", "settings", "what it asks for"):
+    for heading in ("--loss", "views", "targets", "queue starts", "settings", "what it asks for"):
         table.add_column(heading)
     for name, loss in LOSSES.items():
         start = {None: "no queue", True: "full", False: "empty"}[loss.full_queue]
@@ -30,5 +30,5 @@ def losses_command(as_json: bool) -> None:
             f"{key.replace('_', '-')} {'learned' if value is None else value}"
             for key, value in loss.settings.items()
         )
-        table.add_row(name, str(loss.views), start, settings, loss.summary)
+        table.add_row(name, str(loss.views), loss.targets, start, settings, loss.summary)
     Console().print(table)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 def pipeline_command(file: Path, start: str | None, force: bool, dry_run: bool) -> None:
     """Do the steps of FILE: build, run, finetune, eval, export.
 
+    Paths in FILE are relative to the folder it lies in.
     A step whose settings and inputs have not changed, and whose outputs are there, is skipped. An interrupted
     training is gone on with.
     """
@@ -66,4 +67,5 @@ def _watch() -> Iterator[Watch]:
             lambda progress: show(describe_build(progress)),
             lambda progress: show(describe_training(progress, seconds(progress.phase + str(progress.total)))),
             lambda name, done, total: show(progress_line(name, done, seconds(name), total, "sentences")),
+            lambda line: click.echo(line, err=True),
         )

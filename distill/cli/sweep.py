@@ -178,7 +178,11 @@ def _line(outcome: Outcome) -> str:
     dev = "" if outcome.dev is None else f", dev {outcome.dev:.2f}"
     scores = outcome.scores or {}
     suite = f", suite {scores['average']:.2f}" if scores else ""
-    return f"{outcome.run.name}: {outcome.status}{dev}{suite}{f': {outcome.error}' if outcome.error else ''}"
+    return f"{outcome.run.name}: {outcome.status}{dev}{suite}{_after(outcome.error)}{_after(outcome.note)}"
+
+
+def _after(text: str | None) -> str:
+    return f": {text}" if text else ""
 
 
 def _print_plan(spec: SweepSpec, out: Path, as_json: bool) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
+
+from distill.cli.resume import MACHINE, refuse_settings
 
 if TYPE_CHECKING:
     from distill.training.run import Run
@@ -68,8 +69,12 @@ if TYPE_CHECKING:
     help="Score and save the student without the head it is trained with.",
 )
 @click.option(
+    "--pooling", metavar="KIND", help="mean, cls, pooler or last, of a student folder.  [default: as it says]"
+)
+@click.option(
     "--max-length", type=int, help="Tokens after which the student cuts a text.  [default: as the teacher]"
 )
+@click.option("--dropout", type=float, help="Dropout while training.  [default: 0]")
 @click.option("--epochs", type=int, help="[default: 3, more for corpora under 200 000 rows]")
 @click.option("--batch-size", type=int, help="Rows a step.  [default: 128]")
 @click.option("--lr", type=float, help="Peak learning rate.  [default: 7e-4]")
@@ -110,7 +115,7 @@ if TYPE_CHECKING:
 @click.option(
     "--checkpoint-every",
     type=int,
-    help="Steps between checkpoints to resume from.  [default: at every evaluation]",
+    help="Steps between checkpoints to resume from.  [default: at evaluations, a minute apart or more]",
 )
 @click.option("--tensorboard", is_flag=True, default=None, help="Also write TensorBoard files.")
 @click.option("--seed", type=int, help="[default: 0]")
@@ -136,7 +141,8 @@ if TYPE_CHECKING:
     "resumed",
     type=click.Path(path_type=Path),
     metavar="RUN",
-    help="Go on with an interrupted run; its configuration is in its folder.",
+    help="Go on with an interrupted run; its configuration is in its folder. --cache, --device and --threads "
+    "may be given anew.",
 )
 @click.option("--dump-config", is_flag=True, help="Print the configuration as YAML and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -161,10 +167,11 @@ def run_command(
     flags["teacher_weights"] = list(flags["teacher_weights"]) or None
     flags["views"] = list(flags["views"]) or None
     if resumed is not None:
-        _refuse_settings()
+        refuse_settings("cache", *MACHINE)
         from distill.training.run import resume
 
-        _report(lambda on_progress: resume(resumed, cache=flags["cache"], on_progress=on_progress), as_json)
+        changed = {name: flags[name] for name in ("cache", *MACHINE)}
+        _report(lambda on_progress: resume(resumed, **changed, on_progress=on_progress), as_json)
         return
     config = load_config(
         config_file,
@@ -178,23 +185,6 @@ def run_command(
     from distill.training.run import run_config
 
     _report(lambda on_progress: run_config(config, on_progress), as_json)
-
-
-def _refuse_settings() -> None:
-    """Refuse what would make a resumed run another run."""
-    context = click.get_current_context()
-    allowed = {"resumed", "cache", "as_json"}
-    given = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name not in allowed
-        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-    ]
-    if given:
-        raise click.UsageError(
-            f"--resume goes on with the configuration of the run: leave {', '.join(given)} out (only --cache "
-            "may be given, where the cache has moved)"
-        )
 
 
 def _report(train: Callable[[OnProgress], Run], as_json: bool) -> None:

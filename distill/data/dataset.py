@@ -140,7 +140,9 @@ def open_dataset(
     held_rows, rows = rows[~kept] if count else rows[:0], rows[kept]
     del kept
     queue_rows, rows = _queue_rows(rows, queued, queue_apart, seed)
-    targets = targets.join(encoded, rows, np.sort(np.concatenate([held_rows, queue_rows])))
+    # Rows of a queue that are not set apart are trained on, and looked for as such.
+    also = np.sort(np.concatenate([held_rows, queue_rows])) if queue_apart else held_rows
+    targets = targets.join(encoded, rows, also)
     if target_dim is not None:
         targets = targets.project(target_dim, seed)
     return DistillDataset(chosen, encoded, targets, rows, held_rows, duplicates, selected, queue_rows)

@@ -14,7 +14,7 @@ from distill.errors import ConfigError, DataError
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
-from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.corpus import Corpus, View
 from embedcache.keys import KeyArray
 from embedcache.store import VectorStore
 
@@ -88,7 +88,7 @@ class Targets:
         Args:
             corpus: the corpus.
             rows: the training rows, ascending.
-            also: rows whose vectors have to be there as well, ascending.
+            also: other rows whose vectors have to be there as well, ascending.
 
         Raises:
             DataError: if vectors are missing; it names the teacher, their number and what to run.
@@ -99,11 +99,7 @@ class Targets:
             positions, missing = _locate(store, parts, rows)
             missing += _locate(store, parts, also)[1]
             if missing:
-                raise DataError(
-                    f"{missing} of {len(rows) + len(also)} texts of corpus {corpus.name!r} have no vector of "
-                    f"teacher {teacher.name!r} yet: run 'embedcache build' for this corpus and teacher (it "
-                    "encodes only what is missing)"
-                )
+                raise _missing(missing, len(rows) + len(also), corpus, teacher.name)
             found.append(positions)
         return replace(self, positions=tuple(found))
 
@@ -166,6 +162,18 @@ def open_targets(
         combination = Combination.of([t.name for t in teachers], widths, weights or [1.0] * len(teachers))
     stores = tuple(cache.store(teacher.contract) for teacher in teachers)
     return Targets(teachers, stores, combination)
+
+
+def _missing(count: int, total: int, corpus: Corpus, teacher: str) -> DataError:
+    if isinstance(corpus, View):
+        texts = f"texts of view {corpus.name!r} of corpus {corpus.of.name!r}"
+        command = f"'embedcache build' for this corpus and teacher with '--embed-views {corpus.name}'"
+    else:
+        texts, command = f"texts of {corpus.title}", "'embedcache build' for this corpus and teacher"
+    return DataError(
+        f"{count} of {total} {texts} have no vector of teacher {teacher!r} yet: run {command} (it encodes "
+        "only what is missing)"
+    )
 
 
 def _locate(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from distill.errors import DataError, DistillError
 from distill.evaluation.model import EvaluatedModel
-from distill.evaluation.record import RunTeacher, read_run_cache, run_folder
+from distill.evaluation.record import RunTeacher, is_in_target_space, read_run_cache, run_folder
 from distill.evaluation.sentences import Sentences, read_sentences
 from distill.evaluation.tasks import (
     EvaluationResult,
@@ -48,7 +48,8 @@ class FidelityScores:
     """One model's likeness to its teacher.
 
     Attributes:
-        cosine_mean: mean cosine of model's to teacher's vector; None where the widths differ.
+        cosine_mean: mean cosine of model's to teacher's vector; None where the widths differ, or the
+            model's vectors are not to be like the teacher's.
         cosine_p05: 5th percentile of those cosines.
         cosine_worst: smallest of those cosines.
         similarity_spearman: Spearman correlation, times 100, of the two matrices of pairwise cosines.
@@ -110,9 +111,14 @@ class _TeacherVectors:
 
 
 def score_fidelity(
-    student: NDArray[np.float32], teacher: NDArray[np.float32], *, seed: int = 0
+    student: NDArray[np.float32], teacher: NDArray[np.float32], *, cosines: bool = True, seed: int = 0
 ) -> FidelityScores:
     """Compare a student's vectors, (n, d_S), with the teacher's, (n, d_T), of the same n sentences.
+
+    Args:
+        student, teacher: the vectors.
+        cosines: whether one of them is to be like the other, so that their cosine says something.
+        seed: chooses the sample.
 
     Raises:
         DataError: if there are fewer than three sentences, or one side gives every sentence the same vector.
@@ -122,17 +128,17 @@ def score_fidelity(
         raise DataError(
             f"{len(student)} student and {rows} teacher vectors: expected as many of each, at least {_FEWEST}"
         )
-    cosines: NDArray[np.float64] | None = None
-    if student.shape[1] == teacher.shape[1]:
-        cosines = np.einsum("ij,ij->i", unit_rows(student), unit_rows(teacher))
+    own: NDArray[np.float64] | None = None
+    if cosines and student.shape[1] == teacher.shape[1]:
+        own = np.einsum("ij,ij->i", unit_rows(student), unit_rows(teacher))
     sample = np.arange(rows)
     if rows > SAMPLE:
         sample = np.sort(np.random.default_rng(seed).choice(rows, SAMPLE, replace=False))
     similarities = [_similarities(vectors[sample]) for vectors in (student, teacher)]
     return FidelityScores(
-        cosine_mean=None if cosines is None else float(cosines.mean()),
-        cosine_p05=None if cosines is None else float(np.percentile(cosines, 5)),
-        cosine_worst=None if cosines is None else float(cosines.min()),
+        cosine_mean=None if own is None else float(own.mean()),
+        cosine_p05=None if own is None else float(np.percentile(own, 5)),
+        cosine_worst=None if own is None else float(own.min()),
         similarity_spearman=_similarity_spearman(*similarities),
         neighbour_overlap=_neighbour_overlap(*similarities),
     )
@@ -165,8 +171,14 @@ def run(request: Request) -> EvaluationResult:
             continue
         model = request.load(spec)
         encoded = encode_distinct(model, sentences.texts, request.progress)
-        scores = score_fidelity(encoded.pick(sentences.texts), teacher, seed=request.seed)
-        if scores.cosine_mean is None:
+        vectors, alike = encoded.pick(sentences.texts), is_in_target_space(spec)
+        scores = score_fidelity(vectors, teacher, cosines=alike, seed=request.seed)
+        if not alike:
+            notes.append(
+                f"{model.name}: no cosine to the teacher, whose vectors its own were like only behind a head "
+                "that is not part of it"
+            )
+        elif scores.cosine_mean is None:
             notes.append(
                 f"{model.name}: no cosine to the teacher, its vectors are {model.dimension} wide "
                 f"and the teacher's {teacher.shape[1]}"
@@ -298,6 +310,8 @@ def _notes(sentences: Sentences, teacher: str, cached: int) -> list[str]:
     ]
     if count > SAMPLE:
         notes.append(f"similarities and neighbours on {SAMPLE} of them, chosen by seed")
+    if sentences.note:
+        notes.append(sentences.note)
     if sentences.duplicates:
         notes.append(f"{sentences.duplicates} repeated sentences counted once")
     if sentences.skipped:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.errors import DataError
-from distill.layout import BEST, RECORD, TARGETS
+from distill.layout import BEST, IN_TARGET_SPACE, RECORD, TARGETS
 
 if TYPE_CHECKING:
     from distill.data.combination import Combination
@@ -107,6 +107,19 @@ def read_run_cache(run: Path) -> Path | None:
         return None
     cache = record.get("cache") if isinstance(record, dict) else None
     return Path(cache) if isinstance(cache, str) and Path(cache).is_dir() else None
+
+
+def is_in_target_space(spec: object) -> bool:
+    """Return whether vectors of ``spec`` are to be like its teacher's, number by number.
+
+    Those of a run whose head was dropped are not, even where they are as wide.
+    """
+    run = run_folder(spec)
+    try:
+        record = {} if run is None else json.loads((run / RECORD).read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        return True
+    return not isinstance(record, dict) or record.get(IN_TARGET_SPACE) is not False
 
 
 def _digest_of_targets(run: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distill.errors import DataError
@@ -12,22 +12,25 @@ from distill.evaluation.record import run_folder
 from distill.evaluation.tasks import Request
 from distill.layout import HELD_OUT
 
+_FEWEST_IN_COMMON = 10
+
 
 @dataclass(frozen=True)
 class Sentences:
-    """Distinct sentences in order, where they came from, and what was left out on the way."""
+    """Distinct sentences in order, where they came from, what was left out on the way, and what to tell."""
 
     texts: list[str]
     source: str
     duplicates: int
     skipped: str = ""
+    note: str = ""
 
 
 def read_sentences(request: Request) -> Sentences:
     """Return the sentences of ``request.data`` or, without it, those that its runs held out.
 
     Raises:
-        DataError: if there are none, they cannot be read, or the runs held out different ones.
+        DataError: if there are none, they cannot be read, or the runs held out too few of the same.
     """
     if request.data is not None:
         return _read_file(request.data, request.text_column, request.limit)
@@ -38,10 +41,19 @@ def read_sentences(request: Request) -> Sentences:
         raise DataError("no sentences to compare on: give --data FILE, or evaluate a run that held some out")
     held_out = {run: _read_held_out(run / HELD_OUT) for run in runs}
     first_run, texts = next(iter(held_out.items()))
-    for run, other in held_out.items():
-        if other != texts:
-            raise DataError(f"{first_run} and {run} held out different sentences: give --data FILE")
-    return _distinct(texts[: request.limit], str(first_run / HELD_OUT))
+    source = str(first_run / HELD_OUT)
+    if all(other == texts for other in held_out.values()):
+        return _distinct(texts[: request.limit], source)
+    # None of the models may have been trained on a sentence that it is compared on.
+    common = set.intersection(*(set(other) for other in held_out.values()))
+    if len(common) < _FEWEST_IN_COMMON:
+        raise DataError(
+            f"{', '.join(map(str, held_out))} held out different sentences, {len(common)} in common, "
+            f"expected at least {_FEWEST_IN_COMMON}: give --data FILE"
+        )
+    counts = ", ".join(f"{run.name} {len(other)}" for run, other in held_out.items())
+    found = _distinct([text for text in texts if text in common][: request.limit], source)
+    return replace(found, note=f"compared on the {len(common)} sentences that all runs held out ({counts})")
 
 
 def _read_file(path: Path, text_column: str | None, limit: int | None) -> Sentences:

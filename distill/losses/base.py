@@ -12,20 +12,6 @@ from distill.losses.queue import TeacherQueue
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What a loss has to be given.
-
-    Attributes:
-        views: views of each row that the student encodes.
-        whole_batch: whether it compares rows of a batch with each other, so that a process has to have the
-            student's vectors of all processes.
-    """
-
-    views: int = 1
-    whole_batch: bool = False
-
-
-@dataclass(frozen=True)
 class LossBatch:
     """The vectors of one step, float32.
 
@@ -53,7 +39,9 @@ class DistillLoss(nn.Module, ABC):
     optimised and saved with the student.
     """
 
-    needs: ClassVar[Needs] = Needs()
+    needs_whole_batch: ClassVar[bool] = False
+    """Whether it compares rows of a batch with each other, so that a process has to have the student's
+    vectors of all processes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 from torch.nn import functional as F
 
-from distill.losses.base import DistillLoss, LossBatch, Needs
+from distill.losses.base import DistillLoss, LossBatch
 
 
 class MSELoss(DistillLoss):
@@ -50,8 +48,6 @@ class DualL2Loss(DistillLoss):
     Source: ConGen, section 4.2, baseline "Making monolingual" (Dual-L2).
     """
 
-    needs: ClassVar[Needs] = Needs(views=2)
-
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""
         target = _unit(batch.targets)
@@ -64,8 +60,6 @@ class SKDLoss(DistillLoss):
 
     Source: ConGen, section 4.2, baseline "SKD".
     """
-
-    needs: ClassVar[Needs] = Needs(views=2)
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""

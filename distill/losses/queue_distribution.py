@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from distill.losses.base import DistillLoss, LossBatch, Needs
+from distill.losses.base import DistillLoss, LossBatch
 from distill.losses.log_sum_exp import log_sum_exp
 from distill.losses.queue import TeacherQueue, refuse_no_queue
 
@@ -38,13 +38,14 @@ class SEEDLoss(DistillLoss):
         ConfigError: if ``queue`` is 0.
     """
 
+    name: ClassVar[str] = "seed"
     queue: TeacherQueue
 
     def __init__(
         self, dimension: int, *, queue: int, tau: float, teacher_tau: float, variant: Variant = "paper"
     ) -> None:
         super().__init__()
-        refuse_no_queue(type(self).__name__.removesuffix("Loss").lower(), queue)
+        refuse_no_queue(self.name, queue)
         self.queue = TeacherQueue(queue, dimension)
         self.tau, self.teacher_tau, self.variant = tau, teacher_tau, variant
 
@@ -92,7 +93,7 @@ class ConGenLoss(SEEDLoss):
         alpha: what the first view counts for, 0 to 1.
     """
 
-    needs: ClassVar[Needs] = Needs(views=2)
+    name = "congen"
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from distill.config import LossConfig
@@ -18,6 +18,8 @@ class LossFacts:
     Attributes:
         summary: what it does, in a line.
         views: views of each row that the student encodes.
+        targets: whether teacher's vectors are compared with as they are, or scaled to length one; the
+            student's are treated alike.
         settings: the keys of the ``loss`` group it takes, with their defaults; None where there is a reason
             for there being none, which the key's description tells.
         full_queue: whether its queue is full of vectors of random rows at the start; None without a queue.
@@ -27,6 +29,7 @@ class LossFacts:
 
     summary: str
     views: int = 1
+    targets: Literal["as they are", "unit vectors"] = "unit vectors"
     settings: Mapping[str, Any] = field(default_factory=dict)
     full_queue: bool | None = None
     lr: float = 7e-4
@@ -36,7 +39,7 @@ class LossFacts:
 _DISTRIBUTION = {"queue": 16384, "tau": 0.05, "teacher_tau": 0.05, "variant": "paper"}
 
 LOSSES: dict[str, LossFacts] = {
-    "mse": LossFacts("squared error to the teacher's vector, mean over dimensions"),
+    "mse": LossFacts("squared error to the teacher's vector, mean over dimensions", targets="as they are"),
     "cosine": LossFacts("one minus the cosine to the teacher's vector"),
     "l2": LossFacts("squared distance of unit vectors"),
     "dual-l2": LossFacts("l2 of two views", views=2),
@@ -64,6 +67,7 @@ LOSSES: dict[str, LossFacts] = {
     ),
     "rkd": LossFacts(
         "the teacher's distances and angles among the rows of a batch",
+        targets="as they are",
         settings={"distance": 1.0, "angle": 2.0},
     ),
 }

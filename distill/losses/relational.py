@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from distill.losses.base import DistillLoss, LossBatch, Needs
+from distill.losses.base import DistillLoss, LossBatch
 
 # Differences of all pairs with so many rows are held at once.
 _ROWS_AT_ONCE = 16
@@ -32,7 +30,7 @@ class RKDLoss(DistillLoss):
         angle: weight of the angles; 0 spares the time and memory they take, which grow with B cubed.
     """
 
-    needs: ClassVar[Needs] = Needs(whole_batch=True)
+    needs_whole_batch = True
 
     def __init__(self, *, distance: float = 1.0, angle: float = 2.0) -> None:
         super().__init__()

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distill.digests import ABSENT, data_digest, model_digest
 from distill.errors import ConfigError
-from distill.evaluation.record import run_folder
-from distill.layout import BEST
-from distill.sweep.scores import data_files
-from embedcache.fsio import sha256_file
 
 Facts = dict[str, str]
 """What a step depends on, or has made: name -> value or digest."""
-
-ABSENT = "is not there"
 
 
 def settings_facts(values: Mapping[str, Any], left_out: Sequence[str] = ()) -> Facts:
@@ -35,30 +29,13 @@ def file_facts(name: str, path: str | Path | None) -> Facts:
     place = Path(path).expanduser()
     if not place.exists():
         raise ConfigError(f"{name}: there is no {place}")
-    whole = hashlib.sha256()
-    for file in data_files(place):
-        whole.update(f"{file.name} {sha256_file(file)}\n".encode())
-    return {f"content of {name}": whole.hexdigest()}
+    return {f"content of {name}": data_digest(place)}
 
 
 def model_facts(name: str, spec: str) -> Facts:
-    """Return the digest of a model's folder, or of a run's student; nothing of a hub id or an alias."""
-    run = run_folder(spec)
-    folder = run / BEST if run else Path(spec).expanduser()
-    if run is None and not folder.is_dir():
-        return {}
-    return {f"content of {name}": folder_digest(folder)}
-
-
-def folder_digest(folder: Path) -> str:
-    """Return a digest of all files below ``folder`` but its cards; :data:`ABSENT` where there is none."""
-    if not folder.is_dir():
-        return ABSENT
-    whole = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix != ".md":
-            whole.update(f"{path.relative_to(folder).as_posix()} {sha256_file(path)}\n".encode())
-    return whole.hexdigest()
+    """Return the digest of a model's folder, or of a run's student; a hub id or an alias as it is."""
+    digest = model_digest(spec)
+    return {name: spec} if digest is None else {f"content of {name}": digest}
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -13,6 +13,7 @@ from distill.pipeline.digests import Facts, differences
 from distill.pipeline.spec import STEPS, Pipeline
 from distill.pipeline.steps import Step, Watch, make_steps
 from distill.training.folder import locked
+from distill.training.processes import refuse_launcher
 from embedcache.fsio import read_sealed_json, write_sealed_json
 
 STATE = "pipeline.json"
@@ -117,6 +118,7 @@ def run_pipeline(
         ConfigError: if ``start`` is no step, a step before it is not done, or another process is at it.
         DistillError, EmbedCacheError: of the step that fails; those before it are kept.
     """
+    refuse_launcher("a pipeline")
     steps = make_steps(pipeline)
     if start is not None and start not in pipeline.steps:
         raise ConfigError(f"--from {start}: the pipeline has the steps {', '.join(pipeline.steps)}")

@@ -14,6 +14,7 @@ from distill.config_sources import Settings, find_problems, over_recipe, read_ya
 from distill.errors import ConfigError, DistillError
 from distill.evaluation.suites import SUITES
 from distill.finetune_config import FinetuneConfig
+from distill.pipeline.places import placed, with_places
 from distill.recipe import find_recipe
 
 STEPS = ("build", "run", "finetune", "eval", "export")
@@ -50,6 +51,7 @@ class BuildSettings(StrictConfig):
     view_seed: Seed = 0
     embed_views: list[str] = Field(default=[], description="views that the teacher encodes as well")
     via: str | None = None
+    language: str = Field(default="en", description="language of the texts")
     translators: dict[str, str] = Field(default={}, description="as after --translator")
     mask_model: str | None = None
 
@@ -115,7 +117,7 @@ class Pipeline:
 
 
 def read_pipeline(file: Path) -> Pipeline:
-    """Read a pipeline.
+    """Read a pipeline; its paths are relative to the folder that the file lies in.
 
     Raises:
         ConfigError: naming everything that is wrong with it, each with its dotted path.
@@ -129,13 +131,14 @@ def read_pipeline(file: Path) -> Pipeline:
     steps = {name: whole[name] for name in STEPS if name in whole}
     if not steps:
         problems.append(f"no step; give at least one of {', '.join(STEPS)}")
-    out = Path(str(whole.get("out") or file.with_suffix(""))).expanduser()
+    base = file.expanduser().parent
+    out = Path(placed(str(whole.get("out") or file.stem), base))
     for name, settings in list(steps.items()):
         kinds = (dict, list) if name == "eval" else (dict,)
         if not isinstance(settings, kinds):
             problems.append(f"{name}: expected keys and values (found {settings!r})")
             del steps[name]
-    filled = _fill(steps, out, problems)
+    filled = _fill(with_places(steps, base, out), out, problems)
     checked: dict[str, Any] = {}
     kinds_of: dict[str, type[BaseModel]] = {
         "build": BuildSettings,

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from distill.config import RunConfig
 from distill.config_sources import Settings
+from distill.digests import ABSENT, folder_digest
+from distill.errors import CheckpointError
 from distill.finetune_config import FinetuneConfig
 from distill.layout import BEST, CHECKPOINT, CONFIG
-from distill.pipeline.digests import (
-    ABSENT,
-    Facts,
-    file_facts,
-    folder_digest,
-    model_facts,
-    settings_facts,
-)
+from distill.pipeline.digests import Facts, file_facts, model_facts, settings_facts
 from distill.pipeline.spec import BuildSettings, EvalSettings, ExportSettings, Pipeline
 from distill.training.record import read_record
 from distill.training.tracking import OnProgress
@@ -35,6 +31,7 @@ _PLACES = (
 _MACHINE = ("training.device", "training.threads", "training.checkpoint_every")
 _TRACKING = ("tracking.log_every", "tracking.tensorboard")
 
+C = TypeVar("C", RunConfig, FinetuneConfig)
 
 Done = Mapping[str, Facts]
 """The outputs of the steps that are done, by their names."""
@@ -48,11 +45,13 @@ class Watch:
         build: told while a cache is built.
         train: told while a student is trained.
         evaluate: told (model, sentences done, sentences in all).
+        say: told, in a line, what is worth knowing afterwards too.
     """
 
     build: OnBuildProgress | None = None
     train: OnProgress | None = None
     evaluate: Callable[[str, int, int], None] = lambda name, done, total: None
+    say: Callable[[str], None] = lambda line: None
 
 
 class Step(Protocol):
@@ -121,11 +120,17 @@ class BuildStep:
         """Return the settings and the digests of the sources, and of a teacher that is a folder."""
         from embedcache.corpus.readers import expand_sources
 
-        sources = self.settings.sources
-        facts = settings_facts(self.settings.model_dump(exclude={"sources"}), _PLACES)
+        settings, sources = self.settings, self.settings.sources
+        models = {f"translators.{pair}": model for pair, model in settings.translators.items()}
+        models |= {"mask_model": settings.mask_model} if settings.mask_model else {}
+        facts = settings_facts(
+            settings.model_dump(exclude={"sources", "teacher", "translators", "mask_model"}), _PLACES
+        )
         for path in expand_sources([sources] if isinstance(sources, str) else list(sources)):
             facts |= file_facts(f"source {Path(path).name}", path)
-        return facts | model_facts("teacher", self.settings.teacher)
+        for name, model in {"teacher": settings.teacher, **models}.items():
+            facts |= model_facts(name, model)
+        return facts
 
     def outputs(self, before: Facts) -> Facts:
         """Return the digests of the corpus and its views, and the contract of the teacher."""
@@ -155,6 +160,7 @@ class BuildStep:
             seed=given.pop("view_seed"),
             replace=mine,
             via=given.pop("via", None),
+            language=given.pop("language"),
             translators=given.pop("translators"),
             mask_model=given.pop("mask_model", None),
             device=given["device"],
@@ -168,10 +174,56 @@ class BuildStep:
 
 
 @dataclass(frozen=True)
-class RunStep:
+class TrainingStep(ABC, Generic[C]):
+    """What the steps that train have in common."""
+
+    config: C
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return Path(str(self.config.out)).expanduser()
+
+    @abstractmethod
+    def train(self, watch: Watch, done: Done, *, overwrite: bool) -> None:
+        """Train; a run that is there is replaced where ``overwrite`` is true."""
+
+    @abstractmethod
+    def resume(self, watch: Watch, done: Done) -> None:
+        """Go on with the training that was interrupted.
+
+        Raises:
+            CheckpointError: if it cannot be gone on with.
+        """
+
+    def outputs(self, before: Facts) -> Facts:
+        """Return the digest of the student."""
+        finished = (read_record(self.folder) or {}).get("result") is not None
+        return {"content of student": folder_digest(self.folder / BEST) if finished else ABSENT}
+
+    def vacant(self) -> bool:
+        """Return whether there is no run yet."""
+        return read_record(self.folder) is None
+
+    def do(self, watch: Watch, done: Done, *, mine: bool, unchanged: bool) -> Facts:
+        """Train, or go on with a training that was interrupted."""
+        standing = _standing(self.folder) if mine and unchanged else ""
+        if standing == "interrupted":
+            try:
+                self.resume(watch, done)
+            except CheckpointError as error:
+                watch.say(f"{self.name}: begun anew, as it cannot be gone on with: {error}")
+                self.train(watch, done, overwrite=True)
+        elif standing != "finished":
+            self.train(watch, done, overwrite=mine)
+        return self.outputs({})
+
+
+@dataclass(frozen=True)
+class RunStep(TrainingStep[RunConfig]):
     """A student from the cache."""
 
-    config: RunConfig
     name: str = "run"
 
     def facts(self, done: Done) -> Facts:
@@ -180,34 +232,28 @@ class RunStep:
         cache = Cache(config.cache)
         names = config.teacher if isinstance(config.teacher, list) else [config.teacher]
         corpus = cache.corpus(config.corpus)
+        files = ("student.spec", "evaluation.data")
         return {
-            **settings_facts(config.model_dump(), (*_PLACES, *_MACHINE, *_TRACKING, "evaluation.data")),
+            **settings_facts(config.model_dump(), (*_PLACES, *_MACHINE, *_TRACKING, *files)),
             **_corpus_facts(cache, corpus.name),
             **{f"contract {number}": cache.teacher(name).contract.id for number, name in enumerate(names)},
             **file_facts("evaluation.data", config.evaluation.data),
-            **model_facts("student", config.student.spec),
+            **model_facts("student.spec", config.student.spec),
         }
 
-    def outputs(self, before: Facts) -> Facts:
-        """Return the digest of the student."""
-        return _student(Path(str(self.config.out)).expanduser())
-
-    def vacant(self) -> bool:
-        """Return whether there is no run yet."""
-        return read_record(Path(str(self.config.out)).expanduser()) is None
-
-    def do(self, watch: Watch, done: Done, *, mine: bool, unchanged: bool) -> Facts:
-        """Train, or go on with a training that was interrupted."""
-        from distill.training.run import resume, run_config
+    def train(self, watch: Watch, done: Done, *, overwrite: bool) -> None:
+        """Train."""
+        from distill.training.run import run_config
 
         config = self._config(done)
-        folder = Path(str(config.out)).expanduser()
-        standing = _standing(folder) if mine and unchanged else ""
-        if standing == "interrupted":
-            resume(folder, cache=config.cache, on_progress=watch.train)
-        elif standing != "finished":
-            run_config(config.model_copy(update={"overwrite": mine or config.overwrite}), watch.train)
-        return _student(folder)
+        overwrite = overwrite or config.overwrite
+        run_config(config.model_copy(update={"overwrite": overwrite}), watch.train)
+
+    def resume(self, watch: Watch, done: Done) -> None:
+        """Go on with the training that was interrupted."""
+        from distill.training.run import resume
+
+        resume(self.folder, cache=self.config.cache, on_progress=watch.train)
 
     def _config(self, done: Done) -> RunConfig:
         """Return the configuration with the corpus and the teacher that were built, where it names none."""
@@ -226,10 +272,9 @@ class RunStep:
 
 
 @dataclass(frozen=True)
-class FinetuneStep:
+class FinetuneStep(TrainingStep[FinetuneConfig]):
     """Stage 2."""
 
-    config: FinetuneConfig
     name: str = "finetune"
 
     def facts(self, done: Done) -> Facts:
@@ -238,33 +283,24 @@ class FinetuneStep:
         files = ("triples", "sentences", "evaluation.data")
         return {
             **settings_facts(config.model_dump(), (*_PLACES, *_MACHINE, *_TRACKING, *files)),
-            **({} if model_facts("start", config.start) else {"start": config.start}),
             **model_facts("start", config.start),
             **file_facts("triples", config.triples),
             **file_facts("sentences", config.sentences),
             **file_facts("evaluation.data", config.evaluation.data),
         }
 
-    def outputs(self, before: Facts) -> Facts:
-        """Return the digest of the student."""
-        return _student(Path(str(self.config.out)).expanduser())
+    def train(self, watch: Watch, done: Done, *, overwrite: bool) -> None:
+        """Train."""
+        from distill.training.finetune import finetune_config
 
-    def vacant(self) -> bool:
-        """Return whether there is no run yet."""
-        return read_record(Path(str(self.config.out)).expanduser()) is None
+        overwrite = overwrite or self.config.overwrite
+        finetune_config(self.config.model_copy(update={"overwrite": overwrite}), watch.train)
 
-    def do(self, watch: Watch, done: Done, *, mine: bool, unchanged: bool) -> Facts:
-        """Train, or go on with a training that was interrupted."""
-        from distill.training.finetune import finetune_config, resume_finetune
+    def resume(self, watch: Watch, done: Done) -> None:
+        """Go on with the training that was interrupted."""
+        from distill.training.finetune import resume_finetune
 
-        folder = Path(str(self.config.out)).expanduser()
-        standing = _standing(folder) if mine and unchanged else ""
-        if standing == "interrupted":
-            resume_finetune(folder, on_progress=watch.train)
-        elif standing != "finished":
-            overwrite = mine or self.config.overwrite
-            finetune_config(self.config.model_copy(update={"overwrite": overwrite}), watch.train)
-        return _student(folder)
+        resume_finetune(self.folder, on_progress=watch.train)
 
 
 @dataclass(frozen=True)
@@ -281,12 +317,17 @@ class EvalStep:
         facts: Facts = {}
         for settings in self.evaluations:
             label = settings.name or settings.suite
-            shown = settings.model_dump(exclude={"data", "device", "models", "name"})
+            shown = settings.model_dump(exclude={"data", "device", "models", "name", "teacher"})
             facts |= {f"{label}.{key}": value for key, value in settings_facts(shown).items()}
             facts |= file_facts(f"{label}.data", settings.data)
-            for model in self._models(settings):
-                found = model_facts(f"{label}.{model}", model)
-                facts |= found or {f"{label}.{model}": "a hub id or an alias"}
+            models = self._models(settings)
+            names = [Path(model).name for model in models]
+            for number, (name, model) in enumerate(zip(names, models, strict=True)):
+                # Folders of the same name are told apart by where they stand in the list.
+                number_there = f" ({number + 1})" if names.count(name) > 1 else ""
+                facts |= model_facts(f"{label}.{name}{number_there}", model)
+            if settings.teacher is not None:
+                facts |= model_facts(f"{label}.teacher", settings.teacher)
         return facts
 
     def outputs(self, before: Facts) -> Facts:
@@ -352,11 +393,6 @@ def _corpus_facts(cache: Cache, name: str | None) -> Facts:
     facts = {"corpus": corpus.name, "content of corpus": corpus.info.digest}
     views = {f"content of view {view}": corpus.view(view).info.digest for view in corpus.view_names()}
     return facts | views
-
-
-def _student(folder: Path) -> Facts:
-    finished = (read_record(folder) or {}).get("result") is not None
-    return {"content of student": folder_digest(folder / BEST) if finished else ABSENT}
 
 
 def _standing(folder: Path) -> str:

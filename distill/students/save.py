@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,25 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from embedcache.errors import StorageError
-from embedcache.fsio import explain_os_error
+from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error
 
 # How Rust writers spell the system's error number at the end of their messages.
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)\s*$")
+
+
+def share(file: Path) -> None:
+    """Let those read ``file`` who may read any new file of this user's: safetensors hides what it writes.
+
+    Raises:
+        OSError: if that cannot be done.
+    """
+    # The user's mask cannot be asked for without changing it.
+    probe = file.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+    try:
+        probe.touch()
+        file.chmod(probe.stat().st_mode & 0o777)
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -21,6 +21,8 @@ Head = Literal["auto", "linear", "tanh", "none"]
 LAYERS = "layers:"
 _LONGEST = 512
 """Tokens after which a text is cut where neither model nor user says."""
+_ADDED = "is_added_head"
+"""Attribute of the head that was put on a model here, and not by who made the model."""
 
 
 def build_student(
@@ -89,7 +91,6 @@ def open_student(
     *,
     head: Literal["none", "linear", "tanh"] = "none",
     pooling: str | None = None,
-    max_length: int | None = None,
     dropout: float = 0.0,
     seed: int = 0,
 ) -> tuple[SentenceTransformer, Contract]:
@@ -99,16 +100,15 @@ def open_student(
         spec: a folder, an alias or a hub id.
         head: a linear head of the model's own width, put before vectors are scaled; ``none`` adds none.
         pooling: default: as the folder says, else ``mean``.
-        max_length: tokens after which a text is cut; default: as the model says.
         dropout, seed: as :func:`build_student`.
 
     Returns:
         The model on the CPU, gradients on, and the contract of the vectors it gave as it was.
 
     Raises:
-        StudentError: if it cannot be loaded, or takes fewer tokens than ``max_length``.
+        StudentError: if it cannot be loaded.
     """
-    loaded = _load(spec, pooling, max_length)
+    loaded = _load(spec, pooling)
     model, contract = loaded.model, loaded.contract
     model.requires_grad_(True)
     model.truncate_dim = None
@@ -125,13 +125,13 @@ def open_student(
     return model, contract
 
 
-def _load(spec: str, pooling: str | None, max_length: int | None = None) -> Teacher:
+def _load(spec: str, pooling: str | None) -> Teacher:
     try:
         try:
-            return load_teacher(spec, pooling=pooling, max_length=max_length, device="cpu")
+            return load_teacher(spec, pooling=pooling, device="cpu")
         except PoolingNeededError:
             # A student is trained after this: the mean is a choice, not a guess at what it was made with.
-            return load_teacher(spec, pooling="mean", max_length=max_length, device="cpu")
+            return load_teacher(spec, pooling="mean", device="cpu")
     except TeacherError as error:
         raise StudentError(f"student {spec!r}: {error}") from error
 
@@ -155,23 +155,27 @@ def _add_head(model: SentenceTransformer, dimension: int, head: Head, seed: int)
         activation = nn.Tanh() if head == "tanh" else nn.Identity()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model.append(Dense(width, dimension, bias=True, activation_function=activation))
+            added = Dense(width, dimension, bias=True, activation_function=activation)
+        setattr(added, _ADDED, True)
+        model.append(added)
 
 
 def without_head(model: SentenceTransformer) -> SentenceTransformer:
-    """Return ``model`` without the head that :func:`build_student` added: the same modules, shared.
+    """Return ``model`` without the head that was added to it here: the same modules, shared.
+
+    Dense layers that the model was made with are its own, and stay.
 
     Raises:
-        StudentError: if it has none.
+        StudentError: if no head was added.
     """
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Dense
 
-    modules = list(model)
-    heads = [number for number, module in enumerate(modules) if isinstance(module, Dense)]
-    if not heads:
-        raise StudentError("student.drop_head: this student has no head; leave it out, or add --head linear")
-    del modules[heads[-1]]
+    modules = [module for module in model if not hasattr(module, _ADDED)]
+    if len(modules) == len(model):
+        raise StudentError(
+            "student.drop_head: no head was added to this student; leave it out, or add one with "
+            "--head linear"
+        )
     bare = SentenceTransformer(modules=modules, device=str(model.device))
     bare.max_seq_length, bare.prompts, bare.default_prompt_name = model.max_seq_length, {}, None
     return bare

@@ -11,10 +11,15 @@ from typing import Any
 from distill.config import RunConfig
 from distill.config_sources import find_problems
 from distill.data.dataset import DistillDataset
+from distill.digests import model_digest
 from distill.errors import ConfigError, DistillError
+from distill.layout import BEST
 from distill.losses.registry import LOSSES
 from distill.sweep.spec import SEED, SweepSpec
-from distill.training.setup import open_training_data
+from distill.training.device import resolve_device
+from distill.training.record import read_record
+from distill.training.schedule import warmup_steps
+from distill.training.setup import open_training_data, prepare_student
 from embedcache.cache import Cache
 from embedcache.errors import EmbedCacheError
 from embedcache.fsio import canonical_json, sha256_file
@@ -38,7 +43,7 @@ class PlannedRun:
         folder: where it goes.
         config: its configuration, everything filled in.
         varied: dotted key -> value, of every key that the sweep varies somewhere; values are those of
-            ``config``.
+            ``config``, but for :data:`LEARNED`.
         given: dotted key -> value, as its block gave them.
         steps: steps of the whole run.
         work: texts to be encoded in all of them, which is what its time depends on.
@@ -77,10 +82,11 @@ def plan_runs(
     """
     wanted = list(spec.combinations())
     planned: dict[str, PlannedRun] = {}
+    looked = _Looked()
     problems: dict[str, int] = {}
     for number, varied in enumerate(wanted):
         try:
-            run = _plan(spec, varied, out, keys or spec.keys)
+            run = _plan(spec, varied, out, keys or spec.keys, looked)
             planned.setdefault(run.name.rpartition("-")[2], run)
         except (DistillError, EmbedCacheError) as error:
             problems[str(error)] = problems.get(str(error), 0) + 1
@@ -90,6 +96,17 @@ def plan_runs(
         told = "; ".join(f"{problem} ({count} of {len(wanted)} runs)" for problem, count in problems.items())
         raise ConfigError(f"the sweep cannot be run: {told}")
     return list(planned.values())
+
+
+LEARNED = "learned"
+"""Stands for the value of a temperature that is learned: None would read as that of a loss without one."""
+
+
+def shown_value(config: RunConfig, path: str) -> Any:
+    """Return the value that the dotted ``path`` leads to, or :data:`LEARNED`."""
+    value = value_at(config, path)
+    learned = value is None and path == "loss.tau" and "tau" in LOSSES[config.loss.name].settings
+    return LEARNED if learned else value
 
 
 def value_at(config: RunConfig, path: str) -> Any:
@@ -109,30 +126,78 @@ def spelled(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _plan(spec: SweepSpec, varied: Mapping[str, Any], out: Path, keys: Sequence[str]) -> PlannedRun:
+class _Looked:
+    """What has been looked at for one run and need not be looked at for the next."""
+
+    def __init__(self) -> None:
+        self._digests: dict[str, str | None] = {}
+        self._students: dict[bytes, Exception | None] = {}
+
+    def digest(self, spec: str) -> str | None:
+        """Return the digest of a student's folder; None of a hub id or of layers of the teacher."""
+        if spec not in self._digests:
+            self._digests[spec] = model_digest(spec)
+        return self._digests[spec]
+
+    def check_student(self, cache: Cache, config: RunConfig, dataset: DistillDataset) -> None:
+        """Raise what building this student raises; once for all runs that differ in loss or seed alone."""
+        facts = config.model_dump(
+            mode="json",
+            include={"corpus", "teacher", "teacher_model", "target_dim", "student", "evaluation", "tracking"},
+        )
+        known = canonical_json({**facts, "held_out": len(dataset.held_out)})
+        if known not in self._students:
+            self._students[known] = None
+            try:
+                prepare_student(cache, config, dataset)
+            except (DistillError, EmbedCacheError) as error:
+                self._students[known] = error
+        problem = self._students[known]
+        if problem is not None:
+            raise problem
+
+
+def _plan(
+    spec: SweepSpec, varied: Mapping[str, Any], out: Path, keys: Sequence[str], looked: _Looked
+) -> PlannedRun:
     values = spec.settings(varied)
     if problems := find_problems(RunConfig, values):
         raise ConfigError("; ".join(problems))
-    dataset, config = open_training_data(Cache(values["cache"]), RunConfig.model_validate(values))
-    digest = _digest(config, dataset)
+    cache = Cache(values["cache"])
+    dataset, config = open_training_data(cache, RunConfig.model_validate(values))
+    digest = _digest(config, dataset, looked.digest(config.student.spec))
     known = next((out / RUNS).glob(f"*-{digest}"), None)
     name = known.name if known else f"{_readable(keys, config)}-{digest}"
     folder = out / RUNS / name
     batch_size, epochs = config.training.batch_size or 1, config.training.epochs or 1
+    steps = epochs * -(-len(dataset) // batch_size)
+    # What is finished needs neither its student nor the device any more.
+    if (read_record(folder) or {}).get("result") is None:
+        warmup_steps(config.optimizer.warmup, steps)
+        resolve_device(config.training.device)
+        looked.check_student(cache, config, dataset)
     return PlannedRun(
         name,
         folder,
         config.model_copy(update={"out": str(folder), "overwrite": False}),
-        {key: value_at(config, key) for key in keys},
+        {key: shown_value(config, key) for key in keys},
         dict(varied),
-        epochs * -(-len(dataset) // batch_size),
+        steps,
         epochs * len(dataset) * LOSSES[config.loss.name].views,
     )
 
 
-def _digest(config: RunConfig, dataset: DistillDataset) -> str:
-    """Return a digest of all that decides how a run ends, wherever cache and development file lie."""
+def _digest(config: RunConfig, dataset: DistillDataset, student: str | None) -> str:
+    """Return a digest of all that decides how a run ends, wherever cache, student and development file lie.
+
+    Args:
+        config: the run's configuration, everything filled in.
+        dataset: what it trains on.
+        student: the digest of the student's folder; None where its spec says all.
+    """
     facts = config.model_dump(mode="json", exclude=set(_PLACES))
+    if student is not None:
+        facts["student"]["spec"] = student
     facts["training"] = {key: value for key, value in facts["training"].items() if key not in _MACHINE}
     data = config.evaluation.data
     if data is not None:
@@ -152,9 +217,10 @@ def _digest(config: RunConfig, dataset: DistillDataset) -> str:
 
 def _readable(keys: Sequence[str], config: RunConfig) -> str:
     """Return student and loss, and every other varied key with its value."""
-    words = [config.student.spec.rstrip("/").rpartition("/")[2], config.loss.name]
+    *parents, student = config.student.spec.rstrip("/").split("/")
+    words = [parents[-1] if student == BEST and parents else student, config.loss.name]
     for key in keys:
-        value = value_at(config, key)
+        value = shown_value(config, key)
         if key not in ("student.spec", "loss.name") and value is not None:
             words.append(f"{key.rpartition('.')[2]}{spelled(value)}")
     name = "-".join(words)

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distill.errors import DistillError
+from distill.errors import CheckpointError, DistillError
 from distill.layout import CHECKPOINT, CONFIG
 from distill.sweep.leaderboard import Row, chosen_settings, leaderboard, write_tables
 from distill.sweep.plan import PlannedRun, plan_runs
 from distill.sweep.scores import SuiteChoice, evaluate_run, read_scores
 from distill.sweep.spec import SweepSpec, with_seeds
 from distill.training.folder import locked
+from distill.training.processes import refuse_launcher
 from distill.training.record import read_record
 from distill.training.tracking import TrainProgress
 from embedcache.errors import EmbedCacheError
@@ -37,6 +38,7 @@ class Outcome:
         result: what the run's record says of its result; None until it is finished.
         scores: what the suite says of its student; None without a suite and until it is evaluated.
         error: what it failed of.
+        note: what is worth knowing about how it went.
     """
 
     run: PlannedRun
@@ -44,6 +46,7 @@ class Outcome:
     result: dict[str, Any] | None = None
     scores: dict[str, float] | None = None
     error: str | None = None
+    note: str | None = None
 
     @property
     def dev(self) -> float | None:
@@ -112,8 +115,10 @@ def run_sweep(
         on_plan: called with runs looked at and runs in all, before the first is trained.
 
     Raises:
-        ConfigError: if a run cannot be run as it is (nothing is trained then), or another process is at it.
+        ConfigError: if a run cannot be run as it is (nothing is trained then), another process is at it, or a
+            launcher has started several processes.
     """
+    refuse_launcher("a sweep")
     out = Path(out).expanduser()
     runs = plan_runs(spec, out, on_plan)
     with locked(out):
@@ -184,8 +189,8 @@ def _finish(
     run = outcome.run
     try:
         if outcome.result is None:
-            _train(run, resumed=outcome.status == "interrupted", report=report)
-            outcome = look(run, suite)
+            note = _train(run, resumed=outcome.status == "interrupted", report=report)
+            outcome = replace(look(run, suite), note=note)
         if suite is not None and outcome.scores is None:
             report(None)
             outcome = replace(outcome, scores=evaluate_run(run, suite))
@@ -196,13 +201,20 @@ def _finish(
     return outcome
 
 
-def _train(run: PlannedRun, *, resumed: bool, report: Callable[[TrainProgress | None], None]) -> None:
+def _train(run: PlannedRun, *, resumed: bool, report: Callable[[TrainProgress | None], None]) -> str | None:
+    """Train ``run``, or go on with it; return what is worth knowing about it."""
     from distill.training.run import resume, run_config
 
-    if resumed:
-        resume(run.folder, cache=run.config.cache, on_progress=report)
-    else:
+    if not resumed:
         run_config(run.config, report)
+        return None
+    try:
+        resume(run.folder, cache=run.config.cache, on_progress=report)
+    except CheckpointError as error:
+        # The folder's name says that it is this very run: nothing of anybody else's is replaced.
+        run_config(run.config.model_copy(update={"overwrite": True}), report)
+        return f"trained anew, as it could not be gone on with: {' '.join(str(error).split())}"
+    return None
 
 
 def _free_memory() -> None:

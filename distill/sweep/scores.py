@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from distill.digests import data_digest
 from distill.errors import ConfigError
 from distill.evaluation.suites import SUITES, evaluate
 from distill.layout import BEST
 from distill.sweep.plan import PlannedRun
-from embedcache.fsio import read_sealed_json, sha256_file, write_sealed_json
+from embedcache.fsio import read_sealed_json, write_sealed_json
 
 AVERAGES = {"sts": "average", "fidelity": "similarity_spearman"}
 """The figure of each suite that a leaderboard shows."""
@@ -45,18 +45,7 @@ class SuiteChoice:
     @cached_property
     def digest(self) -> str:
         """A digest of the suite's name and of the data's files."""
-        digest = hashlib.sha256(self.name.encode())
-        for path in data_files(self.data):
-            digest.update(f"\n{path.name} {sha256_file(path)}".encode())
-        return digest.hexdigest()
-
-
-def data_files(data: Path | None) -> list[Path]:
-    """Return the files that evaluation data consists of, sorted by name."""
-    if data is None:
-        return []
-    found = data.glob("*.tsv*") if data.is_dir() else [data]
-    return sorted(path for path in found if path.is_file())
+        return data_digest(self.data, self.name)
 
 
 def read_scores(folder: Path, suite: SuiteChoice) -> dict[str, float] | None:

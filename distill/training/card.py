@@ -20,12 +20,13 @@ def folder_name(spec: str) -> str:
     return folder.resolve().name if folder.is_dir() else spec
 
 
-def write_run_card(run: Run, dataset: DistillDataset, selected_by: str | None) -> None:
+def write_run_card(run: Run, dataset: DistillDataset, dimension: int, selected_by: str | None) -> None:
     """Write the model card of a finished run's student.
 
     Args:
         run: the run.
         dataset: what it was trained on.
+        dimension: width of the student's vectors.
         selected_by: what its best checkpoint was chosen by; None where there was nothing to choose by.
     """
     config, result = run.config, run.result
@@ -61,7 +62,8 @@ def write_run_card(run: Run, dataset: DistillDataset, selected_by: str | None) -
             },
             scores=scores,
             parameters=run.parameters,
-            dimension=dataset.targets.dimension,
+            dimension=dimension,
+            in_target_space=not config.student.drop_head,
             seconds=result.seconds,
         ),
     )

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from distill.errors import CheckpointError
 from distill.layout import CHECKPOINT
-from distill.students.save import saving
+from distill.students.save import saving, share
 from embedcache.fsio import commit, temporary_sibling
 
 _VERSION = 1
@@ -61,6 +61,7 @@ class Checkpoint:
             tensors = _apart(self.tensors)
             checksums = json.dumps({name: _checksum(tensor) for name, tensor in tensors.items()})
             save_file(tensors, temporary, {_METADATA_KEY: facts, _CHECKSUMS_KEY: checksums})
+            share(temporary)
             commit(temporary, target)
 
     @classmethod

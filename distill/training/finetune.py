@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from distill.card import CardFacts, write_card
 from distill.config_sources import load_config
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
@@ -19,16 +21,23 @@ from distill.errors import CheckpointError, ConfigError
 from distill.evaluation.record import run_folder
 from distill.evaluation.sts import read_pairs
 from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
-from distill.layout import BEST, CONFIG, HELD_OUT, TARGETS
-from distill.students.student import count_parameters, open_student, without_head
+from distill.layout import BEST, CONFIG, HELD_OUT, IN_TARGET_SPACE, TARGETS
+from distill.students.student import open_student, without_head
 from distill.training.card import folder_name
 from distill.training.checkpoint import Checkpoint
 from distill.training.contrastive import Contrast, InfoNCE, nearest_selector
-from distill.training.device import make_accelerator
+from distill.training.device import make_accelerator, seeded
 from distill.training.folder import begin_folder, continue_folder, finish_folder, require_free, save_student
-from distill.training.record import read_record
+from distill.training.record import describe_dev, read_record
 from distill.training.selection import pair_selector
-from distill.training.setup import Training, prepare_progress, refuse_patience_without_scores, tokenizer_of
+from distill.training.setup import (
+    Training,
+    machine_flags,
+    prepare_progress,
+    refuse_long_warmup,
+    refuse_patience_without_scores,
+    tokenizer_of,
+)
 from distill.training.tracking import OnProgress, require_tensorboard
 from distill.training.trainer import Trainer, TrainResult
 
@@ -50,7 +59,7 @@ class FinetuneRun:
         folder: the run's folder.
         config: the configuration with all defaults filled in.
         result: how training ended.
-        parameters: parameters of the student.
+        parameters: parameters of the student as it is saved.
         rows: triples, pairs or sentences trained on.
         skipped: why rows of the file were left out -> how many.
         in_dev: rows trained on that hold a text of the development set; None without one.
@@ -152,10 +161,22 @@ def finetune_config(config: FinetuneConfig, on_progress: OnProgress | None = Non
         return _train(training, record, on_progress)
 
 
-def resume_finetune(folder: str | Path, *, on_progress: OnProgress | None = None) -> FinetuneRun:
+def resume_finetune(
+    folder: str | Path,
+    *,
+    device: str | None = None,
+    threads: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> FinetuneRun:
     """Go on with a fine-tuning that was interrupted, from its last checkpoint; without one, from the start.
 
-    On one device the weights are those of one that was never interrupted, bit for bit.
+    With the device and the number of threads it began with, the weights are those of one that was never
+    interrupted, bit for bit.
+
+    Args:
+        folder: the run's folder.
+        device, threads: of the machine that it goes on upon; default: as before.
+        on_progress: called after every step.
 
     Raises:
         CheckpointError: if there is nothing to go on with, or what it is made of has changed.
@@ -176,10 +197,11 @@ def resume_finetune(folder: str | Path, *, on_progress: OnProgress | None = None
             f"the run in {folder} was interrupted before it began, there is no {CONFIG}: start it by the "
             "same command again"
         )
-    config = load_config(folder / CONFIG, flags={"out": str(folder)}, kind=FinetuneConfig)
+    flags = {**machine_flags(device, threads), "out": str(folder)}
+    config = load_config(folder / CONFIG, flags=flags, kind=FinetuneConfig)
     training = _prepare(config, folder, on_progress)
     now = _record(training)
-    for key in ("start", "corpus", "rows", "held_out", "parameters"):
+    for key in ("start", "corpus", "rows", "held_out", "parameters", "dev"):
         if record.get(key) != now[key]:
             raise CheckpointError(
                 f"the run's {key} was {record.get(key)} and is {now[key]} now: it cannot go on as it began; "
@@ -213,18 +235,22 @@ def _prepare(config: FinetuneConfig, folder: Path, on_progress: OnProgress | Non
             f"evaluation.held_out: {config.evaluation.held_out} leaves {len(rows)} of {len(everything)} rows "
             "to train on; hold out fewer"
         )
+    refuse_long_warmup(config, len(rows))
     accelerator = make_accelerator(config.training)
     student = config.student
-    model, contract = open_student(
-        start.model,
-        head=student.head,
-        pooling=student.pooling,
-        max_length=student.max_length,
-        dropout=student.dropout,
-        seed=config.seed,
-    )
+    # Weights that a model's file lacks are drawn at random when it is loaded.
+    with seeded(config.seed, torch.device("cpu")):
+        model, contract = open_student(
+            start.model,
+            head=student.head,
+            pooling=student.pooling,
+            dropout=student.dropout,
+            seed=config.seed,
+        )
     kept = without_head(model) if student.drop_head else model
+    # What is trained on may be cut shorter than what the student is scored on and used for.
     tokenizer = tokenizer_of(model, start.model)
+    shorter = tokenizer_of(model, start.model, student.max_length)
     in_dev = None
     if config.evaluation.data is not None:
         selector: Any = pair_selector(config.evaluation.data, tokenizer)
@@ -233,7 +259,7 @@ def _prepare(config: FinetuneConfig, folder: Path, on_progress: OnProgress | Non
     else:
         selector = nearest_selector(held_out, tokenizer) if held_out is not None else None
     refuse_patience_without_scores(config.evaluation, selector, 0 if held_out is None else len(held_out))
-    arrays = tokenise(rows.columns, tokenizer, prepare_progress(on_progress, len(rows) * len(rows.columns)))
+    arrays = tokenise(rows.columns, shorter, prepare_progress(on_progress, len(rows) * len(rows.columns)))
     trainer = Trainer(
         model,
         kept,
@@ -247,7 +273,7 @@ def _prepare(config: FinetuneConfig, folder: Path, on_progress: OnProgress | Non
         lambda: save_student(kept, folder),
     )
     return _FinetuneTraining(
-        config, folder, model, selector, trainer, accelerator, start, contract, rows, held_out, in_dev
+        config, folder, model, kept, selector, trainer, accelerator, start, contract, rows, held_out, in_dev
     )
 
 
@@ -300,11 +326,20 @@ def _record(training: _FinetuneTraining) -> dict[str, Any]:
         "held_out": len(held_out or ()),
         "in_dev": training.in_dev,
         "student": before.get("student", config.start),
-        "parameters": count_parameters(training.model),
+        "parameters": training.parameters,
+        IN_TARGET_SPACE: _is_in_target_space(training),
+        "dev": describe_dev(config.evaluation.data),
         "loss": _LOSS,
         "stage1": before or None,
         "result": None,
     }
+
+
+def _is_in_target_space(training: _FinetuneTraining) -> bool:
+    """Return whether the student's vectors began as ones like its teacher's, if it has one."""
+    student = training.config.student
+    is_bare = student.head == "none" or student.drop_head
+    return is_bare and bool(training.start.record.get(IN_TARGET_SPACE, True))
 
 
 def _start_folder(training: _FinetuneTraining, record: dict[str, Any]) -> None:
@@ -334,7 +369,7 @@ def _train(
         training.folder,
         training.config,
         result,
-        count_parameters(training.model),
+        training.parameters,
         rows=len(training.rows),
         skipped=dict(training.rows.skipped),
         in_dev=training.in_dev,
@@ -381,7 +416,8 @@ def _write_card(run: FinetuneRun, training: _FinetuneTraining) -> None:
             },
             scores={} if best is None or selector is None else {selector.name: best * 100},
             parameters=run.parameters,
-            dimension=int(training.model.get_embedding_dimension() or 0),
+            dimension=training.dimension,
+            in_target_space=_is_in_target_space(training),
             seconds=run.result.seconds,
             stage1=stage1,
         ),

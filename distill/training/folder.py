@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from distill.config import RunConfig
 from distill.errors import ConfigError
 from distill.layout import BEST, CHECKPOINT, CONFIG, HELD_OUT, LOCK, METRICS, RECORD
-from distill.students.save import saving
+from distill.students.save import saving, share
 from distill.training.record import read_record
 from embedcache.fsio import TEMPORARY_PREFIX, make_directory, write_bytes, write_json
 from embedcache.teacher.load import quiet_transformers
@@ -192,6 +192,8 @@ def save_student(model: SentenceTransformer, folder: Path) -> None:
     try:
         with saving(target), quiet_transformers():
             model.save_pretrained(str(staging), create_model_card=False)
+            for weights in staging.rglob("*.safetensors"):
+                share(weights)
             if target.exists():
                 target.rename(old)
             staging.rename(target)

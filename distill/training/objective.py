@@ -80,7 +80,7 @@ class Distillation:
         """Return this process's share of the mean loss; see :class:`Objective`."""
         targets = batch.targets.float()
         views = vectors.chunk(batch.texts)
-        if self.module.needs.whole_batch:
+        if self.module.needs_whole_batch:
             if share.processes > 1:
                 views = tuple(gather_all(view, batch, share) for view in views)
             return self._of(LossBatch.alone(tuple(views), targets)).mean()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from distill.data.source import Share
+from distill.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -17,6 +18,16 @@ T = TypeVar("T")
 def is_first_process() -> bool:
     """Return whether this is the first, or only, of the processes that a launcher has started."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+def refuse_launcher(command: str) -> None:
+    """Raise :class:`ConfigError` where a launcher has started several processes of what is done in one."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count > 1:
+        raise ConfigError(
+            f"{command} is done by one process, and {count} were started: call it without torchrun or "
+            "accelerate launch ('distill run' and 'distill finetune' can be launched)"
+        )
 
 
 def gather_rows(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:

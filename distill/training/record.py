@@ -10,9 +10,10 @@ from distill.config import RunConfig
 from distill.data.dataset import DistillDataset
 from distill.data.targets import Targets
 from distill.errors import CheckpointError
-from distill.layout import RECORD, TARGETS
+from distill.layout import IN_TARGET_SPACE, RECORD, TARGETS
 from embedcache.cache import Cache
 from embedcache.corpus.part import ORIGINAL
+from embedcache.fsio import sha256_file
 from embedcache.teacher.aliases import ALIASES
 
 _VERSION = 1
@@ -25,7 +26,7 @@ def new_record(cache: Cache, dataset: DistillDataset, config: RunConfig, paramet
         cache: the cache it is trained from.
         dataset: what it is trained on.
         config: the resolved configuration.
-        parameters: parameters of the student.
+        parameters: parameters of the student as it is saved.
     """
     teachers = _teachers(cache, dataset.targets, config.teacher_model)
     return {
@@ -49,9 +50,20 @@ def new_record(cache: Cache, dataset: DistillDataset, config: RunConfig, paramet
         "held_out": len(dataset.held_out),
         "student": config.student.spec,
         "parameters": parameters,
+        # Without its head, a student gives vectors of a space of its own.
+        IN_TARGET_SPACE: not config.student.drop_head,
+        "dev": describe_dev(config.evaluation.data),
         "loss": config.loss.name,
         "result": None,
     }
+
+
+def describe_dev(data: str | None) -> dict[str, str] | None:
+    """Return what tells a development set from another; None where there is none."""
+    if data is None:
+        return None
+    path = Path(data)
+    return {"name": path.name, "sha256": sha256_file(path)}
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
@@ -73,7 +85,7 @@ def refuse_other_data(before: dict[str, Any], now: dict[str, Any]) -> None:
         now: the record it would have if it were started now.
     """
     of_teachers = {"name", "contract_id", "share"}
-    for key in ("corpus", "views", "teachers", "rows", "held_out", "selected", "parameters"):
+    for key in ("corpus", "views", "teachers", "rows", "held_out", "selected", "parameters", "dev"):
         was, is_now = (
             [{name: one[name] for name in of_teachers} for one in record[key]]
             if key == "teachers"
@@ -82,8 +94,8 @@ def refuse_other_data(before: dict[str, Any], now: dict[str, Any]) -> None:
         )
         if was != is_now:
             raise CheckpointError(
-                f"the run's {key} was {was} and is {is_now} now: it cannot go on as it began; bring the "
-                "cache back to what it was, or start the run anew with --overwrite"
+                f"the run's {key} was {was} and is {is_now} now: it cannot go on as it began; bring "
+                "back what it began with, or start the run anew with --overwrite"
             )
 
 

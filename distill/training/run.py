@@ -10,12 +10,11 @@ from distill.config import RunConfig
 from distill.config_sources import load_config
 from distill.errors import CheckpointError
 from distill.layout import BEST, CONFIG
-from distill.students.student import count_parameters
 from distill.training.card import write_run_card
 from distill.training.checkpoint import Checkpoint
 from distill.training.folder import continue_folder, finish_folder, require_free, start_folder
 from distill.training.record import new_record, read_record, refuse_other_data
-from distill.training.setup import DistillTraining, open_training_data, prepare
+from distill.training.setup import DistillTraining, machine_flags, open_training_data, prepare
 from distill.training.tracking import OnProgress
 from distill.training.trainer import TrainResult
 from embedcache.cache import Cache
@@ -29,7 +28,7 @@ class Run:
         folder: the run's folder.
         config: the configuration with all defaults filled in.
         result: how training ended.
-        parameters: parameters of the student.
+        parameters: parameters of the student as it is saved.
         teachers: the teachers' names.
         corpus: the corpus's name.
         corpus_rows: rows of the corpus.
@@ -75,7 +74,7 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
     config = config.model_copy(update={"out": str(folder)})
     require_free(folder, overwrite=config.overwrite)
     training = prepare(cache, config, dataset, folder, on_progress)
-    record = new_record(cache, dataset, config, count_parameters(training.model))
+    record = new_record(cache, dataset, config, training.parameters)
     # From here on files are written; everything that can be refused has been.
     with training.exclusive():
         if training.is_first:
@@ -83,14 +82,23 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
         return _train(training, record, on_progress)
 
 
-def resume(folder: str | Path, *, cache: str | None = None, on_progress: OnProgress | None = None) -> Run:
+def resume(
+    folder: str | Path,
+    *,
+    cache: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Run:
     """Go on with a run that was interrupted, from its last checkpoint; without one, from the start.
 
-    On one device the weights are those of a run that was never interrupted, bit for bit.
+    With the device and the number of threads it began with, the weights are those of a run that was never
+    interrupted, bit for bit.
 
     Args:
         folder: the run's folder.
         cache: where the cache is now; default: where it was.
+        device, threads: of the machine that it goes on upon; default: as before.
         on_progress: called after every step.
 
     Raises:
@@ -113,11 +121,12 @@ def resume(folder: str | Path, *, cache: str | None = None, on_progress: OnProgr
             f"the run in {folder} was interrupted before it began, there is no {CONFIG}: start it by the "
             "same command again"
         )
-    config = load_config(folder / CONFIG, flags={"cache": cache, "out": str(folder)})
+    flags = {**machine_flags(device, threads), "cache": cache, "out": str(folder)}
+    config = load_config(folder / CONFIG, flags=flags)
     opened = Cache(config.cache)
     dataset, config = open_training_data(opened, config, on_progress)
     training = prepare(opened, config, dataset, folder, on_progress)
-    now = new_record(opened, dataset, config, count_parameters(training.model))
+    now = new_record(opened, dataset, config, training.parameters)
     refuse_other_data(record, now)
     with training.exclusive():
         checkpoint = Checkpoint.load(folder)
@@ -166,7 +175,7 @@ def _train(training: DistillTraining, record: dict[str, Any], on_progress: OnPro
         training.folder,
         training.config,
         result,
-        count_parameters(training.model),
+        training.parameters,
         teachers=dataset.targets.names,
         corpus=dataset.corpus.name,
         corpus_rows=len(dataset.corpus),
@@ -175,7 +184,8 @@ def _train(training: DistillTraining, record: dict[str, Any], on_progress: OnPro
         resumed=resumed,
     )
     if training.is_first:
-        write_run_card(run, dataset, training.selector.name if training.selector else None)
+        selected_by = training.selector.name if training.selector else None
+        write_run_card(run, dataset, training.dimension, selected_by)
         finish_folder(training.folder, {**record, "result": asdict(result)})
     return run
 

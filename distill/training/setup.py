@@ -15,10 +15,11 @@ from distill.data.source import DistillSource
 from distill.data.tokens import TokenArrays, tokenise_corpus
 from distill.errors import ConfigError, StudentError
 from distill.losses.registry import LOSSES, make_loss
-from distill.students.student import build_student, without_head
+from distill.students.student import build_student, count_parameters, without_head
 from distill.training.device import cpu_threads, make_accelerator, seeded
 from distill.training.folder import advising, locked, save_student
 from distill.training.objective import Distillation
+from distill.training.schedule import count_steps, warmup_steps
 from distill.training.selection import make_selector
 from distill.training.tracking import OnProgress, Tracker, TrainProgress, require_tensorboard
 from distill.training.trainer import Trainer, TrainResult
@@ -44,7 +45,8 @@ def open_training_data(
     """Return what ``config`` trains on, and the configuration with everything filled in that depends on it.
 
     Raises:
-        ConfigError, DataError, InputError: as :func:`open_dataset` and :func:`choose_views`.
+        ConfigError: if the warm-up outlasts the run; else as :func:`open_dataset` and :func:`choose_views`.
+        DataError, InputError: as :func:`open_dataset`.
     """
     facts = LOSSES[config.loss.name]
     views = choose_views(config.loss.name, config.training.views, cache.corpus(config.corpus))
@@ -70,6 +72,7 @@ def open_training_data(
         on_progress(TrainProgress("select", dataset.selected, len(dataset.corpus)))
     distinct = len(dataset) + len(dataset.held_out) + (len(dataset.queue_rows) if apart else 0)
     resolved = config.resolved(distinct)
+    refuse_long_warmup(resolved, len(dataset))
     training = resolved.training.model_copy(update={"views": views})
     return dataset, resolved.model_copy(
         update={
@@ -88,6 +91,7 @@ class Training:
         config: the resolved configuration.
         folder: the run's folder.
         model: the student, with its head.
+        kept: what is scored and saved of it: the student itself, or the student without its head.
         selector: what the best checkpoint is chosen by.
         trainer: the loop.
         accelerator: device, precision and processes.
@@ -96,9 +100,20 @@ class Training:
     config: TrainerConfig
     folder: Path
     model: SentenceTransformer
+    kept: SentenceTransformer
     selector: Selector | None
     trainer: Trainer
     accelerator: Accelerator
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of what is saved."""
+        return count_parameters(self.kept)
+
+    @property
+    def dimension(self) -> int:
+        """Width of the vectors that what is saved gives."""
+        return int(self.kept.get_embedding_dimension() or 0)
 
     @property
     def is_first(self) -> bool:
@@ -143,21 +158,32 @@ class DistillTraining(Training):
     dataset: DistillDataset
 
 
-def prepare(
-    cache: Cache, config: RunConfig, dataset: DistillDataset, folder: Path, on_progress: OnProgress | None
-) -> DistillTraining:
-    """Build the student and all that it is trained with.
+@dataclass(frozen=True)
+class StudentParts:
+    """A student, and what it is chosen and fed by.
+
+    Attributes:
+        model: the student, with its head.
+        kept: what is scored and saved of it.
+        tokenizer: its tokenizer.
+        selector: what the best checkpoint is chosen by; None where there is nothing to choose by.
+    """
+
+    model: SentenceTransformer
+    kept: SentenceTransformer
+    tokenizer: FastTokenizer
+    selector: Selector | None
+
+
+def prepare_student(cache: Cache, config: RunConfig, dataset: DistillDataset) -> StudentParts:
+    """Build the student, and open what it is chosen by; takes seconds, and writes nothing.
 
     Raises:
-        ConfigError: if the configuration does not fit the machine or the data.
-        StudentError: if the student cannot be built or does not fit the teacher.
-        MissingExtraError: if something is asked for that is not installed.
-        StorageError: if token arrays cannot be written.
+        ConfigError, StudentError, MissingExtraError, DataError: as :func:`prepare`.
     """
     if config.tracking.tensorboard:
         require_tensorboard()
     targets, student = dataset.targets, config.student
-    accelerator = make_accelerator(config.training)
     # Weights that a model's file lacks are drawn at random when it is loaded.
     with seeded(config.seed, torch.device("cpu")):
         model = build_student(
@@ -175,6 +201,23 @@ def prepare(
     tokenizer = tokenizer_of(model, student.spec)
     selector = make_selector(config.evaluation.data, dataset, tokenizer)
     refuse_patience_without_scores(config.evaluation, selector, len(dataset.held_out))
+    return StudentParts(model, kept, tokenizer, selector)
+
+
+def prepare(
+    cache: Cache, config: RunConfig, dataset: DistillDataset, folder: Path, on_progress: OnProgress | None
+) -> DistillTraining:
+    """Build the student and all that it is trained with.
+
+    Raises:
+        ConfigError: if the configuration does not fit the machine or the data.
+        StudentError: if the student cannot be built or does not fit the teacher.
+        MissingExtraError: if something is asked for that is not installed.
+        StorageError: if token arrays cannot be written.
+    """
+    accelerator = make_accelerator(config.training)
+    parts = prepare_student(cache, config, dataset)
+    model, kept, tokenizer, selector = parts.model, parts.kept, parts.tokenizer, parts.selector
     with accelerator.main_process_first():
         views = tuple(
             tokenise_view(cache, dataset.corpus, name, tokenizer, on_progress)
@@ -183,7 +226,7 @@ def prepare(
     trainer = Trainer(
         model,
         kept,
-        Distillation(make_loss(config.loss, targets.dimension), dataset),
+        Distillation(make_loss(config.loss, dataset.targets.dimension), dataset),
         DistillSource(dataset, views, texts=LOSSES[config.loss.name].views),
         tokenizer,
         selector,
@@ -192,7 +235,7 @@ def prepare(
         folder,
         lambda: save_student(kept, folder),
     )
-    return DistillTraining(config, folder, model, selector, trainer, accelerator, dataset)
+    return DistillTraining(config, folder, model, kept, selector, trainer, accelerator, dataset)
 
 
 def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None = None) -> Teacher:
@@ -215,14 +258,29 @@ def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None =
     )
 
 
-def tokenizer_of(model: SentenceTransformer, spec: str) -> FastTokenizer:
-    """Return the tokenizer of a student.
+def tokenizer_of(model: SentenceTransformer, spec: str, max_length: int | None = None) -> FastTokenizer:
+    """Return a tokenizer of a student.
+
+    Args:
+        model: the student.
+        spec: what messages call it.
+        max_length: tokens after which it cuts a text; default, and at most: as the student does.
 
     Raises:
-        StudentError: if it has none that is fast enough.
+        StudentError: if it has none that is fast enough, or the student cuts texts earlier.
     """
     model.prompts, model.default_prompt_name = {}, None
-    tokenizer = fast_tokenizer(model, int(model.max_seq_length or 0), "")
+    own = int(model.max_seq_length or 0)
+    if max_length is not None and own and max_length > own:
+        raise StudentError(
+            f"student.max_length {max_length}: {spec!r} takes at most {own} tokens; give that or less"
+        )
+    try:
+        # What it gives is compared with what the model itself makes of a text.
+        model.max_seq_length = max_length or own
+        tokenizer = fast_tokenizer(model, max_length or own, "")
+    finally:
+        model.max_seq_length = own
     if tokenizer is None:
         raise StudentError(
             f"student {spec!r} has no tokenizer with a fast (Rust) backend, which training needs; "
@@ -244,6 +302,16 @@ def prepare_progress(on_progress: OnProgress | None, rows: int) -> Callable[[int
     if on_progress is None:
         return None
     return lambda done: on_progress(TrainProgress("prepare", done, rows))
+
+
+def machine_flags(device: str | None, threads: int | None) -> dict[str, object]:
+    """Return the settings that may be others when a run goes on: they are of the machine, not of the run."""
+    return {"training.device": device, "training.threads": threads}
+
+
+def refuse_long_warmup(config: TrainerConfig, rows: int) -> None:
+    """Raise :class:`ConfigError` where the warm-up outlasts a run over ``rows`` rows."""
+    warmup_steps(config.optimizer.warmup, count_steps(config.training, rows))
 
 
 def refuse_patience_without_scores(

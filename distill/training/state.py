@@ -26,8 +26,9 @@ class TrainState:
         best_score: its selection score; None before the first, and where there is nothing to select by.
         since_best: evaluations since then.
         final_loss: mean loss over the last stretch that was logged.
-        seconds: wall-clock seconds, evaluations included.
+        seconds: wall-clock seconds, evaluations and checkpoints included.
         evaluating: seconds of evaluations.
+        saving: seconds of checkpoints.
         waited: seconds the step waited for data.
         stopped: whether patience ran out.
     """
@@ -42,6 +43,7 @@ class TrainState:
     final_loss: float | None = None
     seconds: float = 0.0
     evaluating: float = 0.0
+    saving: float = 0.0
     waited: float = 0.0
     stopped: bool = False
 
@@ -51,8 +53,8 @@ class TrainState:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows a second, evaluations left out."""
-        return self.rows / max(self.seconds - self.evaluating, 1e-9)
+        """Rows a second, evaluations and checkpoints left out."""
+        return self.rows / max(self.seconds - self.evaluating - self.saving, 1e-9)
 
 
 @dataclass

@@ -29,7 +29,7 @@ from distill.training.checkpoint import (
 )
 from distill.training.optimizer import make_optimizer
 from distill.training.processes import average_gradients, broadcast, gather_objects
-from distill.training.schedule import learning_rate_factor, warmup_steps
+from distill.training.schedule import count_steps, learning_rate_factor, warmup_steps
 from distill.training.selection import StudentEncoder
 from distill.training.state import RecentLosses, TrainState
 from distill.training.tracking import OnProgress, Tracker, TrainProgress
@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from embedcache.teacher.tokenize import FastTokenizer
 
 
+SECONDS_BETWEEN_CHECKPOINTS = 60.0
+"""At least so many lie between checkpoints where nobody says how often to write one."""
+
+
 @dataclass(frozen=True)
 class TrainResult:
     """How a training ended.
@@ -58,7 +62,7 @@ class TrainResult:
         best_score: its selection score; None where there was nothing to select by.
         final_loss: mean loss over the last stretch that was logged.
         seconds: wall-clock seconds of the loop, evaluations included.
-        rows_per_second: training rows a second, evaluations excluded.
+        rows_per_second: training rows a second, evaluations and checkpoints excluded.
         waited: share of the time the step waited for data, 0 to 1.
         stopped_early: whether patience ran out.
     """
@@ -110,7 +114,7 @@ class Trainer:
         self._batch_size = config.training.batch_size or 1
         self._epochs = config.training.epochs or 1
         self._steps_an_epoch = -(-len(source.lengths) // self._batch_size)
-        self.total_steps = self._epochs * self._steps_an_epoch
+        self.total_steps = count_steps(config.training, len(source.lengths))
         warmup = warmup_steps(config.optimizer.warmup, self.total_steps)
         self._learning_rate = learning_rate_factor(config.optimizer.schedule, warmup, self.total_steps)
         optimizer = make_optimizer([model, objective.module], config.optimizer)
@@ -122,7 +126,7 @@ class Trainer:
         objective.module.to(self._device)
         self._objective = objective
         self._encoder = StudentEncoder(evaluated, tokenizer, self._device, self._autocast)
-        self._state, self._resumed = TrainState(), 0
+        self._state, self._resumed, self._saved = TrainState(), 0, 0.0
         self._recent = RecentLosses(self._share.processes)
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -137,7 +141,8 @@ class Trainer:
             StorageError: if a checkpoint cannot be written; the one before stays.
         """
         state = self._state
-        started = time.perf_counter() - state.seconds
+        self._saved = time.perf_counter()
+        started = self._saved - state.seconds
         self._model.train()
         while state.epoch < self._epochs and not self._has_stopped():
             loader, waited = self._loader(), state.waited
@@ -151,8 +156,11 @@ class Trainer:
                     on_progress(self._progress())
                 if self._has_stopped():
                     break
-                if state.step % self._checkpoint_every == 0 and state.step < self.total_steps:
+                if state.step < self.total_steps and self._is_checkpoint_due():
+                    began = time.perf_counter()
                     self._save_checkpoint()
+                    self._saved = time.perf_counter()
+                    state.saving += self._saved - began
             # The order of one epoch takes four bytes a row; two at once would take eight.
             del loader
             state.epoch, state.batch = state.epoch + 1, 0
@@ -213,9 +221,14 @@ class Trainer:
         """Steps done."""
         return self._state.step
 
-    @property
-    def _checkpoint_every(self) -> int:
-        return self._config.training.checkpoint_every or self.total_steps
+    def _is_checkpoint_due(self) -> bool:
+        state, every = self._state, self._config.training.checkpoint_every
+        if every is not None:
+            return state.step % every == 0
+        if state.step % (self._config.evaluation.every or self.total_steps):
+            return False
+        # All processes have a part in a checkpoint, and their clocks differ.
+        return broadcast(time.perf_counter() - self._saved, self._share) >= SECONDS_BETWEEN_CHECKPOINTS
 
     def _save_checkpoint(self) -> None:
         # What all processes have to take part in comes first.
@@ -301,7 +314,9 @@ class Trainer:
         self._accelerator.backward(loss)
         average_gradients(self._objective.module, self._share.processes)
         if self._config.optimizer.max_grad_norm:
-            self._accelerator.clip_grad_norm_(self._model.parameters(), self._config.optimizer.max_grad_norm)
+            # What the loss learns is a part of the same step.
+            parameters = [*self._model.parameters(), *self._objective.module.parameters()]
+            self._accelerator.clip_grad_norm_(parameters, self._config.optimizer.max_grad_norm)
         for group in self._optimizer.param_groups:
             group["lr"] = group["initial_lr"] * self._learning_rate(self._state.step)
         self._optimizer.step()

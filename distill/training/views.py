@@ -6,6 +6,8 @@ from distill.errors import ConfigError
 from distill.losses.registry import LOSSES
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL
+from embedcache.errors import InputError
+from embedcache.views.recipe import parse_views
 
 
 def choose_views(loss: str, asked: list[str] | None, corpus: Corpus) -> list[str]:
@@ -25,7 +27,7 @@ def choose_views(loss: str, asked: list[str] | None, corpus: Corpus) -> list[str
     if unknown := [name for name in chosen if name not in there]:
         raise ConfigError(
             f"training.views: corpus {corpus.name!r} has no view {unknown[0]!r}; it has {', '.join(there)}. "
-            f"Add it by building the corpus again with '--view {unknown[0]}'"
+            f"Name one of them, or add one: {_build(corpus, unknown[0])}"
         )
     if repeated := [name for name in dict.fromkeys(chosen) if chosen.count(name) > 1]:
         raise ConfigError(f"training.views: {repeated[0]!r} stands more than once; name each view once")
@@ -33,8 +35,8 @@ def choose_views(loss: str, asked: list[str] | None, corpus: Corpus) -> list[str
         raise ConfigError(
             f"loss {loss} trains on two views of each row, and "
             + (
-                f"corpus {corpus.name!r} holds its original texts alone: add a view by building it again "
-                "with '--view delete-words', say ('embedcache build --help' lists the views)"
+                f"corpus {corpus.name!r} holds its original texts alone; add a view: "
+                f"{_build(corpus, 'delete-words')}"
                 if len(there) < wanted
                 else f"training.views names {chosen[0]!r} alone: name another of {', '.join(there)}"
             )
@@ -45,3 +47,22 @@ def choose_views(loss: str, asked: list[str] | None, corpus: Corpus) -> list[str
             "one, or choose a loss of two views ('distill losses' lists them)"
         )
     return chosen
+
+
+def _build(corpus: Corpus, view: str) -> str:
+    """Return the command that adds a view to a corpus; where its name does not say how, examples."""
+    command = (
+        f"embedcache build FILES --teacher TEACHER --cache {corpus.folder.parent.parent} "
+        f"--name {corpus.name} --view"
+    )
+    # A column's view is called so unless it is given a name.
+    column = "column-"
+    spec = f"column:{view.removeprefix(column)}" if view.startswith(column) else view
+    try:
+        parse_views([spec])
+    except InputError:
+        return (
+            f"'{command} crop', say, or '{command} column:NAME' for texts that are a column of the files "
+            "('embedcache views' lists all ways)"
+        )
+    return f"'{command} {spec}'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from enum import Enum
 
@@ -81,8 +81,17 @@ DERIVED_WAY_OUT = "'embedcache repair' removes it; it is made anew when it is ne
 
 
 def unit_of(path: str) -> str:
-    """Return what a file is read with: ``corpora/NAME``, ``teachers/ID``, or for ``cache.json`` itself."""
-    return "/".join(path.split("/")[:2])
+    """Return what a file is read with.
+
+    That is ``corpora/NAME``, ``corpora/NAME/views/VIEW``, ``teachers/ID``, or for ``cache.json`` itself.
+    """
+    steps = path.split("/")
+    return "/".join(steps[: 4 if steps[2:3] == ["views"] else 2])
+
+
+def is_of(path: str, units: Collection[str]) -> bool:
+    """Return whether a file is part of one of ``units``; a view is part of its corpus."""
+    return "cache.json" in units or any(f"{path}/".startswith(f"{unit}/") for unit in units)
 
 
 def damage(path: str, kind: Kind, found: str, way_out: str = REPAIR) -> Finding:

@@ -174,9 +174,14 @@ def _text_lines(one: TextFinding, *, teacher_known: bool) -> list[str]:
             if place.count > len(place.first_rows)
             else ""
         )
-        lines.append(f"  in corpus {place.corpus}, row {rows}{more} (counted from 0)")
+        view = "" if place.view is None else f"view {place.view} of "
+        lines.append(f"  in {view}corpus {place.corpus}, row {rows}{more} (counted from 0)")
+    in_view = any(place.view is not None for place in one.rows)
     if one.rows and not one.cached and teacher_known:
-        lines.append("  the row is there, its vector is not: run the build of that corpus again")
+        lines.append(
+            "  the row is there, its vector is not: run the build of that corpus again"
+            + (", with --embed-views where it stands in a view" if in_view else "")
+        )
     if one.lender is not None:
         lines.append(f"  a build carries its vector over from teacher {one.lender}, without the model")
     for near in one.near:

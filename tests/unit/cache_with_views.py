@@ -79,7 +79,7 @@ def shards_of_views(cache: Cache) -> list[Shard]:
     return [shard for shard in shards if originals.isdisjoint(map(bytes, shard.keys))]
 
 
-def build_all(cache: Path, folder: Path, **settings: str) -> Cache:
+def build_all(cache: Path, folder: Path, **settings: Any) -> Cache:
     """Build a cache with every view of :data:`NAMES`, of which the teacher has encoded ``crop``."""
     opened = build_views(cache, write_views_source(folder), embed=("crop",), **settings)
     add_model_view(opened.corpus())

@@ -26,7 +26,7 @@ def draw_batch(views: int, rows: int, width: int, seed: int) -> LossBatch:
     return LossBatch.alone(students, draw(rows, width, seed))
 
 
-def made(name: str, width: int = 4, rows: int = 100_000, **given: object) -> DistillLoss:
+def made(name: str, width: int = 4, rows: int = 200_000, **given: object) -> DistillLoss:
     """Return a loss as a run makes it, with its defaults but for those ``given``."""
     config = RunConfig(cache="c", loss=LossConfig.model_validate({"name": name, **given}))
     return make_loss(config.resolved(rows).loss, width)

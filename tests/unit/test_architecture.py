@@ -21,7 +21,7 @@ FLOORS = [
     ["key_index", "codecs", "contract"],
     ["store", "corpus", "teacher", "sampling", "views", "model_note"],
     ["cache"],
-    ["missing", "reuse", "lookalikes", "catalog", "view_build"],
+    ["missing", "reuse", "lookalikes", "catalog", "view_build", "view_coverage"],
     [
         "builder",
         "check",

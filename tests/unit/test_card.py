@@ -45,6 +45,14 @@ def test_front_matter_is_yaml_that_the_hub_understands():
     assert head["base_model"] == "org/small-model"
 
 
+def test_a_student_whose_head_was_dropped_is_not_called_close_to_its_teacher():
+    whole = " ".join(render_card(FACTS).split())
+    dropped = " ".join(render_card(replace(FACTS, in_target_space=False)).split())
+    assert "vector of 384 numbers, close to the one its teacher gives" in whole
+    assert "numbers, close to" not in dropped
+    assert "a head that is not part of it brought close to the one its teacher gives" in dropped
+
+
 @pytest.mark.parametrize("student", ["layers:3", "/data/models/small", "./small", "small", "a/b/c", "../x/y"])
 def test_a_student_that_is_no_hub_id_gives_no_base_model(student):
     assert "base_model" not in front_matter(render_card(replace(FACTS, student=student)))

@@ -39,6 +39,8 @@ FLAG_VALUES = {
     "weight_decay": 0.5,
     "limit": 99,
     "where": "label = 3",
+    "pooling": "cls",
+    "dropout": 0.2,
     "mixed_precision": "no",
     "device": "cpu",
     "threads": 3,
@@ -187,12 +189,18 @@ def test_the_commands_are_those_of_the_documentation():
         (["run", "--cache", "c", "--teacher", "a", "--teacher-weight", "2"], "teacher_weights: 1 for 1"),
         (["run", "--cache", "CACHE", "--target-dim", "17"], "target_dim: 17"),
         (["run", "--cache", "CACHE", "--where", "row < 0"], "no row of the 160"),
-        (["run", "--cache", "CACHE", "--loss", "congen"], "add a view by building it again with '--view"),
-        (["run", "--cache", "CACHE", "--view", "crop"], "no view 'crop'; it has original. Add it"),
+        (
+            ["run", "--cache", "CACHE", "--loss", "congen"],
+            "holds its original texts alone; add a view: 'embedcache build FILES",
+        ),
+        (
+            ["run", "--cache", "CACHE", "--view", "crop"],
+            "no view 'crop'; it has original. Name one of them, or",
+        ),
         (["run", "--cache", "CACHE", "--view", "original", "--view", "original"], "more than once"),
         (["run", "--cache", "CACHE", "--loss", "seed", "--queue", "500"], "loss.queue: a queue of 500"),
         (["run", "--cache", "CACHE", "--loss", "mse", "--tau", "0.1"], "loss.tau: the loss mse takes no"),
-        (["run", "--cache", "CACHE", "--drop-head"], "student.drop_head: this student has no head"),
+        (["run", "--cache", "CACHE", "--drop-head"], "student.drop_head: no head was added to this"),
         (["run", "--cache", "CACHE", "--warmup", "1000"], "never reach the peak learning rate"),
         (
             ["run", "--cache", "CACHE", "--held-out", "0", "--patience-epochs", "1"],
@@ -350,10 +358,15 @@ def test_an_interrupted_run_goes_on_by_its_folder(built_cache, tmp_path, monkeyp
     code, _, err = run_main(monkeypatch, capsys, *command)
     assert code == 2
     assert f"go on with 'distill run --resume {out_folder}'" in err
-    code, out, err = run_main(monkeypatch, capsys, "run", "--resume", out_folder, "--json")
+    code, _, err = run_main(monkeypatch, capsys, "run", "--resume", out_folder, "--threads", 2, "--lr", 1)
+    assert code == 2
+    assert "leave --lr out (only --cache, --device and --threads may be given anew)" in err
+    code, out, err = run_main(monkeypatch, capsys, "run", "--resume", out_folder, "--json", "--threads", 2)
     facts = json.loads(out)
     assert (code, facts["resumed"], facts["steps"], facts["best"]) == (0, 1, 3, str(out_folder / "best"))
     assert "step 3/3 (resumed from 1)" in err
+    written = yaml.safe_load((out_folder / "config.yaml").read_text(encoding="utf-8"))
+    assert written["training"]["threads"] == 2
 
 
 def test_only_the_first_of_several_processes_prints(built_cache, tmp_path, monkeypatch, capsys):
@@ -371,12 +384,14 @@ def test_the_losses_are_listed_with_their_defaults(monkeypatch, capsys, columns)
     assert max(map(len, out.splitlines())) <= columns
     assert all(f"│ {name} " in out for name in LOSSES)
     assert "learned" in out
+    assert "unit" in out
     code, out, _ = run_main(monkeypatch, capsys, "losses", "--json")
     facts = json.loads(out)
     assert code == 0
     assert facts.keys() == LOSSES.keys()
     assert facts["ckd"]["settings"] == {"queue": 65536, "tau": None}
     assert [name for name, loss in facts.items() if loss["views"] == 2] == ["dual-l2", "skd", "congen"]
+    assert [name for name, loss in facts.items() if loss["targets"] == "as they are"] == ["mse", "rkd"]
 
 
 def test_progress_lines_say_where_a_run_stands():

@@ -1,4 +1,4 @@
-"""``ls`` and ``info`` tell of views: how many, which, how they were made, what a teacher encoded of them."""
+"""``ls``, ``info`` and ``explain`` tell of views: which there are, how they were made, what is encoded."""
 
 from __future__ import annotations
 
@@ -56,3 +56,14 @@ def test_info_says_that_a_view_is_of_other_rows(tmp_path: Path) -> None:
     assert [view["name"] for view in corpus["views"] if "not read" in view] == ["crop"]
     teacher = json.loads(run("info", "fake", "--cache", stale.folder, "--json")[1])["teacher"]
     assert teacher["views_encoded"] == {}
+
+
+def test_explain_says_in_which_view_a_text_stands(cache: Cache) -> None:
+    crop, words = (cache.corpus().view(name).texts()[2] for name in ("crop", "delete-words-0.3-1"))
+    _, shown = run("explain", crop, "--teacher", "fake", "--cache", cache.folder)
+    assert "cached" in shown
+    assert "in view crop of corpus pairs, row 2 (counted from 0)" in shown
+    _, shown = run("explain", words, "--teacher", "fake", "--cache", cache.folder)
+    assert "not cached" in shown
+    assert "in view delete-words-0.3-1 of corpus pairs, row 2" in shown
+    assert "--embed-views" in shown

@@ -18,6 +18,7 @@ from embedcache.contract import Contract
 from embedcache.errors import ContractMismatchError, InputError
 from embedcache.keys import key_array
 from embedcache.store.base import VectorBatch
+from embedcache.testing import sentences
 
 
 def random_vectors(rows: int, width: int, seed: int = 0) -> np.ndarray:
@@ -349,9 +350,32 @@ class TestHeldOut:
         evaluate(run, suite="fidelity", data=data, teacher=model("t", Encoder()))
         assert loaded.seen == Counter(SENTENCES)
 
-    def test_runs_with_different_held_out_rows_need_data(self, tmp_path, loaded):
-        runs = [self.make_run(tmp_path / "a", SENTENCES), self.make_run(tmp_path / "b", SENTENCES[1:])]
-        with pytest.raises(DataError, match="held out different sentences"):
+    def test_vectors_before_a_head_that_was_dropped_have_no_cosine(self, tmp_path, loaded):
+        run = self.make_run(tmp_path / "run", SENTENCES)
+        for alike in (True, False):
+            (run / "run.json").write_text(json.dumps({"in_target_space": alike}), encoding="utf-8")
+            result = evaluate(run, suite="fidelity", teacher=model("t", Encoder()))
+            scores = result.models[-1].scores
+            assert (scores.cosine_mean is not None) is (scores.cosine_worst is not None) is alike
+            assert scores.summary()["cosine"] != "-" or not alike
+            assert scores.similarity_spearman > 50
+            assert any("behind a head" in note for note in result.notes) is not alike
+
+    def test_runs_are_compared_on_what_all_of_them_held_out(self, tmp_path, loaded):
+        common = sentences(12, seed=5)
+        runs = [
+            self.make_run(tmp_path / "a", [*common, "only here"]),
+            self.make_run(tmp_path / "b", ["only there", *reversed(common), "nor this"]),
+        ]
+        result = evaluate(runs, suite="fidelity", teacher=model("t", Encoder()))
+        assert result.facts["sentences"] == 12
+        assert loaded.seen == Counter(common * 2)
+        assert any("the 12 sentences that all runs held out (a 13, b 14)" in note for note in result.notes)
+
+    def test_runs_that_held_out_too_few_of_the_same_need_data(self, tmp_path, loaded):
+        texts = sentences(12, seed=5)
+        runs = [self.make_run(tmp_path / "a", texts), self.make_run(tmp_path / "b", texts[3:])]
+        with pytest.raises(DataError, match=r"held out different sentences, 9 in common.*give --data"):
             evaluate(runs, suite="fidelity", teacher=model("t", Encoder()))
 
     @pytest.mark.parametrize("content", ["plain text\n", "1\n2\n3\n"])

@@ -11,18 +11,19 @@ import torch
 from click.testing import CliRunner
 from contrast_helpers import CODES, run_process, steps
 from distill_helpers import TEXTS, metrics, small_run
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import distill
 from distill.cli.main import cli
 from distill.data.collate import Batch
 from distill.data.source import Share
-from distill.data.triples import Triples, read_triples
+from distill.data.triples import Triples, TripleSource, read_triples
 from distill.errors import CheckpointError, ConfigError, DataError, StudentError
 from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
 from distill.training.contrastive import Contrast, InfoNCE, nearest_selector, no_negatives
 from distill.training.finetune import finetune_config, resume_finetune
 from distill.training.run import resume
+from embedcache.teacher.load import load_teacher
 from embedcache.testing import tiny_encoder
 
 pytest_plugins = ["distill_fixtures"]
@@ -296,12 +297,70 @@ def test_a_head_is_added_trained_and_kept_or_dropped(tmp_path, sentences_file):
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert np.abs(encode(kept.best, TEXTS[:3])).max() <= 1
     assert "tanh, dropped after training" in (dropped.best / "README.md").read_text()
+    assert dropped.parameters == kept.parameters - (16 * 16 + 16)
+    assert f"| parameters | {dropped.parameters:,} |" in (dropped.best / "README.md").read_text()
 
 
 def test_a_head_is_put_before_the_scaling_of_the_start(stage1, triples, tmp_path):
     run = small(stage1.folder, tmp_path / "run", triples=triples, head="linear")
     np.testing.assert_allclose(np.linalg.norm(encode(run.best, TEXTS[:3]), axis=1), 1, atol=1e-5)
     assert (run.best / "2_Dense").is_dir()
+
+
+def test_weights_that_the_start_lacks_are_the_same_in_every_attempt(triples, tmp_path):
+    """A pooler that nobody trains is drawn at random, and saved with the rest."""
+    bare = tiny_encoder(tmp_path / "bare", layers=1, plain=True, seed=9)
+    path = bare / "model.safetensors"
+    held = {name: tensor for name, tensor in load_file(path).items() if "pooler" not in name}
+    save_file(held, path, {"format": "pt"})
+    runs = []
+    for number in range(2):
+        torch.manual_seed(number)
+        runs.append(weights(small(bare, tmp_path / str(number), triples=triples, pooling="mean")))
+    assert any("pooler" in name for name in runs[0])
+    assert runs[0].keys() == runs[1].keys()
+    assert [name for name in runs[0] if not torch.equal(runs[0][name], runs[1][name])] == []
+
+
+def test_the_length_while_training_is_not_that_of_the_student(stage1, triples, tmp_path):
+    lengths = []
+
+    def source(*arguments, **settings):
+        found = TripleSource(*arguments, **settings)
+        lengths.append(int(found.lengths.max()))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("distill.training.finetune.TripleSource", source)
+        whole = small(stage1.folder, tmp_path / "whole", triples=triples)
+        short = small(stage1.folder, tmp_path / "short", triples=triples, max_length=6)
+    assert lengths[0] > 6 == lengths[1]
+    own = load_teacher(stage1.best, device="cpu").contract.max_length
+    assert [load_teacher(run.best, device="cpu").contract.max_length for run in (whole, short)] == [own, own]
+    first, second = encode(short.best, [" ".join(TEXTS[:2]), " ".join([TEXTS[0], TEXTS[2]])])
+    assert np.abs(first - second).max() > 1e-4, "what follows the first words has a part in the vector"
+    with pytest.raises(StudentError, match=rf"student\.max_length {own + 1}: .* takes at most {own} tokens"):
+        small(stage1.folder, tmp_path / "long", triples=triples, max_length=own + 1)
+
+
+def test_what_a_dropped_head_of_the_first_stage_leaves_is_remembered(built_cache, triples, tmp_path):
+    first = small_run(built_cache, tmp_path / "first", head="linear", drop_head=True)
+    run = small(first.folder, tmp_path / "second", triples=triples, epochs=1)
+    assert json.loads((run.folder / "run.json").read_text())["in_target_space"] is False
+    assert run.parameters == first.parameters
+    scores = distill.evaluate(run.folder, suite="fidelity").models[-1].scores
+    assert scores.cosine_mean is None
+
+
+def test_a_warm_up_that_outlasts_the_run_is_refused_before_anything_is_loaded(
+    stage1, triples, tmp_path, monkeypatch
+):
+    def never(*arguments, **settings):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("distill.training.finetune.open_student", never)
+    with pytest.raises(ConfigError, match=r"optimizer\.warmup: 8 steps of warm-up in a run of 8 steps"):
+        small(stage1.folder, tmp_path / "run", triples=triples, warmup=8)
 
 
 def test_sentences_are_told_apart_under_dropout(teacher_folder, sentences_file, tmp_path):

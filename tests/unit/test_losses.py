@@ -462,7 +462,7 @@ def test_the_registry_says_of_each_loss_what_its_class_says(name):
     facts, loss = LOSSES[name], made(name, 8)
     parameters = set(inspect.signature(type(loss).__init__).parameters) - {"self", "dimension"}
     assert parameters - {"args", "kwargs"} == set(facts.settings)
-    assert facts.views == loss.needs.views
+    assert loss.needs_whole_batch is (name == "rkd")
     assert (loss.queue is None) is (facts.full_queue is None) is ("queue" not in facts.settings)
     assert facts.lr > 0
     assert facts.batch_size > 0

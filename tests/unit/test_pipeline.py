@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,17 @@ from click.testing import CliRunner
 from distill_helpers import HELD_OUT, TEXTS
 
 import distill.export
+import embedcache.builder
 from distill.cli.main import cli
+from distill.digests import folder_digest
 from distill.errors import ConfigError
-from distill.pipeline.digests import differences, folder_digest
+from distill.pipeline.digests import differences
 from distill.pipeline.runner import STATE, run_pipeline
 from distill.pipeline.spec import BuildSettings, Pipeline, read_pipeline
 from distill.pipeline.steps import Watch
 from embedcache.builder import build
 from embedcache.cache import Cache
+from embedcache.views.plan import ViewOptions
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -263,9 +268,109 @@ def test_one_step_takes_from_another_what_it_does_not_say_itself(tmp_path):
 
 
 def test_the_keys_of_build_are_its_arguments():
-    ours = set(BuildSettings.model_fields) - {"views", "view_seed", "embed_views", "via", "translators"}
+    of_views = {one.name for one in fields(ViewOptions)} - {"replace"}
+    renamed = {{"seed": "view_seed", "embed": "embed_views"}.get(name, name) for name in of_views}
     theirs = set(inspect.signature(build).parameters) - {"views", "encoder", "on_progress", "replace"}
-    assert ours - {"mask_model"} == theirs
+    assert set(BuildSettings.model_fields) == theirs | renamed
+
+
+def test_the_options_of_views_reach_the_build(tmp_path, steps, monkeypatch):
+    class AskedError(Exception):
+        """What the build was asked for is known."""
+
+    asked = {}
+
+    def ask(sources, **options):
+        asked.update(options)
+        raise AskedError
+
+    monkeypatch.setattr(embedcache.builder, "build", ask)
+    for name in ("run", "finetune", "eval", "export"):
+        del steps[name]
+    steps["build"] |= {"views": ["translation:to=en"], "language": "de", "view_seed": 3, "mask_model": "m"}
+    with pytest.raises(AskedError):
+        done(write(tmp_path, steps))
+    views = asked["views"]
+    assert (views.views, views.language, views.seed, views.mask_model) == (
+        ["translation:to=en"],
+        "de",
+        3,
+        "m",
+    )
+
+
+def test_paths_are_relative_to_the_file_wherever_it_is_called_from(
+    tmp_path, steps, exported, teacher_folder, monkeypatch
+):
+    project = tmp_path / "project"
+    shutil.copytree(teacher_folder, project / "teacher")
+    for name in ("texts.txt", "triples.tsv", "sts"):
+        (tmp_path / name).rename(project / name)
+    steps["build"] |= {"sources": "texts.txt", "teacher": "teacher"}
+    steps["run"]["student"]["spec"] = "teacher"
+    steps["finetune"]["triples"] = "triples.tsv"
+    steps["eval"] |= {"data": "sts", "models": ["all/run", "./teacher"]}
+    file = write(project, steps)
+    file.write_text(file.read_text().replace(str(project / "all"), "all"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert done(Path("../project/steps.yaml")) == dict.fromkeys(SKIPPED, "done")
+    assert list(elsewhere.iterdir()) == []
+    assert (project / "all" / "finetune" / "best").is_dir()
+    # What changed is what is in the files, and not where one stands.
+    monkeypatch.chdir(project)
+    assert done(Path("steps.yaml")) == SKIPPED
+    assert done(file) == SKIPPED
+    (project / "teacher" / "more.txt").write_text("other weights")
+    assert "content of teacher has changed" in told(file, dry_run=True)["build"]
+
+
+def test_names_that_are_no_folders_are_left_to_the_hub(tmp_path):
+    (tmp_path / "minilm-l6").mkdir()
+    (tmp_path / "mine").mkdir()
+    file = tmp_path / "small.yaml"
+    file.write_text(
+        "build:\n  sources: ['~/a.txt', /b.txt, 'c*.txt', '-']\n"
+        "  teacher: minilm-l6\n  translators: {en-de: a/b}\n"
+        "run: {student: {spec: mine}, out: trained}\n"
+        "eval: {models: [trained, mine/other, ./other], data: sts}\n"
+    )
+    found = read_pipeline(file)
+    sources = [str(Path.home() / "a.txt"), "/b.txt", str(tmp_path / "c*.txt"), "-"]
+    assert (found.build.sources, found.build.teacher) == (sources, "minilm-l6")
+    assert found.build.translators == {"en-de": "a/b"}
+    assert (found.run.student.spec, found.run.out) == (str(tmp_path / "mine"), str(tmp_path / "trained"))
+    assert found.evaluations[0].models == [str(tmp_path / "trained"), "mine/other", str(tmp_path / "other")]
+
+
+@pytest.mark.parametrize("step", ["run", "finetune"])
+def test_a_training_whose_checkpoint_is_damaged_is_begun_anew(tmp_path, steps, step):
+    del steps["eval"], steps["export"]
+    if step == "run":
+        del steps["finetune"]
+    steps[step]["training"]["checkpoint_every"] = 1
+    file = write(tmp_path, steps)
+
+    def stop(progress):
+        if progress.phase == "train" and progress.step == 2 and (tmp_path / "all" / step).is_dir():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        done(file, watch=Watch(train=stop))
+    (tmp_path / "all" / step / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
+    said = []
+    assert done(file, watch=Watch(say=said.append))[step] == "done"
+    (line,) = said
+    assert line.startswith(f"{step}: begun anew")
+    assert set(done(file).values()) == {"skip"}
+
+
+def test_a_launcher_is_refused(tmp_path, steps, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="a pipeline is done by one process, and 2 were started"):
+        done(write(tmp_path, steps))
+    assert not (tmp_path / "all").exists()
 
 
 def test_differences_name_what_changed():

@@ -94,6 +94,18 @@ def test_with_another_loss_the_recipes_own_settings_of_it_go():
     assert recipe["loss"]["alpha"] == 0.5
 
 
+def test_what_of_a_recipe_cannot_apply_to_the_student_goes():
+    recipe = find_recipe("distilcse/tinybert-l4-ckd").config
+    layers = load_config(flags={"cache": "c", "student.spec": "layers:3"}, recipe=recipe)
+    assert (layers.student.pooling, layers.student.drop_head) == (None, True)
+    bare = load_config(flags={"cache": "c", "student.head": "none"}, recipe=recipe)
+    assert (bare.student.pooling, bare.student.drop_head) == ("pooler", False)
+    # What the user gives is never dropped in silence.
+    flags = {"cache": "c", "student.spec": "layers:3", "student.pooling": "cls"}
+    assert load_config(flags=flags, recipe=recipe).student.pooling == "cls"
+    assert recipe["student"]["pooling"] == "pooler"
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "told"),
     [

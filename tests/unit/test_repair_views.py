@@ -11,10 +11,10 @@ from check_helpers import content_of, flip, mended, only, outcomes
 
 from embedcache.cache import Cache
 from embedcache.check import verify
-from embedcache.check.repair import mend_views
 from embedcache.check.repair.mend_views import build_command
 from embedcache.check.repair.one_byte import undo_one_byte
 from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.readers import ReadOptions
 from embedcache.fsio import read_sealed_json, sealed, spelled_json, write_sealed_json
 from embedcache.views.recipe import Recipe, parse_views
 
@@ -142,11 +142,11 @@ def test_a_column_needs_its_source(cache: Path, sound: Path, tmp_path: Path) -> 
     lines = source.read_text(encoding="utf-8").splitlines()
     changed = tmp_path / "changed.tsv"
     changed.write_text("\n".join([*lines[:2], f"{lines[2]}!", *lines[3:], ""]), encoding="utf-8")
-    options = {"text_column": "text"}
-    (mend,) = mended(cache, sources=[changed], options=mend_views.ReadOptions(**options)).mends
+    options = ReadOptions(text_column="text")
+    (mend,) = mended(cache, sources=[changed], options=options).mends
     assert mend.outcome == "not repaired"
     assert "other texts" in mend.detail
-    (mend,) = mended(cache, sources=[source], options=mend_views.ReadOptions(**options)).mends
+    (mend,) = mended(cache, sources=[source], options=options).mends
     assert (mend.outcome, str(source) in mend.detail) == ("identical", True)
     assert content_of(cache) == content_of(sound)
 
@@ -264,3 +264,29 @@ def test_what_repair_made_is_a_view(cache: Path) -> None:
     cut_off(only(folder_of(cache, "crop"), "*.arrow"))
     mended(cache)
     assert Corpus(cache / "corpora" / "pairs").view("crop").texts() == before
+
+
+def test_a_newer_view_does_not_keep_its_corpus_from_being_mended(cache: Path) -> None:
+    recipe = folder_of(cache, "crop") / "recipe.json"
+    write_sealed_json(recipe, {**read_sealed_json(recipe), "version": 2})
+    cut_off(only(folder_of(cache, "crop"), "*.arrow"))
+    (folder_of(cache, "crop") / "what is new").write_text("?")
+    newer = {path.name: path.read_bytes() for path in folder_of(cache, "crop").iterdir()}
+    only(cache, "corpora/pairs/*.arrow").unlink()
+    only(folder_of(cache, "delete-one-word"), "*.arrow").unlink()
+    done = mended(cache, quarantine=True)
+    left = {mend.path: mend.detail for mend in done.left}
+    assert all(path.startswith("corpora/pairs/views/crop/") for path in left)
+    assert set(left.values()) == {"upgrade embedcache: a newer one wrote here"}
+    assert len(done.mends) == len(left) + 2
+    assert {path.name: path.read_bytes() for path in folder_of(cache, "crop").iterdir()} == newer
+
+
+def test_views_of_a_newer_corpus_are_left_alone(cache: Path) -> None:
+    description = cache / "corpora" / "pairs" / "corpus.json"
+    write_sealed_json(description, {**read_sealed_json(description), "version": 3})
+    flip(folder_of(cache, "crop") / "recipe.json", 40, 1)
+    (folder_of(cache, "crop") / "what is new").write_text("?")
+    before = content_of(cache)
+    assert outcomes(mended(cache, quarantine=True)) == {"not repaired"}
+    assert content_of(cache) == before

@@ -289,6 +289,26 @@ def test_a_run_is_not_resumed_on_other_data(views_cache, teacher_folder, tmp_pat
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
+def test_a_run_is_not_resumed_on_another_development_set(views_cache, tmp_path):
+    dev = tmp_path / "dev.tsv"
+    pairs = [f"{number}.0\t{TEXTS[number]}\t{TEXTS[number + 1]}" for number in range(12)]
+    dev.write_text("\n".join(["score\tsentence1\tsentence2", *pairs, ""]), encoding="utf-8")
+    folder = interrupted(views_cache, tmp_path / "run", 3, **CKD, dev=str(dev), checkpoint_every=1)
+    before = dev.read_bytes()
+    dev.write_bytes(before.replace(b"11.0", b"9.5"))
+    with pytest.raises(CheckpointError, match=r"the run's dev was .*'dev.tsv'.* and is .* now"):
+        resume(folder)
+    dev.write_bytes(before)
+    assert resume(folder).resumed == 2
+
+
+def test_a_run_goes_on_upon_another_machine(views_cache, tmp_path):
+    folder = interrupted(views_cache, tmp_path / "run", 3, **CKD, checkpoint_every=1)
+    run = resume(folder, device="cpu", threads=2)
+    assert (run.resumed, run.config.training.threads) == (2, 2)
+    assert "threads: 2" in (folder / CONFIG).read_text(encoding="utf-8")
+
+
 def cut(content: bytes) -> bytes:
     return content[: len(content) // 2]
 

@@ -416,6 +416,19 @@ def test_a_selection_is_trained_on_held_out_from_and_recorded(built_cache, tmp_p
     assert json.loads((whole.folder / "run.json").read_text(encoding="utf-8"))["selected"] is None
 
 
+def test_a_warm_up_that_outlasts_the_run_is_refused_before_anything_is_loaded(
+    built_cache, tmp_path, monkeypatch
+):
+    def never(*arguments, **settings):
+        raise AssertionError("a model was loaded, or a text tokenised")
+
+    monkeypatch.setattr("distill.training.setup.build_student", never)
+    monkeypatch.setattr("distill.training.setup.tokenise_corpus", never)
+    with pytest.raises(ConfigError, match=r"optimizer\.warmup: 5 steps of warm-up in a run of 5 steps"):
+        small_run(built_cache, tmp_path / "run", warmup=5)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(("every", "advice"), [(1, "go on with 'distill run --resume "), (100, "")])
 def test_ctrl_c_says_how_to_go_on_where_there_is_a_checkpoint(built_cache, tmp_path, every, advice):
     def stop(progress):

@@ -10,7 +10,7 @@ from distill_helpers import TEXTS
 
 from distill.errors import StudentError
 from distill.students.initialise import from_teacher_layers, parse_layers
-from distill.students.student import build_student, count_parameters, forward
+from distill.students.student import build_student, count_parameters, forward, without_head
 from embedcache.teacher.load import load_teacher
 from embedcache.testing import tiny_encoder
 
@@ -154,6 +154,22 @@ def test_a_head_bridges_widths_and_stays_in_the_saved_model(teacher, narrow, tmp
     again = reload(student, tmp_path / "student")
     np.testing.assert_allclose(encode(again), vectors, atol=1e-6)
     assert torch.equal(again[2].linear.weight, student[2].linear.weight)
+
+
+def test_only_a_head_that_was_added_can_be_dropped(teacher, narrow, tmp_path):
+    own = make(narrow, teacher)
+    folder = tmp_path / "own"
+    own.save_pretrained(str(folder), create_model_card=False)
+    again = make(folder, teacher)
+    assert kinds(again) == ["Transformer", "Pooling", "Dense", "Normalize"]
+    with pytest.raises(StudentError, match=r"student\.drop_head: no head was added"):
+        without_head(again)
+    two = make(folder, teacher, head="tanh")
+    assert kinds(two) == ["Transformer", "Pooling", "Dense", "Dense", "Normalize"]
+    bare = without_head(two)
+    assert kinds(bare) == ["Transformer", "Pooling", "Dense", "Normalize"]
+    assert bare[2] is two[2]
+    np.testing.assert_allclose(encode(bare), encode(own), atol=1e-6)
 
 
 def test_widths_that_differ_without_a_head_are_refused(teacher, narrow):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,8 @@ from distill.cli.main import cli
 from distill.config_sources import load_config
 from distill.errors import ConfigError, TrainingError
 from distill.evaluation.suites import SUITES
-from distill.sweep import runner
-from distill.sweep.leaderboard import Score, chosen_settings, leaderboard
+from distill.sweep import plan, runner
+from distill.sweep.leaderboard import Score, chosen_settings, leaderboard, write_tables
 from distill.sweep.plan import PlannedRun, plan_runs, value_at
 from distill.sweep.runner import Outcome, run_sweep
 from distill.sweep.scores import AVERAGES, SuiteChoice
@@ -229,6 +230,112 @@ def test_an_interrupted_run_is_gone_on_with(built_cache, tmp_path):
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+def test_a_run_whose_checkpoint_is_damaged_is_trained_anew_and_says_so(built_cache, tmp_path):
+    spec = spec_of(built_cache, "loss=l2", "training.checkpoint_every=1")
+
+    def stop(progress):
+        if progress.train.phase == "train" and progress.train.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(spec, tmp_path, on_progress=stop)
+    (run,) = plan_runs(spec, tmp_path)
+    (run.folder / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
+    (outcome,) = run_sweep(spec, tmp_path).outcomes
+    assert outcome.status == "finished"
+    assert "trained anew" in outcome.note
+    assert "checkpoint.safetensors is no checkpoint" in outcome.note
+    (again,) = run_sweep(spec, tmp_path).outcomes
+    assert again.note is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"optimizer": {"warmup": 5000}}, "optimizer.warmup: 5000 steps of warm-up in a run of 5 steps"),
+        ({"student": {"spec": "layers:1", "drop_head": True}}, "student.drop_head"),
+        ({"student": {"spec": "layers:9"}}, "layers"),
+        ({"student": {"spec": "no-such-folder/no-such-student"}}, "no-such-student"),
+        ({"training": {**BASE["training"], "device": "cuda:77"}}, "training.device"),
+        ({"evaluation": {"held_out": 0, "patience": 3}}, "evaluation.patience"),
+    ],
+)
+def test_what_every_run_would_fail_of_is_told_before_the_first(built_cache, tmp_path, settings, told):
+    spec = make_spec(vary=["loss=l2,mse"], settings={**BASE, "cache": str(built_cache), **settings})
+    with pytest.raises(ConfigError) as caught:
+        run_sweep(spec, tmp_path / "out")
+    assert told in str(caught.value)
+    assert "(2 of 2 runs)" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_student_is_looked_at_once_and_not_for_finished_runs(swept, built_cache, tmp_path, monkeypatch):
+    looked = []
+    monkeypatch.setattr(plan, "prepare_student", lambda cache, config, dataset: looked.append(config))
+    plan_runs(spec_of(built_cache, "loss=l2,mse", "seed=0,1"), tmp_path)
+    assert len(looked) == 1
+    plan_runs(spec_of(built_cache, "loss=l2,mse", "seed=0,1"), swept[0])
+    assert len(looked) == 1
+
+
+def test_a_changed_student_is_another_run(built_cache, tmp_path, teacher_folder):
+    student = tmp_path / "student"
+    shutil.copytree(teacher_folder, student)
+
+    def name(folder: Path) -> str:
+        spec = make_spec(
+            vary=["loss=l2"],
+            settings={**BASE, "cache": str(built_cache), "student": {}},
+            students=[str(folder)],
+        )
+        return plan_runs(spec, tmp_path / "out")[0].name
+
+    first = name(student)
+    (tmp_path / "elsewhere").mkdir()
+    student = student.rename(tmp_path / "elsewhere" / "student")
+    assert name(student) == first
+    (student / "README.md").write_text("a card is no weight")
+    assert name(student) == first
+    (student / "added.bin").write_bytes(b"other weights")
+    assert name(student) != first
+
+
+def test_a_student_that_a_run_has_trained_is_called_as_the_run(built_cache, tmp_path, teacher_folder):
+    shutil.copytree(teacher_folder, tmp_path / "simcse" / "best")
+    settings = {**BASE, "cache": str(built_cache), "student": {}}
+    spec = make_spec(vary=["loss=l2"], settings=settings, students=[str(tmp_path / "simcse" / "best")])
+    (run,) = plan_runs(spec, tmp_path / "out")
+    assert run.name.startswith("simcse-l2-")
+
+
+def test_a_learned_temperature_is_not_shown_as_none(built_cache, tmp_path):
+    file = file_of(
+        tmp_path,
+        "vary:\n- {loss.name: [l2]}\n- {loss.name: [ckd], loss.tau: [null, 0.05], loss.queue: [64]}\n",
+    )
+    spec = make_spec(file, settings={**BASE, "cache": str(built_cache)})
+    runs = plan_runs(spec, tmp_path / "out")
+    assert [(run.varied["loss.name"], run.varied["loss.tau"]) for run in runs] == [
+        ("l2", None),
+        ("ckd", "learned"),
+        ("ckd", 0.05),
+    ]
+    # What is trained, and repeated with further seeds, is what was asked for.
+    assert runs[1].config.loss.tau is runs[1].given["loss.tau"] is None
+    outcomes = [Outcome(run, "finished", {"best_score": 0.5}) for run in runs]
+    write_tables(tmp_path, outcomes, spec)
+    with (tmp_path / "leaderboard.csv").open() as table:
+        assert [line["loss.tau"] for line in csv.DictReader(table)] == ["", "learned", "0.05"]
+
+
+def test_a_launcher_is_refused(built_cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="a sweep is done by one process, and 2 were started") as caught:
+        run_sweep(spec_of(built_cache, "seed=0,1"), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_run_that_fails_is_listed_and_the_rest_goes_on(built_cache, tmp_path, monkeypatch):
     train = runner._train
 
@@ -402,4 +509,5 @@ def test_the_sweeps_of_the_papers_can_be_run(file):
 
 def test_there_is_a_sweep_for_every_table():
     stems = {path.stem for path in SWEEPS}
-    assert stems == {"congen_losses", "congen_alpha", "congen_views", "congen_queue", "distilcse_scale"}
+    congen = {f"congen_{what}" for what in ("losses", "alpha", "views", "queue", "multilingual")}
+    assert stems == congen | {"distilcse_losses", "distilcse_scale"}

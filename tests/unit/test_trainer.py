@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +16,12 @@ from distill_helpers import HELD_OUT, TEXTS, metrics, small_run
 from safetensors.torch import load_file
 
 from distill.errors import TrainingError
+from distill.evaluation import evaluate
 from distill.losses.base import LossBatch
 from distill.losses.pointwise import MSELoss
 from distill.training import setup as preparation
 from distill.training import trainer as trainer_module
+from distill.training.checkpoint import Checkpoint
 from distill.training.run import Run
 from distill.training.trainer import Trainer
 from embedcache.cache import Cache
@@ -201,6 +205,77 @@ def test_a_head_that_is_dropped_is_trained_and_not_kept(built_cache, tmp_path, s
     assert np.abs(encode(run.best) - encode(kept.best)).max() > 1e-3
     assert same(weights(run), weights(kept)), "the encoder was trained otherwise without its head"
     assert run.result.final_loss == kept.result.final_loss
+    assert run.parameters == kept.parameters - (16 * 16 + 16)
+    cards = [(one.best / "README.md").read_text(encoding="utf-8") for one in (run, kept)]
+    assert [f"| parameters | {one.parameters:,} |" in card for one, card in zip((run, kept), cards)] == [
+        True
+    ] * 2
+    assert ["numbers,\nclose to" in card for card in cards] == [False, True]
+    records = [json.loads((one.folder / "run.json").read_text()) for one in (run, kept)]
+    assert [record["parameters"] for record in records] == [run.parameters, kept.parameters]
+    assert [record["in_target_space"] for record in records] == [False, True]
+    assert evaluate(run.folder, suite="fidelity").models[-1].scores.cosine_mean is None
+    assert evaluate(kept.folder, suite="fidelity").models[-1].scores.cosine_mean is not None
+
+
+def test_the_width_told_is_that_of_what_is_kept(two_teachers, tmp_path):
+    run = small_run(two_teachers, tmp_path / "run", teacher=["tiny", "other"], drop_head=True)
+    assert encode(run.best).shape[1] == 16
+    assert "| dimension | 16 |" in (run.best / "README.md").read_text(encoding="utf-8")
+
+
+def test_what_the_loss_learns_is_clipped_with_the_student(built_cache, tmp_path, monkeypatch):
+    norms = []
+
+    def clip(accelerator, parameters, largest):
+        parameters = list(parameters)
+        total = torch.nn.utils.clip_grad_norm_(parameters, largest)
+        clipped = torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()
+        norms.append((float(total), float(clipped), [tuple(p.shape) for p in parameters]))
+
+    monkeypatch.setattr("accelerate.Accelerator.clip_grad_norm_", clip)
+    optimizer = {"max_grad_norm": 1e-3}
+    small_run(built_cache, tmp_path / "run", loss="ckd", queue=8, optimizer=optimizer)
+    assert len(norms) == 5
+    for total, clipped, shapes in norms:
+        assert total > 1e-3
+        assert clipped == pytest.approx(1e-3, rel=1e-2)
+        assert shapes.count(()) == 1, "the temperature is one of them"
+
+
+@pytest.mark.parametrize(("seconds", "saved"), [(0.0, [2, 4]), (3600.0, [])])
+def test_checkpoints_nobody_asked_for_are_written_at_evaluations_and_not_too_often(
+    built_cache, tmp_path, monkeypatch, seconds, saved
+):
+    found = []
+    monkeypatch.setattr(trainer_module, "SECONDS_BETWEEN_CHECKPOINTS", seconds)
+    save = Checkpoint.save
+    monkeypatch.setattr(
+        Checkpoint,
+        "save",
+        lambda one, folder: found.append(one.facts["state"]["step"]) or time.sleep(0.5) or save(one, folder),
+    )
+    run = small_run(built_cache, tmp_path / "run", eval_every=2)
+    assert found == saved
+    assert run.config.training.checkpoint_every is None
+    apart = 130 / run.result.rows_per_second
+    assert apart < run.result.seconds - 0.5 * len(saved), "the time of checkpoints is not that of rows"
+
+
+def test_others_may_read_a_student_as_far_as_the_umask_says(built_cache, tmp_path):
+    modes = set()
+
+    def look(progress):
+        modes.update(path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*.safetensors"))
+
+    before = os.umask(0o027)
+    try:
+        run = small_run(built_cache, tmp_path / "run", head="linear", checkpoint_every=1, on_progress=look)
+    finally:
+        os.umask(before)
+    modes.update(path.stat().st_mode & 0o777 for path in run.folder.rglob("*") if path.is_file())
+    assert modes == {0o640}
+    assert not list(run.folder.rglob(".tmp-*"))
 
 
 def test_a_queue_that_starts_full_holds_training_rows(built_cache, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedcache.cache import Cache, CachedTeacher, read_contract, read_origin
-from embedcache.check.findings import UPGRADE, Finding, Kind, reason, unit_of
+from embedcache.check.findings import UPGRADE, Finding, Kind, is_of, reason
 from embedcache.check.live import Computing
 from embedcache.check.progress import OnCheck
 from embedcache.check.repair.mend_codebooks import mend_codebook
@@ -180,7 +180,7 @@ class _Repairer:
             remove_derived(self.mending, finding.path, finding.kind)
         if self.mending.quarantine:
             for entry in self.entries:
-                if entry.kind is Kind.FOREIGN and unit_of(entry.path) not in self.newer:
+                if entry.kind is Kind.FOREIGN and not is_of(entry.path, self.newer):
                     move_aside(self.mending, entry)
         for name in sorted({finding.path.split("/")[1] for finding in self.damage(Kind.PART, Kind.CORPUS)}):
             paths = {
@@ -188,9 +188,8 @@ class _Repairer:
             }
             mend_corpus(self.mending, name, paths)
         for view in sorted({finding.path.rpartition("/")[0] for finding in self.damage(*_OF_VIEWS)}):
-            mine = [one for one in self.damage(*_OF_VIEWS) if one.path.rpartition("/")[0] == view]
-            if not any(one.way_out == UPGRADE for one in mine):
-                mend_view(self.mending, self.mending.folder / view, {one.path for one in mine})
+            paths = {one.path for one in self.damage(*_OF_VIEWS) if one.path.rpartition("/")[0] == view}
+            mend_view(self.mending, self.mending.folder / view, paths)
         owned = {entry.teacher for entry in self.entries if entry.path.startswith("teachers/")}
         contract_ids = sorted(one for one in owned - {""} if f"teachers/{one}" not in self.newer)
         for contract_id in contract_ids:

@@ -106,7 +106,7 @@ def check_deep(
 
     Args:
         cache: the cache's folder.
-        corpus: take the texts from this corpus; default: from all.
+        corpus: take the texts from this corpus and its views; default: from all.
         teacher: check this teacher; default: all that have vectors.
         sample: how many texts; all, where there are fewer.
         seed: of the sample.
@@ -122,7 +122,8 @@ def check_deep(
     if sample < _LEAST_SAMPLE:
         raise InputError(f"--sample {sample}: expected at least {_LEAST_SAMPLE}, or nothing can be compared")
     opened = Cache(cache)
-    corpora = opened.corpora() if corpus is None else [opened.corpus(corpus)]
+    chosen = opened.corpora() if corpus is None else [opened.corpus(corpus)]
+    corpora = [texts for one in chosen for texts in (one, *one.views())]
     known = opened.teachers() if teacher is None else [opened.teacher(teacher)]
     checks = []
     for one in {each.contract: each for each in known}.values():

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embedcache.check.bench import Bench
-from embedcache.check.findings import UPGRADE, Finding, Findings, Kind, damage, reason
+from embedcache.check.findings import UPGRADE, Finding, Findings, Kind, damage, is_of, reason
 from embedcache.check.inventory import Entry, entry_of, take_inventory
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.check.verify import corpora, derived, documents, shards, views
@@ -220,7 +220,8 @@ class Verifier:
         rows = sum(map(len, (*sound.values(), *sound_views.values())))
         self.bench.meter.begin("look up texts", total_rows=len(teachers) * rows)
         known_corpora = {entry.corpus for entry in self.entries if entry.path.startswith("corpora/")} - {""}
-        are_all = sound.keys() == known_corpora
+        damaged_views = any("/views/" in path for path in damaged) or any(one.is_damage for one in wrong)
+        are_all = sound.keys() == known_corpora and not damaged_views
         in_files = {entry.stem for entry in self.entries if entry.kind is Kind.SHARD}
         for teacher in teachers:
             wrong = list(check_teacher(self.bench, teacher))
@@ -320,8 +321,7 @@ def _upgrade_first(findings: Collection[Finding]) -> list[Finding]:
     """Give one advice for all that a newer embedcache wrote to: what it may mean is not known here."""
     newer = {finding.unit for finding in findings if finding.is_newer}
     return [
-        replace(finding, way_out=UPGRADE) if newer & {finding.unit, "cache.json"} else finding
-        for finding in findings
+        replace(finding, way_out=UPGRADE) if is_of(finding.path, newer) else finding for finding in findings
     ]
 
 

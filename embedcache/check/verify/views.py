@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 
 from embedcache.check.bench import Bench
 from embedcache.check.findings import REPAIR, UPGRADE, Findings, Kind, damage, note
 from embedcache.check.inventory import Entry
 from embedcache.check.verify.corpora import VIEW, check_listing, check_rows
-from embedcache.check.verify.documents import told
+from embedcache.check.verify.documents import is_newer, told
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, CorpusInfo, read_info
 from embedcache.corpus.part import ORIGINAL
-from embedcache.corpus.view_record import RECIPE, ViewRecord, read_record
+from embedcache.corpus.view_record import RECIPE, RECIPE_VERSION, ViewRecord, read_record
 from embedcache.errors import CacheFormatError, CorruptCacheError
+from embedcache.fsio import read_sealed_json
 
 _BUILD_AGAIN = "'embedcache build' with its --view makes it anew"
 
@@ -25,7 +27,14 @@ def check_recipe(bench: Bench, entry: Entry) -> Findings:
     except CorruptCacheError as error:
         yield damage(entry.path, entry.kind, told(error, path))
     except CacheFormatError as error:
-        yield damage(entry.path, entry.kind, told(error, path), UPGRADE)
+        yield damage(entry.path, entry.kind, told(error, path), UPGRADE if _is_newer(path) else REPAIR)
+
+
+def _is_newer(path: Path) -> bool:
+    try:
+        return is_newer(read_sealed_json(path).get("version"), RECIPE_VERSION)
+    except (OSError, ValueError):  # replaced just now
+        return False
 
 
 def check_view(
