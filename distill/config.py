@@ -37,7 +37,8 @@ class StudentConfig(StrictConfig):
     """The student."""
 
     spec: str = Field(
-        default="layers:3", description="hub id, folder, or layers:K, layers:first:K, layers:0,2,5"
+        default="layers:3",
+        description="short name, hub id, folder, or layers:K, layers:first:K, layers:0,2,5",
     )
     head: Literal["auto", "linear", "tanh", "none"] = Field(
         default="auto",
@@ -141,7 +142,7 @@ class EvaluationConfig(StrictConfig):
 
     data: str | None = Field(
         default=None,
-        description="TSV with score, sentence1, sentence2 (a development set); default: held-out rows",
+        description="development set: TSV with subset, score, sentence1, sentence2; default: held-out rows",
     )
     held_out: Count | None = Field(
         default=None, description="rows kept out of training; default: 2 %, at most 1000"

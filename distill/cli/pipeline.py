@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from distill.pipeline.steps import Watch
+    from distill.pipeline.step import Watch
 
 
 @click.command("pipeline")
@@ -53,7 +53,7 @@ def _watch() -> Iterator[Watch]:
     import time
 
     from distill.cli.progress import describe as describe_training
-    from distill.pipeline.steps import Watch
+    from distill.pipeline.step import Watch
     from embedcache.cli.build import describe as describe_build
     from embedcache.cli.progress import progress_line, ticker
 

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 @click.option(
     "--student",
     metavar="SPEC",
-    help="Hub id, folder, or layers:K, layers:first:K, layers:0,2,5.  [default: layers:3]",
+    help="Short name (minilm-l3 ...), hub id, folder, or layers:K, layers:first:K, layers:0,2,5.  "
+    "[default: layers:3]",
 )
 @click.option("--loss", metavar="NAME", help="The loss; 'distill losses' lists them.  [default: mse]")
 @click.option(

@@ -8,6 +8,7 @@ from typing import Any
 
 from distill.digests import ABSENT, data_digest, model_digest
 from distill.errors import ConfigError
+from embedcache.cache import Cache
 
 Facts = dict[str, str]
 """What a step depends on, or has made: name -> value or digest."""
@@ -36,6 +37,14 @@ def model_facts(name: str, spec: str) -> Facts:
     """Return the digest of a model's folder, or of a run's student; a hub id or an alias as it is."""
     digest = model_digest(spec)
     return {name: spec} if digest is None else {f"content of {name}": digest}
+
+
+def corpus_facts(cache: Cache, name: str | None) -> Facts:
+    """Return the digests of a corpus and of its views."""
+    corpus = cache.corpus(name)
+    facts = {"corpus": corpus.name, "content of corpus": corpus.info.digest}
+    views = {f"content of view {view}": corpus.view(view).info.digest for view in corpus.view_names()}
+    return facts | views
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

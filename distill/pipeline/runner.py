@@ -11,7 +11,8 @@ from typing import Any
 from distill.errors import ConfigError
 from distill.pipeline.digests import Facts, differences
 from distill.pipeline.spec import STEPS, Pipeline
-from distill.pipeline.steps import Step, Watch, make_steps
+from distill.pipeline.step import Step, Watch
+from distill.pipeline.steps import make_steps
 from distill.training.folder import locked
 from distill.training.processes import refuse_launcher
 from embedcache.fsio import read_sealed_json, write_sealed_json

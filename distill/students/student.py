@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from distill.errors import StudentError
+from distill.students.aliases import STUDENTS
 from distill.students.initialise import from_teacher_layers
 from embedcache.contract import Contract
 from embedcache.errors import PoolingNeededError, TeacherError
@@ -126,6 +127,7 @@ def open_student(
 
 
 def _load(spec: str, pooling: str | None) -> Teacher:
+    spec = STUDENTS.get(spec, spec)
     try:
         try:
             return load_teacher(spec, pooling=pooling, device="cpu")

@@ -18,7 +18,7 @@ from distill.losses.registry import LOSSES
 from distill.sweep.spec import SEED, SweepSpec
 from distill.training.device import resolve_device
 from distill.training.record import read_record
-from distill.training.schedule import warmup_steps
+from distill.training.schedule import count_steps
 from distill.training.setup import open_training_data, prepare_student
 from embedcache.cache import Cache
 from embedcache.errors import EmbedCacheError
@@ -169,11 +169,8 @@ def _plan(
     known = next((out / RUNS).glob(f"*-{digest}"), None)
     name = known.name if known else f"{_readable(keys, config)}-{digest}"
     folder = out / RUNS / name
-    batch_size, epochs = config.training.batch_size or 1, config.training.epochs or 1
-    steps = epochs * -(-len(dataset) // batch_size)
     # What is finished needs neither its student nor the device any more.
     if (read_record(folder) or {}).get("result") is None:
-        warmup_steps(config.optimizer.warmup, steps)
         resolve_device(config.training.device)
         looked.check_student(cache, config, dataset)
     return PlannedRun(
@@ -182,8 +179,8 @@ def _plan(
         config.model_copy(update={"out": str(folder), "overwrite": False}),
         {key: shown_value(config, key) for key in keys},
         dict(varied),
-        steps,
-        epochs * len(dataset) * LOSSES[config.loss.name].views,
+        count_steps(config.training, len(dataset)),
+        (config.training.epochs or 1) * len(dataset) * LOSSES[config.loss.name].views,
     )
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from distill.card import CardFacts, write_card
 from distill.config_sources import load_config
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
 from distill.errors import CheckpointError, ConfigError
@@ -23,11 +22,10 @@ from distill.evaluation.sts import read_pairs
 from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
 from distill.layout import BEST, CONFIG, HELD_OUT, IN_TARGET_SPACE, TARGETS
 from distill.students.student import open_student, without_head
-from distill.training.card import folder_name
-from distill.training.checkpoint import Checkpoint
 from distill.training.contrastive import Contrast, InfoNCE, nearest_selector
 from distill.training.device import make_accelerator, seeded
-from distill.training.folder import begin_folder, continue_folder, finish_folder, require_free, save_student
+from distill.training.finetune_card import LOSS, write_finetune_card
+from distill.training.folder import begin_folder, finish_folder, require_free, save_student
 from distill.training.record import describe_dev, read_record
 from distill.training.selection import pair_selector
 from distill.training.setup import (
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
 KIND = "finetune"
 """What the record of a fine-tuning says it is, and the command it is made with."""
 
-_LOSS = "infonce"
 _VERSION = 1
 
 
@@ -91,7 +88,7 @@ class _Start:
 
 
 @dataclass(frozen=True)
-class _FinetuneTraining(Training):
+class FinetuneTraining(Training):
     """A fine-tuning that is ready to start."""
 
     config: FinetuneConfig
@@ -100,6 +97,13 @@ class _FinetuneTraining(Training):
     rows: Triples
     held_out: Triples | None
     in_dev: int | None
+
+    @property
+    def is_in_target_space(self) -> bool:
+        """Whether the student's vectors began as ones like its teacher's, if it has one."""
+        student = self.config.student
+        is_bare = student.head == "none" or student.drop_head
+        return is_bare and bool(self.start.record.get(IN_TARGET_SPACE, True))
 
 
 def finetune(
@@ -208,20 +212,11 @@ def resume_finetune(
                 "bring back what it began with, or start the run anew with --overwrite"
             )
     with training.exclusive():
-        checkpoint = Checkpoint.load(folder)
-        # The first process may change the folder once all of them have read it.
-        training.accelerator.wait_for_everyone()
-        if checkpoint is not None:
-            training.trainer.resume(checkpoint)
-        if training.is_first:
-            if checkpoint is None:
-                _start_folder(training, now)
-            else:
-                continue_folder(folder, training.config.to_yaml(), now, training.trainer.step)
+        training.go_on(now, lambda: _start_folder(training, now))
         return _train(training, now, on_progress)
 
 
-def _prepare(config: FinetuneConfig, folder: Path, on_progress: OnProgress | None) -> _FinetuneTraining:
+def _prepare(config: FinetuneConfig, folder: Path, on_progress: OnProgress | None) -> FinetuneTraining:
     if config.tracking.tensorboard:
         require_tensorboard()
     start = _find_start(config.start)
@@ -272,7 +267,7 @@ def _prepare(config: FinetuneConfig, folder: Path, on_progress: OnProgress | Non
         folder,
         lambda: save_student(kept, folder),
     )
-    return _FinetuneTraining(
+    return FinetuneTraining(
         config, folder, model, kept, selector, trainer, accelerator, start, contract, rows, held_out, in_dev
     )
 
@@ -304,7 +299,7 @@ def _read_rows(config: FinetuneConfig) -> Triples:
     return read_triples(config.triples, columns=config.columns, **options)
 
 
-def _record(training: _FinetuneTraining) -> dict[str, Any]:
+def _record(training: FinetuneTraining) -> dict[str, Any]:
     """Return the record of a run that has no result yet, with all that the record of its start says."""
     config, before, rows, held_out = training.config, training.start.record, training.rows, training.held_out
     return {
@@ -327,28 +322,21 @@ def _record(training: _FinetuneTraining) -> dict[str, Any]:
         "in_dev": training.in_dev,
         "student": before.get("student", config.start),
         "parameters": training.parameters,
-        IN_TARGET_SPACE: _is_in_target_space(training),
+        IN_TARGET_SPACE: training.is_in_target_space,
         "dev": describe_dev(config.evaluation.data),
-        "loss": _LOSS,
+        "loss": LOSS,
         "stage1": before or None,
         "result": None,
     }
 
 
-def _is_in_target_space(training: _FinetuneTraining) -> bool:
-    """Return whether the student's vectors began as ones like its teacher's, if it has one."""
-    student = training.config.student
-    is_bare = student.head == "none" or student.drop_head
-    return is_bare and bool(training.start.record.get(IN_TARGET_SPACE, True))
-
-
-def _start_folder(training: _FinetuneTraining, record: dict[str, Any]) -> None:
+def _start_folder(training: FinetuneTraining, record: dict[str, Any]) -> None:
     begin_folder(training.folder, training.config.to_yaml(), record, _held_out_texts(training))
     if training.start.run is not None and (training.start.run / TARGETS).is_file():
         shutil.copyfile(training.start.run / TARGETS, training.folder / TARGETS)
 
 
-def _held_out_texts(training: _FinetuneTraining) -> list[str]:
+def _held_out_texts(training: FinetuneTraining) -> list[str]:
     """Return what neither stage has seen: of a run's held-out texts, else of the held-out triples."""
     before = training.start.run
     if before is not None and (before / HELD_OUT).is_file():
@@ -360,9 +348,7 @@ def _held_out_texts(training: _FinetuneTraining) -> list[str]:
     return [text for text in held_out if text not in seen]
 
 
-def _train(
-    training: _FinetuneTraining, record: dict[str, Any], on_progress: OnProgress | None
-) -> FinetuneRun:
+def _train(training: FinetuneTraining, record: dict[str, Any], on_progress: OnProgress | None) -> FinetuneRun:
     resumed = training.trainer.step
     result = training.train(on_progress)
     run = FinetuneRun(
@@ -376,52 +362,9 @@ def _train(
         resumed=resumed,
     )
     if training.is_first:
-        _write_card(run, training)
+        write_finetune_card(run, training)
         finish_folder(training.folder, {**record, "result": asdict(result)})
     return run
-
-
-def _write_card(run: FinetuneRun, training: _FinetuneTraining) -> None:
-    config, before = run.config, training.start.record
-    selector, best = training.selector, run.result.best_score
-    student = config.student
-    head = {"head": f"{student.head}{', dropped after training' if student.drop_head else ''}"}
-    stage1: dict[str, object] = {}
-    if before:
-        stage1 = {"corpus": before["corpus"]["name"], "rows": before.get("rows"), "loss": before["loss"]}
-    write_card(
-        run.best,
-        CardFacts(
-            student=folder_name(before.get("student", config.start)),
-            teachers=[(one["name"], one["contract"]) for one in before.get("teachers", [])],
-            corpus={
-                "name": training.rows.name,
-                "texts of a row": ("one", "anchor and positive", "anchor, positive, hard negative")[
-                    len(training.rows.columns) - 1
-                ],
-                "trained on": run.rows,
-                "digest": training.rows.digest,
-                **({} if run.in_dev is None else {"rows with a text of the development set": run.in_dev}),
-            },
-            loss=_LOSS,
-            settings={
-                "temperature": config.loss.tau,
-                "epochs": config.training.epochs,
-                "batch size": config.training.batch_size,
-                "peak learning rate": config.optimizer.lr,
-                "schedule": config.optimizer.schedule,
-                "dropout": student.dropout,
-                "seed": config.seed,
-                **({} if student.head == "none" else head),
-            },
-            scores={} if best is None or selector is None else {selector.name: best * 100},
-            parameters=run.parameters,
-            dimension=training.dimension,
-            in_target_space=_is_in_target_space(training),
-            seconds=run.result.seconds,
-            stage1=stage1,
-        ),
-    )
 
 
 def _default_out(config: FinetuneConfig) -> str:

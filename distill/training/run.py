@@ -11,8 +11,7 @@ from distill.config_sources import load_config
 from distill.errors import CheckpointError
 from distill.layout import BEST, CONFIG
 from distill.training.card import write_run_card
-from distill.training.checkpoint import Checkpoint
-from distill.training.folder import continue_folder, finish_folder, require_free, start_folder
+from distill.training.folder import finish_folder, require_free, start_folder
 from distill.training.record import new_record, read_record, refuse_other_data
 from distill.training.setup import DistillTraining, machine_flags, open_training_data, prepare
 from distill.training.tracking import OnProgress
@@ -129,16 +128,7 @@ def resume(
     now = new_record(opened, dataset, config, training.parameters)
     refuse_other_data(record, now)
     with training.exclusive():
-        checkpoint = Checkpoint.load(folder)
-        # The first process may change the folder once all of them have read it.
-        training.accelerator.wait_for_everyone()
-        if checkpoint is not None:
-            training.trainer.resume(checkpoint)
-        if training.is_first:
-            if checkpoint is None:
-                start_folder(folder, config, dataset, now)
-            else:
-                continue_folder(folder, config.to_yaml(), now, training.trainer.step)
+        training.go_on(now, lambda: start_folder(folder, config, dataset, now))
         return _train(training, now, on_progress)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,9 @@ from distill.data.tokens import TokenArrays, tokenise_corpus
 from distill.errors import ConfigError, StudentError
 from distill.losses.registry import LOSSES, make_loss
 from distill.students.student import build_student, count_parameters, without_head
+from distill.training.checkpoint import Checkpoint
 from distill.training.device import cpu_threads, make_accelerator, seeded
-from distill.training.folder import advising, locked, save_student
+from distill.training.folder import advising, continue_folder, locked, save_student
 from distill.training.objective import Distillation
 from distill.training.schedule import count_steps, warmup_steps
 from distill.training.selection import make_selector
@@ -127,6 +128,28 @@ class Training:
         # Dropout draws other numbers in each process.
         with lock, seeded(self.config.seed + self.accelerator.process_index, self.accelerator.device):
             yield
+
+    def go_on(self, record: Mapping[str, object], start: Callable[[], None]) -> None:
+        """Bring the trainer and its folder to the last checkpoint there.
+
+        Args:
+            record: the record of the run, without a result.
+            start: writes what a run begins with; called where there is no checkpoint.
+
+        Raises:
+            CheckpointError: if the checkpoint is damaged, or of another student, loss or number of processes.
+        """
+        checkpoint = Checkpoint.load(self.folder)
+        # The first process may change the folder once all of them have read it.
+        self.accelerator.wait_for_everyone()
+        if checkpoint is not None:
+            self.trainer.resume(checkpoint)
+        if not self.is_first:
+            return
+        if checkpoint is None:
+            start()
+        else:
+            continue_folder(self.folder, self.config.to_yaml(), dict(record), self.trainer.step)
 
     def train(self, on_progress: OnProgress | None) -> TrainResult:
         """Train, and write down how it goes."""

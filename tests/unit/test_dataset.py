@@ -7,6 +7,7 @@ import pytest
 from distill_helpers import TEXTS, build
 
 from distill.data import dataset as dataset_module
+from distill.data import targets as targets_module
 from distill.data.dataset import open_dataset
 from distill.data.sampler import permutation
 from distill.errors import DataError
@@ -87,24 +88,26 @@ def test_missing_vectors_are_refused_with_what_to_run(own_cache, tmp_path, teach
     assert len(open_dataset(cache, corpus="more", limit=20)) == 20
 
 
-def test_missing_vectors_of_a_view_are_asked_for_by_its_name_and_counted_once(tmp_path, teacher_folder):
+def test_missing_vectors_of_a_view_are_asked_for_by_its_name_and_counted_once(
+    tmp_path, teacher_folder, monkeypatch
+):
     (tmp_path / "few.txt").write_text("\n".join(TEXTS[:40]) + "\n", encoding="utf-8")
     cache = build(tmp_path / "few.txt", teacher_folder, tmp_path / "cache", views=["delete-one-word"])
     located = []
-    locate = Cache(tmp_path / "cache").store(cache.teacher().contract).locate
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "embedcache.store.VectorStore.locate",
-            lambda store, keys: located.append(len(keys)) or locate(keys),
-        )
-        with pytest.raises(DataError) as refused:
-            open_dataset(cache, view="delete-one-word", held_out=5, queue=20)
-        rows = sum(located)
+    locate = targets_module._locate
+
+    def count(store, parts, rows):
+        located.extend(rows.tolist())
+        return locate(store, parts, rows)
+
+    monkeypatch.setattr(targets_module, "_locate", count)
+    with pytest.raises(DataError) as refused:
+        open_dataset(cache, view="delete-one-word", held_out=5, queue=20)
     told = str(refused.value)
     distinct = len(set(cache.corpus().view("delete-one-word").texts(range(40))))
     assert f"of {distinct} texts of view 'delete-one-word' of corpus 'few' have no vector" in told
     assert "'embedcache build' for this corpus and teacher with '--embed-views delete-one-word'" in told
-    assert rows == distinct
+    assert len(located) == len(set(located)) == distinct
 
 
 def test_holding_out_more_than_half_is_refused(built_cache):

@@ -325,7 +325,7 @@ def test_weights_that_the_start_lacks_are_the_same_in_every_attempt(triples, tmp
 def test_the_length_while_training_is_not_that_of_the_student(stage1, triples, tmp_path):
     lengths = []
 
-    def source(*arguments, **settings):
+    def source(*arguments: object, **settings: object):
         found = TripleSource(*arguments, **settings)
         lengths.append(int(found.lengths.max()))
         return found
@@ -355,7 +355,7 @@ def test_what_a_dropped_head_of_the_first_stage_leaves_is_remembered(built_cache
 def test_a_warm_up_that_outlasts_the_run_is_refused_before_anything_is_loaded(
     stage1, triples, tmp_path, monkeypatch
 ):
-    def never(*arguments, **settings):
+    def never(*arguments: object, **settings: object):
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr("distill.training.finetune.open_student", never)

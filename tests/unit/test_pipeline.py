@@ -20,7 +20,7 @@ from distill.errors import ConfigError
 from distill.pipeline.digests import differences
 from distill.pipeline.runner import STATE, run_pipeline
 from distill.pipeline.spec import BuildSettings, Pipeline, read_pipeline
-from distill.pipeline.steps import Watch
+from distill.pipeline.step import Watch
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.views.plan import ViewOptions

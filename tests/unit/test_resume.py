@@ -291,8 +291,8 @@ def test_a_run_is_not_resumed_on_other_data(views_cache, teacher_folder, tmp_pat
 
 def test_a_run_is_not_resumed_on_another_development_set(views_cache, tmp_path):
     dev = tmp_path / "dev.tsv"
-    pairs = [f"{number}.0\t{TEXTS[number]}\t{TEXTS[number + 1]}" for number in range(12)]
-    dev.write_text("\n".join(["score\tsentence1\tsentence2", *pairs, ""]), encoding="utf-8")
+    pairs = [f"dev\t{number}.0\t{TEXTS[number]}\t{TEXTS[number + 1]}" for number in range(12)]
+    dev.write_text("\n".join(["subset\tscore\tsentence1\tsentence2", *pairs, ""]), encoding="utf-8")
     folder = interrupted(views_cache, tmp_path / "run", 3, **CKD, dev=str(dev), checkpoint_every=1)
     before = dev.read_bytes()
     dev.write_bytes(before.replace(b"11.0", b"9.5"))

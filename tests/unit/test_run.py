@@ -419,7 +419,7 @@ def test_a_selection_is_trained_on_held_out_from_and_recorded(built_cache, tmp_p
 def test_a_warm_up_that_outlasts_the_run_is_refused_before_anything_is_loaded(
     built_cache, tmp_path, monkeypatch
 ):
-    def never(*arguments, **settings):
+    def never(*arguments: object, **settings: object):
         raise AssertionError("a model was loaded, or a text tokenised")
 
     monkeypatch.setattr("distill.training.setup.build_student", never)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import torch
 from distill_helpers import TEXTS
 
 from distill.errors import StudentError
+from distill.students.aliases import STUDENTS
 from distill.students.initialise import from_teacher_layers, parse_layers
 from distill.students.student import build_student, count_parameters, forward, without_head
+from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.load import load_teacher
 from embedcache.testing import tiny_encoder
 
@@ -273,3 +276,17 @@ def test_parameters_are_counted_once():
         count_parameters(torch.nn.ModuleList([shared, torch.nn.Sequential(shared), torch.nn.Linear(2, 1)]))
         == 15
     )
+
+
+def test_short_names_of_students_stand_for_hub_ids(monkeypatch, teacher):
+    asked = []
+
+    def load(spec, **settings):
+        asked.append(spec)
+        return copy.deepcopy(teacher)
+
+    monkeypatch.setattr("distill.students.student.load_teacher", load)
+    build_student("minilm-l3", teacher.contract, lambda: teacher)
+    build_student("somebody/minilm-l3", teacher.contract, lambda: teacher)
+    assert asked == ["nreimers/MiniLM-L3-H384-uncased", "somebody/minilm-l3"]
+    assert not set(STUDENTS) & set(ALIASES), "a name that means two models"

@@ -207,9 +207,8 @@ def test_a_head_that_is_dropped_is_trained_and_not_kept(built_cache, tmp_path, s
     assert run.result.final_loss == kept.result.final_loss
     assert run.parameters == kept.parameters - (16 * 16 + 16)
     cards = [(one.best / "README.md").read_text(encoding="utf-8") for one in (run, kept)]
-    assert [f"| parameters | {one.parameters:,} |" in card for one, card in zip((run, kept), cards)] == [
-        True
-    ] * 2
+    assert f"| parameters | {run.parameters:,} |" in cards[0]
+    assert f"| parameters | {kept.parameters:,} |" in cards[1]
     assert ["numbers,\nclose to" in card for card in cards] == [False, True]
     records = [json.loads((one.folder / "run.json").read_text()) for one in (run, kept)]
     assert [record["parameters"] for record in records] == [run.parameters, kept.parameters]
