@@ -33,6 +33,7 @@ docs: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/loader.py
+	$(BIN)/python benchmarks/teacher_queue.py
 	$(BIN)/python benchmarks/scale.py --rows 1000000
 
 clean:
