@@ -135,7 +135,9 @@ def _load(spec: str, pooling: str | None) -> Teacher:
             # A student is trained after this: the mean is a choice, not a guess at what it was made with.
             return load_teacher(spec, pooling="mean", device="cpu")
     except TeacherError as error:
-        raise StudentError(f"student {spec!r}: {error}") from error
+        # With a slash it is a hub id or a folder, of which the error says what is wrong.
+        names = "" if "/" in spec else f"; students by short names: {', '.join(STUDENTS)}"
+        raise StudentError(f"student {spec!r}: {error}{names}") from error
 
 
 def _drop_normalize(model: SentenceTransformer) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from embedcache.arrow_file import read_batch
 from embedcache.errors import CorruptCacheError
+from embedcache.fsio import sha256_file
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 
 if TYPE_CHECKING:
@@ -110,8 +111,9 @@ class PartCutter:
 def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBatch:
     """Map a part into memory and check that it is what ``part`` and ``types`` promise.
 
-    The digest in its name and the content of its columns are not checked, which would read every byte; see
-    :func:`checked_column`.
+    Its digest is taken once a process, and again where the file has changed: a text that is not the one its
+    key was taken of would be encoded, or trained on, as if it were. The content of its columns is not checked
+    here; see :func:`checked_column`.
 
     Raises:
         CorruptCacheError: if it is missing, damaged, a link, or of other rows or columns.
@@ -132,10 +134,26 @@ def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBa
         batch.validate()
         if any(column.null_count for column in batch.columns):
             raise ValueError("gaps in its columns")
+        if not _has_digest(path, part.sha256):
+            raise ValueError("its bytes are not those that its name is the digest of")
     # Lengths in a damaged header can be absurd.
     except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         raise damaged_part(path, error) from error
     return batch
+
+
+# The files whose digest was found right, and what they were then.
+_sound: dict[Path, tuple[int, ...]] = {}
+
+
+def _has_digest(path: Path, sha256: str) -> bool:
+    status, place = path.stat(), path.absolute()
+    state = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino)
+    if _sound.get(place) != state:
+        if sha256_file(path) != sha256:
+            return False
+        _sound[place] = state
+    return True
 
 
 def checked_column(folder: Path, part: Part, batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -382,3 +382,19 @@ def test_the_description_is_plain_json(tmp_path: Path) -> None:
         "id": "large_string",
         "label": "int64",
     }
+
+
+def test_a_text_that_is_not_the_one_that_was_stored_is_never_read(tmp_path: Path) -> None:
+    corpus = stored(tmp_path, TEXTS)
+    path = part_path(corpus, 0)
+    sound = path.read_bytes()
+    place = sound.index(TEXTS[1].encode())
+    for _ in range(2):
+        assert Corpus(corpus.folder).texts() == TEXTS
+        # A letter for a letter: nothing else about the file is wrong.
+        path.write_bytes(sound[:place] + b"#" + sound[place + 1 :])
+        with pytest.raises(CorruptCacheError, match=r"not those that its name is the digest of.*repair"):
+            Corpus(corpus.folder).texts()
+        with pytest.raises(CorruptCacheError):
+            list(Corpus(corpus.folder).iter_keys())
+        path.write_bytes(sound)

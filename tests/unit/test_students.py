@@ -290,3 +290,11 @@ def test_short_names_of_students_stand_for_hub_ids(monkeypatch, teacher):
     build_student("somebody/minilm-l3", teacher.contract, lambda: teacher)
     assert asked == ["nreimers/MiniLM-L3-H384-uncased", "somebody/minilm-l3"]
     assert not set(STUDENTS) & set(ALIASES), "a name that means two models"
+
+
+def test_a_mistyped_short_name_is_answered_with_those_there_are(teacher):
+    with pytest.raises(StudentError, match=r"'bert-tny'.*students by short names: bert-tiny, "):
+        build_student("bert-tny", teacher.contract, lambda: teacher)
+    with pytest.raises(StudentError) as refused:
+        build_student("no/such", teacher.contract, lambda: teacher)
+    assert "short names" not in str(refused.value)

@@ -10,7 +10,7 @@ from distill_helpers import TEXTS
 
 from distill.data.tokens import RowLengths, TokenArrays, tokenise_corpus
 from embedcache.cache import Cache
-from embedcache.errors import StorageError
+from embedcache.errors import CorruptCacheError, StorageError
 from embedcache.fsio import read_sealed_json
 from embedcache.teacher.tokenize import FastTokenizer
 
@@ -166,3 +166,15 @@ def test_lengths_of_a_selection_are_looked_up(cache, short):
     lengths = RowLengths(tokens, rows)
     assert len(lengths) == 4
     assert lengths[np.array([3, 0, 0])].tolist() == [len(rows_of(tokens)[row]) for row in (159, 3, 3)]
+
+
+def test_no_ids_are_made_of_a_damaged_text(cache, short):
+    (part,) = (cache.corpora_folder / cache.corpus().name).glob("*.arrow")
+    data = part.read_bytes()
+    place = data.index(TEXTS[5].encode())
+    part.write_bytes(data[:place] + b"#" + data[place + 1 :])
+    with pytest.raises(CorruptCacheError, match="repair"):
+        tokenise_corpus(cache, cache.corpus(), short)
+    assert token_files(cache) == []
+    part.write_bytes(data)
+    assert len(tokenise_corpus(cache, cache.corpus(), short).offsets) == len(TEXTS) + 1
