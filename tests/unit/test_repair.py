@@ -191,6 +191,19 @@ def test_another_library_gives_a_shard_of_another_name(
     np.testing.assert_array_equal(Cache(cache).lookup(TEXTS, "fake"), expected)
 
 
+@pytest.mark.parametrize("number", range(3))
+def test_a_codebook_comes_back_although_a_shard_is_lost_as_well(
+    fresh: MakeCopy, sound_caches: dict[str, Path], number: int
+) -> None:
+    cache = fresh("pq")
+    only(cache, "teachers/*/codebooks/*").write_bytes(b"")
+    shards = sorted(only(cache, "teachers/*/shards").iterdir())
+    assert len(shards) == 3
+    shards[number].write_bytes(b"")
+    assert outcomes(mended(cache)) == {IDENTICAL}
+    assert_as_before(cache, sound_caches["pq"])
+
+
 def test_a_codebook_that_cannot_be_learnt_again_takes_its_shards_along(
     fresh: MakeCopy, sound_caches: dict[str, Path]
 ) -> None:

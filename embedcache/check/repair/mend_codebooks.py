@@ -73,7 +73,8 @@ def _first_rows(maker: ShardMaker, users: Sequence[Shard], lost: Sequence[LostSh
     if users:
         yield from (shard.keys for shard in _first_shards(maker, users))
     yield from (one.keys for one in lost if one.keys is not None and maker.has_texts(one.keys))
-    if not users:
+    # The shard it was learnt from may be one of those that tell nothing any more.
+    if not users or any(one.keys is None for one in lost):
         missing = next(keys_by_elimination(maker.corpora, maker.sound, ()), None)
         if missing is not None:
             yield from (missing[:rows] for rows in maker.rows_of(lost, len(missing)))
