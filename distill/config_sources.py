@@ -26,6 +26,22 @@ Settings = dict[str, Any]
 C = TypeVar("C", bound=BaseModel)
 
 
+def keyword_flags(settings: Mapping[str, object], short_keys: Mapping[str, str]) -> dict[str, object]:
+    """Return keyword arguments as flags: dotted path -> value.
+
+    Args:
+        settings: short names, keys, or groups of keys.
+        short_keys: what the short names stand for.
+    """
+    flags: dict[str, object] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            flags |= {f"{key}.{inner}": inner_value for inner, inner_value in value.items()}
+        else:
+            flags[short_keys.get(key, key)] = value
+    return {key: str(value) if isinstance(value, Path) else value for key, value in flags.items()}
+
+
 @overload
 def load_config(
     file: Path | None = None,

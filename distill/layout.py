@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 BEST = "best"
 """The best student, a sentence-transformers folder."""
 
@@ -28,3 +30,13 @@ METRICS = "metrics.jsonl"
 
 LOCK = ".lock"
 """Held by the process that trains."""
+
+
+def default_folder(words: str) -> str:
+    """Return ``runs/WORDS``, with what a file name had better not hold replaced."""
+    return str(Path("runs") / file_name(words))
+
+
+def file_name(words: str) -> str:
+    """Return ``words`` with everything but letters, digits, ``.``, ``_`` and ``-`` replaced by ``_``."""
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in words)

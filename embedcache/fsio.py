@@ -339,6 +339,12 @@ def _entries(folder: Path) -> list[Path]:
         ) from error
 
 
+def file_state(path: Path) -> list[int]:
+    """Return what tells whether a file has changed: size, times, device, inode; nobody can set all of it."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino]
+
+
 def sha256_file(path: Path) -> str:
     """Return the sha256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as handle:

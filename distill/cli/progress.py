@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
+import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from distill.training.finetune import FinetuneRun
     from distill.training.run import Run
-    from distill.training.tracking import TrainProgress
+    from distill.training.tracking import OnProgress, TrainProgress
+
+R = TypeVar("R", "Run", "FinetuneRun")
 
 _LINE_SECONDS = 30.0
 
@@ -75,47 +81,116 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
     yield line
 
 
+def report(train: Callable[[OnProgress], R], show: Callable[[R], None], as_json: bool) -> None:
+    """Train, show how it goes, and say how it ended; of several processes, the first one alone.
+
+    Args:
+        train: trains, given what to call on the way.
+        show: prints the result for people.
+        as_json: whether to print it as JSON instead.
+    """
+    from distill.training.processes import is_first_process
+
+    if not is_first_process():
+        train(lambda progress: None)
+        return
+    with train_progress() as on_progress:
+        run = train(on_progress)
+    if as_json:
+        click.echo(json.dumps(run.facts(), indent=2))
+    else:
+        show(run)
+
+
 def print_run(run: Run) -> None:
     """Print how a run ended and what to type next."""
     from embedcache.corpus.part import ORIGINAL
 
-    result, config = run.result, run.config
-    table = Table(
-        title=f"{config.student.spec} from {' + '.join(run.teachers)} on {run.corpus}",
-        show_header=False,
-        title_justify="left",
+    config, score = run.config, run.result.best_score
+    selected = None if run.selected is None else f"{run.selected:,} of {run.corpus_rows:,} rows by --where"
+    views = config.training.views or [ORIGINAL]
+    by = "development pairs" if config.evaluation.data else "held-out rows"
+    _print_result(
+        run,
+        f"{config.student.spec} from {' + '.join(run.teachers)} on {run.corpus}",
+        {
+            "selected": selected,
+            "trained on": f"{run.rows:,} rows",
+            "views": ", ".join(views) if views != [ORIGINAL] else None,
+        },
+        {
+            "loss": f"{config.loss.name} {run.result.final_loss:.6f}",
+            "queue": f"{config.loss.queue:,} teacher vectors" if config.loss.queue else None,
+            "best": None if score is None else f"{100 * score:.2f} Spearman on {by}",
+        },
+        # Without held-out rows the command would have no sentences to compare on.
+        "--suite fidelity" if config.evaluation.held_out else None,
     )
+
+
+def print_finetune(run: FinetuneRun) -> None:
+    """Print how a fine-tuning ended and what to type next."""
+    config, score = run.config, run.result.best_score
+    kind = "triples or pairs" if config.triples else "sentences"
+    skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(run.skipped.items()))
+    by = "Spearman on development pairs" if config.evaluation.data else "% of held-out anchors right"
+    _print_result(
+        run,
+        f"{Path(config.start).name} fine-tuned on {Path(config.triples or config.sentences or '').name}",
+        {
+            "trained on": f"{run.rows:,} {kind}",
+            "skipped": skipped or None,
+            "in the dev file": None if run.in_dev is None else f"{run.in_dev:,} of them hold a text of it",
+        },
+        {
+            "loss": f"{run.result.final_loss:.6f}",
+            "best": None if score is None else f"{100 * score:.2f} {by}",
+        },
+        "--suite sts --data DIR",
+    )
+
+
+def _print_result(
+    run: Run | FinetuneRun,
+    title: str,
+    data: Mapping[str, str | None],
+    outcome: Mapping[str, str | None],
+    check: str | None,
+) -> None:
+    """Print a table of a training's end and what to type next.
+
+    Args:
+        run: the training.
+        title: the table's.
+        data: lines on what was trained on; None leaves one out.
+        outcome: lines on loss and score.
+        check: options of the ``distill eval`` that judges the student; None where there is none.
+    """
+    result, training = run.result, run.config.training
+    table = Table(title=title, show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column()
-    epochs = "1 epoch" if config.training.epochs == 1 else f"{config.training.epochs} epochs"
+    epochs = "1 epoch" if training.epochs == 1 else f"{training.epochs} epochs"
     early = ", stopped early" if result.stopped_early else ""
-    table.add_row("parameters", f"{run.parameters / 1e6:.2f} M")
-    if run.selected is not None:
-        table.add_row("selected", f"{run.selected:,} of {run.corpus_rows:,} rows by --where")
-    table.add_row(
-        "trained on",
-        f"{run.rows:,} rows, {epochs}, batches of at most {config.training.batch_size}",
-    )
-    if (views := config.training.views or [ORIGINAL]) != [ORIGINAL]:
-        table.add_row("views", ", ".join(views))
     resumed = f", resumed from step {run.resumed:,}" if run.resumed else ""
-    table.add_row("steps", f"{result.steps:,} of {result.total_steps:,}{early}{resumed}")
-    table.add_row("loss", f"{config.loss.name} {result.final_loss:.6f}")
-    if config.loss.queue:
-        table.add_row("queue", f"{config.loss.queue:,} teacher vectors")
-    if result.best_score is not None:
-        by = "development pairs" if config.evaluation.data else "held-out rows"
-        table.add_row("best", f"{100 * result.best_score:.2f} Spearman on {by}, at step {result.best_step:,}")
-    table.add_row(
-        "speed", f"{result.rows_per_second:,.0f} rows/s, {100 * result.waited:.2f} % of it waiting for data"
-    )
-    table.add_row("time", f"{result.seconds:.0f} s")
-    table.add_row("student", str(run.best))
+    more = {
+        "trained on": f", {epochs}, batches of at most {training.batch_size}",
+        "best": f", at step {result.best_step:,}",
+    }
+    rows = {
+        "parameters": f"{run.parameters / 1e6:.2f} M",
+        **data,
+        "steps": f"{result.steps:,} of {result.total_steps:,}{early}{resumed}",
+        **outcome,
+        "speed": f"{result.rows_per_second:,.0f} rows/s, {100 * result.waited:.2f} % of it waiting for data",
+        "time": f"{result.seconds:.0f} s",
+        "student": str(run.best),
+    }
+    for name, value in rows.items():
+        if value is not None:
+            table.add_row(name, value + more.get(name, ""))
     console = Console()
     console.print(table)
     console.print(f'Use it:    SentenceTransformer("{run.best}")', highlight=False, soft_wrap=True)
-    # Without held-out rows the command would have no sentences to compare on.
-    if config.evaluation.held_out:
-        console.print(
-            f"Check it:  distill eval {run.folder} --suite fidelity", highlight=False, soft_wrap=True
-        )
+    if check is not None:
+        console.print(f"Check it:  distill eval {run.folder} {check}", highlight=False, soft_wrap=True)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from distill.cli.options import (
+    output_options,
+    precision_options,
+    progress_options,
+    schedule_options,
+    source_options,
+)
 from distill.cli.resume import MACHINE, refuse_settings
-
-if TYPE_CHECKING:
-    from distill.training.run import Run
-    from distill.training.tracking import OnProgress
 
 
 @click.command("run")
@@ -79,18 +81,14 @@ if TYPE_CHECKING:
 @click.option("--epochs", type=int, help="[default: 3, more for corpora under 200 000 rows]")
 @click.option("--batch-size", type=int, help="Rows a step.  [default: 128]")
 @click.option("--lr", type=float, help="Peak learning rate.  [default: 7e-4]")
-@click.option("--schedule", metavar="KIND", help="cosine, linear or constant.  [default: cosine]")
-@click.option("--warmup", type=float, help="Below 1: share of all steps; else steps.  [default: 0.06]")
-@click.option("--weight-decay", type=float, help="[default: 0.01]")
+@schedule_options
 @click.option(
     "--where",
     metavar="SQL",
     help="Train on the rows that satisfy this predicate, as in \"label = 'news' and characters < 200\".",
 )
 @click.option("--limit", type=int, help="Train on the first so many distinct rows.")
-@click.option("--mixed-precision", metavar="KIND", help="auto, no, bf16 or fp16.  [default: auto]")
-@click.option("--device", help="auto, cpu, cuda ...  [default: auto]")
-@click.option("--threads", type=int, help="CPU threads.  [default: all cores]")
+@precision_options
 @click.option(
     "--variant", metavar="KIND", help="seed, congen: the queue as in the paper or code.  [default: paper]"
 )
@@ -111,32 +109,9 @@ if TYPE_CHECKING:
 )
 @click.option("--held-out", type=int, help="Rows kept out of training.  [default: 2 %, at most 1000]")
 @click.option("--eval-every", type=int, help="Steps between evaluations.  [default: 20 a run]")
-@click.option("--patience", type=int, help="Stop after so many evaluations without a new best.")
-@click.option("--patience-epochs", type=float, help="Stop once the best is so many epochs old.")
-@click.option(
-    "--checkpoint-every",
-    type=int,
-    help="Steps between checkpoints to resume from.  [default: at evaluations, a minute apart or more]",
-)
-@click.option("--tensorboard", is_flag=True, default=None, help="Also write TensorBoard files.")
-@click.option("--seed", type=int, help="[default: 0]")
+@progress_options
 @click.option("--out", metavar="DIR", help="The run's folder.  [default: runs/CORPUS-STUDENT-LOSS]")
-@click.option("--overwrite", is_flag=True, default=None, help="Replace a run that is in the folder already.")
-@click.option(
-    "--recipe",
-    metavar="NAME",
-    help="Settings of a published experiment, which all others win over; 'distill recipes' lists them.",
-)
-@click.option(
-    "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="A YAML configuration."
-)
-@click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    metavar="A.B=V",
-    help="Set any key of the configuration; repeatable.",
-)
+@source_options
 @click.option(
     "--resume",
     "resumed",
@@ -145,8 +120,7 @@ if TYPE_CHECKING:
     help="Go on with an interrupted run; its configuration is in its folder. --cache, --device and --threads "
     "may be given anew.",
 )
-@click.option("--dump-config", is_flag=True, help="Print the configuration as YAML and stop.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@output_options
 def run_command(
     recipe: str | None,
     config_file: Path | None,
@@ -161,6 +135,7 @@ def run_command(
     The teacher is not in memory (a layers: student copies its weights from it once, at the start). Of several
     teachers every row needs a vector of each: scaled to length one and weighted, they are laid side by side.
     """
+    from distill.cli.progress import print_run, report
     from distill.config_sources import SHORT_KEYS, load_config
     from distill.recipe import find_recipe
 
@@ -172,7 +147,7 @@ def run_command(
         from distill.training.run import resume
 
         changed = {name: flags[name] for name in ("cache", *MACHINE)}
-        _report(lambda on_progress: resume(resumed, **changed, on_progress=on_progress), as_json)
+        report(lambda on_progress: resume(resumed, **changed, on_progress=on_progress), print_run, as_json)
         return
     config = load_config(
         config_file,
@@ -185,32 +160,4 @@ def run_command(
         return
     from distill.training.run import run_config
 
-    _report(lambda on_progress: run_config(config, on_progress), as_json)
-
-
-def _report(train: Callable[[OnProgress], Run], as_json: bool) -> None:
-    import json
-    from dataclasses import asdict
-
-    from distill.cli.progress import print_run, train_progress
-    from distill.training.processes import is_first_process
-
-    if not is_first_process():
-        train(lambda progress: None)
-        return
-    with train_progress() as on_progress:
-        run = train(on_progress)
-    if as_json:
-        facts = {
-            "run": str(run.folder),
-            "best": str(run.best),
-            "parameters": run.parameters,
-            "rows": run.rows,
-            "selected": run.selected,
-            "teachers": list(run.teachers),
-            "resumed": run.resumed,
-            **asdict(run.result),
-        }
-        click.echo(json.dumps(facts, indent=2))
-    else:
-        print_run(run)
+    report(lambda on_progress: run_config(config, on_progress), print_run, as_json)

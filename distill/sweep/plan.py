@@ -13,7 +13,7 @@ from distill.config_sources import find_problems
 from distill.data.dataset import DistillDataset
 from distill.digests import model_digest
 from distill.errors import ConfigError, DistillError
-from distill.layout import BEST
+from distill.layout import BEST, file_name
 from distill.losses.registry import LOSSES
 from distill.sweep.spec import SEED, SweepSpec
 from distill.training.device import resolve_device
@@ -221,7 +221,7 @@ def _readable(keys: Sequence[str], config: RunConfig) -> str:
         if key not in ("student.spec", "loss.name") and value is not None:
             words.append(f"{key.rpartition('.')[2]}{spelled(value)}")
     name = "-".join(words)
-    return "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:_LONGEST_NAME].rstrip(".")
+    return file_name(name)[:_LONGEST_NAME].rstrip(".")
 
 
 def _hashable(value: Any) -> Any:

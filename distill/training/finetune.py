@@ -14,18 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from distill.config_sources import load_config
+from distill.config_sources import keyword_flags, load_config
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
 from distill.errors import CheckpointError, ConfigError
 from distill.evaluation.record import run_folder
 from distill.evaluation.sts import read_pairs
 from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
-from distill.layout import BEST, CONFIG, HELD_OUT, IN_TARGET_SPACE, TARGETS
+from distill.layout import BEST, CONFIG, HELD_OUT, IN_TARGET_SPACE, TARGETS, default_folder
 from distill.students.student import open_student, without_head
 from distill.training.contrastive import Contrast, InfoNCE, nearest_selector
 from distill.training.device import make_accelerator, seeded
 from distill.training.finetune_card import LOSS, write_finetune_card
-from distill.training.folder import begin_folder, finish_folder, require_free, save_student
+from distill.training.folder import (
+    begin_folder,
+    finish_folder,
+    require_free,
+    require_interrupted,
+    save_student,
+)
 from distill.training.record import describe_dev, read_record
 from distill.training.selection import pair_selector
 from distill.training.setup import (
@@ -76,6 +82,19 @@ class FinetuneRun:
     def best(self) -> Path:
         """The folder of the best student; ``SentenceTransformer(run.best)`` opens it."""
         return self.folder / BEST
+
+    def facts(self) -> dict[str, object]:
+        """Return what the fine-tuning was and how it ended, as a JSON object."""
+        return {
+            "run": str(self.folder),
+            "best": str(self.best),
+            "parameters": self.parameters,
+            "rows": self.rows,
+            "skipped": self.skipped,
+            "in_dev": self.in_dev,
+            "resumed": self.resumed,
+            **asdict(self.result),
+        }
 
 
 @dataclass(frozen=True)
@@ -128,14 +147,9 @@ def finetune(
         ConfigError: naming every key that is unknown or has a value that cannot be used; else as
             :func:`finetune_config`.
     """
-    flags: dict[str, object] = {"start": start, "triples": triples, "sentences": sentences}
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            flags |= {f"{key}.{inner}": inner_value for inner, inner_value in value.items()}
-        else:
-            flags[FINETUNE_SHORT_KEYS.get(key, key)] = value
-    texts = {key: str(value) if isinstance(value, Path) else value for key, value in flags.items()}
-    return finetune_config(load_config(flags=texts, kind=FinetuneConfig), on_progress)
+    texts = {"start": start, "triples": triples, "sentences": sentences}
+    flags = keyword_flags({**texts, **settings}, FINETUNE_SHORT_KEYS)
+    return finetune_config(load_config(flags=flags, kind=FinetuneConfig), on_progress)
 
 
 def finetune_config(config: FinetuneConfig, on_progress: OnProgress | None = None) -> FinetuneRun:
@@ -194,13 +208,7 @@ def resume_finetune(
             f"{folder} holds {found}: give the folder of an interrupted 'distill {KIND}'"
             + (f", or go on with 'distill run --resume {folder}'" if record else "")
         )
-    if record.get("result") is not None:
-        raise CheckpointError(f"the run in {folder} is finished: its student is {folder / BEST}")
-    if not (folder / CONFIG).is_file():
-        raise CheckpointError(
-            f"the run in {folder} was interrupted before it began, there is no {CONFIG}: start it by the "
-            "same command again"
-        )
+    require_interrupted(folder, record)
     flags = {**machine_flags(device, threads), "out": str(folder)}
     config = load_config(folder / CONFIG, flags=flags, kind=FinetuneConfig)
     training = _prepare(config, folder, on_progress)
@@ -372,4 +380,4 @@ def _default_out(config: FinetuneConfig) -> str:
     start = run.name if run else Path(config.start).name
     file = Path(config.triples or config.sentences or "").name.split(".")[0]
     words = f"{start}-{file}-{KIND}"
-    return str(Path("runs") / "".join(c if c.isalnum() or c in "._-" else "_" for c in words))
+    return default_folder(words)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distill.config import RunConfig
-from distill.errors import ConfigError
+from distill.errors import CheckpointError, ConfigError
 from distill.layout import BEST, CHECKPOINT, CONFIG, HELD_OUT, LOCK, METRICS, RECORD
 from distill.students.save import saving, share
 from distill.training.record import read_record
@@ -48,6 +48,17 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
             f"out: {folder} holds a run that was interrupted; go on with "
             f"'{_resume_command(folder, record)}', or "
             "start anew with --overwrite"
+        )
+
+
+def require_interrupted(folder: Path, record: Mapping[str, Any]) -> None:
+    """Raise :class:`CheckpointError` where the run in ``folder`` is finished, or had not begun."""
+    if record.get("result") is not None:
+        raise CheckpointError(f"the run in {folder} is finished: its student is {folder / BEST}")
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(
+            f"the run in {folder} was interrupted before it began, there is no {CONFIG}: start it by the "
+            "same command again"
         )
 
 

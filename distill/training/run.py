@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from distill.config import RunConfig
-from distill.config_sources import load_config
+from distill.config_sources import SHORT_KEYS, keyword_flags, load_config
 from distill.errors import CheckpointError
-from distill.layout import BEST, CONFIG
+from distill.layout import BEST, CONFIG, default_folder
 from distill.training.card import write_run_card
-from distill.training.folder import finish_folder, require_free, start_folder
+from distill.training.folder import (
+    finish_folder,
+    require_free,
+    require_interrupted,
+    start_folder,
+)
 from distill.training.record import new_record, read_record, refuse_other_data
 from distill.training.setup import DistillTraining, machine_flags, open_training_data, prepare
 from distill.training.tracking import OnProgress
@@ -51,6 +56,19 @@ class Run:
     def best(self) -> Path:
         """The folder of the best student; ``SentenceTransformer(run.best)`` opens it."""
         return self.folder / BEST
+
+    def facts(self) -> dict[str, object]:
+        """Return what the run was and how it ended, as a JSON object."""
+        return {
+            "run": str(self.folder),
+            "best": str(self.best),
+            "parameters": self.parameters,
+            "rows": self.rows,
+            "selected": self.selected,
+            "teachers": list(self.teachers),
+            "resumed": self.resumed,
+            **asdict(self.result),
+        }
 
 
 def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
@@ -113,13 +131,7 @@ def resume(
             f"the run in {folder} is one of 'distill {record['kind']}': go on with "
             f"'distill {record['kind']} --resume {folder}'"
         )
-    if record.get("result") is not None:
-        raise CheckpointError(f"the run in {folder} is finished: its student is {folder / BEST}")
-    if not (folder / CONFIG).is_file():
-        raise CheckpointError(
-            f"the run in {folder} was interrupted before it began, there is no {CONFIG}: start it by the "
-            "same command again"
-        )
+    require_interrupted(folder, record)
     flags = {**machine_flags(device, threads), "cache": cache, "out": str(folder)}
     config = load_config(folder / CONFIG, flags=flags)
     opened = Cache(config.cache)
@@ -145,16 +157,7 @@ def run(*, on_progress: OnProgress | None = None, **settings: Any) -> Run:
         ConfigError: naming every key that is unknown or has a value that cannot be used; else as
             :func:`run_config`.
     """
-    from distill.config_sources import SHORT_KEYS
-
-    flags: dict[str, object] = {}
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            flags |= {f"{key}.{inner}": inner_value for inner, inner_value in value.items()}
-        else:
-            flags[SHORT_KEYS.get(key, key)] = value
-    texts = {key: str(value) if isinstance(value, Path) else value for key, value in flags.items()}
-    return run_config(load_config(flags=texts), on_progress)
+    return run_config(load_config(flags=keyword_flags(settings, SHORT_KEYS)), on_progress)
 
 
 def _train(training: DistillTraining, record: dict[str, Any], on_progress: OnProgress | None) -> Run:
@@ -183,4 +186,4 @@ def _train(training: DistillTraining, record: dict[str, Any], on_progress: OnPro
 def _default_out(config: RunConfig) -> str:
     student = Path(config.student.spec).name if "/" in config.student.spec else config.student.spec
     words = f"{config.corpus}-{student}-{config.loss.name}"
-    return str(Path("runs") / "".join(c if c.isalnum() or c in "._-" else "_" for c in words))
+    return default_folder(words)

@@ -166,7 +166,9 @@ cache_option = click.option("--cache", required=True, metavar="DIR", help="The c
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def _all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
+def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return a decorator that adds several options, shown in this order."""
+
     def decorate(command: F) -> F:
         # Decorators apply from the last to the first; the help shows options in the order listed here.
         for option in reversed(options):
@@ -178,24 +180,24 @@ def _all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 def reader_options(command: F) -> F:
     """Add what to take from the sources: the fields of :class:`embedcache.corpus.readers.ReadOptions`."""
-    return _all_of(*_READER)(command)
+    return all_of(*_READER)(command)
 
 
 def view_options(command: F) -> F:
     """Add which views are made, and with what: the fields of :class:`embedcache.views.plan.ViewOptions`."""
-    return _all_of(*_VIEWS)(command)
+    return all_of(*_VIEWS)(command)
 
 
 def contract_options(command: F) -> F:
     """Add ``--teacher`` and every setting that is part of its contract."""
-    return _all_of(_TEACHER, *_CONTRACT)(command)
+    return all_of(_TEACHER, *_CONTRACT)(command)
 
 
 def teacher_options(command: F) -> F:
     """Add what :func:`contract_options` adds, the teacher's name in the cache, and how it computes."""
-    return _all_of(_TEACHER, *_CONTRACT, _TEACHER_NAME, *_COMPUTE)(command)
+    return all_of(_TEACHER, *_CONTRACT, _TEACHER_NAME, *_COMPUTE)(command)
 
 
 def live_teacher_options(command: F) -> F:
     """Add how to run a teacher again: the fields of :class:`embedcache.check.live.Computing`."""
-    return _all_of(*_AS_STORED)(command)
+    return all_of(*_AS_STORED)(command)

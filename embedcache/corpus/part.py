@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from embedcache.arrow_file import read_batch
 from embedcache.errors import CorruptCacheError
-from embedcache.fsio import sha256_file
+from embedcache.fsio import file_state, sha256_file
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 
 if TYPE_CHECKING:
@@ -143,12 +143,11 @@ def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBa
 
 
 # The files whose digest was found right, and what they were then.
-_sound: dict[Path, tuple[int, ...]] = {}
+_sound: dict[Path, list[int]] = {}
 
 
 def _has_digest(path: Path, sha256: str) -> bool:
-    status, place = path.stat(), path.absolute()
-    state = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino)
+    place, state = path.absolute(), file_state(path)
     if _sound.get(place) != state:
         if sha256_file(path) != sha256:
             return False

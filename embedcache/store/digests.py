@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from embedcache.errors import StorageError
-from embedcache.fsio import read_sealed_json, sha256_file, write_sealed_json
+from embedcache.fsio import file_state, read_sealed_json, sha256_file, write_sealed_json
 
 # What was found sound beside notes that cannot be written: a read-only cache is read once a process.
 _noted_nowhere: dict[Path, list[int]] = {}
@@ -35,7 +35,7 @@ class FileNotes:
 
     def knows(self, path: Path) -> bool:
         """Whether ``path`` is still the file that was remembered."""
-        return _state(path) in (self._known.get(path.name), self._unwritten().get(path.absolute()))
+        return file_state(path) in (self._known.get(path.name), self._unwritten().get(path.absolute()))
 
     def remember(self, paths: Iterable[Path]) -> None:
         """Remember files as sound. Where the note cannot be written the next process checks them again."""
@@ -44,7 +44,7 @@ class FileNotes:
         for path in paths:
             # Another process may have merged it into a larger one meanwhile.
             with suppress(FileNotFoundError):
-                states[path.name] = _state(path)
+                states[path.name] = file_state(path)
         if self._unsaved or any(self._known.get(name) != state for name, state in states.items()):
             # What other processes have checked meanwhile is kept.
             theirs = {name: state for name, state in self._read().items() if name not in self._forgotten}
@@ -90,8 +90,3 @@ class FileNotes:
         liars = [path for path, digest in zip(unknown, digests, strict=True) if files[path] != digest]
         self.remember(path for path in unknown if path not in liars)
         return liars
-
-
-def _state(path: Path) -> list[int]:
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino]
