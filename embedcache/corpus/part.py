@@ -147,12 +147,17 @@ _sound: dict[Path, list[int]] = {}
 
 
 def _has_digest(path: Path, sha256: str) -> bool:
-    place, state = path.absolute(), file_state(path)
-    if _sound.get(place) != state:
+    state = file_state(path)
+    if _sound.get(path.absolute()) != state:
         if sha256_file(path) != sha256:
             return False
-        _sound[place] = state
+        remember_sound(path, state)
     return True
+
+
+def remember_sound(path: Path, state: list[int]) -> None:
+    """Spare :func:`open_part` reading a part whose digest was found right when the file was in ``state``."""
+    _sound[path.absolute()] = state
 
 
 def checked_column(folder: Path, part: Part, batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from check_helpers import KINDS, TEACHER, TEXTS, MakeCopy, files_of, flip, only, run
 
+from embedcache.cache import Cache
 from embedcache.check import CheckProgress, Finding, Kind, Verifier, verify
 from embedcache.check.findings import UPGRADE
 from embedcache.check.verify import shards
@@ -387,3 +388,15 @@ def test_a_seal_vouches_for_nothing_but_its_own_file(fresh: MakeCopy) -> None:
     del told["sha256"]
     path.write_bytes(spelled_json(sealed({**told, "digest": "0" * 64})))
     assert the_damage(cache, path.with_name("vectors.mdb")).kind == Kind.STORE.value
+
+
+def test_a_part_is_read_for_its_digest_once(fresh: MakeCopy, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = fresh("arrow")
+
+    def refuse(path: Path) -> str:
+        raise AssertionError(f"{path} is read again")
+
+    monkeypatch.setattr("embedcache.corpus.part.sha256_file", refuse)
+    assert verify(cache).findings == ()
+    with pytest.raises(AssertionError, match="read again"):
+        Cache(fresh("lmdb")).corpus().texts()

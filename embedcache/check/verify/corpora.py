@@ -13,9 +13,10 @@ from embedcache.check.inventory import Entry
 from embedcache.check.verify.documents import told
 from embedcache.corpus.columns import ColumnReader
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, CorpusInfo
-from embedcache.corpus.part import ORIGINAL, key_view
+from embedcache.corpus.part import ORIGINAL, key_view, remember_sound
 from embedcache.corpus.readers import RowBatch
 from embedcache.errors import CorruptCacheError, InputError
+from embedcache.fsio import file_state
 
 
 class Kinds(NamedTuple):
@@ -31,8 +32,12 @@ VIEW = Kinds(Kind.VIEW, Kind.VIEW_PART)
 
 def check_part(bench: Bench, entry: Entry) -> Findings:
     """Check a part by the digest in its name."""
-    digest = bench.meter.digest(bench.folder / entry.path)
-    if digest != entry.stem:
+    path = bench.folder / entry.path
+    state = file_state(path)
+    digest = bench.meter.digest(path)
+    if digest == entry.stem:
+        remember_sound(path, state)
+    else:
         yield damage(entry.path, entry.kind, f"{entry.size:,} bytes with the digest {digest[:12]}…")
 
 
