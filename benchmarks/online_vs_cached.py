@@ -37,7 +37,7 @@ from distill.students.student import build_student, forward
 from distill.training.device import make_accelerator
 from distill.training.objective import Distillation
 from distill.training.optimizer import make_optimizer
-from distill.training.setup import tokenizer_of
+from distill.training.student import tokenizer_of
 from embedcache.cache import Cache
 from embedcache.teacher.attention import use_short_attention
 from embedcache.teacher.load import load_teacher

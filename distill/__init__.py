@@ -13,7 +13,7 @@ from distill.errors import DistillError
 from embedcache.lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from distill.evaluation.suites import evaluate
+    from distill.evaluation.runner import evaluate
     from distill.training.finetune import FinetuneRun, finetune
     from distill.training.run import Run, run
 
@@ -24,7 +24,7 @@ __getattr__ = lazy_attributes(
     {
         "FinetuneRun": "distill.training.finetune:FinetuneRun",
         "Run": "distill.training.run:Run",
-        "evaluate": "distill.evaluation.suites:evaluate",
+        "evaluate": "distill.evaluation.runner:evaluate",
         "finetune": "distill.training.finetune:finetune",
         "run": "distill.training.run:run",
     },

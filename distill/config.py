@@ -5,13 +5,16 @@ How one is put together from files, assignments and flags is in :mod:`distill.co
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from distill.errors import ConfigError
 from distill.losses.registry import LOSSES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -108,7 +111,13 @@ class LoopConfig(StrictConfig):
     """How long, in what pieces and where."""
 
     epochs: PositiveInt | None = Field(
-        default=None, description="default: 3, more for corpora under 200 000 rows"
+        default=None,
+        description="default: 3, more for corpora under 200 000 rows; with max_steps, as many as they take",
+    )
+    max_steps: PositiveInt | None = Field(
+        default=None,
+        description="end after so many steps, over which the learning rate's schedule goes, or after the "
+        "epochs where they are given and over sooner; default: all steps of the epochs",
     )
     batch_size: PositiveInt | None = Field(default=None, description="rows a step; default: by loss")
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = Field(
@@ -121,6 +130,25 @@ class LoopConfig(StrictConfig):
         description="steps between checkpoints to resume from; default: at evaluations, a minute apart or "
         "more",
     )
+
+    def with_epochs(self, rows: int, default: int) -> Self:
+        """Return it with the epochs filled in: ``default``, or as many as ``max_steps`` take.
+
+        Args:
+            rows: rows to train on.
+            default: epochs where neither they nor ``max_steps`` are given.
+        """
+        if self.max_steps is not None:
+            default = -(-self.max_steps // self._steps_an_epoch(rows))
+        return self.model_copy(update={"epochs": self.epochs or default})
+
+    def count_steps(self, rows: int) -> int:
+        """Return the steps of a run over ``rows`` rows; epochs and batch size have to be filled in."""
+        steps = (self.epochs or 1) * self._steps_an_epoch(rows)
+        return min(steps, self.max_steps or steps)
+
+    def _steps_an_epoch(self, rows: int) -> int:
+        return -(-max(1, rows) // (self.batch_size or 1))
 
 
 class TrainingConfig(LoopConfig):
@@ -269,17 +297,19 @@ class RunConfig(StrictConfig):
         if held_out is None:
             held_out = min(1000, rows // 50)
         loss = self._resolved_loss(rows - held_out)
-        batch_size = self.training.batch_size or facts.batch_size
         low, high = _EPOCHS
-        epochs = self.training.epochs or max(low, min(high, round(_TARGET_ROWS / max(1, rows))))
         apart = loss.queue or 0 if loss.variant == "code" else 0
-        steps = epochs * -(-max(1, rows - held_out - apart) // batch_size)
+        trained_on = rows - held_out - apart
+        training = self.training.model_copy(
+            update={"batch_size": self.training.batch_size or facts.batch_size}
+        ).with_epochs(trained_on, max(low, min(high, round(_TARGET_ROWS / max(1, rows)))))
+        steps = training.count_steps(trained_on)
         every = self.evaluation.every or max(_FEWEST_STEPS_BETWEEN, -(-steps // _EVALUATIONS_A_RUN))
         return self.model_copy(
             update={
                 "loss": loss,
                 "optimizer": self.optimizer.model_copy(update={"lr": self.optimizer.lr or facts.lr}),
-                "training": self.training.model_copy(update={"epochs": epochs, "batch_size": batch_size}),
+                "training": training,
                 "evaluation": self.evaluation.model_copy(update={"held_out": held_out, "every": every}),
             }
         )

@@ -227,11 +227,16 @@ def _describe(problem: Any, kind: type[BaseModel]) -> str:
 
 
 def suggest_key(path: str, keys: Sequence[str]) -> str:
-    """Return the end of a message about an unknown key: which of ``keys`` may have been meant, if any."""
+    """Return the end of a message about an unknown key: which of ``keys`` may have been meant, if any.
+
+    A key may have been typed whole or without its group.
+    """
     import difflib
 
-    close = difflib.get_close_matches(path, keys, n=1, cutoff=0.5)
-    return f", did you mean {close[0]}?" if close else ""
+    names = {name: key for key in reversed(keys) for name in (key.rpartition(".")[2], key)}
+    names |= {key: key for key in keys}
+    close = difflib.get_close_matches(path, names, n=1, cutoff=0.5)
+    return f", did you mean {names[close[0]]}?" if close else ""
 
 
 def find_keys(kind: type[BaseModel] = RunConfig) -> list[str]:
@@ -271,6 +276,7 @@ SHORT_KEYS = {
     "warmup": "optimizer.warmup",
     "weight_decay": "optimizer.weight_decay",
     "epochs": "training.epochs",
+    "max_steps": "training.max_steps",
     "batch_size": "training.batch_size",
     "limit": "training.limit",
     "views": "training.views",

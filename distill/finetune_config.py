@@ -19,6 +19,7 @@ from distill.config import (
     TrackingConfig,
 )
 
+_EPOCHS = 5
 _EVALUATE_EVERY = 125
 _EVALUATIONS_A_RUN = 10
 FEWEST_HELD_OUT = 10
@@ -65,7 +66,10 @@ class FinetuneOptimizerConfig(OptimizerConfig):
 class FinetuneLoopConfig(LoopConfig):
     """How long, in what pieces and where."""
 
-    epochs: PositiveInt = Field(default=5, description="times that every triple is trained on")
+    epochs: PositiveInt | None = Field(
+        default=None,
+        description="times that every triple is trained on; default: 5; with max_steps, as many as they take",
+    )
     batch_size: PositiveInt = Field(default=128, description="triples a step")
     order: Literal["length", "random"] = Field(
         default="length",
@@ -114,8 +118,13 @@ class FinetuneConfig(StrictConfig):
             raise ValueError(f"one of triples and sentences is needed, {given} is given")
         count = len(self.columns or [])
         if self.columns and (count > 1) != (self.triples is not None):
-            wanted = "two or three of triples" if self.triples is not None else "one of sentences"
-            raise ValueError(f"columns: {', '.join(self.columns)} given, expected the names of {wanted}")
+            wanted = "that of the sentences alone"
+            if self.triples is not None:
+                wanted = (
+                    "those of anchors, positives and hard negatives, or for pairs the first two: that of the "
+                    "positives is missing"
+                )
+            raise ValueError(f"columns: {', '.join(self.columns)} given, expected {wanted}")
         if self.columns and len(set(self.columns)) < count:
             raise ValueError(f"columns: {', '.join(self.columns)} given; name each column once")
         if self.sentences is not None and not self.student.dropout:
@@ -145,10 +154,14 @@ class FinetuneConfig(StrictConfig):
             # Of fewer nothing could be told.
             if self.sentences is not None or evaluation.data is not None or held_out < FEWEST_HELD_OUT:
                 held_out = 0
-        steps = self.training.epochs * -(-max(1, rows - held_out) // self.training.batch_size)
+        training = self.training.with_epochs(rows - held_out, _EPOCHS)
+        steps = training.count_steps(rows - held_out)
         every = evaluation.every or min(_EVALUATE_EVERY, -(-steps // _EVALUATIONS_A_RUN))
         return self.model_copy(
-            update={"evaluation": evaluation.model_copy(update={"held_out": held_out, "every": every})}
+            update={
+                "training": training,
+                "evaluation": evaluation.model_copy(update={"held_out": held_out, "every": every}),
+            }
         )
 
     def to_yaml(self) -> str:
@@ -168,6 +181,7 @@ FINETUNE_SHORT_KEYS = {
     "warmup": "optimizer.warmup",
     "weight_decay": "optimizer.weight_decay",
     "epochs": "training.epochs",
+    "max_steps": "training.max_steps",
     "batch_size": "training.batch_size",
     "limit": "training.limit",
     "mixed_precision": "training.mixed_precision",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 BEST = "best"
@@ -40,3 +41,26 @@ def default_folder(words: str) -> str:
 def file_name(words: str) -> str:
     """Return ``words`` with everything but letters, digits, ``.``, ``_`` and ``-`` replaced by ``_``."""
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in words)
+
+
+def describe_missing(spec: str) -> str | None:
+    """Return what to say of a model that is named like a folder where there is none, with what is near.
+
+    Without this a mistyped folder would be looked for on the hub.
+
+    Args:
+        spec: a folder, a hub id (``organisation/name``, with a revision after ``@``) or an alias.
+
+    Returns:
+        Words for an error message; None where it is there, or need not be a folder.
+    """
+    folder = Path(spec).expanduser()
+    slashes = spec.partition("@")[0].rstrip("/").count("/")
+    is_path = spec.startswith((".", "/", "~")) or slashes > 1 or (slashes == 1 and folder.parent.is_dir())
+    if not is_path or folder.exists():
+        return None
+    parent = next(one for one in folder.parents if one.is_dir())
+    wanted = folder.relative_to(parent).parts[0]
+    near = difflib.get_close_matches(wanted, sorted(one.name for one in parent.iterdir()), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(str(parent / name) for name in near)}?" if near else "check the path"
+    return f"there is no folder or file {folder}: {hint}"

@@ -50,13 +50,6 @@ class Recipe(StrictConfig):
     about: About
     config: Settings
 
-    @property
-    def student(self) -> str:
-        """The student it trains; of a finetuning without one of its own, what the user starts from."""
-        group = self.config.get("student")
-        spec = group.get("spec") if isinstance(group, dict) else None
-        return str(spec or self.config.get("start") or "the user's")
-
     def to_yaml(self) -> str:
         """Return the whole recipe as YAML; what stands under ``config`` is a configuration file."""
         return yaml.safe_dump(

@@ -17,20 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embedcache.build_report import BuildProgress, BuildSummary, OnProgress
-from embedcache.cache import Cache
-from embedcache.codecs import check_codec_name
+from embedcache.cache import Cache, check_teacher_name
+from embedcache.codecs import check_codec_name, pq
 from embedcache.contract import describe_differences
 from embedcache.corpus.corpus import Corpus, check_name
-from embedcache.corpus.origin import SourceNote, observe, read_note, unchanged, write_note
-from embedcache.corpus.readers import (
-    ReadOptions,
-    ReadReport,
-    RowBatch,
-    Source,
-    expand_sources,
-    read_batches,
-)
-from embedcache.corpus.store import store_corpus
+from embedcache.corpus.readers import ReadOptions, expand_sources
+from embedcache.corpus_build import SourceRows, read_corpus
 from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.missing import MissingRows
 from embedcache.reuse import Carried, Donor, carry_over, codec_for, donors
@@ -152,6 +144,12 @@ def build(
             "make one with Encoder(teacher)"
         )
     encoder.times = EncodeTimes()
+    source = SourceRows(paths, options)
+    check_teacher_name(teacher.name)
+    if not (Path(cache).expanduser() / "cache.json").exists():
+        # A build that cannot begin leaves no cache behind.
+        source.look(1)
+        _refuse_untrained(codec, source, shard_rows)
     opened = Cache.create(cache)
     vectors = opened.store(teacher.contract, codec, store)
     givers = donors(opened, teacher.contract)
@@ -159,19 +157,17 @@ def build(
     if codec != vectors.codec_name:
         vectors = opened.store(teacher.contract, codec, store)
     opened.refuse_other_contract(teacher.name, teacher.contract)
-    vectors.refuse_too_few(shard_rows)
+    if not vectors.shards:
+        _refuse_untrained(codec, source, shard_rows)
 
     reading = time.perf_counter()
-    report = ReadReport()
-    corpus = _read_corpus(opened, name, paths, options, report, progress, on_progress, replace=replace)
+    corpus = read_corpus(opened, name, source, progress, on_progress, replace=replace)
     progress.busy["read"] = time.perf_counter() - reading
     made = make_views(corpus, planned, paths, options, progress, on_progress, replace=views.replace)
     # Their models are not needed any more, and the teacher can use the room.
     del planned
 
     missing = {texts: MissingRows.of(texts, vectors) for texts in (corpus, *map(corpus.view, views.embed))}
-    first_absent = next((len(rows) for rows in missing.values() if len(rows)), 0)
-    vectors.refuse_too_few(min(first_absent, shard_rows))
     # Only now: a build that is refused leaves no teacher without vectors behind.
     opened.register_teacher(teacher.name, teacher.contract, origin_of(teacher.source))
     if is_local(teacher.source):
@@ -208,7 +204,7 @@ def build(
         unworthy=carried.unworthy,
         reused=distinct - absent,
         truncated=truncated,
-        skipped=dict(report.skipped),
+        skipped=dict(source.report.skipped),
         tokens=encoder.times.tokens,
         batches_halved=encoder.times.batches_halved,
         bytes_written=vectors.bytes_on_disk - bytes_before,
@@ -221,34 +217,10 @@ def build(
     return opened
 
 
-def _read_corpus(
-    cache: Cache,
-    name: str,
-    sources: Sequence[Source],
-    options: ReadOptions,
-    report: ReadReport,
-    progress: BuildProgress,
-    on_progress: OnProgress | None,
-    *,
-    replace: bool,
-) -> Corpus:
-    """Bring the sources into the cache; where they are there and unchanged they are not read again."""
-    folder = cache.corpora_folder / name
-    note = read_note(cache.derived_folder, name)
-    # To replace is to read: that also mends what is damaged.
-    if note is not None and not replace and folder.exists() and unchanged(note, sources, options):
-        corpus = Corpus(folder)
-        if corpus.info.digest == note.digest and not corpus.missing_parts():
-            report.rows = len(corpus)
-            report.skipped.update(corpus.info.skipped)
-            return corpus
-    files = observe(sources)
-    batches = _counted(read_batches(sources, options, report), report, progress, on_progress)
-    corpus, _ = store_corpus(cache.corpora_folder, name, batches, report, replace=replace)
-    # What they looked like before and after: a file that changed while it was read is read again next time.
-    if files is not None and files == observe(sources):
-        write_note(cache.derived_folder, name, SourceNote(corpus.info.digest, files, options))
-    return corpus
+def _refuse_untrained(codec: str | None, source: SourceRows, shard_rows: int) -> None:
+    """Refuse the codec ``pq`` where the first shard will hold too few vectors to learn a codebook from."""
+    if codec == pq.NAME:
+        pq.refuse_too_few(min(source.look(pq.LEAST_TRAINING_ROWS), shard_rows))
 
 
 def _carry_over(
@@ -347,17 +319,6 @@ def _refuse_non_finite(encoded: EncodedTexts, corpus: Corpus, rows: NDArray[np.i
             f"({corpus.texts(row)[0][:80]!r}) and {len(bad) - 1} more rows of its shard; what was "
             "stored before is kept. Try --compute-dtype float32, or take the text out of the corpus"
         )
-
-
-def _counted(
-    batches: Iterator[RowBatch], report: ReadReport, progress: BuildProgress, on_progress: OnProgress | None
-) -> Iterator[RowBatch]:
-    started = time.perf_counter()
-    for batch in batches:
-        progress.rows, progress.seconds = report.rows, time.perf_counter() - started
-        if on_progress is not None:
-            on_progress(progress)
-        yield batch
 
 
 def _name_from(source: Path | str) -> str:

@@ -234,11 +234,7 @@ class Cache:
             InputError: if the name can be none.
             ContractMismatchError: if it belongs to another contract; it names the fields that differ.
         """
-        if not _NAME.fullmatch(name):
-            raise InputError(
-                f"{name!r} cannot name a teacher: use letters, digits, '.', '_' and '-'; choose one with "
-                "--teacher-name"
-            )
+        check_teacher_name(name)
         for teacher in self.teachers():
             if teacher.name == name and teacher.contract != contract:
                 differences = teacher.contract.differences(contract)
@@ -343,6 +339,15 @@ class Cache:
         if store is None or not store.is_current:
             store = self._looked_up[contract.id] = self.store(contract)
         return store
+
+
+def check_teacher_name(name: str) -> None:
+    """Raise :class:`InputError` for a name that no teacher can have."""
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"{name!r} cannot name a teacher: use letters, digits, '.', '_' and '-'; choose one with "
+            "--teacher-name"
+        )
 
 
 def read_contract(path: Path) -> Contract:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from distill.evaluation.suites import SUITES, evaluate
-from distill.evaluation.tasks import Progress, silent
+from distill.evaluation.encoding import Progress, silent
+from distill.evaluation.runner import evaluate
+from distill.evaluation.suites import SUITES
 
 if TYPE_CHECKING:
     from rich.console import Console

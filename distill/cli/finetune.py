@@ -48,7 +48,7 @@ from distill.cli.resume import MACHINE, refuse_settings
 )
 @click.option("--dropout", type=float, help="Dropout while training.  [default: 0.1]")
 @click.option("--tau", type=float, help="Temperature.  [default: 0.05]")
-@click.option("--epochs", type=int, help="[default: 5]")
+@click.option("--epochs", type=int, help="[default: 5, or as many as --max-steps take]")
 @click.option("--batch-size", type=int, help="Rows a step.  [default: 128]")
 @click.option("--lr", type=float, help="Peak learning rate.  [default: 1e-5]")
 @schedule_options

@@ -22,13 +22,16 @@ def losses_command(as_json: bool) -> None:
     from rich.table import Table
 
     table = Table(title="losses", title_justify="left")
-    for heading in ("--loss", "views", "targets", "queue starts", "settings", "what it asks for"):
-        table.add_column(heading)
+    table.add_column("--loss", no_wrap=True)
+    table.add_column("views", justify="right")
+    table.add_column("what it asks for, its targets and settings")
     for name, loss in LOSSES.items():
-        start = {None: "no queue", True: "full", False: "empty"}[loss.full_queue]
-        settings = ", ".join(
-            f"{key.replace('_', '-')} {'learned' if value is None else value}"
+        start = {None: "", True: " (starts full)", False: " (starts empty)"}[loss.full_queue]
+        settings = [
+            f"--{key.replace('_', '-')}{' learned' if value is None else f'={value}'}"
+            + (start if key == "queue" else "")
             for key, value in loss.settings.items()
-        )
-        table.add_row(name, str(loss.views), loss.targets, start, settings, loss.summary)
-    Console().print(table)
+        ]
+        more = "; ".join([f"targets: {loss.targets}", *settings])
+        table.add_row(name, str(loss.views), f"{loss.summary}\n[dim]{more}[/dim]")
+    Console(highlight=False).print(table)

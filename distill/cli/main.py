@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import click
 
 from distill.cli.demo import demo_command
@@ -16,6 +19,8 @@ from distill.cli.train import run_command
 from distill.errors import DistillError
 from embedcache import EmbedCacheError, __version__
 from embedcache.cli.guard import guarded
+
+_SECONDS_TO_TELL = 10.0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -38,4 +43,13 @@ cli.add_command(demo_command)
 
 def main() -> None:
     """Run the command line and exit."""
-    guarded(cli, "distill", (DistillError, EmbedCacheError))
+    guarded(cli, "distill", (DistillError, EmbedCacheError), _let_the_first_process_tell)
+
+
+def _let_the_first_process_tell() -> None:
+    """Wait a while in all but the first of several processes, which most often meet the same error.
+
+    A launcher ends the others once the first has told and gone. Where the first goes on, this one tells.
+    """
+    if int(os.environ.get("RANK", "0")):
+        time.sleep(_SECONDS_TO_TELL)

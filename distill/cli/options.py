@@ -9,6 +9,12 @@ import click
 from embedcache.cli.options import F, all_of
 
 _SCHEDULE_OPTIONS = (
+    click.option(
+        "--max-steps",
+        type=int,
+        help="End after so many steps, over which the learning rate's schedule goes, or after --epochs where "
+        "they are given and over sooner.  [default: all steps of the epochs]",
+    ),
     click.option("--schedule", metavar="KIND", help="cosine, linear or constant.  [default: cosine]"),
     click.option("--warmup", type=float, help="Below 1: share of all steps; else steps.  [default: 0.06]"),
     click.option("--weight-decay", type=float, help="[default: 0.01]"),
@@ -64,7 +70,7 @@ _OUTPUT_OPTIONS = (
 
 
 def schedule_options(command: F) -> F:
-    """Add the learning rate over a run, and the weight decay."""
+    """Add the steps of a run, the learning rate over them, and the weight decay."""
     return all_of(*_SCHEDULE_OPTIONS)(command)
 
 

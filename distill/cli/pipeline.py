@@ -33,7 +33,7 @@ def pipeline_command(file: Path, start: str | None, force: bool, dry_run: bool) 
     from distill.pipeline.runner import run_pipeline
     from distill.pipeline.spec import read_pipeline
 
-    pipeline = read_pipeline(file)
+    pipeline = read_pipeline(file, start)
     with _watch() as watch:
         run_pipeline(
             pipeline,

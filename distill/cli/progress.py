@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 R = TypeVar("R", "Run", "FinetuneRun")
 
 _LINE_SECONDS = 30.0
+# What stays on the screen: a selection of the wrong rows, say, is to be seen at once.
+_STAYS = ("select", "anew")
 
 
 def describe(progress: TrainProgress, seconds: float) -> str:
     """Return one line: steps, loss, rate, best score, time left after ``seconds`` of training."""
     if progress.phase == "select":
         return f"{progress.step:,} of {progress.total:,} rows selected by --where"
+    if progress.phase == "anew":
+        return "no checkpoint was written yet: the run begins anew"
     if progress.phase == "prepare":
         return f"tokenise {progress.step:,}/{progress.total:,} rows"
     loss = "" if progress.loss is None else f", loss {progress.loss:.5f}"
@@ -60,8 +64,7 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
 
             def update(progress: TrainProgress) -> None:
                 shown = Text(describe(progress, seconds(progress)), overflow="ellipsis", no_wrap=True)
-                if progress.phase == "select":
-                    # It stays on the screen: a selection of the wrong rows is to be seen at once.
+                if progress.phase in _STAYS:
                     console.print(shown)
                 else:
                     live.update(shown)
@@ -72,7 +75,7 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
     def line(progress: TrainProgress) -> None:
         nonlocal last
         now = seconds(progress)
-        if progress.phase == "select":
+        if progress.phase in _STAYS:
             print(describe(progress, now), file=sys.stderr, flush=True)  # noqa: T201 - as below
         elif progress.phase == "train" and (now - last >= _LINE_SECONDS or progress.step == progress.total):
             last = now
@@ -131,7 +134,7 @@ def print_run(run: Run) -> None:
 def print_finetune(run: FinetuneRun) -> None:
     """Print how a fine-tuning ended and what to type next."""
     config, score = run.config, run.result.best_score
-    kind = "triples or pairs" if config.triples else "sentences"
+    kind = ("sentences", "pairs", "triples")[run.texts - 1]
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(run.skipped.items()))
     by = "Spearman on development pairs" if config.evaluation.data else "% of held-out anchors right"
     _print_result(
@@ -171,6 +174,8 @@ def _print_result(
     table.add_column(style="bold")
     table.add_column()
     epochs = "1 epoch" if training.epochs == 1 else f"{training.epochs} epochs"
+    # Those of the steps may end in the midst of one.
+    epochs = epochs if training.max_steps is None else f"at most {epochs} and {training.max_steps:,} steps"
     early = ", stopped early" if result.stopped_early else ""
     resumed = f", resumed from step {run.resumed:,}" if run.resumed else ""
     more = {

@@ -52,8 +52,8 @@ def _print_list(as_json: bool, paper: str = "") -> None:
         click.echo(json.dumps([one.model_dump(mode="json") for one in shown], indent=2, ensure_ascii=False))
         return
     table = Table(title="recipes", title_justify="left")
-    for heading in ("--recipe", "command", "student", "in the paper"):
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("--recipe", "command"))
+    for heading in ("--recipe", "command", "in the paper"):
+        table.add_column(heading, no_wrap=heading != "in the paper")
     for one in shown:
-        table.add_row(one.name, one.kind, one.student, one.about.table)
-    Console().print(table)
+        table.add_row(one.name, one.kind, one.about.table)
+    Console(highlight=False).print(table)

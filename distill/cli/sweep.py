@@ -97,6 +97,8 @@ def sweep_command(
             on_outcome=lambda outcome: say(_line(outcome)),
             on_plan=on_plan,
         )
+    if not result.worked_on:
+        click.echo(f"{len(result.outcomes)} runs, all finished before; nothing to do", err=True)
     _print_result(result, spec, out, suite, as_json)
     if result.failed:
         raise TrainingError(

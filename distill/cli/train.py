@@ -78,7 +78,11 @@ from distill.cli.resume import MACHINE, refuse_settings
     "--max-length", type=int, help="Tokens after which the student cuts a text.  [default: as the teacher]"
 )
 @click.option("--dropout", type=float, help="Dropout while training.  [default: 0]")
-@click.option("--epochs", type=int, help="[default: 3, more for corpora under 200 000 rows]")
+@click.option(
+    "--epochs",
+    type=int,
+    help="[default: 3, more for corpora under 200 000 rows; as many as --max-steps take]",
+)
 @click.option("--batch-size", type=int, help="Rows a step.  [default: 128]")
 @click.option("--lr", type=float, help="Peak learning rate.  [default: 7e-4]")
 @schedule_options

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -117,12 +119,12 @@ def tokenise_corpus(
 def _write(
     folder: Path, corpus: Corpus, tokenizer: FastTokenizer, on_progress: Callable[[int], None] | None
 ) -> None:
-    staging = make_directory(folder.parent) / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
-    make_directory(staging)
+    _remove_leftovers(folder)
+    staging, ids = _make_staging(folder)
     dtype = np.dtype(np.uint16 if tokenizer.vocabulary_size <= _UINT16 else np.int32)
     done = written = 0
     try:
-        with (staging / _IDS).open("wb") as ids, (staging / _OFFSETS).open("wb") as offsets:
+        with ids, (staging / _OFFSETS).open("wb") as offsets:
             _begin_offsets(offsets, len(corpus))
             for texts in corpus.iter_texts():
                 tokenized = tokenizer(texts)
@@ -148,6 +150,33 @@ def _write(
             raise explain_os_error(error, folder) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _make_staging(folder: Path) -> tuple[Path, BinaryIO]:
+    """Return a new folder to write the arrays in, and its file of ids, locked until it is closed."""
+    while True:
+        staging = make_directory(folder.with_name(f"{_staging_prefix(folder)}{uuid.uuid4().hex}"))
+        ids = (staging / _IDS).open("wb")
+        # Some network file systems have no locks; there, what is left of killed processes stays.
+        with suppress(OSError):
+            fcntl.flock(ids, fcntl.LOCK_EX)
+        # Before it was locked, another process may have taken it for a leftover.
+        if os.fstat(ids.fileno()).st_nlink:
+            return staging, ids
+        ids.close()
+
+
+def _staging_prefix(folder: Path) -> str:
+    return f"{TEMPORARY_PREFIX}{folder.name}-"
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes have left of the same arrays, and nothing that one still writes."""
+    for staging in folder.parent.glob(f"{_staging_prefix(folder)}*"):
+        # Of a folder without the file a process may be about to make it.
+        with suppress(OSError), (staging / _IDS).open("rb") as ids:
+            fcntl.flock(ids, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 def _begin_offsets(sink: BinaryIO, rows: int) -> None:

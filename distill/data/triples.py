@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -129,8 +129,11 @@ def read_triples(
     """
     source = _one_source(path)
     kind = format_of(source, format)
-    chosen = tuple(columns) if columns else _find_columns(source, kind)
-    return _collect(source, kind, chosen, limit)
+    if not columns:
+        return _collect(source, kind, _find_columns(source, kind), limit)
+    if missing := _missing(source, kind, columns):
+        raise MissingInputError(_describe_missing(missing))
+    return _collect(source, kind, tuple(columns), limit)
 
 
 def read_sentences(
@@ -157,26 +160,45 @@ def _one_source(path: str | Path) -> Source:
 
 
 def _find_columns(source: Source, kind: str) -> tuple[str, ...]:
-    errors = []
-    for names in _KNOWN_COLUMNS:
-        error = _missing(source, kind, names)
-        if error is None:
+    missing = [_missing(source, kind, names) for names in _KNOWN_COLUMNS]
+    for names, without in zip(_KNOWN_COLUMNS, missing, strict=True):
+        if not without:
             return names
-        errors.append(error)
     raise DataError(
-        f"cannot tell which columns are anchor, positive and hard negative: {errors[0]}, as in "
-        f"{_OPTION} anchor,positive,negative"
+        "cannot tell which columns are anchor, positive and hard negative: "
+        f"{_describe_missing(min(missing, key=len))}, as in {_OPTION} anchor,positive,negative"
     )
 
 
-def _missing(source: Source, kind: str, names: Sequence[str]) -> MissingInputError | None:
+def _missing(source: Source, kind: str, names: Sequence[str]) -> dict[str, MissingInputError]:
+    """Return the columns that a file lacks, with what is said of each."""
+    missing = {}
+    for name in names:
+        error = _try_column(source, kind, name)
+        if error is not None:
+            missing[name] = error
+    return missing
+
+
+def _try_column(source: Source, kind: str, name: str) -> MissingInputError | None:
     try:
-        with ExitStack() as stack:
-            for name in names:
-                next(stack.enter_context(raw_rows(source, kind, _one_column(name))), None)
+        with raw_rows(source, kind, _one_column(name)) as rows:
+            next(rows, None)
     except MissingInputError as error:
         return error
     return None
+
+
+def _describe_missing(missing: Mapping[str, MissingInputError]) -> str:
+    """Return one message about all columns that a file lacks."""
+    names, first = list(missing), str(next(iter(missing.values())))
+    where, separator, found = first.partition(f"no column {names[0]!r}; ")
+    if not separator:
+        # Of a file without columns each of them would say the same.
+        return first
+    lacks = " and ".join(f"no column {name!r}" for name in names)
+    there = found.partition("; pass ")[0]
+    return f"{where}{lacks}; {there}; pass {_OPTION} with those of anchors, positives and any hard negatives"
 
 
 def _one_column(name: str | None) -> Columns:

@@ -11,7 +11,7 @@ import embedcache
 from distill.cli.evaluate import table_console
 from distill.cli.progress import print_run, train_progress
 from distill.demo.harvest import harvest_sentences
-from distill.evaluation.suites import evaluate
+from distill.evaluation.runner import evaluate
 from distill.training.run import Run, run
 from embedcache.cli.build import build_progress, print_build_summary
 from embedcache.fsio import make_directory, write_bytes

@@ -1,7 +1,16 @@
 from __future__ import annotations
 
 from distill.evaluation.model import EvaluatedModel, load_model
-from distill.evaluation.suites import SUITES, evaluate
-from distill.evaluation.tasks import EvaluationResult, ModelReport
+from distill.evaluation.result import EvaluationResult, ModelReport
+from distill.evaluation.runner import evaluate, evaluate_suites
+from distill.evaluation.suites import SUITES
 
-__all__ = ["SUITES", "EvaluatedModel", "EvaluationResult", "ModelReport", "evaluate", "load_model"]
+__all__ = [
+    "SUITES",
+    "EvaluatedModel",
+    "EvaluationResult",
+    "ModelReport",
+    "evaluate",
+    "evaluate_suites",
+    "load_model",
+]

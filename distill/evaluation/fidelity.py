@@ -4,40 +4,30 @@ Cosines to the teacher's vectors say how well the vectors themselves were copied
 are equally wide. What a user of sentence vectors sees is their geometry, so two figures compare that,
 whatever the widths: the Spearman correlation of all pairwise similarities, and the share of common nearest
 neighbours. Both take at most :data:`SAMPLE` sentences, chosen by seed, because they grow with the square.
-
-The teacher's vectors come from a cache as far as it holds them; only the others need the teacher itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.errors import DataError, DistillError
-from distill.evaluation.model import EvaluatedModel
-from distill.evaluation.record import RunTeacher, is_in_target_space, read_run_cache, run_folder
+from distill.errors import DataError
+from distill.evaluation.encoding import unit_rows
+from distill.evaluation.record import is_in_target_space
 from distill.evaluation.sentences import Sentences, read_sentences
-from distill.evaluation.tasks import (
-    EvaluationResult,
-    ModelReport,
-    Request,
-    TeacherChoice,
-    encode_distinct,
-    require_usable,
-    unit_rows,
-)
-from embedcache.contract import Contract
-from embedcache.errors import EmbedCacheError
+from distill.evaluation.tasks import NotThereError, Request, Subject
 
 SAMPLE = 2000
 """Sentences whose pairwise similarities are compared."""
 
 NEIGHBOURS = 10
 """Nearest neighbours compared; never more than half of the other sentences, or any two models would agree."""
+
+FEW = 100
+"""Figures of fewer sentences say little, and the report says so."""
 
 SMALLEST_SPREAD = 1e-6  # below this, similarities of float32 vectors differ by rounding alone
 _FEWEST = 3  # with two sentences there is one similarity, and nothing to rank
@@ -61,6 +51,10 @@ class FidelityScores:
     cosine_worst: float | None
     similarity_spearman: float
     neighbour_overlap: float
+
+    @property
+    def headline(self) -> None:
+        """None: likeness is measured against the teacher already, a share of its own says nothing."""
 
     def to_json(self) -> dict[str, object]:
         """Return ``cosine`` (``mean``, ``p05``, ``worst``; or null) and the two figures of the geometry."""
@@ -89,25 +83,6 @@ class FidelityScores:
             "similarity rho": f"{self.similarity_spearman:.2f}",
             "neighbours": f"{self.neighbour_overlap:.2f} %",
         }
-
-
-@dataclass(frozen=True)
-class _TeacherVectors:
-    """The teacher's vectors, (n, d).
-
-    Attributes:
-        vectors: float32.
-        cached: how many of them a cache held.
-        contract: that of the cached ones, where they are one teacher's own.
-        model: the teacher itself, where it had to be loaded.
-        speed: sentences per second, where it encoded all of them.
-    """
-
-    vectors: NDArray[np.float32]
-    cached: int
-    contract: Contract | None
-    model: EvaluatedModel | None
-    speed: float | None
 
 
 def score_fidelity(
@@ -144,15 +119,74 @@ def score_fidelity(
     )
 
 
-def run(request: Request) -> EvaluationResult:
-    """Compare every model with the teacher on the sentences of ``request.data`` or those the run held out.
+@dataclass(frozen=True)
+class FidelityTask:
+    """Sentences on which vectors are compared with the teacher's.
+
+    Attributes:
+        sentences: the sentences.
+        teacher: the teacher's name.
+        seed: chooses the sample.
+    """
+
+    sentences: Sentences
+    teacher: str
+    seed: int
+    needs_teacher: ClassVar[bool] = True
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The sentences' source and count, and how many are compared pairwise."""
+        count = len(self.sentences.texts)
+        return {
+            "data": self.sentences.source,
+            "sentences": count,
+            "duplicates": self.sentences.duplicates,
+            "compared_pairwise": min(count, SAMPLE),
+            "neighbours": _neighbours(min(count, SAMPLE)),
+        }
+
+    @property
+    def notes(self) -> list[str]:
+        """How many sentences, and what was left out."""
+        return _notes(self.sentences)
+
+    def texts(self) -> list[str]:
+        """Return the sentences."""
+        return self.sentences.texts
+
+    def score(self, subject: Subject, notes: list[str]) -> FidelityScores:
+        """Compare one model with the teacher; the teacher itself is, by definition, fully like itself."""
+        if subject.is_teacher:
+            return FidelityScores(1.0, 1.0, 1.0, 100.0, 100.0)
+        if subject.teacher is None:
+            raise DataError("fidelity is to a teacher: give --teacher")
+        texts = self.sentences.texts
+        alike = is_in_target_space(subject.spec)
+        teacher = subject.teacher.encoded.pick(texts)
+        scores = score_fidelity(subject.encoded.pick(texts), teacher, cosines=alike, seed=self.seed)
+        if not alike:
+            notes.append(
+                f"{subject.model.name}: no cosine to the teacher, whose vectors its own were like only "
+                "behind a head that is not part of it"
+            )
+        elif scores.cosine_mean is None:
+            notes.append(
+                f"{subject.model.name}: no cosine to the teacher, its vectors are {subject.model.dimension} "
+                f"wide and the teacher's {teacher.shape[1]}"
+            )
+        return scores
+
+
+def read(request: Request) -> FidelityTask:
+    """Read the sentences of the request's file, or those that its runs held out.
 
     Raises:
-        DataError: if there is no teacher, no sentences, or vectors that cannot be compared.
-        TeacherError: if vectors are missing from the cache and the teacher cannot be loaded.
+        NotThereError: if neither is there.
+        DataError: if there is no teacher, or there are too few sentences.
     """
     if request.teacher is None:
-        raise DataError(
+        raise NotThereError(
             "fidelity is to a teacher, and no model given is a run that names one: give --teacher"
         )
     sentences = read_sentences(request)
@@ -160,154 +194,17 @@ def run(request: Request) -> EvaluationResult:
         raise DataError(
             f"{sentences.source} holds {len(sentences.texts)} distinct sentences, expected at least {_FEWEST}"
         )
-    lookup_notes: list[str] = []
-    known = _teacher_vectors(request, sentences.texts, lookup_notes)
-    teacher, cached = known.vectors, known.cached
-    notes = [*_notes(sentences, request.teacher.name, cached), *lookup_notes]
-    row = _teacher_report(request, known, sentences.texts, notes)
-    reports = [] if row is None else [row]
-    for spec in request.models:
-        if row is not None and spec == request.teacher.spec:
-            continue
-        model = request.load(spec)
-        encoded = encode_distinct(model, sentences.texts, request.progress)
-        vectors, alike = encoded.pick(sentences.texts), is_in_target_space(spec)
-        scores = score_fidelity(vectors, teacher, cosines=alike, seed=request.seed)
-        if not alike:
-            notes.append(
-                f"{model.name}: no cosine to the teacher, whose vectors its own were like only behind a head "
-                "that is not part of it"
-            )
-        elif scores.cosine_mean is None:
-            notes.append(
-                f"{model.name}: no cosine to the teacher, its vectors are {model.dimension} wide "
-                f"and the teacher's {teacher.shape[1]}"
-            )
-        reports.append(ModelReport.of(model, "model", encoded.sentences_per_second, scores))
-    facts: dict[str, object] = {
-        "data": sentences.source,
-        "teacher": request.teacher.name,
-        "sentences": len(sentences.texts),
-        "duplicates": sentences.duplicates,
-        "compared_pairwise": min(len(sentences.texts), SAMPLE),
-        "neighbours": _neighbours(min(len(sentences.texts), SAMPLE)),
-        "teacher_vectors_cached": cached,
-        "teacher_vectors_encoded": len(sentences.texts) - cached,
-    }
-    return EvaluationResult("fidelity", tuple(reports), facts, tuple(notes))
+    return FidelityTask(sentences, request.teacher, request.seed)
 
 
-def _teacher_vectors(request: Request, texts: Sequence[str], notes: list[str]) -> _TeacherVectors:
-    """Return the teacher's vectors of ``texts``: cached ones, and the teacher's own of the others."""
-    cached, contract = _cached_vectors(request, texts, notes)
-    missing = [text for text in texts if text not in cached]
-    fresh: dict[str, NDArray[np.float32]] = {}
-    model, speed = None, None
-    if missing:
-        model = request.load_teacher()
-        if cached and contract is not None:
-            _require_same_teacher(contract, model, request)
-        encoded = encode_distinct(model, missing, request.progress)
-        fresh = dict(zip(missing, encoded.pick(missing), strict=True))
-        speed = None if cached else encoded.sentences_per_second
-    vectors = np.stack([cached[text] if text in cached else fresh[text] for text in texts])
-    require_usable(vectors, texts, "the teacher")
-    return _TeacherVectors(vectors, len(cached), contract, model, speed)
-
-
-def _cached_vectors(
-    request: Request, texts: Sequence[str], notes: list[str]
-) -> tuple[dict[str, NDArray[np.float32]], Contract | None]:
-    """Return the vectors that the cache holds, by text, and their contract; nothing without a cache.
-
-    Targets made of several teachers' vectors have none; each teacher is checked on its own.
-    """
-    if request.teacher is None:
-        return {}, None
-    if request.cache is not None:
-        return _look_up(request.cache, request.teacher, texts)
-    # Only the run that names the teacher can say where its vectors are.
-    runs = (
-        [run for run in map(run_folder, request.models) if run is not None] if request.teacher.implied else []
-    )
-    folder = next((cache for cache in map(read_run_cache, runs) if cache is not None), None)
-    if folder is None:
-        return {}, None
-    try:
-        return _look_up(folder, request.teacher, texts)
-    except EmbedCacheError as error:
-        # A cache nobody asked for is a service; the teacher itself may still be there.
-        notes.append(f"the run's cache {folder} is not usable: {error}")
-        return {}, None
-
-
-def _look_up(
-    folder: Path, teacher: TeacherChoice, texts: Sequence[str]
-) -> tuple[dict[str, NDArray[np.float32]], Contract | None]:
-    import embedcache
-    from embedcache.keys import key_array
-
-    cache = embedcache.open(folder)
-    whole = teacher.run_teacher or RunTeacher(teacher.name, teacher.name, None)
-    # A name may have been given to another contract since the run; its contract's id cannot.
-    contracts = [cache.teacher(one.contract_id or one.name).contract for one in whole.parts or (whole,)]
-    stores = [cache.store(contract) for contract in contracts]
-    keys = key_array(texts)
-    places = np.stack([store.locate(keys) for store in stores])
-    held = np.flatnonzero((places >= 0).all(axis=0))
-    vectors = [store.vectors(place[held]) for store, place in zip(stores, places, strict=True)]
-    targets = whole.combination().apply(vectors) if whole.parts else vectors[0]
-    found = [texts[row] for row in held.tolist()]
-    return dict(zip(found, targets, strict=True)), None if whole.parts else contracts[0]
-
-
-def _teacher_report(
-    request: Request, known: _TeacherVectors, texts: Sequence[str], notes: list[str]
-) -> ModelReport | None:
-    """Return the teacher's own row, by definition a full likeness; None, with a note, where it is not there.
-
-    Its speed is measured on the same sentences as the models', where most vectors are cached on a sample.
-    """
-    try:
-        model = known.model or request.load_teacher()
-        if known.cached and known.contract is not None:
-            _require_same_teacher(known.contract, model, request)
-        speed = known.speed
-        if speed is None:
-            timed = texts[:: -(-len(texts) // SAMPLE)]
-            speed = encode_distinct(model, timed, request.progress).sentences_per_second
-    except (DistillError, EmbedCacheError) as error:
-        # Its vectors are all there, so the models can be scored without it.
-        notes.append(f"no row of the teacher: {error}")
-        return None
-    return ModelReport.of(model, "teacher", speed, FidelityScores(1.0, 1.0, 1.0, 100.0, 100.0))
-
-
-def _require_same_teacher(cached: Contract, model: EvaluatedModel, request: Request) -> None:
-    """Check that vectors encoded now may stand beside the cached ones.
-
-    Raises:
-        ContractMismatchError: if the contracts differ; it names the fields and both values.
-    """
-    from embedcache.contract import describe_differences
-    from embedcache.errors import ContractMismatchError
-
-    if model.contract == cached:
-        return
-    found = {} if model.contract is None else cached.differences(model.contract)
-    why = describe_differences(found) or "the loaded model has none"
-    raise ContractMismatchError(
-        f"vectors of {model.name} in the cache are of another contract than the teacher as loaded "
-        f"({why}): give the teacher that the cache was built with, or leave out --cache",
-        found,
-    )
-
-
-def _notes(sentences: Sentences, teacher: str, cached: int) -> list[str]:
+def _notes(sentences: Sentences) -> list[str]:
     count = len(sentences.texts)
-    notes = [
-        f"{count} distinct sentences; vectors of {teacher}: {cached} cached, {count - cached} encoded now"
-    ]
+    notes = [f"{count} distinct sentences"]
+    if count < FEW:
+        notes.append(
+            f"{count} sentences are few: another draw of as many would give other figures; give {FEW} or "
+            "more with --data"
+        )
     if count > SAMPLE:
         notes.append(f"similarities and neighbours on {SAMPLE} of them, chosen by seed")
     if sentences.note:

@@ -7,7 +7,7 @@ quantised one. A folder with graphs of another origin is run by torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from embedcache.contract import Contract
 
     Encoder = Callable[[Sequence[str]], NDArray[np.float32]]
+    Recall = Callable[[Sequence[str]], Mapping[str, NDArray[np.float32]]]
 
 _GRAPH = Path("onnx") / "model.onnx"
 _INT8_GRAPH = "model_int8.onnx"
@@ -39,19 +40,23 @@ class EvaluatedModel:
 
     Attributes:
         name: how reports call it.
-        parameters: number of parameters.
-        megabytes: size of the weights as saved on disk, in units of 10^6 bytes.
+        parameters: number of parameters; None where that is not known.
+        megabytes: size of the weights as saved on disk, in units of 10^6 bytes; None where not known.
         dimension: width of its vectors.
         encoder: texts -> (n, dimension) vectors.
         contract: the contract of its vectors, where it has one.
+        recall: texts -> the vectors that are already there, by text; None where there is no such store.
+        whole: loads the model itself, where it is not loaded unless it has to encode.
     """
 
     name: str
-    parameters: int
-    megabytes: float
+    parameters: int | None
+    megabytes: float | None
     dimension: int
     encoder: Encoder
     contract: Contract | None = None
+    recall: Recall | None = None
+    whole: Callable[[], EvaluatedModel] | None = None
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of ``texts``, (len(texts), dimension), float32.
@@ -122,13 +127,19 @@ def _combine(teacher: RunTeacher, parts: Sequence[EvaluatedModel]) -> EvaluatedM
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         return combination.apply([part.encode(texts) for part in parts])
 
+    parameters = _total([part.parameters for part in parts])
     return EvaluatedModel(
         name=teacher.name,
-        parameters=sum(part.parameters for part in parts),
-        megabytes=sum(part.megabytes for part in parts),
+        parameters=None if parameters is None else int(parameters),
+        megabytes=_total([part.megabytes for part in parts]),
         dimension=combination.dimension,
         encoder=encode,
     )
+
+
+def _total(sizes: Sequence[float | None]) -> float | None:
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def weight_bytes(folder: Path) -> int:

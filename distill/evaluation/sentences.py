@@ -9,7 +9,7 @@ from pathlib import Path
 
 from distill.errors import DataError
 from distill.evaluation.record import run_folder
-from distill.evaluation.tasks import Request
+from distill.evaluation.tasks import NotThereError, Request
 from distill.layout import HELD_OUT
 
 _FEWEST_IN_COMMON = 10
@@ -38,7 +38,9 @@ def read_sentences(request: Request) -> Sentences:
         raise DataError("--text-column names a column of --data: give --data, or leave it out")
     runs = dict.fromkeys(run for run in map(run_folder, request.models) if run is not None)
     if not runs:
-        raise DataError("no sentences to compare on: give --data FILE, or evaluate a run that held some out")
+        raise NotThereError(
+            "no sentences to compare on: give --data FILE, or evaluate a run that held some out"
+        )
     held_out = {run: _read_held_out(run / HELD_OUT) for run in runs}
     first_run, texts = next(iter(held_out.items()))
     source = str(first_run / HELD_OUT)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from distill.evaluation.tasks import EvaluationResult, ModelReport
+    from distill.evaluation.result import EvaluationResult, ModelReport
 
 
 def render(result: EvaluationResult) -> RenderableType:
@@ -43,12 +43,12 @@ def _details(result: EvaluationResult) -> Table:
 
 def _models(result: EvaluationResult) -> Table:
     """Return one row per model: the suite's headline figures."""
-    columns = dict.fromkeys(column for report in result.models for column in report.scores.summary())
+    columns = dict.fromkeys(column for report in result.models for column in report.summary())
     return _table(
         f"{result.suite}: models",
         tuple(columns),
         (
-            (report, tuple(report.scores.summary().get(column, "-") for column in columns))
+            (report, tuple(report.summary().get(column, "-") for column in columns))
             for report in result.models
         ),
     )
@@ -63,10 +63,10 @@ def _sizes(result: EvaluationResult) -> Table:
             (
                 report,
                 (
-                    f"{report.parameters:,}",
-                    f"{report.megabytes:.1f}",
+                    _number(report.parameters, ",.0f"),
+                    _number(report.megabytes, ".1f"),
                     str(report.dimension),
-                    f"{report.sentences_per_second:,.0f}",
+                    _number(report.sentences_per_second, ",.0f"),
                 ),
             )
             for report in result.models
@@ -82,6 +82,10 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[tuple[ModelReport,
     for report, cells in rows:
         table.add_row(Text(_label(report.name, report.role)), *cells)
     return table
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _label(name: str, role: str) -> str:

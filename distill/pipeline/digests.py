@@ -52,7 +52,8 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     found = []
     for name in dict.fromkeys([*before, *now]):
         was, is_now = before.get(name, ABSENT), now.get(name, ABSENT)
-        if was == is_now:
+        # A key that a later version has, and that is not given, changes nothing.
+        if was == is_now or {was, is_now} == {ABSENT, repr(None)}:
             continue
         if name.startswith("content of ") and ABSENT not in (was, is_now):
             found.append(f"{name} has changed")

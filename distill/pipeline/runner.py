@@ -22,6 +22,7 @@ STATE = "pipeline.json"
 
 _VERSION = 1
 _MOST_TOLD = 4
+_NEW = "not done yet"
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def _take(
         report = StepReport(step.name, "skip")
         on_report(report)
         return report, (kept.outputs if kept else None) or {}
-    on_report(StepReport(step.name, "do", tuple(reasons)))
+    on_report(StepReport(step.name, "do", ("starting",) if reasons == [_NEW] else tuple(reasons)))
     began = time.perf_counter()
     # What was begun with the same facts and not finished can be gone on with; what is forced is done anew.
     anew = force or start is not None
@@ -206,7 +207,7 @@ def _reasons(step: Step, kept: _Kept | None, facts: Facts, start: str | None, fo
             )
         return []
     if kept is None:
-        return ["not done yet"]
+        return [_NEW]
     if force or start is not None:
         return ["is to be done anew"]
     changed = differences(kept.facts, facts)

@@ -116,8 +116,12 @@ class Pipeline:
         return [str(config.out) for config in (self.run, self.finetune) if config is not None]
 
 
-def read_pipeline(file: Path) -> Pipeline:
+def read_pipeline(file: Path, start: str | None = None) -> Pipeline:
     """Read a pipeline; its paths are relative to the folder that the file lies in.
+
+    Args:
+        file: the YAML file.
+        start: the step to start with, where not all are done: what those before it read need not be there.
 
     Raises:
         ConfigError: naming everything that is wrong with it, each with its dotted path.
@@ -154,6 +158,7 @@ def read_pipeline(file: Path) -> Pipeline:
         prefix = f"eval.{number}." if isinstance(steps["eval"], list) else "eval."
         checked.setdefault("eval", []).append(_checked(EvalSettings, settings, prefix, problems))
     problems += _contradictions(checked, steps)
+    problems += _missing_inputs(checked, steps, out, start)
     if problems:
         raise ConfigError(f"{file} cannot be run: {'; '.join(problems)}")
     return Pipeline(
@@ -237,3 +242,29 @@ def _contradictions(checked: Mapping[str, Any], steps: Mapping[str, Any]) -> lis
             problems.append(f"eval.name: two of them write {settings.file_name}; give each a name of its own")
         names.add(settings.file_name)
     return problems
+
+
+def _missing_inputs(
+    checked: Mapping[str, Any], steps: Mapping[str, Any], out: Path, start: str | None
+) -> list[str]:
+    """Return what the steps from ``start`` on read and will not find."""
+    from distill.pipeline.inputs import find_missing_files, find_unknown_views, find_unusable_sources
+
+    first = STEPS.index(start) if start in STEPS else 0
+    build, run, finetune = (checked.get(name) if STEPS.index(name) >= first else None for name in STEPS[:3])
+    problems = find_unusable_sources(build) if build is not None else []
+    # Of views that cannot be understood one message is enough.
+    if build is not None or "build" not in steps or first:
+        problems += find_unknown_views(build, run)
+    paths: dict[str, str | None] = {}
+    if run is not None:
+        paths["run.evaluation.data"] = run.evaluation.data
+    if finetune is not None:
+        paths |= {"finetune.triples": finetune.triples, "finetune.sentences": finetune.sentences}
+        paths["finetune.evaluation.data"] = finetune.evaluation.data
+    if first <= STEPS.index("eval"):
+        for number, settings in enumerate(checked.get("eval", [])):
+            key = f"eval.{number}.data" if isinstance(steps["eval"], list) else "eval.data"
+            paths[key] = None if settings is None else settings.data
+    folders = [settings.out for settings in (run, finetune) if settings is not None and settings.out]
+    return problems + find_missing_files(paths, [out, *map(Path, folders)])

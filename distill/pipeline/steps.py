@@ -137,7 +137,7 @@ class EvalStep:
 
     def do(self, watch: Watch, done: Done, *, mine: bool, unchanged: bool) -> Facts:
         """Evaluate every model, beside its teacher where that is known."""
-        from distill.evaluation.suites import evaluate
+        from distill.evaluation.runner import evaluate
 
         for settings in self.evaluations:
             given = settings.model_dump(exclude={"name", "models"})

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from distill.errors import StudentError
+from distill.layout import describe_missing
 from distill.students.aliases import STUDENTS
 from distill.students.initialise import from_teacher_layers
 from embedcache.contract import Contract
@@ -128,6 +129,8 @@ def open_student(
 
 def _load(spec: str, pooling: str | None) -> Teacher:
     spec = STUDENTS.get(spec, spec)
+    if missing := describe_missing(spec):
+        raise StudentError(f"student: {missing}")
     try:
         try:
             return load_teacher(spec, pooling=pooling, device="cpu")

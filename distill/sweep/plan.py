@@ -18,7 +18,6 @@ from distill.losses.registry import LOSSES
 from distill.sweep.spec import SEED, SweepSpec
 from distill.training.device import resolve_device
 from distill.training.record import read_record
-from distill.training.schedule import count_steps
 from distill.training.setup import open_training_data, prepare_student
 from embedcache.cache import Cache
 from embedcache.errors import EmbedCacheError
@@ -173,14 +172,16 @@ def _plan(
     if (read_record(folder) or {}).get("result") is None:
         resolve_device(config.training.device)
         looked.check_student(cache, config, dataset)
+    training, views = config.training, LOSSES[config.loss.name].views
+    steps = training.count_steps(len(dataset))
     return PlannedRun(
         name,
         folder,
         config.model_copy(update={"out": str(folder), "overwrite": False}),
         {key: shown_value(config, key) for key in keys},
         dict(varied),
-        count_steps(config.training, len(dataset)),
-        (config.training.epochs or 1) * len(dataset) * LOSSES[config.loss.name].views,
+        steps,
+        min((training.epochs or 1) * len(dataset), steps * (training.batch_size or 1)) * views,
     )
 
 
@@ -196,6 +197,9 @@ def _digest(config: RunConfig, dataset: DistillDataset, student: str | None) -> 
     if student is not None:
         facts["student"]["spec"] = student
     facts["training"] = {key: value for key, value in facts["training"].items() if key not in _MACHINE}
+    if config.training.max_steps is None:
+        # Runs that were named before there was this key keep their names.
+        del facts["training"]["max_steps"]
     data = config.evaluation.data
     if data is not None:
         try:

@@ -81,10 +81,12 @@ class SweepResult:
     Attributes:
         outcomes: its runs.
         rows: one row a setting, the best by development score first.
+        worked_on: runs that were trained, gone on with or evaluated; the others were finished before.
     """
 
     outcomes: tuple[Outcome, ...]
     rows: tuple[Row, ...]
+    worked_on: int
 
     @property
     def failed(self) -> list[Outcome]:
@@ -123,15 +125,15 @@ def run_sweep(
     runs = plan_runs(spec, out, on_plan)
     with locked(out):
         outcomes = [look(run, suite) for run in runs]
-        _train_all(outcomes, spec, out, suite, on_progress, on_outcome, choose_from=None)
+        worked_on = _train_all(outcomes, spec, out, suite, on_progress, on_outcome, choose_from=None)
         first = list(outcomes)
         if spec.more_seeds:
             chosen = chosen_settings(outcomes, spec)
             known = {outcome.run.name for outcome in outcomes}
             more = plan_runs(with_seeds(spec, chosen), out, keys=spec.keys) if chosen else []
             outcomes += [look(run, suite) for run in more if run.name not in known]
-            _train_all(outcomes, spec, out, suite, on_progress, on_outcome, choose_from=first)
-    return SweepResult(tuple(outcomes), tuple(leaderboard(outcomes, spec, first)))
+            worked_on += _train_all(outcomes, spec, out, suite, on_progress, on_outcome, choose_from=first)
+    return SweepResult(tuple(outcomes), tuple(leaderboard(outcomes, spec, first)), worked_on)
 
 
 def look(run: PlannedRun, suite: SuiteChoice | None = None) -> Outcome:
@@ -155,8 +157,9 @@ def _train_all(
     on_outcome: Callable[[Outcome], None] | None,
     *,
     choose_from: Sequence[Outcome] | None,
-) -> None:
-    """Bring ``outcomes`` up to date in place, one after the other."""
+) -> int:
+    """Bring ``outcomes`` up to date in place, one after the other; return how many were not."""
+    worked_on = 0
     clock = _Clock(sum(o.run.work for o in outcomes if o.result is None))
     for number, before in enumerate(outcomes):
         if before.status == "failed" or (choose_from is not None and number < len(choose_from)):
@@ -164,12 +167,14 @@ def _train_all(
 
         report = _reporter(number + 1, len(outcomes), before.run, clock, on_progress)
         outcomes[number] = after = _finish(before, suite, report)
+        worked_on += after is not before
         if before.result is None:
             clock.done(before.run)
         if on_outcome is not None:
             on_outcome(after)
         write_tables(out, outcomes, spec, choose_from or outcomes)
     write_tables(out, outcomes, spec, choose_from or outcomes)
+    return worked_on
 
 
 def _reporter(

@@ -9,13 +9,11 @@ from typing import Any
 
 from distill.digests import data_digest
 from distill.errors import ConfigError
-from distill.evaluation.suites import SUITES, evaluate
+from distill.evaluation.runner import evaluate
+from distill.evaluation.suites import SUITES
 from distill.layout import BEST
 from distill.sweep.plan import PlannedRun
 from embedcache.fsio import read_sealed_json, write_sealed_json
-
-AVERAGES = {"sts": "average", "fidelity": "similarity_spearman"}
-"""The figure of each suite that a leaderboard shows."""
 
 AVERAGE = "average"
 """What that figure is called among the scores."""
@@ -78,7 +76,7 @@ def evaluate_run(run: PlannedRun, suite: SuiteChoice) -> dict[str, float]:
             result = evaluate([student], suite=suite.name, data=suite.data, device=device)
     facts = result.to_json()
     report = result.models[-1].to_json()
-    scores = {AVERAGE: float(report[AVERAGES[suite.name]])}  # type: ignore[arg-type]
+    scores = {AVERAGE: float(report[SUITES[suite.name].average])}  # type: ignore[arg-type]
     scores |= _by_set(report)
     write_sealed_json(_place(run.folder, suite), {"digest": suite.digest, "scores": scores, "result": facts})
     return scores
@@ -87,7 +85,7 @@ def evaluate_run(run: PlannedRun, suite: SuiteChoice) -> dict[str, float]:
 def _by_set(report: dict[str, Any]) -> dict[str, float]:
     """Return the score of each set a suite consists of, where it consists of several."""
     sets = report.get("sets")
-    return {name: float(score["spearman"]) for name, score in sets.items()} if isinstance(sets, dict) else {}
+    return {name: float(score["score"]) for name, score in sets.items()} if isinstance(sets, dict) else {}
 
 
 def _place(folder: Path, suite: SuiteChoice) -> Path:

@@ -186,6 +186,8 @@ def _without(values: Settings, paths: Iterable[str]) -> Settings:
 
 def _check(spec: SweepSpec) -> None:
     known = find_keys()
+    # What may be typed after --vary, but for places.
+    words = [name for name in (*SHORT_KEYS, *known) if name not in _NOT_VARIED]
     problems = []
     for number, block in enumerate(spec.blocks):
         where = f"vary.{number}." if len(spec.blocks) > 1 else "vary."
@@ -193,7 +195,7 @@ def _check(spec: SweepSpec) -> None:
             if key in _NOT_VARIED:
                 problems.append(f"{where}{key}: names a place and cannot be varied")
             elif key not in known:
-                problems.append(f"{where}{key}: unknown key{suggest_key(key, known)}")
+                problems.append(f"{where}{key}: unknown key{suggest_key(key, words)}")
             elif not values:
                 problems.append(f"{where}{key}: no values; give at least one")
             elif _is_set(spec.base, key):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distill.card import CardFacts, write_card
 
 if TYPE_CHECKING:
-    from distill.config import RunConfig
+    from distill.config import LoopConfig, RunConfig
     from distill.data.dataset import DistillDataset
     from distill.data.targets import Targets
     from distill.training.run import Run
@@ -18,6 +18,12 @@ def folder_name(spec: str) -> str:
     """Return the spec; of a folder its name alone, which says as much to others as its place does."""
     folder = Path(spec).expanduser()
     return folder.resolve().name if folder.is_dir() else spec
+
+
+def duration(training: LoopConfig) -> dict[str, object]:
+    """Return how long a training goes, as settings of its card."""
+    steps = {} if training.max_steps is None else {"steps at most": training.max_steps}
+    return {"epochs": training.epochs, **steps}
 
 
 def write_run_card(run: Run, dataset: DistillDataset, dimension: int, selected_by: str | None) -> None:
@@ -52,7 +58,7 @@ def write_run_card(run: Run, dataset: DistillDataset, dimension: int, selected_b
             },
             loss=config.loss.name,
             settings={
-                "epochs": config.training.epochs,
+                **duration(config.training),
                 "batch size": config.training.batch_size,
                 "peak learning rate": config.optimizer.lr,
                 "schedule": config.optimizer.schedule,

@@ -16,37 +16,38 @@ import torch
 
 from distill.config_sources import keyword_flags, load_config
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
-from distill.errors import CheckpointError, ConfigError
+from distill.errors import ConfigError
 from distill.evaluation.record import run_folder
 from distill.evaluation.sts import read_pairs
 from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
-from distill.layout import BEST, CONFIG, HELD_OUT, IN_TARGET_SPACE, TARGETS, default_folder
-from distill.students.student import open_student, without_head
+from distill.layout import BEST, CONFIG, HELD_OUT, IN_TARGET_SPACE, TARGETS, default_folder, describe_missing
+from distill.students.student import open_student
 from distill.training.contrastive import Contrast, InfoNCE, nearest_selector
 from distill.training.device import make_accelerator, seeded
 from distill.training.finetune_card import LOSS, write_finetune_card
 from distill.training.folder import (
     begin_folder,
     finish_folder,
+    read_interrupted,
     require_free,
-    require_interrupted,
-    save_student,
 )
-from distill.training.record import describe_dev, read_record
+from distill.training.record import describe_dev, read_record, refuse_other_data
 from distill.training.selection import pair_selector
 from distill.training.setup import (
     Training,
     machine_flags,
+    make_trainer,
     prepare_progress,
     refuse_long_warmup,
-    refuse_patience_without_scores,
-    tokenizer_of,
 )
+from distill.training.student import student_parts, tokenizer_of
 from distill.training.tracking import OnProgress, require_tensorboard
-from distill.training.trainer import Trainer, TrainResult
+from distill.training.trainer import TrainResult
 
 if TYPE_CHECKING:
+    from distill.training.selection import Selector
     from embedcache.contract import Contract
+    from embedcache.teacher.tokenize import FastTokenizer
 
 KIND = "finetune"
 """What the record of a fine-tuning says it is, and the command it is made with."""
@@ -64,6 +65,7 @@ class FinetuneRun:
         result: how training ended.
         parameters: parameters of the student as it is saved.
         rows: triples, pairs or sentences trained on.
+        texts: texts of such a row: three, two or one.
         skipped: why rows of the file were left out -> how many.
         in_dev: rows trained on that hold a text of the development set; None without one.
         resumed: the step it went on from last; 0 where it was never interrupted, or had to start anew.
@@ -74,6 +76,7 @@ class FinetuneRun:
     result: TrainResult
     parameters: int
     rows: int
+    texts: int
     skipped: dict[str, int]
     in_dev: int | None
     resumed: int = 0
@@ -201,26 +204,14 @@ def resume_finetune(
         DistillError, EmbedCacheError: as :func:`finetune_config`.
     """
     folder = Path(folder).expanduser()
-    record = read_record(folder)
-    if record is None or record.get("kind") != KIND:
-        found = "a run of 'distill run'" if record else "no run"
-        raise CheckpointError(
-            f"{folder} holds {found}: give the folder of an interrupted 'distill {KIND}'"
-            + (f", or go on with 'distill run --resume {folder}'" if record else "")
-        )
-    require_interrupted(folder, record)
+    record = read_interrupted(folder, KIND)
     flags = {**machine_flags(device, threads), "out": str(folder)}
     config = load_config(folder / CONFIG, flags=flags, kind=FinetuneConfig)
     training = _prepare(config, folder, on_progress)
     now = _record(training)
-    for key in ("start", "corpus", "rows", "held_out", "parameters", "dev"):
-        if record.get(key) != now[key]:
-            raise CheckpointError(
-                f"the run's {key} was {record.get(key)} and is {now[key]} now: it cannot go on as it began; "
-                "bring back what it began with, or start the run anew with --overwrite"
-            )
+    refuse_other_data(record, now, ("start", "corpus", "rows", "held_out", "parameters", "dev"))
     with training.exclusive():
-        training.go_on(now, lambda: _start_folder(training, now))
+        training.go_on(now, lambda: _start_folder(training, now), on_progress)
         return _train(training, now, on_progress)
 
 
@@ -250,39 +241,45 @@ def _prepare(config: FinetuneConfig, folder: Path, on_progress: OnProgress | Non
             dropout=student.dropout,
             seed=config.seed,
         )
-    kept = without_head(model) if student.drop_head else model
-    # What is trained on may be cut shorter than what the student is scored on and used for.
-    tokenizer = tokenizer_of(model, start.model)
-    shorter = tokenizer_of(model, start.model, student.max_length)
+    parts = student_parts(
+        model,
+        start.model,
+        lambda tokenizer: _make_selector(config.evaluation.data, held_out, tokenizer),
+        config.evaluation,
+        drop_head=student.drop_head,
+        held_out=len(held_out or ()),
+    )
     in_dev = None
     if config.evaluation.data is not None:
-        selector: Any = pair_selector(config.evaluation.data, tokenizer)
         pairs = read_pairs(config.evaluation.data, "dev")
         in_dev = rows.overlap({*pairs.left, *pairs.right})
-    else:
-        selector = nearest_selector(held_out, tokenizer) if held_out is not None else None
-    refuse_patience_without_scores(config.evaluation, selector, 0 if held_out is None else len(held_out))
+    # What is trained on may be cut shorter than what the student is scored on and used for.
+    shorter = tokenizer_of(model, start.model, student.max_length)
     arrays = tokenise(rows.columns, shorter, prepare_progress(on_progress, len(rows) * len(rows.columns)))
-    trainer = Trainer(
-        model,
-        kept,
+    trainer = make_trainer(
+        parts,
         Contrast(InfoNCE(config.loss.tau), None if config.loss.duplicates == "keep" else rows.codes()),
         TripleSource(arrays, max(2, len(arrays)), by_length=config.training.order == "length"),
-        tokenizer,
-        selector,
         config,
         accelerator,
         folder,
-        lambda: save_student(kept, folder),
     )
     return FinetuneTraining(
-        config, folder, model, kept, selector, trainer, accelerator, start, contract, rows, held_out, in_dev
+        config, folder, parts, trainer, accelerator, start, contract, rows, held_out, in_dev
     )
+
+
+def _make_selector(data: str | None, held_out: Triples | None, tokenizer: FastTokenizer) -> Selector | None:
+    if data is not None:
+        return pair_selector(data, tokenizer)
+    return None if held_out is None else nearest_selector(held_out, tokenizer)
 
 
 def _find_start(spec: str) -> _Start:
     run = run_folder(spec)
     if run is None:
+        if missing := describe_missing(spec):
+            raise ConfigError(f"start: {missing}")
         return _Start(spec, None, {})
     record = read_record(run)
     if record is None:
@@ -365,6 +362,7 @@ def _train(training: FinetuneTraining, record: dict[str, Any], on_progress: OnPr
         result,
         training.parameters,
         rows=len(training.rows),
+        texts=len(training.rows.columns),
         skipped=dict(training.rows.skipped),
         in_dev=training.in_dev,
         resumed=resumed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distill.card import CardFacts, write_card
-from distill.training.card import folder_name
+from distill.training.card import duration, folder_name
 
 if TYPE_CHECKING:
     from distill.training.finetune import FinetuneRun, FinetuneTraining
@@ -22,7 +22,7 @@ def write_finetune_card(run: FinetuneRun, training: FinetuneTraining) -> None:
         training: what it was done with.
     """
     config, before = run.config, training.start.record
-    selector, best = training.selector, run.result.best_score
+    selected_by, best = training.selected_by, run.result.best_score
     student = config.student
     head = {"head": f"{student.head}{', dropped after training' if student.drop_head else ''}"}
     stage1: dict[str, object] = {}
@@ -45,7 +45,7 @@ def write_finetune_card(run: FinetuneRun, training: FinetuneTraining) -> None:
             loss=LOSS,
             settings={
                 "temperature": config.loss.tau,
-                "epochs": config.training.epochs,
+                **duration(config.training),
                 "batch size": config.training.batch_size,
                 "peak learning rate": config.optimizer.lr,
                 "schedule": config.optimizer.schedule,
@@ -53,7 +53,7 @@ def write_finetune_card(run: FinetuneRun, training: FinetuneTraining) -> None:
                 "seed": config.seed,
                 **({} if student.head == "none" else head),
             },
-            scores={} if best is None or selector is None else {selector.name: best * 100},
+            scores={} if best is None or selected_by is None else {selected_by: best * 100},
             parameters=run.parameters,
             dimension=training.dimension,
             in_target_space=training.is_in_target_space,

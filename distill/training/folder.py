@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from distill.config import RunConfig
 from distill.errors import CheckpointError, ConfigError
@@ -51,8 +51,24 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
         )
 
 
-def require_interrupted(folder: Path, record: Mapping[str, Any]) -> None:
-    """Raise :class:`CheckpointError` where the run in ``folder`` is finished, or had not begun."""
+def read_interrupted(folder: Path, kind: str) -> dict[str, Any]:
+    """Return the record of the run in ``folder``, which was interrupted.
+
+    Args:
+        folder: the run's folder.
+        kind: the command it has to be of: ``run`` or ``finetune``.
+
+    Raises:
+        CheckpointError: if there is none, or it is of the other command, finished, or had not begun.
+    """
+    record = read_record(folder)
+    if record is None:
+        raise CheckpointError(f"{folder} holds no run: give the folder of an interrupted 'distill {kind}'")
+    if record.get("kind", "run") != kind:
+        raise CheckpointError(
+            f"the run in {folder} is one of 'distill {record.get('kind', 'run')}': go on with "
+            f"'{_resume_command(folder, record)}'"
+        )
     if record.get("result") is not None:
         raise CheckpointError(f"the run in {folder} is finished: its student is {folder / BEST}")
     if not (folder / CONFIG).is_file():
@@ -60,6 +76,7 @@ def require_interrupted(folder: Path, record: Mapping[str, Any]) -> None:
             f"the run in {folder} was interrupted before it began, there is no {CONFIG}: start it by the "
             "same command again"
         )
+    return record
 
 
 def _resume_command(folder: Path, record: Mapping[str, Any]) -> str:
@@ -86,19 +103,7 @@ def locked(folder: Path) -> Iterator[None]:
         ConfigError: if one does already.
     """
     path = make_directory(folder) / LOCK
-    with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The one that held it may have removed it meanwhile; another may have made a new one.
-            taken = path.stat().st_ino != os.fstat(file.fileno()).st_ino
-        except (BlockingIOError, FileNotFoundError):
-            taken = True
-        if taken:
-            file.seek(0)
-            raise ConfigError(
-                f"out: another process (number {file.read().strip() or 'unknown'}) is training into "
-                f"{folder}; wait for it, or give another --out"
-            )
+    with _only_holder(path) as file:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -106,6 +111,30 @@ def locked(folder: Path) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _only_holder(path: Path) -> Iterator[TextIO]:
+    """Open the file at ``path`` with its lock held."""
+    while True:
+        with path.open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Who held it may have removed it since it was opened; then it keeps nobody out.
+                current = path.stat().st_ino == os.fstat(file.fileno()).st_ino
+            except BlockingIOError:
+                file.seek(0)
+                # It is empty for the moment between being locked and being written.
+                number = file.read().strip()
+                raise ConfigError(
+                    f"out: another process{f' (number {number})' if number else ''} is training into "
+                    f"{path.parent}: wait until it has ended; a new run can go into another --out meanwhile"
+                ) from None
+            except FileNotFoundError:
+                current = False
+            if current:
+                yield file
+                return
 
 
 def start_folder(folder: Path, config: RunConfig, dataset: DistillDataset, record: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,19 +78,23 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     return record if is_run else None
 
 
-def refuse_other_data(before: dict[str, Any], now: dict[str, Any]) -> None:
+_FIXED = ("corpus", "views", "teachers", "rows", "held_out", "selected", "parameters", "dev")
+
+
+def refuse_other_data(before: dict[str, Any], now: dict[str, Any], fixed: Sequence[str] = _FIXED) -> None:
     """Raise :class:`CheckpointError` where a run's record and that of what is there now differ.
 
     Args:
         before: the record of the run that is to go on.
         now: the record it would have if it were started now.
+        fixed: the keys that have to be the same.
     """
     of_teachers = {"name", "contract_id", "share"}
-    for key in ("corpus", "views", "teachers", "rows", "held_out", "selected", "parameters", "dev"):
+    for key in fixed:
         was, is_now = (
             [{name: one[name] for name in of_teachers} for one in record[key]]
             if key == "teachers"
-            else record[key]
+            else record.get(key)
             for record in (before, now)
         )
         if was != is_now:

@@ -8,16 +8,15 @@ from typing import Any
 
 from distill.config import RunConfig
 from distill.config_sources import SHORT_KEYS, keyword_flags, load_config
-from distill.errors import CheckpointError
 from distill.layout import BEST, CONFIG, default_folder
 from distill.training.card import write_run_card
 from distill.training.folder import (
     finish_folder,
+    read_interrupted,
     require_free,
-    require_interrupted,
     start_folder,
 )
-from distill.training.record import new_record, read_record, refuse_other_data
+from distill.training.record import new_record, refuse_other_data
 from distill.training.setup import DistillTraining, machine_flags, open_training_data, prepare
 from distill.training.tracking import OnProgress
 from distill.training.trainer import TrainResult
@@ -123,15 +122,7 @@ def resume(
         DistillError, EmbedCacheError: as :func:`run_config`.
     """
     folder = Path(folder).expanduser()
-    record = read_record(folder)
-    if record is None:
-        raise CheckpointError(f"{folder} holds no run: give the folder of one that was interrupted")
-    if record.get("kind", "run") != "run":
-        raise CheckpointError(
-            f"the run in {folder} is one of 'distill {record['kind']}': go on with "
-            f"'distill {record['kind']} --resume {folder}'"
-        )
-    require_interrupted(folder, record)
+    record = read_interrupted(folder, "run")
     flags = {**machine_flags(device, threads), "cache": cache, "out": str(folder)}
     config = load_config(folder / CONFIG, flags=flags)
     opened = Cache(config.cache)
@@ -140,7 +131,7 @@ def resume(
     now = new_record(opened, dataset, config, training.parameters)
     refuse_other_data(record, now)
     with training.exclusive():
-        training.go_on(now, lambda: start_folder(folder, config, dataset, now))
+        training.go_on(now, lambda: start_folder(folder, config, dataset, now), on_progress)
         return _train(training, now, on_progress)
 
 
@@ -177,8 +168,7 @@ def _train(training: DistillTraining, record: dict[str, Any], on_progress: OnPro
         resumed=resumed,
     )
     if training.is_first:
-        selected_by = training.selector.name if training.selector else None
-        write_run_card(run, dataset, training.dimension, selected_by)
+        write_run_card(run, dataset, training.dimension, training.selected_by)
         finish_folder(training.folder, {**record, "result": asdict(result)})
     return run
 

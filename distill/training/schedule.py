@@ -5,13 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from distill.config import LoopConfig
 from distill.errors import ConfigError
-
-
-def count_steps(training: LoopConfig, rows: int) -> int:
-    """Return the steps of a run over ``rows`` rows, given its resolved configuration."""
-    return (training.epochs or 1) * -(-rows // (training.batch_size or 1))
 
 
 def warmup_steps(warmup: float, total_steps: int) -> int:

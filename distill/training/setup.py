@@ -13,15 +13,15 @@ import torch
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.source import DistillSource
 from distill.data.tokens import TokenArrays, tokenise_corpus
-from distill.errors import ConfigError, StudentError
 from distill.losses.registry import LOSSES, make_loss
-from distill.students.student import build_student, count_parameters, without_head
+from distill.students.student import build_student, count_parameters
 from distill.training.checkpoint import Checkpoint
 from distill.training.device import cpu_threads, make_accelerator, seeded
 from distill.training.folder import advising, continue_folder, locked, save_student
 from distill.training.objective import Distillation
-from distill.training.schedule import count_steps, warmup_steps
+from distill.training.schedule import warmup_steps
 from distill.training.selection import make_selector
+from distill.training.student import StudentParts, student_parts
 from distill.training.tracking import OnProgress, Tracker, TrainProgress, require_tensorboard
 from distill.training.trainer import Trainer, TrainResult
 from distill.training.views import choose_views
@@ -30,14 +30,14 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL
 from embedcache.teacher.by_contract import load_by_contract
 from embedcache.teacher.load import Teacher
-from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
+from embedcache.teacher.tokenize import FastTokenizer
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from sentence_transformers import SentenceTransformer
 
-    from distill.config import EvaluationConfig, RunConfig, TrainerConfig
-    from distill.training.selection import Selector
+    from distill.config import RunConfig, TrainerConfig
+    from distill.data.source import Source
+    from distill.training.objective import Objective
 
 
 def open_training_data(
@@ -91,30 +91,31 @@ class Training:
     Attributes:
         config: the resolved configuration.
         folder: the run's folder.
-        model: the student, with its head.
-        kept: what is scored and saved of it: the student itself, or the student without its head.
-        selector: what the best checkpoint is chosen by.
+        student: the student, and what it is chosen and fed by.
         trainer: the loop.
         accelerator: device, precision and processes.
     """
 
     config: TrainerConfig
     folder: Path
-    model: SentenceTransformer
-    kept: SentenceTransformer
-    selector: Selector | None
+    student: StudentParts
     trainer: Trainer
     accelerator: Accelerator
 
     @property
     def parameters(self) -> int:
         """Parameters of what is saved."""
-        return count_parameters(self.kept)
+        return count_parameters(self.student.kept)
 
     @property
     def dimension(self) -> int:
         """Width of the vectors that what is saved gives."""
-        return int(self.kept.get_embedding_dimension() or 0)
+        return int(self.student.kept.get_embedding_dimension() or 0)
+
+    @property
+    def selected_by(self) -> str | None:
+        """What the best checkpoint is chosen by; None where there is nothing to choose by."""
+        return self.student.selector.name if self.student.selector else None
 
     @property
     def is_first(self) -> bool:
@@ -129,12 +130,15 @@ class Training:
         with lock, seeded(self.config.seed + self.accelerator.process_index, self.accelerator.device):
             yield
 
-    def go_on(self, record: Mapping[str, object], start: Callable[[], None]) -> None:
+    def go_on(
+        self, record: Mapping[str, object], start: Callable[[], None], on_progress: OnProgress | None
+    ) -> None:
         """Bring the trainer and its folder to the last checkpoint there.
 
         Args:
             record: the record of the run, without a result.
             start: writes what a run begins with; called where there is no checkpoint.
+            on_progress: told where there is no checkpoint.
 
         Raises:
             CheckpointError: if the checkpoint is damaged, or of another student, loss or number of processes.
@@ -147,6 +151,8 @@ class Training:
         if not self.is_first:
             return
         if checkpoint is None:
+            if on_progress is not None:
+                on_progress(TrainProgress("anew", 0, self.trainer.total_steps))
             start()
         else:
             continue_folder(self.folder, self.config.to_yaml(), dict(record), self.trainer.step)
@@ -181,23 +187,6 @@ class DistillTraining(Training):
     dataset: DistillDataset
 
 
-@dataclass(frozen=True)
-class StudentParts:
-    """A student, and what it is chosen and fed by.
-
-    Attributes:
-        model: the student, with its head.
-        kept: what is scored and saved of it.
-        tokenizer: its tokenizer.
-        selector: what the best checkpoint is chosen by; None where there is nothing to choose by.
-    """
-
-    model: SentenceTransformer
-    kept: SentenceTransformer
-    tokenizer: FastTokenizer
-    selector: Selector | None
-
-
 def prepare_student(cache: Cache, config: RunConfig, dataset: DistillDataset) -> StudentParts:
     """Build the student, and open what it is chosen by; takes seconds, and writes nothing.
 
@@ -220,11 +209,37 @@ def prepare_student(cache: Cache, config: RunConfig, dataset: DistillDataset) ->
             dropout=student.dropout,
             seed=config.seed,
         )
-    kept = without_head(model) if student.drop_head else model
-    tokenizer = tokenizer_of(model, student.spec)
-    selector = make_selector(config.evaluation.data, dataset, tokenizer)
-    refuse_patience_without_scores(config.evaluation, selector, len(dataset.held_out))
-    return StudentParts(model, kept, tokenizer, selector)
+    return student_parts(
+        model,
+        student.spec,
+        lambda tokenizer: make_selector(config.evaluation.data, dataset, tokenizer),
+        config.evaluation,
+        drop_head=student.drop_head,
+        held_out=len(dataset.held_out),
+    )
+
+
+def make_trainer(
+    student: StudentParts,
+    objective: Objective,
+    source: Source,
+    config: TrainerConfig,
+    accelerator: Accelerator,
+    folder: Path,
+) -> Trainer:
+    """Return the loop that trains a student and keeps the best of it in ``folder``."""
+    return Trainer(
+        student.model,
+        student.kept,
+        objective,
+        source,
+        student.tokenizer,
+        student.selector,
+        config,
+        accelerator,
+        folder,
+        lambda: save_student(student.kept, folder),
+    )
 
 
 def prepare(
@@ -239,26 +254,21 @@ def prepare(
         StorageError: if token arrays cannot be written.
     """
     accelerator = make_accelerator(config.training)
-    parts = prepare_student(cache, config, dataset)
-    model, kept, tokenizer, selector = parts.model, parts.kept, parts.tokenizer, parts.selector
+    student = prepare_student(cache, config, dataset)
     with accelerator.main_process_first():
         views = tuple(
-            tokenise_view(cache, dataset.corpus, name, tokenizer, on_progress)
+            tokenise_view(cache, dataset.corpus, name, student.tokenizer, on_progress)
             for name in config.training.views or [ORIGINAL]
         )
-    trainer = Trainer(
-        model,
-        kept,
+    trainer = make_trainer(
+        student,
         Distillation(make_loss(config.loss, dataset.targets.dimension), dataset),
         DistillSource(dataset, views, texts=LOSSES[config.loss.name].views),
-        tokenizer,
-        selector,
         config,
         accelerator,
         folder,
-        lambda: save_student(kept, folder),
     )
-    return DistillTraining(config, folder, model, kept, selector, trainer, accelerator, dataset)
+    return DistillTraining(config, folder, student, trainer, accelerator, dataset)
 
 
 def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None = None) -> Teacher:
@@ -279,37 +289,6 @@ def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None =
         name=teacher.name,
         remedy="say where that one is with --teacher-model",
     )
-
-
-def tokenizer_of(model: SentenceTransformer, spec: str, max_length: int | None = None) -> FastTokenizer:
-    """Return a tokenizer of a student.
-
-    Args:
-        model: the student.
-        spec: what messages call it.
-        max_length: tokens after which it cuts a text; default, and at most: as the student does.
-
-    Raises:
-        StudentError: if it has none that is fast enough, or the student cuts texts earlier.
-    """
-    model.prompts, model.default_prompt_name = {}, None
-    own = int(model.max_seq_length or 0)
-    if max_length is not None and own and max_length > own:
-        raise StudentError(
-            f"student.max_length {max_length}: {spec!r} takes at most {own} tokens; give that or less"
-        )
-    try:
-        # What it gives is compared with what the model itself makes of a text.
-        model.max_seq_length = max_length or own
-        tokenizer = fast_tokenizer(model, max_length or own, "")
-    finally:
-        model.max_seq_length = own
-    if tokenizer is None:
-        raise StudentError(
-            f"student {spec!r} has no tokenizer with a fast (Rust) backend, which training needs; "
-            "choose a text encoder such as BERT, MiniLM or MPNet"
-        )
-    return tokenizer
 
 
 def tokenise_view(
@@ -334,17 +313,4 @@ def machine_flags(device: str | None, threads: int | None) -> dict[str, object]:
 
 def refuse_long_warmup(config: TrainerConfig, rows: int) -> None:
     """Raise :class:`ConfigError` where the warm-up outlasts a run over ``rows`` rows."""
-    warmup_steps(config.optimizer.warmup, count_steps(config.training, rows))
-
-
-def refuse_patience_without_scores(
-    evaluation: EvaluationConfig, selector: Selector | None, held_out: int
-) -> None:
-    """Raise :class:`ConfigError` where patience is asked for and there is nothing to select by."""
-    for key, value in (("patience", evaluation.patience), ("patience_epochs", evaluation.patience_epochs)):
-        if selector is None and value is not None:
-            raise ConfigError(
-                f"evaluation.{key}: {value} without a new best can only be counted where there are "
-                f"evaluations, and {held_out} rows are held out; hold out at least 10, "
-                "give --dev, or leave it out"
-            )
+    warmup_steps(config.optimizer.warmup, config.training.count_steps(rows))

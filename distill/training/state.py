@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from distill.errors import TrainingError
 from distill.training.processes import mean_of
+
+LAST_STEPS = 100
+"""So many steps, or all of a shorter run, is the mean loss over with which a run ends."""
 
 
 @dataclass
@@ -25,7 +29,7 @@ class TrainState:
         best_step: step of the best checkpoint.
         best_score: its selection score; None before the first, and where there is nothing to select by.
         since_best: evaluations since then.
-        final_loss: mean loss over the last stretch that was logged.
+        final_loss: mean loss over the last :data:`LAST_STEPS` steps.
         seconds: wall-clock seconds, evaluations and checkpoints included.
         evaluating: seconds of evaluations.
         saving: seconds of checkpoints.
@@ -64,10 +68,12 @@ class RecentLosses:
     Attributes:
         processes: over how many processes a loss is averaged.
         mean: the mean that was taken last; None at first.
+        last: the losses of the last :data:`LAST_STEPS` steps that were taken, in order.
     """
 
     processes: int = 1
     mean: float | None = None
+    last: list[float] = field(default_factory=list)
     _losses: list[Tensor] = field(default_factory=list)
 
     def add(self, loss: Tensor) -> None:
@@ -80,9 +86,9 @@ class RecentLosses:
             return torch.empty(0)
         return mean_of(torch.stack(self._losses), self.processes).cpu()
 
-    def restore(self, losses: Tensor, mean: float | None) -> None:
+    def restore(self, losses: Tensor, mean: float | None, last: Sequence[float]) -> None:
         """Go on from what :meth:`tensor` returned, which is on the device of the losses to come."""
-        self._losses, self.mean = list(losses), mean
+        self._losses, self.mean, self.last = list(losses), mean, list(last)
 
     def check(self, step: int) -> list[float]:
         """Return the losses of the last steps, the last of them ``step``.
@@ -107,5 +113,6 @@ class RecentLosses:
         """
         values = self.check(step)
         self._losses = []
+        self.last = [*self.last, *values][-LAST_STEPS:]
         self.mean = sum(values) / len(values) if values else math.nan
         return self.mean

@@ -19,7 +19,8 @@ class TrainProgress:
     """Where a run stands; handed to the progress callback after every step.
 
     Attributes:
-        phase: ``select``, ``prepare`` or ``train``.
+        phase: ``select``, ``prepare``, ``anew`` (told once: what is gone on with has no checkpoint) or
+            ``train``.
         step: steps done (in ``prepare``: rows tokenised; in ``select``, which comes once: rows selected).
         total: steps of the run (in ``prepare`` and ``select``: rows of the corpus).
         loss: mean loss since the last report, None before the first.

@@ -29,7 +29,7 @@ from distill.training.checkpoint import (
 )
 from distill.training.optimizer import make_optimizer
 from distill.training.processes import average_gradients, broadcast, gather_objects
-from distill.training.schedule import count_steps, learning_rate_factor, warmup_steps
+from distill.training.schedule import learning_rate_factor, warmup_steps
 from distill.training.selection import StudentEncoder
 from distill.training.state import RecentLosses, TrainState
 from distill.training.tracking import OnProgress, Tracker, TrainProgress
@@ -60,7 +60,7 @@ class TrainResult:
         total_steps: steps planned; more than ``steps`` where it stopped early.
         best_step: step of the best checkpoint.
         best_score: its selection score; None where there was nothing to select by.
-        final_loss: mean loss over the last stretch that was logged.
+        final_loss: mean loss over the last 100 steps, or all of a shorter run.
         seconds: wall-clock seconds of the loop, evaluations included.
         rows_per_second: training rows a second, evaluations and checkpoints excluded.
         waited: share of the time the step waited for data, 0 to 1.
@@ -114,7 +114,7 @@ class Trainer:
         self._batch_size = config.training.batch_size or 1
         self._epochs = config.training.epochs or 1
         self._steps_an_epoch = -(-len(source.lengths) // self._batch_size)
-        self.total_steps = count_steps(config.training, len(source.lengths))
+        self.total_steps = config.training.count_steps(len(source.lengths))
         warmup = warmup_steps(config.optimizer.warmup, self.total_steps)
         self._learning_rate = learning_rate_factor(config.optimizer.schedule, warmup, self.total_steps)
         optimizer = make_optimizer([model, objective.module], config.optimizer)
@@ -134,7 +134,7 @@ class Trainer:
         return context
 
     def train(self, tracker: Tracker, on_progress: OnProgress | None = None) -> TrainResult:
-        """Run all epochs, or what is left of them, and return how it ended.
+        """Run all steps, or what is left of them, and return how it ended.
 
         Raises:
             TrainingError: if the loss becomes NaN or infinite; the best checkpoint so far stays.
@@ -199,7 +199,9 @@ class Trainer:
         self._state = TrainState(**checkpoint.facts["state"])
         self._resumed = self._state.step
         losses = checkpoint.tensors["recent"].to(self._device)
-        self._recent.restore(losses, checkpoint.facts["recent_mean"])
+        # A checkpoint that an older version wrote has no last losses.
+        last = checkpoint.facts.get("last_losses", ())
+        self._recent.restore(losses, checkpoint.facts["recent_mean"], last)
 
     def _progress(self) -> TrainProgress:
         state = self._state
@@ -214,7 +216,7 @@ class Trainer:
         )
 
     def _has_stopped(self) -> bool:
-        return self._state.stopped
+        return self._state.stopped or self._state.step == self.total_steps
 
     @property
     def step(self) -> int:
@@ -248,6 +250,7 @@ class Trainer:
         facts = {
             "state": self._state.to_json(),
             "recent_mean": self._recent.mean,
+            "last_losses": self._recent.last,
             "processes": self._share.processes,
             "scaler": None if scaler is None else scaler.state_dict(),
         }
@@ -272,8 +275,9 @@ class Trainer:
             spent = time.perf_counter() - began
             state.evaluating, state.seconds = state.evaluating + spent, state.seconds + spent
         if state.step % config.tracking.log_every == 0 or last or state.stopped:
-            state.final_loss = self._recent.take(state.step)
-            tracker.log(state.step, self._metrics(state.final_loss))
+            mean = self._recent.take(state.step)
+            state.final_loss = sum(self._recent.last) / len(self._recent.last)
+            tracker.log(state.step, self._metrics(mean))
 
     def _evaluate(self, tracker: Tracker) -> None:
         state, evaluation = self._state, self._config.evaluation

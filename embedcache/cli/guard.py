@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 
 import click
 
 INTERRUPTED = 130
 
 
-def guarded(group: click.Group, name: str, domain_errors: tuple[type[Exception], ...]) -> None:
+def guarded(
+    group: click.Group,
+    name: str,
+    domain_errors: tuple[type[Exception], ...],
+    before_telling: Callable[[], None] = lambda: None,
+) -> None:
     """Run ``group`` as the process's command line and exit.
 
     Exit codes: 0 for success, 2 for what the user can mend, 1 for failures underneath, 130 after Ctrl-C.
@@ -19,6 +25,7 @@ def guarded(group: click.Group, name: str, domain_errors: tuple[type[Exception],
         group: the command line.
         name: the command's name, which with the subcommand's begins its error lines.
         domain_errors: errors raised on purpose; each has an ``exit_code``.
+        before_telling: called before an error is printed.
     """
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
@@ -33,6 +40,7 @@ def guarded(group: click.Group, name: str, domain_errors: tuple[type[Exception],
         error.show()
         sys.exit(error.exit_code)
     except click.ClickException as error:
+        before_telling()
         click.echo(f"{who}: {_one_line(error)}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as stop:
@@ -45,6 +53,7 @@ def guarded(group: click.Group, name: str, domain_errors: tuple[type[Exception],
         sys.stdout = None
         sys.exit(1)
     except domain_errors as error:
+        before_telling()
         if debug:
             traceback.print_exc()
         click.echo(f"{who}: {' '.join(str(error).split())}", err=True)

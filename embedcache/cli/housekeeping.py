@@ -21,8 +21,10 @@ def rm_corpus_command(name: str, cache: str, yes: bool) -> None:
     from embedcache.cache import Cache
     from embedcache.cli.tables import size
     from embedcache.housekeeping import remove_corpus
+    from embedcache.housekeeping.remove import require_corpus
 
     opened = Cache(cache)
+    require_corpus(opened, name)
     _confirm(f"remove corpus {name!r} from {opened.folder}?", yes=yes)
     click.echo(f"removed corpus {name!r}: {size(remove_corpus(opened, name))} freed")
 
@@ -37,9 +39,10 @@ def rm_view_command(name: str, cache: str, corpus: str | None, yes: bool) -> Non
     from embedcache.cache import Cache
     from embedcache.cli.tables import size
     from embedcache.housekeeping import remove_view
+    from embedcache.housekeeping.remove import require_view
 
     opened = Cache(cache)
-    of = opened.corpus(corpus).name
+    of = require_view(opened, name, corpus).name
     _confirm(f"remove view {name!r} of corpus {of!r} from {opened.folder}?", yes=yes)
     click.echo(f"removed view {name!r} of corpus {of!r}: {size(remove_view(opened, name, of))} freed")
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from embedcache import model_note
 from embedcache.cache import Cache
 from embedcache.corpus import view_store
+from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.origin import note_path
+from embedcache.corpus.part import ORIGINAL
 from embedcache.corpus.view_record import VIEWS
 from embedcache.errors import InputError
 from embedcache.fsio import explain_os_error, remove_file
@@ -28,11 +30,8 @@ def remove_corpus(cache: Cache, name: str) -> int:
         InputError: if there is none of that name.
         StorageError: if the cache cannot be written.
     """
+    require_corpus(cache, name)
     folder = cache.corpora_folder / name
-    if name not in cache.corpus_names():
-        raise InputError(
-            f"no corpus {name!r} in {cache.folder}: it holds {', '.join(cache.corpus_names()) or 'none'}"
-        )
     freed = folder_bytes(folder)
     remove_file(folder / "corpus.json")
     # Before the parts: those of a corpus that is noted would count as damage to it.
@@ -56,13 +55,47 @@ def remove_view(cache: Cache, name: str, corpus: str | None = None) -> int:
         CorruptCacheError: if the corpus is damaged.
         StorageError: if the cache cannot be written.
     """
-    of = cache.corpus(corpus)
-    names = of.view_names()
-    if name not in names:
-        raise InputError(f"no view {name!r} of corpus {of.name!r}: it has {', '.join(names) or 'none'}")
+    of = require_view(cache, name, corpus)
     freed = folder_bytes(of.folder / VIEWS / name)
     view_store.remove_view(of, name)
     return freed
+
+
+def require_corpus(cache: Cache, name: str) -> None:
+    """See that there is a corpus called ``name``, damaged or not.
+
+    Raises:
+        InputError: if there is none of that name.
+    """
+    if name not in cache.corpus_names():
+        raise InputError(
+            f"no corpus {name!r} in {cache.folder}: it holds {', '.join(cache.corpus_names()) or 'none'}"
+        )
+
+
+def require_view(cache: Cache, name: str, corpus: str | None = None) -> Corpus:
+    """Return the corpus that has a view called ``name``, damaged or not.
+
+    Args:
+        cache: the cache.
+        name: the view.
+        corpus: whose view; may be left out where the cache holds one corpus.
+
+    Raises:
+        InputError: if there is no such corpus or view.
+        CorruptCacheError: if the corpus is damaged.
+    """
+    of = cache.corpus(corpus)
+    names = of.view_names()
+    if name == ORIGINAL:
+        raise InputError(
+            f"{ORIGINAL!r} are the texts of corpus {of.name!r} themselves, which stay while the corpus does: "
+            f"'embedcache rm corpus {of.name}' removes it as a whole; its views are "
+            f"{', '.join(names) or 'none'}"
+        )
+    if name not in names:
+        raise InputError(f"no view {name!r} of corpus {of.name!r}: it has {', '.join(names) or 'none'}")
+    return of
 
 
 def remove_teacher(cache: Cache, name: str) -> int:

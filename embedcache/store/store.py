@@ -152,15 +152,6 @@ class ShardStore:
                 own[first : first + len(keys)] = self.locate(keys) == places
             yield shard, own
 
-    def refuse_too_few(self, rows: int) -> None:
-        """Refuse a first batch of ``rows`` rows that the codec could not be trained on.
-
-        Raises:
-            InputError: if the codec is ``pq``, has no codebook yet, and there are too few rows for one.
-        """
-        if rows and self._codec_name == _TRAINED and not self._shards:
-            pq.refuse_too_few(rows)
-
     def put(self, batch: VectorBatch) -> None:
         """Store ``batch`` as one shard, durably. Positions handed out before keep their meaning.
 

@@ -8,7 +8,7 @@ depends on the seed. Of a text longer than the model reads, words of its beginni
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embedcache.errors import TeacherError
 from embedcache.views.kept import Kept, Made, Maker
@@ -16,6 +16,9 @@ from embedcache.views.models import ModelFolder, batches_of_one_length, load_mod
 from embedcache.views.recipe import Recipe
 from embedcache.views.stream import Draws
 from embedcache.views.words import CORE, put, words_of_share
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _LONGEST = 512
 _MOST_LOGITS = 1 << 26
@@ -32,8 +35,8 @@ def mask_fill_maker(
         recipe: the recipe.
         model: the masked language model.
         device: where it runs.
-        batch_tokens: tokens of a forward pass, in which all texts have one length; default: as many as give
-            256 MB of logits.
+        batch_tokens: tokens of a forward pass, in which all texts have one length; default: as many as would
+            give 256 MB of logits, were all of them masks.
 
     Raises:
         TeacherError: if the model cannot be loaded, or cannot fill masks.
@@ -125,10 +128,9 @@ class _MaskFill:
 
         ids = torch.tensor(tokens, device=self._model.device)
         with torch.inference_mode():
-            logits = self._model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
             is_mask = ids == self._tokenizer.mask_token_id
             owners = is_mask.nonzero()[:, 0].tolist()
-            logits = logits[is_mask].masked_fill(self._refused, -torch.inf)
+            logits = logits_at(self._model, ids, is_mask).masked_fill(self._refused, -torch.inf)
             # The word that was there is no choice, however it is spelled.
             seen = [0] * len(tokens)
             rows, columns = [], []
@@ -144,6 +146,33 @@ class _MaskFill:
         for owner, number in zip(owners, chosen, strict=True):
             filled[owner].append(self._words[number] or "")
         return filled
+
+
+def logits_at(model: Any, ids: Tensor, where: Tensor) -> Tensor:
+    """Return what a masked language model makes of M of its tokens.
+
+    Args:
+        model: a model of transformers' ``AutoModelForMaskedLM``.
+        ids: int64, shape (B, L); no token is padding.
+        where: bool, shape (B, L); the M tokens.
+
+    Returns:
+        The logits, shape (M, V), row after row of ``ids``.
+    """
+    import torch
+
+    def asked_for_alone(projection: object, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        hidden, *rest = inputs
+        return (hidden[where], *rest) if hidden.shape[:-1] == where.shape else None
+
+    # Nothing is as wide as the vocabulary, and most words are not asked about.
+    hook = model.get_output_embeddings().register_forward_pre_hook(asked_for_alone)
+    try:
+        logits: Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    finally:
+        hook.remove()
+    # Some heads multiply with the weights of the projection and never call it.
+    return logits[where] if logits.dim() == 3 else logits
 
 
 def _whole_words(tokenizer: Any, size: int) -> list[str | None]:

@@ -32,6 +32,7 @@ from embedcache.teacher.load import Teacher, load_teacher
 from embedcache.testing import sentences
 
 TEXTS = sentences(50)
+MANY = sentences(300)
 
 
 def corpus_file(folder: Path, texts: list[str] = TEXTS, name: str = "corpus.txt") -> Path:
@@ -267,16 +268,62 @@ def test_a_changed_pooling_under_the_same_name_is_refused(
 def test_a_refused_build_leaves_no_teacher_behind(
     tmp_path: Path, build: Callable[..., Cache], plain_teacher: Path
 ) -> None:
-    with pytest.raises(InputError, match="at least 256 vectors, found 50"):
-        build(corpus_file(tmp_path), codec="pq")
-    assert Cache(tmp_path / "cache").teachers() == []
-    with pytest.raises(InputError, match="at least 256 vectors, found 16"):
-        build(corpus_file(tmp_path, TEXTS[:20], "few.txt"), name="few", codec="pq", shard_rows=16)
-    assert "few" not in Cache(tmp_path / "cache").corpus_names()
     build(corpus_file(tmp_path, TEXTS[:9], "one.txt"), name="same")
     with pytest.raises(InputError, match="another corpus called 'same'"):
         build(corpus_file(tmp_path), name="same", teacher=plain_teacher, pooling="cls")
     assert [teacher.name for teacher in Cache(tmp_path / "cache").teachers()] == ["tiny"]
+
+
+def test_too_few_rows_for_pq_are_refused_before_the_corpus_is_written(
+    tmp_path: Path, build: Callable[..., Cache], plain_teacher: Path
+) -> None:
+    few, many = corpus_file(tmp_path), corpus_file(tmp_path, MANY, "many.txt")
+    again = corpus_file(tmp_path, [*MANY[:255], *MANY[:255]], "again.txt")
+
+    def refused(folder: str, source: Path, found: int, **settings: Any) -> None:
+        with pytest.raises(InputError, match=f"at least 256 vectors, found {found}:"):
+            build(source, codec="pq", cache=tmp_path / folder, **settings)
+
+    refused("new", few, 50)
+    refused("new", again, 255)
+    refused("new", many, 255, shard_rows=255)
+    assert not (tmp_path / "new").exists()
+    build(corpus_file(tmp_path, TEXTS[:9], "one.txt"), teacher=plain_teacher, pooling="cls")
+    refused("cache", few, 50)
+    refused("cache", again, 255)
+    refused("cache", many, 255, shard_rows=255)
+    cache = Cache(tmp_path / "cache")
+    assert (cache.corpus_names(), [teacher.name for teacher in cache.teachers()]) == (["one"], ["plain"])
+    done = build(many, codec="pq", shard_rows=256)
+    assert (summary(done).encoded, summary(done).skipped) == (len(MANY), {})
+    # There is a codebook now.
+    assert summary(build(few, codec="pq")).encoded == 50
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("half.jsonl", b'{"text": "a whole row"}\n{"text": "half a ro', "is no JSON"),
+        ("a.parquet", b"no Parquet at all", "parquet"),
+        ("empty.txt", b"", "empty"),
+        ("blank.txt", b"\n\n", "every row was skipped"),
+        ("no-column.csv", b"left,right\na,b\n", "column"),
+    ],
+)
+def test_a_source_that_cannot_be_read_leaves_no_new_cache(
+    tmp_path: Path, build: Callable[..., Cache], name: str, content: bytes, told: str
+) -> None:
+    source = tmp_path / name
+    source.write_bytes(content)
+    with pytest.raises(InputError, match=f"(?i){told}"):
+        build(source)
+    assert not (tmp_path / "cache").exists()
+    good = corpus_file(tmp_path)
+    build(good)
+    before = sorted(path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    with pytest.raises(InputError, match=f"(?i){told}"):
+        build(source)
+    assert sorted(path for path in (tmp_path / "cache").rglob("*") if path.is_file()) == before
 
 
 def test_the_codec_of_a_teacher_stays_what_it_was(tmp_path: Path, build: Callable[..., Cache]) -> None:
@@ -330,6 +377,8 @@ def test_another_corpus_of_the_same_name_needs_replace(tmp_path: Path, build: Ca
         ({"name": "../up"}, InputError, "cannot name a corpus"),
         ({"teacher": "no-such-teacher"}, TeacherError, "no teacher 'no-such-teacher'"),
         ({"source": "none.txt"}, MissingInputError, r"none\.txt does not exist"),
+        ({"format": "parquet"}, InputError, "(?i)parquet"),
+        ({"teacher_name": "a/b", "teacher": "PLAIN"}, InputError, "'a/b' cannot name a teacher"),
         ({"pooling": "cls"}, InputError, "pooling cannot be changed on a teacher that is already loaded"),
         ({"teacher_name": "x", "prompt": ""}, InputError, "prompt, teacher_name cannot be changed"),
     ],
@@ -341,8 +390,11 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
     settings: dict[str, Any],
     error: type[Exception],
     message: str,
+    plain_teacher: Path,
 ) -> None:
     source = corpus_file(tmp_path)
+    if settings.get("teacher") == "PLAIN":
+        settings = {**settings, "teacher": plain_teacher, "pooling": "cls"}
     with pytest.raises(error, match=message):
         build(settings.pop("source", source), **settings)
     assert not (tmp_path / "cache").exists()

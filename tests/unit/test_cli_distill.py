@@ -38,6 +38,7 @@ FLAG_VALUES = {
     "warmup": 17.0,
     "weight_decay": 0.5,
     "limit": 99,
+    "max_steps": 70,
     "where": "label = 3",
     "pooling": "cls",
     "dropout": 0.2,

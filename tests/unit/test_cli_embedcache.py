@@ -387,6 +387,12 @@ def test_the_version_is_told(shell: Shell) -> None:
     assert __version__ in outcome.out
 
 
+def test_the_package_runs_as_the_command_does() -> None:
+    done = subprocess.run([sys.executable, "-m", "embedcache", "ls"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "embedcache ls: missing option '--cache'" in done.stderr
+
+
 def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 

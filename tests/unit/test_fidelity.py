@@ -244,32 +244,29 @@ class TestCache:
     def test_a_full_cache_needs_no_teacher(self, data, tmp_path):
         teacher = Encoder()
         report = self.evaluate(data, teacher, build_cache(tmp_path / "cache", SENTENCES))
-        # It has no contract, so nothing says that it is the one whose vectors are compared.
         assert not teacher.seen
-        assert [m["name"] for m in report["models"]] == ["m"]
-        assert any("no row of the teacher" in note for note in report["notes"])
+        # It has no contract, so nothing says that it is the one whose vectors are compared.
+        assert [(m["role"], m["parameters"]) for m in report["models"]] == [("teacher", None), ("model", 10)]
+        assert any("size is not known" in note for note in report["notes"])
         assert (report["teacher_vectors_cached"], report["teacher_vectors_encoded"]) == (30, 0)
 
     def test_it_is_the_cached_vectors_that_are_compared(self, data, tmp_path):
         exact = self.evaluate(data, Encoder(), build_cache(tmp_path / "exact", SENTENCES))
         noisy = self.evaluate(data, Encoder(), build_cache(tmp_path / "noisy", SENTENCES, noise=1.0))
-        assert noisy["models"][0]["cosine"]["mean"] < 0.9 < exact["models"][0]["cosine"]["mean"]
+        assert noisy["models"][1]["cosine"]["mean"] < 0.9 < exact["models"][1]["cosine"]["mean"]
 
-    def test_with_a_full_cache_the_teacher_is_timed_on_a_sample(self, data, tmp_path, monkeypatch):
-        monkeypatch.setattr(fidelity, "SAMPLE", 10)
-        teacher = Encoder()
-        report = self.evaluate(data, teacher, build_cache(tmp_path / "cache", SENTENCES), contract())
-        assert teacher.seen == Counter(SENTENCES[::3])
-        assert [m["role"] for m in report["models"]] == ["teacher", "model"]
-        assert report["models"][0]["sentences_per_second"] > 0
+    @pytest.mark.parametrize("held", [SENTENCES, SENTENCES[:1]], ids=len)
+    def test_a_speed_is_told_only_where_the_teacher_encoded_everything(self, data, tmp_path, held):
+        cache = build_cache(tmp_path / "cache", held)
+        assert self.evaluate(data, Encoder(), cache, contract())["models"][0]["sentences_per_second"] is None
+        assert self.evaluate(data, Encoder(), None)["models"][0]["sentences_per_second"] > 0
 
     @pytest.mark.parametrize("held", [[], SENTENCES[:1], SENTENCES[::3], SENTENCES[:29]], ids=len)
     def test_only_missing_vectors_are_taken_from_the_teacher(self, data, tmp_path, held):
         uncached = self.evaluate(data, Encoder(), None)
         teacher = Encoder()
         report = self.evaluate(data, teacher, build_cache(tmp_path / "cache", held), contract())
-        # Once more each where some were cached: speeds are measured on the same sentences as the models'.
-        assert teacher.seen == Counter(set(SENTENCES) - set(held)) + Counter(SENTENCES if held else [])
+        assert teacher.seen == Counter(set(SENTENCES) - set(held))
         assert report["teacher_vectors_cached"] == len(held)
         assert report["models"][1]["cosine"] == uncached["models"][1]["cosine"]
         assert report["models"][1]["cosine"]["mean"] < 1

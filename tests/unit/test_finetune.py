@@ -569,10 +569,11 @@ def test_a_fine_tuned_run_may_be_fine_tuned_again(finished, sentences_file, tmp_
 
 def test_the_defaults_are_the_papers():
     config = FinetuneConfig(start="x", triples="y")
-    assert (config.training.epochs, config.training.batch_size) == (5, 128)
+    assert config.training.batch_size == 128
     assert (config.optimizer.lr, config.loss.tau, config.student.dropout) == (1e-5, 0.05, 0.1)
     resolved = config.resolved(33_000)
     assert (resolved.evaluation.held_out, resolved.evaluation.every) == (660, 125)
+    assert resolved.training.epochs == 5
     assert config.resolved(499).evaluation.held_out == 0
     assert config.resolved(10**6).evaluation.held_out == 1000
     assert (
@@ -640,3 +641,14 @@ def test_the_command_trains_reports_and_resumes(stage1, triples, tmp_path):
         call("--resume", out)
     with pytest.raises(ConfigError, match=r"start: missing \(name what to fine-tune\)"):
         call("--triples", triples)
+
+
+def test_a_fine_tuning_ends_after_the_steps_it_was_given(stage1, triples, tmp_path):
+    run = small(stage1.folder, tmp_path / "run", triples=triples, epochs=None, max_steps=3)
+    assert (run.result.steps, run.result.total_steps) == (3, 3)
+    assert run.config.training.epochs == 1
+    line = "| steps at most | 3 |"
+    assert line in (run.best / "README.md").read_text(encoding="utf-8")
+    again = small(stage1.folder, tmp_path / "again", triples=triples, epochs=None)
+    assert again.config.training.epochs == 5
+    assert line not in (again.best / "README.md").read_text(encoding="utf-8")

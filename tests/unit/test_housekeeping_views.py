@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from cache_with_views import (
     NAMES,
     TEXTS,
@@ -22,6 +23,7 @@ from check_helpers import content_of, run
 from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.check import verify
+from embedcache.cli.main import cli
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.drafts import Drafts
 from embedcache.errors import CorruptCacheError, InputError
@@ -256,3 +258,27 @@ def test_views_are_removed_from_the_command_line(cache: Cache) -> None:
     assert code == 0
     assert "removed view 'crop' of corpus 'pairs':" in shown
     assert "crop" not in cache.corpus().view_names()
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        (("view", "nosuch"), "no view 'nosuch' of corpus 'pairs': it has column-french, crop,"),
+        (("view", "original"), "'embedcache rm corpus pairs' removes it as a whole; its views are column-"),
+        (("corpus", "nosuch"), "no corpus 'nosuch'"),
+        (("teacher", "nosuch"), "no teacher 'nosuch'"),
+    ],
+)
+def test_what_is_not_there_is_told_before_anybody_is_asked(
+    cache: Cache, what: tuple[str, str], told: str
+) -> None:
+    done = CliRunner().invoke(cli, ["rm", *what, "--cache", str(cache.folder)], input="y\n")
+    assert isinstance(done.exception, InputError)
+    assert told in str(done.exception)
+    assert "remove" not in done.output, "it was asked about"
+
+
+def test_a_view_that_is_damaged_can_be_removed_by_name(cache: Cache) -> None:
+    (folder_of(cache, "crop") / "recipe.json").write_text("{")
+    run("rm", "view", "crop", "--cache", cache.folder, "--yes")
+    assert not folder_of(cache, "crop").exists()

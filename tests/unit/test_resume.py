@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -353,6 +355,38 @@ def test_a_folder_belongs_to_one_process_at_a_time(views_cache, tmp_path, whole_
     # What a killed process left.
     (folder / LOCK).write_text("1\n")
     assert_alike(resume(folder), whole_runs(CKD))
+
+
+def test_a_folder_that_is_taken_says_what_is_known_and_what_helps_whoever_goes_on(tmp_path):
+    with locked(tmp_path), (tmp_path / LOCK).open("r+") as file:
+        with pytest.raises(ConfigError) as told, locked(tmp_path):
+            pass
+        assert f"another process (number {os.getpid()}) is training into {tmp_path}: wait until" in str(
+            told.value
+        )
+        # As it is before its holder has written into it.
+        file.truncate(0)
+        with pytest.raises(ConfigError) as told, locked(tmp_path):
+            pass
+        assert f"another process is training into {tmp_path}: wait until" in str(told.value)
+        assert "unknown" not in str(told.value)
+
+
+def test_a_folder_that_is_given_free_while_its_lock_is_opened_is_taken(tmp_path, monkeypatch):
+    other = locked(tmp_path)
+    other.__enter__()
+    lock = fcntl.flock
+
+    def ended_just_now(file, how):
+        monkeypatch.undo()
+        other.__exit__(None, None, None)
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", ended_just_now)
+    with locked(tmp_path):
+        assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
+        with pytest.raises(ConfigError, match="is training into"), locked(tmp_path):
+            pass
 
 
 def test_a_student_that_was_being_replaced_is_put_back(views_cache, tmp_path, whole_runs):

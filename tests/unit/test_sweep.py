@@ -20,8 +20,9 @@ from distill.sweep import plan, runner
 from distill.sweep.leaderboard import Score, chosen_settings, leaderboard, write_tables
 from distill.sweep.plan import PlannedRun, plan_runs, value_at
 from distill.sweep.runner import Outcome, run_sweep
-from distill.sweep.scores import AVERAGES, SuiteChoice
+from distill.sweep.scores import SuiteChoice
 from distill.sweep.spec import SweepSpec, make_spec, with_seeds
+from embedcache.fsio import canonical_json
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -137,6 +138,16 @@ def test_the_name_of_a_run_is_what_it_depends_on(built_cache, tmp_path):
     assert names(out="elsewhere", tracking={"log_every": 3}) == first
     assert not set(names(optimizer={"lr": 1e-3})) & set(first)
     assert not set(names(training={**BASE["training"], "limit": 100})) & set(first)
+    assert not set(names(training={**BASE["training"], "max_steps": 3})) & set(first)
+
+
+def test_runs_from_before_there_was_max_steps_keep_their_names(built_cache, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(plan, "canonical_json", lambda facts: seen.append(facts) or canonical_json(facts))
+    plan_runs(spec_of(built_cache, "seed=0"), tmp_path)
+    named_by = [facts["training"] for facts in seen if "seed" in facts]
+    assert named_by
+    assert not any("max_steps" in training for training in named_by)
 
 
 def test_a_run_that_two_blocks_ask_for_is_run_once(built_cache, tmp_path):
@@ -146,6 +157,12 @@ def test_a_run_that_two_blocks_ask_for_is_run_once(built_cache, tmp_path):
     assert [run.config.loss.name for run in runs] == ["l2", "mse"]
     assert runs[0].steps == 5
     assert value_at(runs[0].config, "training.epochs") == 1
+
+
+def test_steps_may_be_varied(built_cache, tmp_path):
+    """And a sweep knows how much work they are."""
+    runs = plan_runs(spec_of(built_cache, "max_steps=2,3"), tmp_path)
+    assert [(run.steps, run.work) for run in runs] == [(2, 64), (3, 96)]
 
 
 def test_whatever_cannot_be_run_is_told_before_anything_is(built_cache, tmp_path):
@@ -403,10 +420,6 @@ def test_students_are_evaluated_once_and_by_themselves(swept, built_cache, sts_d
         file.write(f"a\t3\t{TEXTS[50]}\t{TEXTS[60]}\n")
     with pytest.raises(pytest.fail.Exception):
         run_sweep(spec, out, suite=SuiteChoice("sts", sts_data))
-
-
-def test_every_suite_has_a_figure_for_the_leaderboard():
-    assert set(AVERAGES) == set(SUITES)
 
 
 @pytest.mark.parametrize(

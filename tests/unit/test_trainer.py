@@ -20,6 +20,7 @@ from distill.evaluation import evaluate
 from distill.losses.base import LossBatch
 from distill.losses.pointwise import MSELoss
 from distill.training import setup as preparation
+from distill.training import state
 from distill.training import trainer as trainer_module
 from distill.training.checkpoint import Checkpoint
 from distill.training.run import Run
@@ -113,9 +114,50 @@ def learn(cache: Path, out: Path, loss: str) -> tuple[Run, list[float], list[flo
 def test_the_loss_falls(built_cache, tmp_path, loss, share):
     run, losses, scores = learn(built_cache, tmp_path / "run", loss)
     assert losses[-1] < share * losses[0]
-    assert losses[-1] == run.result.final_loss
+    # The run is shorter than the steps whose mean it ends with.
+    assert run.result.final_loss == pytest.approx(sum(losses) / len(losses))
     assert max(scores) == run.result.best_score
     assert scores.index(max(scores)) == run.result.best_step // 5 - 1
+
+
+def test_the_loss_told_at_the_end_is_that_of_the_last_steps_however_often_it_is_logged(
+    built_cache, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(state, "LAST_STEPS", 6)
+    runs = [
+        small_run(built_cache, tmp_path / str(every), epochs=2, lr=0.01, tracking={"log_every": every})
+        for every in (1, 3, 100)
+    ]
+    by_step = [line["loss"] for line in metrics(runs[0].folder) if "loss" in line]
+    assert len(by_step) == 10
+    for run in runs:
+        assert run.result.final_loss == pytest.approx(sum(by_step[-6:]) / 6)
+    assert runs[0].result.final_loss != pytest.approx(by_step[-1])
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "epochs"),
+    [
+        ({"max_steps": 7}, 7, 2),
+        ({"max_steps": 1}, 1, 1),
+        ({"max_steps": 7, "epochs": 1}, 5, 1),
+        ({"max_steps": 7, "epochs": 9}, 7, 9),
+    ],
+)
+def test_a_run_ends_after_the_steps_it_was_given(built_cache, tmp_path, given, steps, epochs):
+    run = small_run(built_cache, tmp_path / "run", **{"epochs": None, **given}, lr=0.01, eval_every=100)
+    assert (run.result.steps, run.result.total_steps) == (steps, steps)
+    assert run.config.training.epochs == epochs
+    assert not run.result.stopped_early
+    # The last step is looked at like that of any run.
+    assert run.result.best_step == metrics(run.folder)[-1]["step"] == steps
+
+
+def test_the_schedule_goes_over_the_steps_it_was_given(built_cache, tmp_path):
+    settings = {"lr": 0.01, "warmup": 0, "schedule": "linear", "tracking": {"log_every": 1}}
+    run = small_run(built_cache, tmp_path / "run", epochs=None, max_steps=4, **settings)
+    rates = [line["lr"] for line in metrics(run.folder) if "lr" in line]
+    assert rates == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
 
 
 def test_the_student_learns_the_order_of_the_teachers_similarities(built_cache, tmp_path):

@@ -134,6 +134,24 @@ def test_a_recipe_under_another_name_is_damage(cache: Path) -> None:
     assert "describes a view called 'crop'" in one.found
 
 
+@pytest.mark.parametrize("kept", [0, 40, -1])
+def test_of_a_recipe_cut_off_verify_advises_the_build_that_brings_it_back(
+    cache: Path, tmp_path: Path, kept: int
+) -> None:
+    path = folder_of(cache, "crop") / "recipe.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:kept])
+    (one,) = of_views(cache)
+    assert one.is_damage
+    assert "'embedcache build' with its --view and --replace-views makes the view anew" in one.way_out
+    assert "brings it back" not in one.way_out
+    (mend,) = repair(cache).mends
+    assert (mend.outcome, "--replace-views" in mend.detail) == ("not repaired", True)
+    build_views(cache, write_views_source(tmp_path), "crop", embed=("crop",), replace_views=True)
+    assert path.read_bytes() == whole
+    assert verify(cache).findings == ()
+
+
 def test_a_newer_recipe_asks_for_a_newer_embedcache_and_is_not_touched(cache: Path) -> None:
     path = folder_of(cache, "crop") / "recipe.json"
     write_sealed_json(path, {**read_sealed_json(path), "version": 2})

@@ -15,7 +15,7 @@ from embedcache.errors import InputError, MissingExtraError, TeacherError
 from embedcache.testing import sentences, tiny_encoder
 from embedcache.views import models as models_module
 from embedcache.views.kept import Kept, Made, Maker
-from embedcache.views.masked import mask_fill_maker
+from embedcache.views.masked import logits_at, mask_fill_maker
 from embedcache.views.models import batches_of_one_length, find_model
 from embedcache.views.plan import PlannedView, ViewOptions, plan_views
 from embedcache.views.recipe import parse_views
@@ -112,6 +112,34 @@ def test_of_a_long_text_words_of_the_beginning_are_masked(folders: dict[str, Pat
     assert changed
     assert max(changed) < 64
     assert maker("mask-fill", folders)(["x" * 1_000_000]) != [""]
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "DistilBert", "Electra", "Albert", "MobileBert"])
+def test_only_masks_go_through_the_vocabulary_and_come_out_as_they_would(kind: str) -> None:
+    import torch
+    import transformers
+
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 16, "max_position_embeddings": 20, "initializer_range": 0.4}
+    sizes |= {"embedding_size": 16} if kind in ("Electra", "Albert") else {}
+    sizes |= {"embedding_size": 8, "intra_bottleneck_size": 16} if kind == "MobileBert" else {}
+    sizes |= {"dim": 16, "n_layers": 1, "n_heads": 2} if kind == "DistilBert" else {}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{kind}ForMaskedLM")(config).eval()
+        ids = torch.randint(4, 50, (3, 9))
+        where = torch.rand(3, 9) < 0.3
+        rows: list[int] = []
+        projection = model.get_output_embeddings()
+        counter = projection.register_forward_hook(lambda _, __, out: rows.append(out.shape[:-1].numel()))
+        some = logits_at(model, ids, where)
+        counter.remove()
+        whole = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    assert whole.shape == (3, 9, 50), "it is left as it was"
+    torch.testing.assert_close(some, whole[where])
+    # The head of MobileBERT multiplies with the weights and never calls the layer.
+    assert rows == ([] if kind == "MobileBert" else [int(where.sum())])
 
 
 def test_which_words_are_masked_depends_on_seed_and_sample(folders: dict[str, Path]) -> None:

@@ -17,6 +17,11 @@ from embedcache.errors import CacheFormatError, CorruptCacheError
 from embedcache.fsio import read_sealed_json
 
 _BUILD_AGAIN = "'embedcache build' with its --view makes it anew"
+# Nothing else in the cache says how the texts were made.
+_MEND_RECIPE = (
+    "'embedcache build' with its --view and --replace-views makes the view anew; 'embedcache repair' mends "
+    "no more than a single changed byte here"
+)
 
 
 def check_recipe(bench: Bench, entry: Entry) -> Findings:
@@ -25,9 +30,9 @@ def check_recipe(bench: Bench, entry: Entry) -> Findings:
     try:
         read_record(path.parent)
     except CorruptCacheError as error:
-        yield damage(entry.path, entry.kind, told(error, path))
+        yield damage(entry.path, entry.kind, told(error, path), _MEND_RECIPE)
     except CacheFormatError as error:
-        yield damage(entry.path, entry.kind, told(error, path), UPGRADE if _is_newer(path) else REPAIR)
+        yield damage(entry.path, entry.kind, told(error, path), UPGRADE if _is_newer(path) else _MEND_RECIPE)
 
 
 def _is_newer(path: Path) -> bool:

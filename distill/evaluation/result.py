@@ -1,0 +1,129 @@
+"""What an evaluation says: a report per model, with what holds for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from distill.evaluation.model import EvaluatedModel
+from distill.evaluation.scores import Scores
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FORMAT_VERSION = 2
+"""Version of the JSON that :meth:`EvaluationResult.to_json` returns."""
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """One model's line of a result.
+
+    Attributes:
+        name: the model's name.
+        role: ``teacher`` or ``model``.
+        parameters: number of parameters; None where the model was not loaded.
+        megabytes: size of the saved weights, in units of 10^6 bytes; None where the model was not loaded.
+        dimension: width of its vectors.
+        sentences_per_second: distinct sentences encoded per second of wall time; None where vectors came
+            from a cache, or nothing was encoded.
+        scores: what the suite measured.
+        retention: its headline figure in per cent of the teacher's; None where there is none to compare.
+    """
+
+    name: str
+    role: str
+    parameters: int | None
+    megabytes: float | None
+    dimension: int
+    sentences_per_second: float | None
+    scores: Scores
+    retention: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: EvaluatedModel,
+        role: str,
+        speed: float | None,
+        scores: Scores,
+        retention: float | None = None,
+    ) -> ModelReport:
+        """Return the report of ``model``, which encoded ``speed`` sentences per second."""
+        size = (model.parameters, model.megabytes, model.dimension)
+        return cls(model.name, role, *size, speed, scores, retention)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the report as a JSON object; the suite's own keys stand beside the common ones."""
+
+        def rounded(value: float | None, digits: int) -> float | None:
+            return None if value is None else round(value, digits)
+
+        return {
+            "name": self.name,
+            "role": self.role,
+            "parameters": self.parameters,
+            "megabytes": rounded(self.megabytes, 3),
+            "dimension": self.dimension,
+            "sentences_per_second": rounded(self.sentences_per_second, 1),
+            "retention": rounded(self.retention, 2),
+            **self.scores.to_json(),
+        }
+
+    def summary(self) -> dict[str, str]:
+        """Return the headline cells of a table, retention among them where the suite has a headline."""
+        cells = self.scores.summary()
+        if self.scores.headline is not None:
+            cells["retention"] = "-" if self.retention is None else f"{self.retention:.2f} %"
+        return cells
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """What a suite found out about every model.
+
+    Attributes:
+        suite: name of the suite.
+        models: one report per model, the teacher's first where there is one.
+        facts: what holds for all models: the data, what was missing, how much was read.
+        notes: one line each for whatever a reader must know: sets not found, rows skipped, no teacher.
+    """
+
+    suite: str
+    models: tuple[ModelReport, ...]
+    facts: Mapping[str, object] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> ModelReport:
+        """Return the report of the model called ``name``.
+
+        Raises:
+            KeyError: if no model of the result has that name.
+        """
+        for report in self.models:
+            if report.name == name:
+                return report
+        raise KeyError(
+            f"no model {name!r} in this result; there are {[report.name for report in self.models]}"
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the result as a JSON object.
+
+        Keys: ``format`` (version), ``suite``, the suite's facts, ``models`` (see :class:`ModelReport` and the
+        suite's scores), ``notes``. Scores are multiplied by 100 where the table shows them so.
+        """
+        return {
+            "format": FORMAT_VERSION,
+            "suite": self.suite,
+            **self.facts,
+            "models": [report.to_json() for report in self.models],
+            "notes": list(self.notes),
+        }
+
+    def table(self) -> RenderableType:
+        """Return the result as something that ``rich.print`` shows: tables, then the notes."""
+        from distill.evaluation.table import render
+
+        return render(self)
