@@ -37,3 +37,9 @@ class TrainingError(DistillError, ArithmeticError):
 
 class CheckpointError(DistillError, ValueError):
     """A run that cannot be gone on with: no checkpoint, a damaged one, or one of another run."""
+
+
+class FetchError(DistillError, RuntimeError):
+    """Something that could not be fetched, or is not what it was when its digest was taken."""
+
+    exit_code = 1

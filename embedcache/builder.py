@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embedcache.build_report import BuildProgress, BuildSummary, OnProgress
-from embedcache.cache import Cache, check_teacher_name
+from embedcache.cache import Cache
 from embedcache.codecs import check_codec_name, pq
 from embedcache.contract import describe_differences
 from embedcache.corpus.corpus import Corpus, check_name
@@ -111,7 +111,7 @@ def build(
     if codec is not None:
         check_codec_name(codec)
     paths = expand_sources([sources] if isinstance(sources, (str, Path)) else list(sources))
-    name = check_name(name or _name_from(paths[0]))
+    name = check_name(name or corpus_name_from(paths[0]))
     options = ReadOptions(text_column, id_column, label_column, format, limit)
 
     # Everything that can be refused is refused before anything is written.
@@ -145,7 +145,6 @@ def build(
         )
     encoder.times = EncodeTimes()
     source = SourceRows(paths, options)
-    check_teacher_name(teacher.name)
     if not (Path(cache).expanduser() / "cache.json").exists():
         # A build that cannot begin leaves no cache behind.
         source.look(1)
@@ -321,7 +320,8 @@ def _refuse_non_finite(encoded: EncodedTexts, corpus: Corpus, rows: NDArray[np.i
         )
 
 
-def _name_from(source: Path | str) -> str:
+def corpus_name_from(source: Path | str) -> str:
+    """Return what a corpus is called of which this is the first source, where the user gives no name."""
     if source == "-":
         return "stdin"
     stem = Path(source).name.split(".")[0]

@@ -234,7 +234,11 @@ class Cache:
             InputError: if the name can be none.
             ContractMismatchError: if it belongs to another contract; it names the fields that differ.
         """
-        check_teacher_name(name)
+        if not _NAME.fullmatch(name):
+            raise InputError(
+                f"{name!r} cannot name a teacher: use letters, digits, '.', '_' and '-'; choose one with "
+                "--teacher-name"
+            )
         for teacher in self.teachers():
             if teacher.name == name and teacher.contract != contract:
                 differences = teacher.contract.differences(contract)
@@ -339,15 +343,6 @@ class Cache:
         if store is None or not store.is_current:
             store = self._looked_up[contract.id] = self.store(contract)
         return store
-
-
-def check_teacher_name(name: str) -> None:
-    """Raise :class:`InputError` for a name that no teacher can have."""
-    if not _NAME.fullmatch(name):
-        raise InputError(
-            f"{name!r} cannot name a teacher: use letters, digits, '.', '_' and '-'; choose one with "
-            "--teacher-name"
-        )
 
 
 def read_contract(path: Path) -> Contract:

@@ -19,7 +19,7 @@ from embedcache.views.recipe import Recipe
 
 
 def plan(
-    options: ViewOptions, sources: Sequence[Source], reading: ReadOptions, folder: Path
+    options: ViewOptions, sources: Sequence[Source], reading: ReadOptions, folder: Path | None
 ) -> list[PlannedView]:
     """Find what the views that are asked for need, and refuse what can be refused.
 
@@ -27,7 +27,7 @@ def plan(
         options: the views.
         sources: what the corpus is read from.
         reading: how.
-        folder: the corpus's folder, whether it is there or not.
+        folder: the corpus's folder, whether it is there or not; None without a cache.
 
     Raises:
         InputError, MissingInputError: if a view cannot be understood, its column is not there, or a view is
@@ -42,9 +42,10 @@ def plan(
     there: list[Recipe] = []
     # There may be no corpus yet; a damaged one is told of when it is built.
     with suppress(CorruptCacheError, CacheFormatError):
-        corpus = Corpus(folder)
-        names |= set(corpus.view_names())
-        there = [read_record(corpus.folder / VIEWS / name).recipe for name in corpus.view_names()]
+        if folder is not None:
+            corpus = Corpus(folder)
+            names |= set(corpus.view_names())
+            there = [read_record(corpus.folder / VIEWS / name).recipe for name in corpus.view_names()]
     for view in planned:
         # A model that cannot do its work is to be known of by now.
         if view.is_slow and view.recipe not in there:
@@ -94,7 +95,7 @@ def make_views(
         found, was_there = store_view(
             corpus,
             recipe,
-            _maker(view, sources, reading),
+            maker_of(view, sources, reading),
             replace=replace,
             keep_drafts=view.is_slow,
             on_rows=report,
@@ -108,7 +109,8 @@ def make_views(
     return made
 
 
-def _maker(view: PlannedView, sources: Sequence[Source], reading: ReadOptions) -> MakeRows:
+def maker_of(view: PlannedView, sources: Sequence[Source], reading: ReadOptions) -> MakeRows:
+    """Return what makes the rows of a view, given the corpus's in their order; see :func:`make_views`."""
     if view.recipe.reads_source:
         return ColumnCells(sources, reading, str(view.recipe.parameters["column"])).make
     return lambda first_row, texts: view.maker(texts)

@@ -12,33 +12,72 @@ from typing import TYPE_CHECKING
 import click
 
 from distill.evaluation.encoding import Progress, silent
-from distill.evaluation.runner import evaluate
+from distill.evaluation.result import results_json
+from distill.evaluation.runner import BOOTSTRAP, evaluate_suites
 from distill.evaluation.suites import SUITES
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_SUITE_HELP = "; ".join(f"{name}: {suite.summary}" for name, suite in SUITES.items())
+ALL = "all"
+"""Stands for every suite that finds its files."""
+
 # Where no terminal says how wide it is, columns must not be cut: a file or a pipe has room.
 _WIDTH_WITHOUT_TERMINAL = 160
 
 
 @click.command("eval")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
-@click.option("--suite", type=click.Choice(list(SUITES)), default="sts", show_default=True, help=_SUITE_HELP)
+@click.option(
+    "--suite",
+    "suites",
+    type=click.Choice([*SUITES, ALL]),
+    multiple=True,
+    default=["sts"],
+    show_default=True,
+    help="What to measure; repeatable. 'distill suites' says what each reads; all: every suite whose files "
+    "are in --data",
+)
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="sts: the folder of test files. fidelity: a file of sentences [default: those the run held out]",
+    help="Folder of test files; of fidelity alone: a file of sentences [default: those the run held out]",
 )
 @click.option("--teacher", metavar="SPEC", help="Teacher to compare with [default: the one the run names]")
 @click.option(
     "--cache",
     type=click.Path(path_type=Path),
-    help="fidelity: cache with the teacher's vectors [default: the one the run names]",
+    help="Cache to look for the teacher's vectors in; it is not written [default: the one the run names]",
 )
 @click.option("--text-column", metavar="NAME", help="fidelity: column of --data that holds the sentences")
 @click.option("--limit", type=click.IntRange(min=1), help="fidelity: read at most so many sentences")
+@click.option(
+    "--sst2-sentences",
+    is_flag=True,
+    help="transfer: learn SST2 from whole sentences, a tenth as many as the phrases",
+)
+@click.option(
+    "--bootstrap",
+    type=click.IntRange(min=0),
+    default=BOOTSTRAP,
+    show_default=True,
+    metavar="N",
+    help="Draws for the 95 % intervals; 0 for none",
+)
+@click.option(
+    "--no-contamination",
+    is_flag=True,
+    help="Do not look for the test sets among the texts that runs were trained and chosen on",
+)
+@click.option(
+    "--corpus",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Training texts of the models that are no runs, to look for the test sets in: a file or folder",
+)
+@click.option(
+    "--again", is_flag=True, help="Evaluate anew what the run's folder keeps of an earlier evaluation"
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps")
 @click.option(
     "--compute-dtype",
@@ -51,12 +90,17 @@ _WIDTH_WITHOUT_TERMINAL = 160
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table")
 def evaluate_command(
     models: tuple[str, ...],
-    suite: str,
+    suites: tuple[str, ...],
     data: Path | None,
     teacher: str | None,
     cache: Path | None,
     text_column: str | None,
     limit: int | None,
+    sst2_sentences: bool,
+    bootstrap: int,
+    no_contamination: bool,
+    corpus: Path | None,
+    again: bool,
     device: str,
     compute_dtype: str,
     out: Path | None,
@@ -64,13 +108,16 @@ def evaluate_command(
 ) -> None:
     """Evaluate each MODEL, beside its teacher where that is known.
 
-    MODEL is a run folder, a sentence-transformers folder, an ONNX export (folder or .onnx file), a hub id or
-    a teacher alias.
+    MODEL is a run folder, a sentence-transformers folder, an ONNX export (folder or .onnx file), a hub id, a
+    teacher alias, or cache:FOLDER#TEACHER: a teacher whose vectors are taken from a cache, and stored there
+    where it lacks them. What is found out about a run is kept in its folder and used the next time.
     """
-    with _progress_on_terminal() as progress:
-        result = evaluate(
+    if ALL in suites and len(suites) > 1:
+        raise click.UsageError(f"--suite {ALL} means every suite: give it alone")
+    with progress_on_terminal() as progress:
+        results = evaluate_suites(
             models,
-            suite=suite,
+            suites=None if ALL in suites else suites,
             data=data,
             teacher=teacher,
             cache=cache,
@@ -78,16 +125,26 @@ def evaluate_command(
             compute_dtype=compute_dtype,
             text_column=text_column,
             limit=limit,
+            sst2_sentences=sst2_sentences,
+            bootstrap=bootstrap,
+            contamination=not no_contamination,
+            corpus=corpus,
+            keep=True,
+            again=again,
             progress=progress,
         )
+    several = ALL in suites or len(results) > 1
+    facts = results_json(results) if several else results[0].to_json()
     if out is not None:
         from embedcache.fsio import write_json
 
-        write_json(out, result.to_json())
+        write_json(out, facts)
     if as_json:
-        click.echo(json.dumps(result.to_json(), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
         return
-    table_console().print(result.table())
+    from distill.evaluation.table import render
+
+    table_console().print(render(results))
 
 
 def table_console() -> Console:
@@ -98,7 +155,7 @@ def table_console() -> Console:
 
 
 @contextmanager
-def _progress_on_terminal() -> Iterator[Progress]:
+def progress_on_terminal() -> Iterator[Progress]:
     """Yield what shows progress on standard error, or nothing where that is no terminal."""
     if not sys.stderr.isatty():
         yield silent

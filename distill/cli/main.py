@@ -7,13 +7,18 @@ import time
 
 import click
 
+from distill.cli.compare import compare_command
+from distill.cli.data import data_command
 from distill.cli.demo import demo_command
 from distill.cli.evaluate import evaluate_command
 from distill.cli.finetune import finetune_command
+from distill.cli.leaderboard import leaderboard_command
 from distill.cli.losses import losses_command
 from distill.cli.pipeline import pipeline_command
 from distill.cli.recipes import recipes_command
+from distill.cli.report import report_command
 from distill.cli.ship import export_command
+from distill.cli.suites import suites_command
 from distill.cli.sweep import sweep_command
 from distill.cli.train import run_command
 from distill.errors import DistillError
@@ -36,7 +41,12 @@ cli.add_command(losses_command)
 cli.add_command(recipes_command)
 cli.add_command(pipeline_command)
 cli.add_command(sweep_command)
+cli.add_command(data_command)
 cli.add_command(evaluate_command)
+cli.add_command(suites_command)
+cli.add_command(compare_command)
+cli.add_command(leaderboard_command)
+cli.add_command(report_command)
 cli.add_command(export_command)
 cli.add_command(demo_command)
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from distill.sweep.leaderboard import Row, Score
+    from distill.evaluation.spread import Score
+    from distill.sweep.leaderboard import Row
     from distill.sweep.plan import PlannedRun
     from distill.sweep.runner import Outcome, SweepProgress, SweepResult
     from distill.sweep.spec import SweepSpec

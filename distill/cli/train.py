@@ -140,6 +140,7 @@ def run_command(
     teachers every row needs a vector of each: scaled to length one and weighted, they are laid side by side.
     """
     from distill.cli.progress import print_run, report
+    from distill.config_origin import origins, telling_origin
     from distill.config_sources import SHORT_KEYS, load_config
     from distill.recipe import find_recipe
 
@@ -153,15 +154,14 @@ def run_command(
         changed = {name: flags[name] for name in ("cache", *MACHINE)}
         report(lambda on_progress: resume(resumed, **changed, on_progress=on_progress), print_run, as_json)
         return
-    config = load_config(
-        config_file,
-        assignments,
-        {SHORT_KEYS.get(key, key): value for key, value in flags.items()},
-        recipe=find_recipe(recipe, "run").config if recipe else None,
-    )
+    typed = {SHORT_KEYS.get(key, key): value for key, value in flags.items()}
+    settings = find_recipe(recipe, "run").config if recipe else None
+    config = load_config(config_file, assignments, typed, recipe=settings)
     if dump_config:
         click.echo(config.to_yaml(), nl=False)
         return
     from distill.training.run import run_config
 
-    report(lambda on_progress: run_config(config, on_progress), print_run, as_json)
+    set_by = origins((recipe, settings) if recipe and settings else None, config_file, assignments, typed)
+    with telling_origin(set_by):
+        report(lambda on_progress: run_config(config, on_progress), print_run, as_json)

@@ -97,8 +97,8 @@ def open_dataset(
         held_out: how many distinct rows to keep out of training, chosen by ``seed``; or what says so, given
             how many distinct rows there are.
         limit: train on the first so many distinct rows only.
-        queue: how many training rows to choose, by ``seed``, for a queue to start with; or what says so,
-            given how many distinct rows there are.
+        queue: how many training rows to choose, by ``seed``, for a queue to start with, at most as many as
+            there are; or what says so, given how many distinct rows there are.
         queue_apart: whether those rows are left out of the training.
         least_selected: how many distinct rows ``where`` has to leave to train on; fewer are a mistake in it.
         seed: chooses the held-out rows, those of the queue and the rows that a projection is fitted on.
@@ -122,7 +122,6 @@ def open_dataset(
     del mask
     distinct = len(rows)
     count = held_out if isinstance(held_out, int) else held_out(distinct)
-    queued = queue if isinstance(queue, int) else queue(distinct)
     if count * 2 > distinct:
         raise DataError(
             f"corpus {chosen.name!r} has {distinct} distinct texts"
@@ -135,6 +134,7 @@ def open_dataset(
             f"{where!r}, {distinct - count} of them to train on ({count} held out, repeated texts left out); "
             f"expected one batch of {least_selected} at least: select more rows, or lower training.batch_size"
         )
+    queued = queue if isinstance(queue, int) else queue(distinct)
     kept = np.ones(distinct, dtype=np.bool_)
     kept[permutation(distinct, seed, _HELD_OUT_STREAM, first=count)] = False
     held_rows, rows = rows[~kept] if count else rows[:0], rows[kept]
@@ -148,16 +148,27 @@ def open_dataset(
     return DistillDataset(chosen, encoded, targets, rows, held_rows, duplicates, selected, queue_rows)
 
 
+def seen_rows(
+    cache: Cache, corpus: Corpus, view: Corpus, where: str | None, teacher: str, limit: int | None
+) -> NDArray[np.uint32]:
+    """Return the rows that a training of these settings sees, held-out ones included, uint32.
+
+    Args:
+        cache, corpus, view: as in a :class:`DistillDataset`.
+        where, limit: as for :func:`open_dataset`.
+        teacher: id of the first teacher's contract, whose tokens ``where`` means.
+
+    Raises:
+        DataError, InputError: as :func:`open_dataset`.
+    """
+    mask = None if where is None else _select(cache, corpus, teacher, where)[0]
+    return _distinct_rows(view, mask, limit)[0]
+
+
 def _queue_rows(
     rows: NDArray[np.uint32], count: int, apart: bool, seed: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
     """Return the rows a queue starts with, and the rows to train on."""
-    if count > len(rows) - int(apart):
-        raise DataError(
-            f"loss.queue: a queue of {count} vectors that starts full takes as many training rows"
-            f"{' out of the training' if apart else ''}, and there are {len(rows)}: "
-            "give a smaller --queue, or train on more rows"
-        )
     places = permutation(len(rows), seed, _QUEUE_STREAM, first=count)
     chosen = rows[places]
     return chosen, np.delete(rows, places) if apart and count else rows

@@ -124,26 +124,27 @@ def _write(
     dtype = np.dtype(np.uint16 if tokenizer.vocabulary_size <= _UINT16 else np.int32)
     done = written = 0
     try:
-        with ids, (staging / _OFFSETS).open("wb") as offsets:
-            _begin_offsets(offsets, len(corpus))
-            for texts in corpus.iter_texts():
-                tokenized = tokenizer(texts)
-                ids.write(tokenized.ids.astype(dtype).tobytes())
-                ends = written + np.cumsum(tokenized.lengths, dtype=np.int64)
-                offsets.write(ends.tobytes())
-                written = int(ends[-1]) if len(ends) else written
-                done += len(texts)
-                if on_progress is not None:
-                    on_progress(done)
-            _make_durable(ids)
-            _make_durable(offsets)
-        digests = {name: sha256_file(staging / name) for name in (_IDS, _OFFSETS)}
-        header = {"corpus": corpus.info.digest, "dtype": dtype.name, "rows": done, "files": digests}
-        write_sealed_json(staging / _HEADER, header)
-        if _open(folder, done, tokenizer.pad_id) is None:
-            shutil.rmtree(folder, ignore_errors=True)
-            staging.rename(folder)
-            fsync_directory(folder.parent)
+        with ids:
+            with (staging / _OFFSETS).open("wb") as offsets:
+                _begin_offsets(offsets, len(corpus))
+                for texts in corpus.iter_texts():
+                    tokenized = tokenizer(texts)
+                    ids.write(tokenized.ids.astype(dtype).tobytes())
+                    ends = written + np.cumsum(tokenized.lengths, dtype=np.int64)
+                    offsets.write(ends.tobytes())
+                    written = int(ends[-1]) if len(ends) else written
+                    done += len(texts)
+                    if on_progress is not None:
+                        on_progress(done)
+                _make_durable(ids)
+                _make_durable(offsets)
+            digests = {name: sha256_file(staging / name) for name in (_IDS, _OFFSETS)}
+            header = {"corpus": corpus.info.digest, "dtype": dtype.name, "rows": done, "files": digests}
+            write_sealed_json(staging / _HEADER, header)
+            if _open(folder, done, tokenizer.pad_id) is None:
+                shutil.rmtree(folder, ignore_errors=True)
+                staging.rename(folder)
+                fsync_directory(folder.parent)
     except OSError as error:
         # Another process that was faster wrote the same arrays.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -154,9 +155,14 @@ def _write(
 
 def _make_staging(folder: Path) -> tuple[Path, BinaryIO]:
     """Return a new folder to write the arrays in, and its file of ids, locked until it is closed."""
+    make_directory(folder.parent)
     while True:
-        staging = make_directory(folder.with_name(f"{_staging_prefix(folder)}{uuid.uuid4().hex}"))
-        ids = (staging / _IDS).open("wb")
+        staging = folder.with_name(f"{_staging_prefix(folder)}{uuid.uuid4().hex}")
+        try:
+            staging.mkdir()
+            ids = (staging / _IDS).open("wb")
+        except OSError as error:
+            raise explain_os_error(error, folder) from error
         # Some network file systems have no locks; there, what is left of killed processes stays.
         with suppress(OSError):
             fcntl.flock(ids, fcntl.LOCK_EX)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distill.errors import DataError
-from distill.evaluation.model import EvaluatedModel
+from distill.evaluation.evaluated_model import EvaluatedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,12 +34,19 @@ class Encoded:
         vectors: (n, d) float32, finite, no row zero.
         recalled: how many of them came from a cache.
         seconds: wall time the model took for the others.
+        kept: what became of the vectors encoded now, where they were to be stored; "" where not.
     """
 
     rows: Mapping[str, int]
     vectors: NDArray[np.float32]
     recalled: int
     seconds: float
+    kept: str = ""
+
+    @property
+    def encoded_now(self) -> int:
+        """How many sentences the model encoded."""
+        return len(self.rows) - self.recalled
 
     @property
     def sentences_per_second(self) -> float | None:
@@ -54,6 +61,8 @@ class Encoded:
 
 def encode_distinct(model: EvaluatedModel, texts: Iterable[str], progress: Progress = silent) -> Encoded:
     """Encode each distinct sentence of ``texts`` once; those that the model can recall are not encoded.
+
+    Vectors that were stored are returned as stored, so that the next evaluation finds the same figures.
 
     Raises:
         DataError: if a vector is zero or not finite; the sentence is named.
@@ -75,7 +84,13 @@ def encode_distinct(model: EvaluatedModel, texts: Iterable[str], progress: Progr
     ordered = [*known, *fresh]
     vectors = np.concatenate(parts) if parts else np.empty((0, model.dimension), np.float32)
     require_usable(vectors, ordered, model.name)
-    return Encoded({text: row for row, text in enumerate(ordered)}, vectors, len(known), seconds)
+    rows = {text: row for row, text in enumerate(ordered)}
+    kept = ""
+    if fresh and model.keep is not None and model.recall is not None:
+        kept = model.keep()
+        for text, vector in model.recall(fresh).items():
+            vectors[rows[text]] = vector
+    return Encoded(rows, vectors, len(known), seconds, kept)
 
 
 def require_usable(vectors: NDArray[np.float32], texts: Sequence[str], name: str) -> None:

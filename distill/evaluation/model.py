@@ -1,18 +1,20 @@
-"""Anything that can be evaluated, behind one class.
+"""Loading anything that can be evaluated.
 
 A model is named by a run folder (its ``best/`` is meant), a sentence-transformers folder, an ONNX export, a
-hub id or a teacher alias. Of an export the float32 graph is run; ``EXPORT/onnx/model_int8.onnx`` names the
-quantised one. A folder with graphs of another origin is run by torch.
+hub id, a teacher alias, or ``cache:FOLDER#TEACHER``: a teacher whose vectors a cache holds. Of an
+export the float32 graph is run; ``EXPORT/onnx/model_int8.onnx`` names the quantised one. A folder with graphs
+of another origin is run by torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.errors import DataError, MissingExtraError
+from distill.evaluation.cached_teacher import cached_teacher, find_cached
+from distill.evaluation.evaluated_model import EvaluatedModel
 from distill.evaluation.record import RunTeacher, run_folder
 from distill.layout import BEST
 
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from embedcache.contract import Contract
+    from embedcache.store.base import VectorBatch
 
-    Encoder = Callable[[Sequence[str]], NDArray[np.float32]]
-    Recall = Callable[[Sequence[str]], Mapping[str, NDArray[np.float32]]]
+__all__ = ["EvaluatedModel", "load_model", "weight_bytes"]
 
 _GRAPH = Path("onnx") / "model.onnx"
 _INT8_GRAPH = "model_int8.onnx"
@@ -32,47 +34,6 @@ _EXPORT_RECIPE = Path("onnx") / "encoder.json"
 _BYTES_PER_MEGABYTE = 1e6
 # In the order of preference in which a folder with several formats is loaded.
 _WEIGHT_FILES = ("model.safetensors", "model-*-of-*.safetensors", "*.safetensors", "pytorch_model*.bin")
-
-
-@dataclass(frozen=True)
-class EvaluatedModel:
-    """A model with what a report says about it.
-
-    Attributes:
-        name: how reports call it.
-        parameters: number of parameters; None where that is not known.
-        megabytes: size of the weights as saved on disk, in units of 10^6 bytes; None where not known.
-        dimension: width of its vectors.
-        encoder: texts -> (n, dimension) vectors.
-        contract: the contract of its vectors, where it has one.
-        recall: texts -> the vectors that are already there, by text; None where there is no such store.
-        whole: loads the model itself, where it is not loaded unless it has to encode.
-    """
-
-    name: str
-    parameters: int | None
-    megabytes: float | None
-    dimension: int
-    encoder: Encoder
-    contract: Contract | None = None
-    recall: Recall | None = None
-    whole: Callable[[], EvaluatedModel] | None = None
-
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of ``texts``, (len(texts), dimension), float32.
-
-        Raises:
-            DataError: if the encoder returns another shape.
-        """
-        import numpy as np
-
-        vectors: NDArray[np.float32] = np.asarray(self.encoder(texts), dtype=np.float32)
-        if vectors.shape != (len(texts), self.dimension):
-            raise DataError(
-                f"{self.name} returned vectors of shape {vectors.shape} for {len(texts)} sentences, "
-                f"expected {(len(texts), self.dimension)}; mend its encoder or its stated dimension"
-            )
-        return vectors
 
 
 def load_model(
@@ -85,7 +46,8 @@ def load_model(
     """Load a model for evaluation; an already loaded one is returned as it is.
 
     Args:
-        spec: run folder, sentence-transformers folder, ONNX export (folder or graph), hub id or alias.
+        spec: run folder, sentence-transformers folder, ONNX export (folder or graph), hub id, alias or
+            ``cache:FOLDER#TEACHER``, which encodes what the cache lacks and stores it there.
         device: ``auto``, ``cpu``, ``cuda`` ...; an ONNX graph runs on the CPU.
         compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``; an ONNX graph has its own.
         teacher: where ``spec`` is a run's teacher: what it was then, settings included. Of several teachers,
@@ -93,6 +55,7 @@ def load_model(
 
     Raises:
         ContractMismatchError: if ``spec`` no longer is that teacher.
+        EmbedCacheError: if a cache cannot be opened, or holds no such teacher.
         DataError: if a run has no saved model yet, a graph is not there, or a setting does not apply to it.
         TeacherError: if no model of that name can be found or loaded.
     """
@@ -104,6 +67,15 @@ def load_model(
             for part in teacher.parts
         ]
         return _combine(teacher, parts)
+    cached = find_cached(spec)
+    if cached is not None:
+        place, found = cached
+        return cached_teacher(
+            place,
+            found,
+            lambda: load_model(found.spec, device=device, compute_dtype=compute_dtype, teacher=found),
+            keep=True,
+        )
     run = run_folder(spec)
     if run is not None:
         folder: str | Path = run / BEST
@@ -205,6 +177,13 @@ def _load_torch(
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         return encoder.encode(texts).vectors
 
+    def encode_rows(texts: Sequence[str]) -> VectorBatch:
+        from embedcache.keys import key_array
+        from embedcache.store.base import VectorBatch
+
+        found = encoder.encode(texts)
+        return VectorBatch(key_array(texts), found.vectors, found.tokens, found.truncated, encoder.provenance)
+
     return EvaluatedModel(
         name=teacher.name,
         parameters=parameters,
@@ -212,6 +191,8 @@ def _load_torch(
         dimension=teacher.dimension,
         encoder=encode,
         contract=teacher.contract,
+        encode_rows=encode_rows,
+        source=teacher.folder,
     )
 
 
@@ -229,6 +210,7 @@ def _load_onnx(graph: Path) -> EvaluatedModel:
         megabytes=size / _BYTES_PER_MEGABYTE,
         dimension=encoder.dimension,
         encoder=encoder.encode,
+        source=graph,
     )
 
 

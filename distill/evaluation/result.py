@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from distill.evaluation.model import EvaluatedModel
+from distill.evaluation.evaluated_model import EvaluatedModel
 from distill.evaluation.scores import Scores
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class ModelReport:
             from a cache, or nothing was encoded.
         scores: what the suite measured.
         retention: its headline figure in per cent of the teacher's; None where there is none to compare.
+        facts: what its figures are marked with: contamination, selection on test pairs.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ModelReport:
     sentences_per_second: float | None
     scores: Scores
     retention: float | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -69,6 +71,7 @@ class ModelReport:
             "sentences_per_second": rounded(self.sentences_per_second, 1),
             "retention": rounded(self.retention, 2),
             **self.scores.to_json(),
+            **self.facts,
         }
 
     def summary(self) -> dict[str, str]:
@@ -126,4 +129,9 @@ class EvaluationResult:
         """Return the result as something that ``rich.print`` shows: tables, then the notes."""
         from distill.evaluation.table import render
 
-        return render(self)
+        return render([self])
+
+
+def results_json(results: Sequence[EvaluationResult]) -> dict[str, object]:
+    """Return several results as one JSON object: ``format`` and the list ``results``."""
+    return {"format": FORMAT_VERSION, "results": [result.to_json() for result in results]}

@@ -116,10 +116,12 @@ class SetScores:
     Attributes:
         sets: the scores by set, in the suite's order.
         sets_of: how many sets the suite has.
+        average_interval: 95 % confidence interval of the average; None where none was drawn.
     """
 
     sets: Mapping[str, SetScore]
     sets_of: int
+    average_interval: tuple[float, float] | None = None
 
     @property
     def average(self) -> float:
@@ -132,10 +134,12 @@ class SetScores:
         return self.average
 
     def to_json(self) -> dict[str, object]:
-        """Return ``sets``, ``average``, ``sets_scored`` and ``sets_of``."""
+        """Return ``sets``, ``average`` with its ``average_interval``, ``sets_scored`` and ``sets_of``."""
+        whole = self.average_interval
         return {
             "sets": {name: score.to_json() for name, score in self.sets.items()},
             "average": round(self.average, 4),
+            "average_interval": None if whole is None else [round(end, 4) for end in whole],
             "sets_scored": len(self.sets),
             "sets_of": self.sets_of,
         }
@@ -158,5 +162,9 @@ class SetScores:
         return list(table.items())
 
     def summary(self) -> dict[str, str]:
-        """Return the average, named with the number of sets it is over."""
-        return {f"average of {len(self.sets)}/{self.sets_of}": f"{self.average:.2f}"}
+        """Return the average, named with the number of its sets, and its interval where there is one."""
+        cells = {f"average of {len(self.sets)}/{self.sets_of}": f"{self.average:.2f}"}
+        if self.average_interval is not None:
+            low, high = self.average_interval
+            cells["95 % interval"] = f"{low:.1f}-{high:.1f}"
+        return cells

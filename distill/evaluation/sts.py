@@ -25,7 +25,7 @@ from distill.errors import DataError
 from distill.evaluation.encoding import unit_rows
 from distill.evaluation.scores import PairOutcomes, SetScore, SetScores
 from distill.evaluation.tasks import NotThereError, Request, Subject
-from distill.evaluation.testset import describe_skipped, find_test_file, read_test_file
+from distill.evaluation.testset import count_repeats, describe_skipped, find_test_file, read_test_file
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def read_pairs(path: str | Path, name: str, subset: str | None = None) -> StsSet
     for group, score, left, right in file.rows:
         if subset is not None and group != subset:
             continue
-        value, fault = _score(score)
+        value, fault = parse_score(score)
         if not fault and not (left.strip() and right.strip()):
             fault = "empty sentence"
         if fault:
@@ -173,6 +173,10 @@ class StsTask:
         """Return both sides of every pair."""
         return [text for sts in self.sets for text in (*sts.left, *sts.right)]
 
+    def test_items(self) -> dict[str, list[tuple[str, ...]]]:
+        """Return the pairs of each set."""
+        return {one.name: list(zip(one.left, one.right, strict=True)) for one in self.sets}
+
     def score(self, subject: Subject, notes: list[str]) -> SetScores:
         """Score every set."""
         pick = subject.encoded.pick
@@ -205,6 +209,9 @@ def _set_notes(sets: Sequence[StsSet], missing: Sequence[str]) -> list[str]:
         if sts.skipped:
             count, reasons = sum(sts.skipped.values()), describe_skipped(Counter(sts.skipped))
             notes.append(f"{STS_SETS[sts.name].label}: {count} rows skipped ({reasons})")
+        if repeats := count_repeats(zip(sts.left, sts.right, strict=True)):
+            # The field's figures count them, so leaving them out would give others.
+            notes.append(f"{STS_SETS[sts.name].label}: {repeats} pairs occur before in the file; each counts")
     return notes
 
 
@@ -216,8 +223,8 @@ def _spearman(gold: NDArray[np.float64], cosines: NDArray[np.float64]) -> float 
     return 100 * float(spearmanr(gold, cosines).statistic)
 
 
-def _score(cell: str) -> tuple[float, str]:
-    """Return the score and, where there is none to use, why not."""
+def parse_score(cell: str) -> tuple[float, str]:
+    """Return the score of a cell and, where there is none to use, why not (else an empty string)."""
     if not cell.strip():
         return math.nan, "no score"
     try:

@@ -12,22 +12,38 @@ from rich.text import Text
 if TYPE_CHECKING:
     from distill.evaluation.result import EvaluationResult, ModelReport
 
+# The seven sets of the field fit into a terminal beside each other.
+_MOST_COLUMNS = 7
 
-def render(result: EvaluationResult) -> RenderableType:
-    """Return the detail table where the suite has one, the table of models, and the notes."""
+
+def render(results: Sequence[EvaluationResult]) -> RenderableType:
+    """Return every suite's details where it has them and its models; then the sizes, and the notes."""
     parts: list[RenderableType] = []
-    if any(report.scores.rows() for report in result.models):
-        parts.append(_details(result))
-    parts += [_models(result), _sizes(result)]
-    parts.extend(Text(f"note: {note}") for note in result.notes)
+    for result in results:
+        if any(report.scores.rows() for report in result.models):
+            parts.append(_details(result))
+        parts.append(_models(result))
+    sized = {report.name: report for result in reversed(results) for report in reversed(result.models)}
+    parts.append(_sizes(list(reversed(sized.values()))))
+    parts.extend(Text(f"note: {note}") for note in _notes(results))
     return Group(*parts)
 
 
+def _notes(results: Sequence[EvaluationResult]) -> Iterable[str]:
+    """Return each note once, with its suite where there are several and it does not hold for all of them."""
+    notes = dict.fromkeys(note for result in results for note in result.notes)
+    for note in notes:
+        about = [result.suite for result in results if note in result.notes]
+        yield note if len(about) == len(results) else f"{', '.join(about)}: {note}"
+
+
 def _details(result: EvaluationResult) -> Table:
-    """Return one row per model and measure, one column per set."""
+    """Return one row per model and measure, one column per set; of many sets one row per model and set."""
     columns = dict.fromkeys(
         column for report in result.models for _, cells in report.scores.rows() for column in cells
     )
+    if len(columns) > _MOST_COLUMNS:
+        return _details_by_set(result, tuple(columns))
     table = Table(title=f"{result.suite}, x100")
     table.add_column("model", overflow="fold")
     table.add_column("measure")
@@ -37,6 +53,22 @@ def _details(result: EvaluationResult) -> Table:
         for number, (measure, cells) in enumerate(report.scores.rows()):
             name = Text(_label(report.name, report.role)) if number == 0 else Text("")
             table.add_row(name, measure, *(cells.get(column, "-") for column in columns))
+        table.add_section()
+    return table
+
+
+def _details_by_set(result: EvaluationResult, sets: Sequence[str]) -> Table:
+    measures = dict.fromkeys(measure for report in result.models for measure, _ in report.scores.rows())
+    table = Table(title=f"{result.suite}, x100")
+    table.add_column("model", overflow="fold")
+    table.add_column("set", no_wrap=True)
+    for measure in measures:
+        table.add_column(measure, justify="right")
+    for report in result.models:
+        cells = dict(report.scores.rows())
+        for number, one in enumerate(sets):
+            name = Text(_label(report.name, report.role)) if number == 0 else Text("")
+            table.add_row(name, one, *(cells.get(measure, {}).get(one, "-") for measure in measures))
         table.add_section()
     return table
 
@@ -54,7 +86,7 @@ def _models(result: EvaluationResult) -> Table:
     )
 
 
-def _sizes(result: EvaluationResult) -> Table:
+def _sizes(reports: Sequence[ModelReport]) -> Table:
     """Return one row per model: size and speed. A table of its own, so that both fit into 80 columns."""
     return _table(
         "size and speed",
@@ -69,7 +101,7 @@ def _sizes(result: EvaluationResult) -> Table:
                     _number(report.sentences_per_second, ",.0f"),
                 ),
             )
-            for report in result.models
+            for report in reports
         ),
     )
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from distill.errors import DataError
 from distill.evaluation.encoding import Encoded, Progress, silent
-from distill.evaluation.model import EvaluatedModel
+from distill.evaluation.evaluated_model import EvaluatedModel
 from distill.evaluation.scores import Scores
 
 Spec = str | Path | EvaluatedModel
@@ -30,6 +30,7 @@ class Request:
         teacher: the teacher's name in reports, if there is a teacher.
         text_column: column of ``data`` that holds the sentences, for suites that read plain sentences.
         limit: at most so many sentences, for suites that read plain sentences.
+        sst2_sentences: learn SST2 from whole sentences, not from phrases (transfer).
         seed: chooses samples where a suite takes any.
         progress: called while something long is done.
     """
@@ -39,6 +40,7 @@ class Request:
     teacher: str | None = None
     text_column: str | None = None
     limit: int | None = None
+    sst2_sentences: bool = False
     seed: int = 0
     progress: Progress = silent
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,17 @@ def find_test_file(folder: str | Path, stem: str) -> Path | None:
     """Return ``folder/stem.tsv`` or ``folder/stem.tsv.gz``; None where neither is there."""
     places = (Path(folder) / f"{stem}.tsv", Path(folder) / f"{stem}.tsv.gz")
     return next((path for path in places if path.is_file()), None)
+
+
+def stems_of(folder: str | Path, pattern: str) -> list[str]:
+    """Return the names, without ``.tsv`` or ``.tsv.gz``, of the test files that match ``pattern``, sorted."""
+    found = [*Path(folder).glob(f"{pattern}.tsv"), *Path(folder).glob(f"{pattern}.tsv.gz")]
+    return sorted({path.name.removesuffix(".gz").removesuffix(".tsv") for path in found if path.is_file()})
+
+
+def find_first_test_file(folder: str | Path, stems: Sequence[str]) -> Path | None:
+    """Return the file of the first of ``stems`` that is there; None where none is."""
+    return next((path for stem in stems if (path := find_test_file(folder, stem)) is not None), None)
 
 
 def read_test_file(path: str | Path, columns: Sequence[str]) -> TestFile:
@@ -70,6 +81,11 @@ def read_test_file(path: str | Path, columns: Sequence[str]) -> TestFile:
 def describe_skipped(skipped: Counter[str]) -> str:
     """Return the reasons and how many rows each left out, for messages."""
     return ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items())) or "none"
+
+
+def count_repeats(items: Iterable[Hashable]) -> int:
+    """Return how many of ``items`` equal an earlier one."""
+    return sum(count - 1 for count in Counter(items).values())
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from distill.errors import DataError
+
 if TYPE_CHECKING:
     from distill.config import LossConfig
     from distill.losses.base import DistillLoss
@@ -71,6 +73,36 @@ LOSSES: dict[str, LossFacts] = {
         settings={"distance": 1.0, "angle": 2.0},
     ),
 }
+
+
+def refuse_long_queue(config: LossConfig, rows: int) -> None:
+    """Refuse a queue that is longer than the rows there are to train on.
+
+    One that starts full could not be filled. One that starts empty would, from the second epoch on, hold the
+    own vector of every row that is trained on as a negative of it.
+
+    Args:
+        config: the loss, its settings filled in.
+        rows: the training rows, those that a queue takes out of the training among them.
+
+    Raises:
+        DataError: if it is.
+    """
+    starts_full = LOSSES[config.name].full_queue
+    apart = config.variant == "code"
+    most = max(rows - int(apart), 0)
+    count = config.queue or 0
+    if starts_full is None or count <= most:
+        return
+    why = (
+        f"a queue of {count} vectors that starts full takes as many training rows"
+        f"{' out of the training' if apart else ''}"
+        if starts_full
+        else f"a queue of {count} vectors, more than an epoch has, holds each row's own vector as a negative"
+    )
+    raise DataError(
+        f"loss.queue: {why}, and there are {rows}: give --queue N with at most {most}, or train on more rows"
+    )
 
 
 def make_loss(config: LossConfig, dimension: int) -> DistillLoss:

@@ -73,7 +73,8 @@ def _used(
     if run is not None:
         corpus = run.corpus or (build.name if build is not None else None)
         there = _views_there(run.cache, corpus)
-        if there is not None and (there or build is not None):
+        # A cache that nobody makes is told of when the step begins.
+        if there is not None and (build is not None or Path(run.cache).expanduser().exists()):
             yield "run.training.views", run.training.views or (), [ORIGINAL, *made, *there]
 
 

@@ -20,6 +20,9 @@ from distill.recipe import find_recipe
 STEPS = ("build", "run", "finetune", "eval", "export")
 """The steps, in the order they are done in; each may be left out."""
 
+ALL_SUITES = "all"
+"""Stands for every suite whose files are there."""
+
 
 class BuildSettings(StrictConfig):
     """The arguments of :func:`embedcache.build`; what is left out is as it is there."""
@@ -59,9 +62,12 @@ class BuildSettings(StrictConfig):
 class EvalSettings(StrictConfig):
     """The arguments of :func:`distill.evaluate`."""
 
-    suite: str = Field(default="sts", description="a suite of 'distill eval'")
-    data: str | None = Field(default=None, description="what the suite reads")
-    name: str | None = Field(default=None, description="name of the file of results; default: the suite")
+    suite: str | list[str] = Field(
+        default="sts",
+        description="a suite of 'distill eval', or several, or all: every one whose files are there",
+    )
+    data: str | None = Field(default=None, description="what the suites read")
+    name: str | None = Field(default=None, description="name of the file of results; default: the suites")
     models: list[str] | None = Field(default=None, description="default: what the steps before have trained")
     teacher: str | None = None
     text_column: str | None = None
@@ -71,9 +77,20 @@ class EvalSettings(StrictConfig):
     compute_dtype: str = "float32"
 
     @property
+    def suites(self) -> list[str] | None:
+        """The suites; None for every one whose files are there."""
+        named = [self.suite] if isinstance(self.suite, str) else self.suite
+        return None if named == [ALL_SUITES] else named
+
+    @property
+    def label(self) -> str:
+        """What the evaluation is called: its name, else its suites."""
+        return self.name or "-".join(self.suites if self.suites is not None else [ALL_SUITES])
+
+    @property
     def file_name(self) -> str:
         """The file that receives the result."""
-        return f"eval-{self.name or self.suite}.json"
+        return f"eval-{self.label}.json"
 
 
 class ExportSettings(StrictConfig):
@@ -232,10 +249,14 @@ def _contradictions(checked: Mapping[str, Any], steps: Mapping[str, Any]) -> lis
     for settings in checked.get("eval", []):
         if settings is None:
             continue
-        if settings.suite not in SUITES:
-            problems.append(
-                f"eval.suite: no suite is called {settings.suite!r}; choose one of {', '.join(SUITES)}"
-            )
+        if settings.suites == []:
+            problems.append("eval.suite: no suite is named; leave it out for sts")
+        for suite in settings.suites or ():
+            if suite not in SUITES:
+                problems.append(
+                    f"eval.suite: no suite is called {suite!r}; choose one of {', '.join(SUITES)}, or all by "
+                    "itself"
+                )
         if settings.models is None and not trains:
             problems.append("eval.models: no step trains a student; name what is to be evaluated")
         if settings.file_name in names:

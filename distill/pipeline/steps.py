@@ -109,7 +109,7 @@ class EvalStep:
         """Return the settings and the digests of data and models."""
         facts: Facts = {}
         for settings in self.evaluations:
-            label = settings.name or settings.suite
+            label = settings.label
             shown = settings.model_dump(exclude={"data", "device", "models", "name", "teacher"})
             facts |= {f"{label}.{key}": value for key, value in settings_facts(shown).items()}
             facts |= file_facts(f"{label}.data", settings.data)
@@ -137,12 +137,18 @@ class EvalStep:
 
     def do(self, watch: Watch, done: Done, *, mine: bool, unchanged: bool) -> Facts:
         """Evaluate every model, beside its teacher where that is known."""
-        from distill.evaluation.runner import evaluate
+        from distill.evaluation.result import results_json
+        from distill.evaluation.runner import evaluate_suites
 
         for settings in self.evaluations:
-            given = settings.model_dump(exclude={"name", "models"})
-            result = evaluate(self._models(settings), **given, progress=watch.evaluate)
-            write_json(self.out / settings.file_name, result.to_json())
+            given = settings.model_dump(exclude={"name", "models", "suite"})
+            results = evaluate_suites(
+                self._models(settings), suites=settings.suites, keep=True, **given, progress=watch.evaluate
+            )
+            single = isinstance(settings.suite, str) and settings.suites is not None
+            write_json(
+                self.out / settings.file_name, results[0].to_json() if single else results_json(results)
+            )
         return self.outputs({})
 
     def _models(self, settings: EvalSettings) -> list[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distill.evaluation.kept import AVERAGE
+from distill.evaluation.spread import Score
 from distill.sweep.plan import spelled
-from distill.sweep.scores import AVERAGE
 from distill.sweep.spec import SEED, SweepSpec
 from embedcache.fsio import write_bytes
 
@@ -20,32 +20,6 @@ if TYPE_CHECKING:
 
 LEADERBOARD = "leaderboard.csv"
 RUNS_TABLE = "runs.csv"
-
-
-@dataclass(frozen=True)
-class Score:
-    """Mean of a score over the seeds of a setting.
-
-    Attributes:
-        mean: the mean.
-        std: the sample standard deviation (n - 1); None of a single run.
-        n: how many runs it is over.
-    """
-
-    mean: float
-    std: float | None
-    n: int
-
-    @classmethod
-    def of(cls, values: Sequence[float | None]) -> Score | None:
-        """Return the score of the values that are there; None where none is."""
-        there = [value for value in values if value is not None]
-        if not there:
-            return None
-        return cls(statistics.fmean(there), statistics.stdev(there) if len(there) > 1 else None, len(there))
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f}" + ("" if self.std is None else f" ± {self.std:.2f}")
 
 
 @dataclass(frozen=True)

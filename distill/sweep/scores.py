@@ -5,18 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from distill.digests import data_digest
+from distill.digests import data_digest, model_digest
 from distill.errors import ConfigError
+from distill.evaluation.kept import flat_scores, read_kept
 from distill.evaluation.runner import evaluate
 from distill.evaluation.suites import SUITES
-from distill.layout import BEST
 from distill.sweep.plan import PlannedRun
-from embedcache.fsio import read_sealed_json, write_sealed_json
-
-AVERAGE = "average"
-"""What that figure is called among the scores."""
 
 
 @dataclass(frozen=True)
@@ -37,56 +32,42 @@ class SuiteChoice:
             raise ConfigError(f"no suite is called {self.name!r}; choose one of {', '.join(SUITES)}")
         if self.data is not None and not self.data.exists():
             raise ConfigError(f"--data {self.data}: there is no such file or folder")
-        if self.data is None and self.name == "sts":
-            raise ConfigError("the suite sts reads files: give their folder with --data DIR")
+        if self.data is None and not SUITES[self.name].reads_sentences:
+            raise ConfigError(f"the suite {self.name} reads files: give their folder with --data DIR")
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the suite's name and of the data's files."""
-        return data_digest(self.data, self.name)
+        """A digest of the data's files."""
+        return data_digest(self.data)
 
 
 def read_scores(folder: Path, suite: SuiteChoice) -> dict[str, float] | None:
     """Return the scores kept in a run's folder; None where there are none, or of other data."""
-    try:
-        kept = read_sealed_json(_place(folder, suite))
-    except (OSError, ValueError):
+    kept = read_kept(folder, suite.name)
+    if kept is None or kept.digest["data"] != suite.digest:
         return None
-    return kept["scores"] if kept.get("digest") == suite.digest else None
+    return dict(kept.scores) if kept.digest["student"] == model_digest(str(folder)) else None
 
 
 def evaluate_run(run: PlannedRun, suite: SuiteChoice) -> dict[str, float]:
     """Evaluate a finished run's student, keep the scores in its folder and return them.
 
     Raises:
-        DistillError, EmbedCacheError: as :func:`distill.evaluation.suites.evaluate`.
+        DistillError, EmbedCacheError: as :func:`distill.evaluation.runner.evaluate`.
     """
-    from distill.evaluation.model import load_model
     from distill.training.device import cpu_threads
 
-    config, device = run.config, run.config.training.device
+    config = run.config
+    # Where the suite does not need it, the teacher is not loaded to stand beside its student.
+    compared = suite.name == "fidelity"
     with cpu_threads(config.training.threads):
-        if suite.name == "fidelity":
-            result = evaluate(
-                run.folder, suite=suite.name, data=suite.data, cache=config.cache, device=device
-            )
-        else:
-            # A model that is loaded stands for itself alone: its teacher is not loaded to be compared with.
-            student = load_model(run.folder / BEST, device=device)
-            result = evaluate([student], suite=suite.name, data=suite.data, device=device)
-    facts = result.to_json()
-    report = result.models[-1].to_json()
-    scores = {AVERAGE: float(report[SUITES[suite.name].average])}  # type: ignore[arg-type]
-    scores |= _by_set(report)
-    write_sealed_json(_place(run.folder, suite), {"digest": suite.digest, "scores": scores, "result": facts})
-    return scores
-
-
-def _by_set(report: dict[str, Any]) -> dict[str, float]:
-    """Return the score of each set a suite consists of, where it consists of several."""
-    sets = report.get("sets")
-    return {name: float(score["score"]) for name, score in sets.items()} if isinstance(sets, dict) else {}
-
-
-def _place(folder: Path, suite: SuiteChoice) -> Path:
-    return folder / f"eval-{suite.name}.json"
+        result = evaluate(
+            run.folder,
+            suite=suite.name,
+            data=suite.data,
+            beside_teacher=compared,
+            cache=config.cache if compared else None,
+            device=config.training.device,
+            keep=True,
+        )
+    return flat_scores(suite.name, result.models[-1])

@@ -13,7 +13,7 @@ import torch
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.source import DistillSource
 from distill.data.tokens import TokenArrays, tokenise_corpus
-from distill.losses.registry import LOSSES, make_loss
+from distill.losses.registry import LOSSES, make_loss, refuse_long_queue
 from distill.students.student import build_student, count_parameters
 from distill.training.checkpoint import Checkpoint
 from distill.training.device import cpu_threads, make_accelerator, seeded
@@ -47,12 +47,19 @@ def open_training_data(
 
     Raises:
         ConfigError: if the warm-up outlasts the run; else as :func:`open_dataset` and :func:`choose_views`.
-        DataError, InputError: as :func:`open_dataset`.
+        DataError: if the loss's queue is longer than the rows to train on; else as :func:`open_dataset`.
+        InputError: as :func:`open_dataset`.
     """
     facts = LOSSES[config.loss.name]
     views = choose_views(config.loss.name, config.training.views, cache.corpus(config.corpus))
     # Rows that are chosen by number must not depend on what is filled in later.
     apart = config.loss.variant == "code" and facts.full_queue is True
+
+    def queued(distinct: int) -> int:
+        resolved = config.resolved(distinct)
+        refuse_long_queue(resolved.loss, distinct - (resolved.evaluation.held_out or 0))
+        return (resolved.loss.queue or 0) if facts.full_queue else 0
+
     dataset = open_dataset(
         cache,
         corpus=config.corpus,
@@ -63,7 +70,7 @@ def open_training_data(
         where=config.training.where,
         held_out=lambda distinct: config.resolved(distinct).evaluation.held_out or 0,
         limit=config.training.limit,
-        queue=lambda distinct: (config.resolved(distinct).loss.queue or 0) if facts.full_queue else 0,
+        queue=queued,
         queue_apart=apart,
         # Who sets a limit knows how few rows there will be.
         least_selected=1 if config.training.limit else config.resolved(1).training.batch_size or 1,

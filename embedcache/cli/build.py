@@ -19,6 +19,7 @@ from embedcache.cli.options import (
 
 if TYPE_CHECKING:
     from embedcache.build_report import BuildProgress, BuildSummary, ViewSummary
+    from embedcache.views.plan import ViewOptions
 
 
 @click.command("build")
@@ -48,9 +49,24 @@ def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> N
     import json
 
     from embedcache.builder import build
+
+    views = pop_views(settings)
+    with build_progress() as on_progress:
+        cache = build(list(sources), views=views, on_progress=on_progress, **settings)
+    summary = cache.last_build
+    if summary is None:
+        return
+    if as_json:
+        click.echo(json.dumps(summary.to_json(), indent=2))
+    else:
+        print_build_summary(summary)
+
+
+def pop_views(settings: dict[str, Any]) -> ViewOptions:
+    """Take what :func:`embedcache.cli.options.view_options` has added out of a command's settings."""
     from embedcache.views.plan import ViewOptions
 
-    views = ViewOptions(
+    return ViewOptions(
         views=settings.pop("views"),
         seed=settings.pop("view_seed"),
         replace=settings.pop("replace_views"),
@@ -61,15 +77,6 @@ def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> N
         device=settings["device"],
         embed=settings.pop("embed_views"),
     )
-    with build_progress() as on_progress:
-        cache = build(list(sources), views=views, on_progress=on_progress, **settings)
-    summary = cache.last_build
-    if summary is None:
-        return
-    if as_json:
-        click.echo(json.dumps(summary.to_json(), indent=2))
-    else:
-        print_build_summary(summary)
 
 
 def _pairs(translators: tuple[str, ...]) -> dict[str, str]:

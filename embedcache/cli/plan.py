@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.options import json_option, reader_options, teacher_options
+from embedcache.cli.build import pop_views
+from embedcache.cli.options import json_option, reader_options, teacher_options, view_options
 
 if TYPE_CHECKING:
-    from embedcache.plan import Plan, Range, Speed
+    from embedcache.plan import Plan, Range, Speed, ViewOfPlan
 
 
 @click.command("plan")
 @click.argument("sources", nargs=-1, required=True)
 @teacher_options
 @click.option("--cache", metavar="DIR", help="The cache to build into.  [default: a new one]")
+@click.option("--name", help="The corpus's name there, for its views.  [default: from the first file's name]")
 @reader_options
+@view_options
 @click.option(
     "--token-sample",
     type=click.IntRange(1),
@@ -45,13 +48,14 @@ def plan_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> No
     from embedcache.cli.progress import progress_line, ticker
     from embedcache.plan import plan_build
 
+    views = pop_views(settings)
     with ticker() as show:
 
         def on_progress(phase: str, rows: int, seconds: float) -> None:
             counted = {"count": f"count the tokens of {rows:,} texts", "probe": "time the teacher"}
             show(counted.get(phase) or progress_line(phase, rows, seconds))
 
-        plan = plan_build(list(sources), on_progress=on_progress, **settings)
+        plan = plan_build(list(sources), views=views, on_progress=on_progress, **settings)
     if as_json:
         click.echo(json.dumps(plan.to_json(), indent=2))
     else:
@@ -73,10 +77,12 @@ def _print(plan: Plan) -> None:
 
 def _rows(plan: Plan) -> list[tuple[str, str]]:
     skipped = ", ".join(f"{count:,} {why}" for why, count in sorted(plan.skipped.items())) or "none"
+    texts = plan.rows * (1 + sum(view.is_counted for view in plan.views))
     rows = [
         ("rows", f"{plan.rows:,}"),
         ("skipped", skipped),
-        ("distinct", f"{plan.distinct:,} ({plan.rows - plan.distinct:,} duplicates)"),
+        *((f"view {view.name}", _view(view)) for view in plan.views),
+        ("distinct", f"{plan.distinct:,} ({texts - plan.distinct:,} duplicates)"),
         ("already cached", f"{plan.cached:,}"),
         ("carried over", f"{plan.reusable:,} from another max_length"),
         ("to encode", f"{plan.missing:,}"),
@@ -94,6 +100,11 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ("tokens to encode", f"{tokens.missing:,.0f} {how}"),
         ("truncated", f"{tokens.truncated_share:.2%} of all rows are longer than the teacher reads"),
     ]
+
+
+def _view(view: ViewOfPlan) -> str:
+    encoded = "also to encode" if view.is_counted else "also to encode, not counted here"
+    return f"{'there' if view.is_there else 'to make'}{f'; {encoded}' if view.is_embedded else ''}"
 
 
 def _times(plan: Plan) -> list[tuple[str, str]]:

@@ -70,7 +70,7 @@ def store_view(
     folder = corpus.folder / VIEWS / recipe.name
     there = _record_there(folder, corpus, replace=replace)
     if there is not None and not replace:
-        _refuse_other_recipe(there.recipe, recipe)
+        refuse_other_recipe(there.recipe, recipe)
         view = View(corpus, recipe.name)
         # What comes from a source can be told to be the same by reading that alone.
         if not recipe.reads_source and not view.missing_parts():
@@ -145,7 +145,8 @@ def _record_there(folder: Path, corpus: Corpus, *, replace: bool) -> ViewRecord 
     return record if record.of == corpus.info.digest else None
 
 
-def _refuse_other_recipe(there: Recipe, wanted: Recipe) -> None:
+def refuse_other_recipe(there: Recipe, wanted: Recipe) -> None:
+    """Raise :class:`InputError` where the view that is there was made otherwise than wanted."""
     if difference := there.differences(wanted):
         raise InputError(
             f"the corpus has another view called {there.name!r} ({difference}): choose another name, "

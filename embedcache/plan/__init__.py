@@ -10,6 +10,7 @@ from embedcache.plan.plan import (
     plan_build,
 )
 from embedcache.plan.probe import Speed
+from embedcache.plan.views import ViewOfPlan
 
 __all__ = [
     "DEFAULT_PROBE_SECONDS",
@@ -19,5 +20,6 @@ __all__ = [
     "Range",
     "Speed",
     "Tokens",
+    "ViewOfPlan",
     "plan_build",
 ]

@@ -8,16 +8,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embedcache.builder import DEFAULT_SHARD_ROWS
+from embedcache.builder import DEFAULT_SHARD_ROWS, corpus_name_from
 from embedcache.cache import Cache
 from embedcache.codecs import CODEC_NAMES, DEFAULT_CODEC, get_codec, pq
 from embedcache.contract import Contract, describe_differences
+from embedcache.corpus.corpus import check_name
 from embedcache.corpus.readers import ReadOptions, expand_sources
 from embedcache.errors import InputError
 from embedcache.keys import KEY_BYTES
 from embedcache.plan.probe import Speed, encoding_speed, live_speed, reading_speed, shard_overhead
 from embedcache.plan.survey import Holdings, Survey, survey
+from embedcache.plan.views import ViewOfPlan, views_of_build
 from embedcache.reuse import codec_for, donors
+from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
     from embedcache.teacher.encode import Encoder
@@ -48,7 +51,8 @@ class Tokens:
         missing: tokens of all distinct texts that have to be encoded.
         standard_error: of ``missing``; 0 where every text was counted.
         sample: texts that were counted.
-        an_epoch: tokens of all rows, what the teacher would read in every epoch of a training that runs it.
+        an_epoch: tokens of all rows, what the teacher would read in every epoch of a training that runs it;
+            rows not counted are taken to be as long as the sample, which has texts of views that are encoded.
         truncated_share: share of all rows that the teacher sees only the beginning of.
     """
 
@@ -91,7 +95,7 @@ class Plan:
         codec_in_use: whether that is how it stores them; else what a build takes where none is asked for.
         rows: rows of the corpus.
         skipped: reason -> source rows that would be left out.
-        distinct: distinct texts.
+        distinct: distinct texts, those of views that are counted among them.
         cached: distinct texts whose vectors are there.
         reusable: distinct texts whose vectors can be carried over from another ``max_length``.
         missing: distinct texts that have to be encoded.
@@ -106,6 +110,7 @@ class Plan:
             without a probe, or where reading takes as long as running it. A bound that is never reached is
             infinite.
         notes: what to know before building.
+        views: views that the build makes or encodes.
     """
 
     teacher: str
@@ -127,6 +132,7 @@ class Plan:
     cached_epoch_seconds: float | None
     epochs_to_pay: Range | None
     notes: tuple[str, ...]
+    views: tuple[ViewOfPlan, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return the plan as a JSON object; a bound that is never reached is null."""
@@ -145,6 +151,7 @@ def plan_build(
     *,
     teacher: str | Path | Teacher,
     cache: str | Path | None = None,
+    name: str | None = None,
     text_column: str | None = None,
     id_column: str | None = None,
     label_column: str | None = None,
@@ -161,6 +168,7 @@ def plan_build(
     device: str = "auto",
     batch_tokens: int | None = None,
     threads: int | None = None,
+    views: ViewOptions | Sequence[str] = (),
     token_sample: int = DEFAULT_TOKEN_SAMPLE,
     probe_seconds: float = DEFAULT_PROBE_SECONDS,
     seed: int = 0,
@@ -174,8 +182,11 @@ def plan_build(
         sources, text_column, id_column, label_column, format, limit: as for :func:`embedcache.build`.
         teacher: alias, hub id, folder, or a teacher already loaded.
         cache: the cache's folder; None for a new one.
+        name: the corpus's name in the cache, for the views that it has there.
         pooling, prompt, max_length, truncate_dim, normalize, teacher_name, trust_remote_code, device,
             compute_dtype, batch_tokens, threads: as for :func:`embedcache.build`.
+        views: as for :func:`embedcache.build`; those that are to be encoded are counted, but where a model
+            has yet to make them.
         token_sample: so many of the missing texts are tokenised; where there are more, a sample of them.
         probe_seconds: about how long the teacher runs to be timed; 0 leaves every time out.
         seed: of the sample.
@@ -183,7 +194,8 @@ def plan_build(
 
     Raises:
         InputError: for sources or settings that cannot be used.
-        TeacherError: if the teacher cannot be loaded.
+        TeacherError: if the teacher, or a model that makes a view, cannot be loaded.
+        MissingExtraError: if a view needs something that is not installed.
         CacheFormatError, CorruptCacheError: if the cache cannot be read.
     """
     from embedcache.teacher.encode import Encoder
@@ -195,6 +207,12 @@ def plan_build(
         raise InputError(f"--probe-seconds {probe_seconds}: expected 0 or more")
     paths = expand_sources([sources] if isinstance(sources, (str, Path)) else list(sources))
     opened = _open(cache)
+    reading_options = ReadOptions(text_column, id_column, label_column, format, limit)
+    if not isinstance(views, ViewOptions):
+        views = ViewOptions(list(views), device=device)
+    name = check_name(name or corpus_name_from(paths[0]))
+    folder = opened.corpora_folder / name if opened else None
+    of_views, texts_of_views = views_of_build(views, paths, reading_options, folder)
     if isinstance(teacher, (str, Path)):
         settings: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "max_length": max_length}
         settings |= {"truncate_dim": truncate_dim, "normalize": normalize, "name": teacher_name}
@@ -204,10 +222,11 @@ def plan_build(
     report = on_progress or (lambda *_: None)
     found = survey(
         paths,
-        ReadOptions(text_column, id_column, label_column, format, limit),
+        reading_options,
         Holdings(contract, codec, opened),
         sample_rows=token_sample,
         seed=seed,
+        views=texts_of_views,
         on_rows=lambda rows, seconds: report("read", rows, seconds),
     )
     encoder = Encoder(teacher, compute_dtype=compute_dtype, batch_tokens=batch_tokens, threads=threads)
@@ -244,7 +263,8 @@ def plan_build(
         live_epoch_seconds=live,
         cached_epoch_seconds=reading,
         epochs_to_pay=paid,
-        notes=tuple(_notes(opened, teacher, found)),
+        notes=tuple(_notes(opened, teacher, found, of_views)),
+        views=tuple(of_views),
     )
 
 
@@ -320,7 +340,7 @@ def _bytes(contract: Contract, found: Survey) -> tuple[CodecBytes, ...]:
     return tuple(sizes)
 
 
-def _notes(cache: Cache | None, teacher: Teacher, found: Survey) -> list[str]:
+def _notes(cache: Cache | None, teacher: Teacher, found: Survey, views: Sequence[ViewOfPlan]) -> list[str]:
     notes = []
     others = [one for one in cache.teachers() if one.name == teacher.name] if cache else []
     for other in others:
@@ -337,4 +357,10 @@ def _notes(cache: Cache | None, teacher: Teacher, found: Survey) -> list[str]:
             f"{found.unworthy:,} vectors of another max_length are encoded again, because their codec keeps "
             "less than this build's"
         )
+    notes += [
+        f"the texts of view {view.name!r} are not known before a model has made them: up to {found.rows:,} "
+        "more to encode than is counted here"
+        for view in views
+        if view.is_embedded and not view.is_counted
+    ]
     return notes

@@ -17,6 +17,7 @@ from embedcache.corpus.readers import ReadOptions, ReadReport, Source, read_batc
 from embedcache.fsio import explain_os_error
 from embedcache.key_index import first_occurrences
 from embedcache.keys import KEY_DTYPE, KeyArray, key_array
+from embedcache.plan.views import ViewTexts
 from embedcache.sampling import KeySample
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Survey:
         sample: a uniform sample of the distinct texts that would have to be encoded.
         rows: rows kept.
         skipped: reason -> rows skipped.
-        distinct: distinct texts.
+        distinct: distinct texts, those of views that are counted among them.
         cached: distinct texts the cache has a vector of.
         reusable: distinct texts whose vectors can be carried over from another ``max_length``.
         unworthy: distinct texts that could be, were they not stored in a coarser codec.
@@ -126,6 +127,7 @@ def survey(
     *,
     sample_rows: int,
     seed: int = 0,
+    views: Sequence[ViewTexts] = (),
     on_rows: OnRows | None = None,
 ) -> Survey:
     """Read ``sources`` once and compare them with a cache.
@@ -138,6 +140,7 @@ def survey(
         holdings: what is there already.
         sample_rows: size of the sample of missing texts.
         seed: of the sample.
+        views: what gives the texts of views that are to be encoded as well.
         on_rows: called after every batch.
 
     Raises:
@@ -149,17 +152,24 @@ def survey(
     known = holdings.look_up()
     started = time.perf_counter()
     with tempfile.TemporaryFile() as keys_file, tempfile.TemporaryFile() as states_file:
-        for batch in read_batches(sources, options, report):
-            keys = key_array(batch.texts)
+
+        def look_up(texts: list[str]) -> Known:
+            keys = key_array(texts)
             seen = known(keys)
             missing = (seen.state == _MISSING) | (seen.state == _UNWORTHY)
-            found.sample.add(keys[missing], [batch.texts[i] for i in np.flatnonzero(missing)])
+            found.sample.add(keys[missing], [texts[i] for i in np.flatnonzero(missing)])
+            _spool(keys_file, keys.tobytes())
+            _spool(states_file, seen.state.tobytes())
+            return seen
+
+        for batch in read_batches(sources, options, report):
+            seen = look_up(batch.texts)
             counted = seen.tokens > 0
             found.known_rows += int(counted.sum())
             found.known_tokens += int(seen.tokens[counted].sum(dtype=np.int64))
             found.known_truncated += int(seen.truncated[counted].sum())
-            _spool(keys_file, keys.tobytes())
-            _spool(states_file, seen.state.tobytes())
+            for texts_of_view in views:
+                look_up(texts_of_view(report.rows - len(batch.texts), batch.texts))
             if on_rows is not None:
                 on_rows(report.rows, time.perf_counter() - started)
         found.rows, found.skipped = report.rows, dict(report.skipped)

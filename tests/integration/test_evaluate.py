@@ -125,6 +125,9 @@ def test_an_export_is_evaluated_by_its_graph(saved, tmp_path):
     assert float32.parameters == pytest.approx(torch_model.parameters, rel=0.02)
     assert int8.parameters == pytest.approx(float32.parameters, rel=0.02)
     assert float32.name != int8.name
+    timed = evaluate(float32, suite="latency", data=write_pairs(tmp_path)).to_json()["models"][0]
+    assert timed["runtime"] == "onnxruntime"
+    assert timed["batch_1_sentences_per_second"] > 0
     with pytest.raises(DataError, match="runs on the CPU"):
         load_model(folder, device="cuda")
     with pytest.raises(DataError, match="own number format"):

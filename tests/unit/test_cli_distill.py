@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -15,6 +16,7 @@ from distill.cli.progress import describe, train_progress
 from distill.cli.train import run_command
 from distill.config_sources import SHORT_KEYS
 from distill.errors import ExportError, TrainingError
+from distill.layout import describe_missing
 from distill.training.tracking import TrainProgress
 
 pytest_plugins = ["distill_fixtures"]
@@ -200,6 +202,8 @@ def test_the_commands_are_those_of_the_documentation():
         ),
         (["run", "--cache", "CACHE", "--view", "original", "--view", "original"], "more than once"),
         (["run", "--cache", "CACHE", "--loss", "seed", "--queue", "500"], "loss.queue: a queue of 500"),
+        (["run", "--cache", "CACHE", "--loss", "ckd", "--queue", "99999"], "own vector as a negative"),
+        (["run", "--cache", "CACHE", "--loss", "ckd", "--queue", "158"], "give --queue N with at most 157"),
         (["run", "--cache", "CACHE", "--loss", "mse", "--tau", "0.1"], "loss.tau: the loss mse takes no"),
         (["run", "--cache", "CACHE", "--drop-head"], "student.drop_head: no head was added to this"),
         (["run", "--cache", "CACHE", "--warmup", "1000"], "never reach the peak learning rate"),
@@ -224,6 +228,29 @@ def test_what_the_user_can_mend_is_one_line_and_code_two(
     assert err.count("\n") == 1
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_setting_that_is_refused_says_which_recipe_or_file_set_it(
+    built_cache, tmp_path, monkeypatch, capsys
+):
+    def told(*arguments: object) -> str:
+        code, _, err = run_main(monkeypatch, capsys, "run", "--cache", built_cache, *arguments)
+        assert (code, err.count("\n")) == (2, 1)
+        return err
+
+    recipe = ("--recipe", "distilcse/bert-base-ckd")
+    file = tmp_path / "a.yaml"
+    file.write_text("loss: {name: seed, queue: 5000}\n")
+    of_recipe = "(recipe distilcse/bert-base-ckd sets it to 65536)\n"
+    assert "give --queue N with at most 157" in told(*recipe)
+    assert told(*recipe).endswith(of_recipe)
+    assert told("--config", file).endswith(f"({file} sets it to 5000)\n")
+    # What is typed wins over both, and nobody has to be told of it.
+    for typed in (("--queue", "700"), ("--set", "loss.queue=700")):
+        err = told(*recipe, *typed)
+        assert "a queue of 700 vectors" in err
+        assert "sets it" not in err
+    assert "sets it" not in told(*recipe, "--queue", "50", "--where", "row < 0")
 
 
 @pytest.mark.parametrize("arguments", [["run", "--epochs", "many"], ["run", "--nonsense"], ["nonsense"]])
@@ -375,6 +402,45 @@ def test_only_the_first_of_several_processes_prints(built_cache, tmp_path, monke
     assert run_main(monkeypatch, capsys, *quick(built_cache, tmp_path / "run")) == (0, "", "")
 
 
+@pytest.mark.parametrize(("processes", "waits"), [({}, 0), ({"RANK": "0"}, 0), ({"RANK": "1"}, 1)])
+def test_the_first_of_several_processes_tells_of_an_error(tmp_path, monkeypatch, capsys, processes, waits):
+    """The others give it the time to: a launcher ends them as soon as it has gone."""
+    monkeypatch.delenv("RANK", raising=False)
+    for name, value in processes.items():
+        monkeypatch.setenv(name, value)
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    for arguments in (["run", "--cache", tmp_path / "nowhere"], ["run", "--nonsense"]):
+        slept.clear()
+        code, _, err = run_main(monkeypatch, capsys, *arguments)
+        assert code == 2
+        assert err.count("\n") == 1
+        assert [seconds >= 5 for seconds in slept] == [True] * waits
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_tables_are_read_at_any_width(monkeypatch, capsys, columns):
+    """Words are not cut, and a row takes few lines."""
+    from distill.losses.registry import LOSSES
+    from distill.recipe import recipes
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command, count in (("losses", len(LOSSES)), ("recipes", len(recipes()))):
+        code, out, _ = run_main(monkeypatch, capsys, command)
+        lines = out.splitlines()
+        assert code == 0
+        assert max(map(len, lines)) <= columns
+        assert len(lines) <= 5 + (5 if command == "losses" else 1.5) * count
+        assert "…" not in out
+        words = " ".join(" ".join(line.strip("│┃").split("│")) for line in lines).split()
+        expected = (
+            {word for loss in LOSSES.values() for word in loss.summary.split()}
+            if command == "losses"
+            else {word for one in recipes().values() for word in (one.name, *one.about.table.split())}
+        )
+        assert expected <= set(words)
+
+
 @pytest.mark.parametrize("columns", [80, 160])
 def test_the_losses_are_listed_with_their_defaults(monkeypatch, capsys, columns):
     from distill.losses.registry import LOSSES
@@ -459,3 +525,43 @@ def test_a_model_that_is_not_there_is_called_a_model(monkeypatch, capsys):
     assert (code, out) == (2, "")
     assert "no model 'nosuch'" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("runs/mse2", "runs/mse"),
+        ("./runs/mse2", "runs/mse"),
+        ("runs/mse/bets", "runs/mse/best"),
+        ("runs/mze/best", "runs/mse"),
+        ("../nosuch", None),
+        ("/nowhere/at/all", None),
+    ],
+)
+def test_a_mistyped_folder_is_no_hub_id(tmp_path, monkeypatch, capsys, typed, near):
+    (tmp_path / "here" / "runs" / "mse" / "best").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "data").mkdir()
+    for command in (
+        ["eval", typed, "--suite", "fidelity"],
+        ["finetune", typed, "--triples", "t.tsv"],
+    ):
+        code, _, err = run_main(monkeypatch, capsys, *command)
+        assert code == 2
+        assert f"there is no folder or file {Path(typed)}: " in err
+        assert (f"did you mean {near}?" if near else "check the path") in err
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("typed", ["mse2", "org/mse2", "org/mse2@refs/pr/1", "minilm-l6", "layers:3"])
+def test_what_may_be_a_hub_id_or_an_alias_is_no_folder(tmp_path, monkeypatch, typed):
+    monkeypatch.chdir(tmp_path)
+    assert describe_missing(typed) is None
+
+
+def test_what_is_there_is_not_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    assert describe_missing("runs/a/") is None
+    assert describe_missing(str(tmp_path / "runs")) is None
+    assert describe_missing("runs/b") is not None

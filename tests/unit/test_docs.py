@@ -52,10 +52,14 @@ def commands() -> list[tuple[str, list[str]]]:
 def test_every_documented_command_parses(page: str, words: list[str]) -> None:
     group = GROUPS[words[0]]
     assert isinstance(group, click.Group)
-    command = group.commands[words[1]]
-    # Raises UsageError for a flag that does not exist or a value it does not take.
     # With its parent: a command keeps the help option of the context that first asked for it.
-    command.make_context(words[1], words[2:], parent=click.Context(group, **group.context_settings))
+    parent, rest = click.Context(group, **group.context_settings), words[1:]
+    command: click.Command = group
+    while isinstance(command, click.Group):
+        name, *rest = rest
+        command = command.commands[name]
+        # Raises UsageError for a flag that does not exist or a value it does not take.
+        parent = command.make_context(name, list(rest), parent=parent)
 
 
 def test_documented_commands_are_found_at_all() -> None:

@@ -210,6 +210,14 @@ class TestSuite:
         assert result.to_json()["duplicates"] == 1
         assert any("1 empty" in note for note in result.notes)
 
+    @pytest.mark.parametrize(("count", "few"), [(8, True), (99, True), (100, False)])
+    def test_figures_of_few_sentences_come_with_a_warning(self, tmp_path, count, few):
+        path = tmp_path / "s.txt"
+        path.write_text("\n".join(f"sentence {number}" for number in range(count)), encoding="utf-8")
+        result = evaluate(model("m", Encoder()), suite="fidelity", data=path, teacher=model("t", Encoder()))
+        warning = f"{count} sentences are few: another draw of as many would give other figures"
+        assert any(warning in note for note in result.notes) == few
+
     def test_limit_and_text_column_are_obeyed(self, tmp_path):
         path = tmp_path / "s.tsv"
         path.write_text("a\tb\n" + "".join(f"{s}\tother\n" for s in SENTENCES), encoding="utf-8")

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import distill
 from distill.cli.main import cli
+from distill.cli.progress import print_finetune
 from distill.data.collate import Batch
 from distill.data.source import Share
 from distill.data.triples import Triples, TripleSource, read_triples
@@ -503,8 +504,8 @@ def test_resume_refuses_other_triples_and_another_start(stage1, tmp_path):
     [
         ({}, "one of triples and sentences is needed, neither is given"),
         ({"triples": "a", "sentences": "b"}, "both is given"),
-        ({"triples": "a", "columns": ["x"]}, "expected the names of two or three of triples"),
-        ({"sentences": "a", "columns": ["x", "y"]}, "expected the names of one of sentences"),
+        ({"triples": "a", "columns": ["x"]}, "x given, .* that of the positives is missing"),
+        ({"sentences": "a", "columns": ["x", "y"]}, "x, y given, expected that of the sentences alone"),
         ({"triples": "a", "columns": ["x", "x"]}, "name each column once"),
         ({"sentences": "a", "dropout": 0.0}, "student.dropout: without dropout"),
         ({"sentences": "a", "held_out": 10}, "evaluation.held_out: sentences without positives"),
@@ -517,6 +518,23 @@ def test_resume_refuses_other_triples_and_another_start(stage1, tmp_path):
 def test_a_configuration_that_cannot_be_used_says_why(settings, message):
     with pytest.raises(ConfigError, match=message):
         distill.finetune("start", **settings)
+
+
+def test_a_mistyped_run_is_no_hub_id(stage1, triples, tmp_path):
+    typo = stage1.folder.with_name("frist")
+    with pytest.raises(ConfigError, match=rf"^start: there is no .*frist: did you mean {stage1.folder}"):
+        small(typo, tmp_path / "out", triples=triples)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("columns", "kind"), [(None, "triples"), (["anchor", "positive"], "pairs")])
+def test_the_end_says_what_was_trained_on(stage1, triples, tmp_path, capsys, monkeypatch, columns, kind):
+    monkeypatch.setenv("COLUMNS", "160")
+    run = small(stage1.folder, tmp_path / "run", triples=triples, columns=columns, max_steps=1)
+    print_finetune(run)
+    shown = capsys.readouterr().out
+    assert f"{run.rows} {kind}, at most 2 epochs and 1 steps" in shown
+    assert "or pairs" not in shown
 
 
 def test_nothing_is_written_where_something_is_refused(stage1, triples, tmp_path):

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from cache_with_views import (
     NAMES,
     TEXTS,
@@ -19,6 +18,7 @@ from cache_with_views import (
     write_views_source,
 )
 from check_helpers import content_of, run
+from click.testing import CliRunner
 
 from embedcache import fsio
 from embedcache.cache import Cache

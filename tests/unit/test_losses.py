@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from loss_helpers import assert_is, draw, draw_batch, gradients, made, rows_from, value
 from torch import Tensor
 
-from distill.config import LossName
-from distill.errors import ConfigError
+from distill.config import LossConfig, LossName
+from distill.errors import ConfigError, DataError
 from distill.losses import log_sum_exp as log_sum_exp_module
 from distill.losses.base import DistillLoss, LossBatch
 from distill.losses.contrastive import CKDLoss, DisCoCKDLoss
 from distill.losses.log_sum_exp import log_sum_exp
 from distill.losses.pointwise import CosineLoss, MSELoss
 from distill.losses.queue_distribution import ConGenLoss, SEEDLoss
-from distill.losses.registry import LOSSES
+from distill.losses.registry import LOSSES, refuse_long_queue
 from distill.losses.relational import RKDLoss
 
 SHAPES = {"rows": st.integers(1, 5), "width": st.integers(1, 6), "seed": st.integers(0, 10_000)}
@@ -451,6 +451,24 @@ def test_for_unit_vectors_cosine_is_half_the_width_times_mse_and_half_of_l2():
 def test_losses_that_compare_with_a_queue_refuse_to_be_without(name):
     with pytest.raises(ConfigError, match=f"loss.queue 0: {name} compares"):
         made(name, 4, queue=0)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_queue_longer_than_the_training_rows_is_refused(name):
+    if LOSSES[name].full_queue is None:
+        refuse_long_queue(LossConfig(name=name), 0)
+        return
+    refuse_long_queue(LossConfig(name=name, queue=392), 392)
+    refuse_long_queue(LossConfig(name=name, queue=0), 0)
+    why = "starts full takes as many training rows, and" if LOSSES[name].full_queue else "own vector as a neg"
+    with pytest.raises(DataError, match=rf"^loss.queue: a queue of 393.*{why}.*with at most 392, or train"):
+        refuse_long_queue(LossConfig(name=name, queue=393), 392)
+
+
+def test_rows_that_a_queue_takes_out_of_the_training_must_leave_one():
+    refuse_long_queue(LossConfig(name="congen", variant="code", queue=391), 392)
+    with pytest.raises(DataError, match=r"out of the training, and there are 392: .* at most 391"):
+        refuse_long_queue(LossConfig(name="congen", variant="code", queue=392), 392)
 
 
 def test_the_registry_and_the_configuration_name_the_same_losses():

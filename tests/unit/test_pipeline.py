@@ -195,6 +195,7 @@ def test_a_dry_run_writes_nothing(tmp_path, steps):
     before = sorted(tmp_path.rglob("*"))
     shown = CliRunner().invoke(cli, ["pipeline", str(file), "--dry-run"], catch_exceptions=False)
     assert "build: not done yet" in shown.stdout
+    assert "starting" not in shown.stdout
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -237,6 +238,77 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path):
     assert not (tmp_path / "all").exists()
 
 
+def test_views_and_files_that_are_not_there_are_told_with_the_rest(tmp_path, steps):
+    steps["build"] |= {"sources": [str(tmp_path / "texts.txt"), "gone.txt"], "views": ["crop", "crp"]}
+    steps["run"]["evaluation"]["data"] = "no-dev.tsv"
+    steps["run"]["loss"] = {"name": "mse", "tau": 0.1}
+    steps["finetune"]["triples"] = "no-triples.tsv"
+    steps["eval"] = [
+        {**steps["eval"], "data": "no-sts"},
+        {"suite": "fidelity", "data": "all/run/held_out.txt"},
+    ]
+    file = write(tmp_path, steps)
+    with pytest.raises(ConfigError) as caught:
+        read_pipeline(file)
+    message = str(caught.value)
+    for part in (
+        f"build.sources: {tmp_path / 'gone.txt'} does not exist",
+        "build.views: unknown view 'crp': choose one of",
+        f"run.evaluation.data: there is no {tmp_path / 'no-dev.tsv'}",
+        "run.loss.tau: the loss mse takes",
+        f"finetune.triples: there is no {tmp_path / 'no-triples.tsv'}",
+        f"eval.0.data: there is no {tmp_path / 'no-sts'}",
+    ):
+        assert part in message
+    # A step makes it.
+    assert "held_out.txt" not in message
+    assert not (tmp_path / "all").exists()
+    # What the steps before read is not read again.
+    with pytest.raises(ConfigError) as caught:
+        read_pipeline(file, "eval")
+    assert "eval.0.data: there is no" in str(caught.value)
+    assert "build." not in str(caught.value)
+    assert "triples" not in str(caught.value)
+
+
+def test_views_that_nobody_makes_are_told(tmp_path, steps, built_cache):
+    steps["build"] |= {"views": ["crop*2", "mine=delete-words"], "embed_views": ["crop-1", "crop-3"]}
+    steps["run"]["training"]["views"] = ["original", "mine", "yours"]
+    with pytest.raises(ConfigError) as caught:
+        read_pipeline(write(tmp_path, steps))
+    assert "build.embed_views: no view 'crop-3'; there will be original, crop-1, crop-2, mine" in str(
+        caught.value
+    )
+    assert "run.training.views: no view 'yours'; there will be original, crop-1, crop-2, mine" in str(
+        caught.value
+    )
+    steps["run"]["training"]["views"] = ["original", "mine"]
+    steps["build"]["embed_views"] = ["crop-1"]
+    read_pipeline(write(tmp_path, steps))
+    # Those that lie in the cache already will do.
+    run = {
+        **steps["run"],
+        "cache": str(built_cache),
+        "training": {**steps["run"]["training"], "views": ["crop"]},
+    }
+    with pytest.raises(ConfigError, match=r"run\.training\.views: no view 'crop'; there will be original"):
+        read_pipeline(write(tmp_path, {"run": run}))
+
+
+def test_a_step_that_is_done_for_the_first_time_is_starting(tmp_path, steps):
+    file = write(tmp_path, {"build": steps["build"]})
+    shown = CliRunner().invoke(cli, ["pipeline", str(file)], catch_exceptions=False)
+    assert "build: starting" in shown.stdout
+    assert "not done yet" not in shown.stdout
+
+
+def test_a_key_of_a_later_version_that_is_not_given_changes_nothing():
+    assert differences({"a": "1"}, {"a": "1", "training.max_steps": "None"}) == []
+    assert differences({"a": "1"}, {"a": "1", "training.max_steps": "5"}) == [
+        "training.max_steps: is not there -> 5"
+    ]
+
+
 def test_settings_a_loss_has_no_use_for_are_told_before_the_cache_is_built(tmp_path):
     file = write(tmp_path, {"run": {"cache": "c", "loss": {"name": "mse", "tau": 0.1}}})
     with pytest.raises(ConfigError, match=r"run\.loss\.tau: the loss mse takes"):
@@ -252,6 +324,8 @@ def test_files_that_are_no_pipelines_are_refused(tmp_path, text):
 
 def test_one_step_takes_from_another_what_it_does_not_say_itself(tmp_path):
     file = tmp_path / "small.yaml"
+    for name in ("a.txt", "t.tsv"):
+        (tmp_path / name).touch()
     file.write_text(
         "build: {sources: a.txt, teacher: minilm-l6}\n"
         "run: {recipe: congen/bert-tiny, training: {epochs: 2}}\n"

@@ -5,16 +5,20 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import view_helpers
 
 import embedcache
+from embedcache.build_report import BuildSummary
 from embedcache.cache import Cache
 from embedcache.cli.main import main
 from embedcache.errors import CacheFormatError, InputError, TeacherError
@@ -26,6 +30,7 @@ from embedcache.sampling import KeySample, ranks
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import Teacher
 from embedcache.testing import sentences
+from embedcache.views.plan import ViewOptions
 
 TEXTS = sentences(60)
 FAST: dict[str, Any] = {"probe_seconds": 0.0, "compute_dtype": "float32"}
@@ -74,6 +79,76 @@ def test_counts_are_those_of_the_build_that_follows(
     assert [one.to_write for one in after.bytes] == [0] * 4
     assert after.build_seconds == Range(0, 0, 0)
     assert after.epochs_to_pay == Range(0, 0, 0)
+
+
+def test_counts_with_views_are_those_of_the_build_that_follows(
+    tmp_path: Path, plan: Callable[..., Plan], loaded_teacher: Teacher
+) -> None:
+    source = tmp_path / "pairs.tsv"
+    # Some cells are empty, and some are texts of the corpus.
+    cells = [
+        "" if row % 5 == 0 else TEXTS[0] if row % 5 == 1 else f"pas {text}" for row, text in enumerate(TEXTS)
+    ]
+    lines = [f"{text}\t{cell}" for text, cell in zip(TEXTS, cells, strict=True)]
+    source.write_text("\n".join(["text\tfrench", *lines, "\tskipped", ""]))
+    settings: dict[str, Any] = {"teacher": loaded_teacher, "text_column": "text", "compute_dtype": "float32"}
+    cache = tmp_path / "c"
+
+    def both(*views: str, embed: tuple[str, ...] = (), **others: Any) -> tuple[Plan, BuildSummary]:
+        given = {**settings, "views": ViewOptions(views, embed=embed, **others), "cache": cache}
+        found = plan_build(source, **given, probe_seconds=0)
+        done = embedcache.build(source, **given).last_build
+        assert done is not None
+        assert (found.rows, found.missing, found.reusable) == (done.rows, done.encoded, done.carried)
+        assert found.tokens is not None
+        assert found.tokens.missing == pytest.approx(done.tokens)
+        return found, done
+
+    specs = ("crop", "delete-words*2", "column:french")
+    found, _ = both(*specs, embed=("delete-words-1", "column-french"))
+    assert found.missing > 60 + 30
+    assert [(one.name, one.is_there, one.is_embedded, one.is_counted) for one in found.views] == [
+        ("crop", False, False, False),
+        ("delete-words-1", False, True, True),
+        ("delete-words-2", False, False, False),
+        ("column-french", False, True, True),
+    ]
+    # What is there is not made, and may be encoded by its name alone.
+    found, _ = both("crop", embed=("crop", "delete-words-2"))
+    assert [(one.name, one.is_there, one.is_counted) for one in found.views] == [
+        ("crop", True, True),
+        ("delete-words-2", True, True),
+    ]
+    assert found.cached > 60
+    with pytest.raises(InputError, match=r"another view called 'crop'.*--replace-views"):
+        both("crop", seed=3)
+    found, _ = both("crop", embed=("crop",), seed=3, replace=True)
+    assert (found.views[0].is_there, found.missing > 0) == (False, True)
+    with pytest.raises(InputError, match="--embed-views nosuch: there is no such view"):
+        both(embed=("nosuch",))
+    # Views are those of the corpus of that name, and rows those that it was made of.
+    with pytest.raises(InputError, match="--embed-views crop: there is no such view"):
+        plan_build(source, **settings, cache=cache, name="other", views=ViewOptions(embed=["crop"]))
+    source.write_text("\n".join(["text\tfrench", *lines[1:], ""]))
+    with pytest.raises(InputError, match="holds other rows than the source"):
+        plan_build(source, **settings, cache=cache, views=ViewOptions(embed=["crop"]))
+
+
+def test_texts_that_a_model_has_yet_to_make_are_not_counted_and_told_of(
+    tmp_path: Path, source: Path, plan: Callable[..., Plan], loaded_teacher: Teacher
+) -> None:
+    model = str(view_helpers.masked_model(tmp_path / "masked"))
+    views = ViewOptions(["mask-fill"], embed=["mask-fill"], mask_model=model, device="cpu")
+    found = plan(views=views, cache=tmp_path / "c")
+    assert (found.missing, [one.is_counted for one in found.views]) == (60, [False])
+    (told,) = found.notes
+    assert "view 'mask-fill' are not known before a model has made them: up to 62 more to encode" in told
+    embedcache.build(source, teacher=loaded_teacher, cache=tmp_path / "c", views=replace(views, embed=()))
+    found = plan(views=views, cache=tmp_path / "c")
+    assert (found.notes, [one.is_counted for one in found.views], found.cached) == ((), [True], 60)
+    done = embedcache.build(source, teacher=loaded_teacher, cache=tmp_path / "c", views=views).last_build
+    assert done is not None
+    assert 0 < found.missing == done.encoded
 
 
 def test_nothing_is_written_into_the_cache(
@@ -318,7 +393,32 @@ def test_the_command_prints_a_plan(
     found = json.loads(capsys.readouterr().out)
     assert (found["rows"], found["missing"], found["tokens"]["sample"]) == (30, 30, 20)
     assert found["build_seconds"] is None
-    embedcache.build(source, teacher=tiny_teacher, cache=tmp_path / "c", device="cpu")
+    viewed = (*sampled, "--view", "crop", "--view", "delete-words", "--embed-views", "delete-words")
+    assert run(monkeypatch, *viewed, "--view-seed", 3) == 0
+    table = capsys.readouterr().out
+    assert re.search(r"view crop +│ to make +│", table)
+    assert re.search(r"view delete-words +│ to make; also to encode +│", table)
+    assert re.search(r"distinct +│ 12\d \(\d duplicates\)", table)
+    assert run(monkeypatch, *viewed, "--json") == 0
+    other = json.loads(capsys.readouterr().out)
+    assert other["views"][1].pop("recipe").startswith("delete-words")
+    assert other["views"][1] == {
+        "name": "delete-words",
+        "is_there": False,
+        "is_embedded": True,
+        "is_counted": True,
+    }
+    embedcache.build(source, teacher=tiny_teacher, cache=tmp_path / "c", device="cpu", views=["crop"])
+    named = (*arguments, "--probe-seconds", 0, "--embed-views", "crop")
+    assert run(monkeypatch, *named) == 0
+    assert re.search(r"view crop +│ there; also to encode", capsys.readouterr().out)
+    assert run(monkeypatch, *named, "--name", "other") == 2
+    assert "there is no such view" in capsys.readouterr().err
+    seeded = (*arguments, "--probe-seconds", 0, "--view", "crop", "--view-seed", 5)
+    assert run(monkeypatch, *seeded) == 2
+    assert "--replace-views" in capsys.readouterr().err
+    assert run(monkeypatch, *seeded, "--replace-views") == 0
+    assert re.search(r"view crop +│ to make +│", capsys.readouterr().out)
     assert run(monkeypatch, *arguments) == 0
     table = capsys.readouterr().out
     assert "nothing to encode" in table

@@ -15,6 +15,7 @@ import torch
 from distill_helpers import TEXTS, build, metrics, small_run
 from safetensors.torch import load_file
 
+from distill.cli.progress import train_progress
 from distill.errors import CheckpointError, ConfigError
 from distill.layout import BEST, CHECKPOINT, CONFIG, LOCK, METRICS, RECORD
 from distill.training.folder import locked
@@ -246,6 +247,27 @@ def test_a_cache_that_moved_is_found_where_one_says(views_cache, tmp_path, whole
     record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     assert record["cache"] == str((tmp_path / "moved").resolve())
     assert str(tmp_path / "moved") in (folder / CONFIG).read_text(encoding="utf-8")
+
+
+def test_without_a_checkpoint_it_begins_anew_and_says_so(views_cache, tmp_path, whole_runs, capsys):
+    folder = interrupted(views_cache, tmp_path / "run", 3, **CKD, checkpoint_every=100)
+    assert not (folder / CHECKPOINT).exists()
+    (folder / ".tmp-0-best").mkdir()
+    told: list[TrainProgress] = []
+    with train_progress() as on_progress:
+        run = resume(folder, on_progress=lambda progress: (told.append(progress), on_progress(progress)))
+    assert run.resumed == 0
+    assert_alike(run, whole_runs(CKD))
+    assert [progress.phase for progress in told].count("anew") == 1
+    assert "no checkpoint was written yet: the run begins anew" in capsys.readouterr().err
+
+
+def test_what_a_killed_process_was_writing_goes(views_cache, tmp_path, whole_runs):
+    folder = interrupted(views_cache, tmp_path / "run", 3, **CKD, checkpoint_every=1)
+    (folder / ".tmp-0-best").mkdir()
+    (folder / ".tmp-1-best" / "1_Dense").mkdir(parents=True)
+    (folder / ".tmp-2-checkpoint.safetensors").write_bytes(b"half")
+    assert_alike(resume(folder), whole_runs(CKD))
 
 
 def test_what_is_no_interrupted_run_is_refused(views_cache, tmp_path, whole_runs):

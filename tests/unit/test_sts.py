@@ -250,6 +250,12 @@ class TestEvaluate:
         assert result.to_json()["models"][0]["sets"]["sts12"]["skipped"] == 1
         assert any("STS12: 1 rows skipped (no score 1)" in note for note in result.notes)
 
+    def test_repeated_pairs_are_told_and_count(self, data):
+        write(data, "sts12_test", PAIRS + "news\t4.0\ta red apple\ta red apple!\n")
+        result = evaluate(model(), data=data)
+        assert result.to_json()["models"][0]["sets"]["sts12"]["items"] == 7
+        assert "STS12: 1 pairs occur before in the file; each counts" in result.notes
+
     def test_retention_is_per_cent_of_the_teacher(self, data):
         result = evaluate(model(encoder=Recorder(noise=0.8)), data=data, teacher=model("teacher"))
         teacher, student = result.to_json()["models"]
@@ -313,7 +319,7 @@ class TestEvaluate:
             evaluate(model(), data=data, **keys)
 
     def test_unknown_suite_and_no_model_are_refused(self, data):
-        with pytest.raises(DataError, match=r"'stss'.*sts, fidelity"):
+        with pytest.raises(DataError, match=r"'stss'.*sts, .*fidelity"):
             evaluate(model(), suite="stss", data=data)
         with pytest.raises(DataError, match="no model"):
             evaluate([], data=data)
@@ -430,6 +436,6 @@ class TestRendering:
 
     def test_suite_choices_come_from_the_registry(self):
         text = CliRunner().invoke(evaluate_command, ["--help"]).stdout
-        assert f"[{'|'.join(SUITES)}]" in text
+        assert f"[{'|'.join([*SUITES, 'all'])}]" in "".join(text.split())
         refused = CliRunner().invoke(evaluate_command, ["m", "--suite", "nonsense"])
         assert refused.exit_code == 2

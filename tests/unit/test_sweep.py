@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from distill_helpers import HELD_OUT, TEXTS
 
 from distill.cli.main import cli
 from distill.config_sources import load_config
 from distill.errors import ConfigError, TrainingError
-from distill.evaluation.suites import SUITES
+from distill.evaluation.spread import Score
 from distill.sweep import plan, runner
-from distill.sweep.leaderboard import Score, chosen_settings, leaderboard, write_tables
+from distill.sweep.leaderboard import chosen_settings, leaderboard, write_tables
 from distill.sweep.plan import PlannedRun, plan_runs, value_at
 from distill.sweep.runner import Outcome, run_sweep
 from distill.sweep.scores import SuiteChoice
@@ -95,6 +96,10 @@ def test_a_recipe_lies_below_everything():
     ("text", "told"),
     [
         ("vary: {loss.nam: [l2]}", "loss.nam: unknown key, did you mean loss.name?"),
+        ("vary: {los: [l2]}", "los: unknown key, did you mean loss?"),
+        ("vary: {queu: [1]}", "queu: unknown key, did you mean queue?"),
+        ("vary: {log_evry: [1]}", "log_evry: unknown key, did you mean tracking.log_every?"),
+        ("vary: {cach: [a]}", "cach: unknown key"),
         ("vary: {cache: [a, b]}", "cache: names a place"),
         ("vary: {seed: []}", "seed: no values"),
         ("vary: []", "vary"),
@@ -207,11 +212,18 @@ def test_every_run_is_trained_and_the_best_comes_first(swept):
         assert [line["seed"] for line in csv.DictReader(file)] == ["0", "1", "0", "1"]
 
 
-def test_the_same_sweep_again_trains_nothing(swept, built_cache, monkeypatch):
+def test_the_same_sweep_again_trains_nothing_and_says_so(swept, built_cache, tmp_path, monkeypatch):
     out, before = swept
     monkeypatch.setattr(runner, "_train", lambda *_, **__: pytest.fail("a run was trained again"))
     after = run_sweep(spec_of(built_cache, "loss=l2,mse", "seed=0,1"), out)
     assert after.rows == before.rows
+    assert (before.worked_on, after.worked_on) == (4, 0)
+    file = file_of(
+        tmp_path, yaml.safe_dump({"base": BASE, "vary": {"loss.name": ["l2", "mse"], "seed": [0, 1]}})
+    )
+    words = ["sweep", str(file), "--cache", str(built_cache), "--out", str(out)]
+    shown = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert "4 runs, all finished before; nothing to do" in shown.stderr
 
 
 def test_a_sweep_that_grows_keeps_what_it_has(swept, built_cache, monkeypatch):
@@ -222,6 +234,7 @@ def test_a_sweep_that_grows_keeps_what_it_has(swept, built_cache, monkeypatch):
     spec = make_spec(vary=["seed=0,1", "loss=l2,mse,cosine"], settings=settings, students=["layers:1"])
     grown = run_sweep(spec, out)
     assert trained == ["cosine", "cosine"]
+    assert grown.worked_on == 2
     there = {outcome.run.name for outcome in grown.outcomes}
     assert {outcome.run.name for outcome in before.outcomes} < there
 

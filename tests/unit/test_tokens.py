@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -120,6 +122,39 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing_behind(cache, short, 
     with pytest.raises(StorageError, match="disk is full"):
         tokenise_corpus(cache, cache.corpus(), short)
     assert list((cache.derived_folder / "tokens").iterdir()) == []
+
+
+def test_what_killed_processes_have_left_goes_and_what_others_write_stays(cache, teacher, short):
+    tokens = cache.derived_folder / "tokens"
+    tokenise_corpus(cache, cache.corpus(), short)
+    name = token_files(cache)[0].parent.name
+    for path in tokens.iterdir():
+        shutil.rmtree(path)
+    left, held, of_others = (tokens / f".tmp-{one}" for one in (f"{name}-0", f"{name}-1", "a" * 32))
+    for folder in (left, held, of_others):
+        folder.mkdir()
+        (folder / "ids.bin").write_bytes(b"half")
+    with (held / "ids.bin").open("rb+") as writing:
+        fcntl.flock(writing, fcntl.LOCK_EX)
+        found = tokenise_corpus(cache, cache.corpus(), short)
+    assert rows_of(found)[0] == teacher.model.tokenizer(TEXTS[0], truncation=True, max_length=12)["input_ids"]
+    assert sorted(path.name for path in tokens.iterdir()) == sorted([held.name, of_others.name, name])
+
+
+def test_arrays_whose_folder_was_taken_for_a_leftover_are_written_elsewhere(cache, short, monkeypatch):
+    """Between its being made and its being locked, another process may remove it."""
+    lock, removed = fcntl.flock, []
+
+    def late(file, how):
+        if not removed:
+            removed.append(Path(file.name).parent)
+            shutil.rmtree(removed[0])
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert len(rows_of(tokenise_corpus(cache, cache.corpus(), short))) == len(TEXTS)
+    assert not removed[0].exists()
+    assert len(token_files(cache)) == 1
 
 
 def test_progress_tells_the_rows_done(cache, short):

@@ -467,7 +467,7 @@ def test_every_batch_enters_the_bank_after_its_step(built_cache, tmp_path, monke
         return losses[0]
 
     monkeypatch.setattr(preparation, "make_loss", remembered)
-    run = small_run(built_cache, tmp_path / "run", loss="ckd", queue=1000, tracking={"log_every": 5})
+    run = small_run(built_cache, tmp_path / "run", loss="ckd", queue=130, tracking={"log_every": 5})
     held = losses[0].queue.content().numpy()
     cache = Cache(built_cache)
     vectors = cache.lookup(TEXTS)

@@ -58,8 +58,27 @@ def test_columns_are_taken_as_they_are_named(tmp_path):
     assert read_triples(path, columns=["z", "x"]).columns == (COLUMNS[2], COLUMNS[0])
     with pytest.raises(MissingInputError, match=r"no column 'w'; found: x, y, z; pass --columns"):
         read_triples(path, columns=["x", "w", "z"])
+    with pytest.raises(
+        MissingInputError, match=r"t\.tsv: no column 'w' and no column 'v'; found: x, y, z; pass"
+    ):
+        read_triples(path, columns=["x", "w", "v"])
     with pytest.raises(DataError, match=r"cannot tell which columns.*found: x, y, z.*--columns"):
         read_triples(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "lacks"),
+    [
+        (("anchor", "y", "z"), "t.tsv: no column 'positive'; found: anchor, y, z; pass --columns"),
+        (("x", "entailment", "z"), "t.tsv: no column 'premise'; found: x, entailment, z; pass --columns"),
+        (("x", "y", "z"), "t.tsv: no column 'anchor' and no column 'positive'; found: x, y, z; pass"),
+    ],
+)
+def test_every_column_that_is_missing_is_named(tmp_path, header, lacks):
+    with pytest.raises(DataError) as caught:
+        read_triples(tsv(tmp_path / "t.tsv", header=header))
+    assert lacks in str(caught.value)
+    assert "with one of them" not in str(caught.value)
 
 
 def test_bad_rows_are_skipped_and_counted_by_what_is_wrong(tmp_path):

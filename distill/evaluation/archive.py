@@ -1,0 +1,127 @@
+"""Evaluations that runs keep: which of them stand for one that is asked for, and which are new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distill.digests import data_digest, model_digest
+from distill.evaluation.kept import Kept, Noted, digest_of, new_kept, place_of, read_kept, try_write
+from distill.evaluation.record import run_folder
+from distill.evaluation.scoreboard import Scoreboard
+from distill.evaluation.tasks import Request, Spec, Task
+from distill.evaluation.teacher_choice import TeacherChoice
+
+
+@dataclass
+class Archive:
+    """What the evaluated runs keep of earlier evaluations, and will keep of this one.
+
+    Attributes:
+        tasks: the tasks by suite.
+        request: the models and what is asked of them.
+        choice: the teacher that they stand beside; None without one.
+        compute_dtype: number format of the forward pass.
+        use: whether to use what is kept.
+        write: whether to keep what is new.
+        teacher_digest: what tells the teacher from others; None of one that was given loaded.
+        kept: what is kept and can be used, by run and suite.
+        digests: what decides the figures, by run and suite.
+        new_teacher: the suites for which the teacher is evaluated.
+    """
+
+    tasks: dict[str, Task]
+    request: Request
+    choice: TeacherChoice | None
+    compute_dtype: str
+    use: bool
+    write: bool
+    teacher_digest: str | None = None
+    kept: dict[Path, dict[str, Kept]] = field(default_factory=dict)
+    digests: dict[tuple[Path, str], dict[str, str]] = field(default_factory=dict)
+    new_teacher: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if not self.write:
+            return
+        self.teacher_digest = self.choice.digest() if self.choice is not None else None
+        data = data_digest(self.request.data)
+        for run in dict.fromkeys(run for run in map(run_folder, self.request.models) if run is not None):
+            student = model_digest(str(run)) or ""
+            for suite, task in self.tasks.items():
+                self.digests[run, suite] = digest_of(data, student, task.texts(), self._settings(task))
+            found = {suite: read_kept(run, suite) for suite in self.tasks} if self.use else {}
+            self.kept[run] = {
+                suite: kept
+                for suite, kept in found.items()
+                if kept is not None and dict(kept.digest) == self.digests[run, suite]
+            }
+
+    def recall_teacher(self, board: Scoreboard) -> list[str]:
+        """Add the teacher's reports that are kept, and return the suites for which it has to be evaluated."""
+        lacking = []
+        for suite, task in self.tasks.items():
+            held = [kept[suite] for kept in self.kept.values() if suite in kept]
+            known = [one.teacher for one in held if one.teacher and one.teacher_digest == self.teacher_digest]
+            # Where models are compared with its vectors, they are needed for every model that is evaluated.
+            everyone = not task.needs_teacher or all(
+                suite in self.kept.get(run_folder(spec) or Path(), {}) for spec in self.request.models
+            )
+            if known and everyone:
+                board.put(suite, known[0])
+            else:
+                lacking.append(suite)
+                self.new_teacher.add(suite)
+        return lacking
+
+    def recall_model(self, spec: Spec, suites: Iterable[str]) -> dict[str, Noted]:
+        """Return what the run's folder keeps of ``spec``, by suite."""
+        run = run_folder(spec)
+        kept = {} if run is None else self.kept.get(run, {})
+        return {suite: kept[suite].model for suite in suites if suite in kept}
+
+    def tell_of_use(self, spec: Spec, found: Iterable[str], notes: list[str]) -> None:
+        """Note which evaluations were not made anew."""
+        run = run_folder(spec)
+        used = list(found)
+        if run is not None and used:
+            files = ", ".join(place_of(run, suite).name for suite in used)
+            notes.append(f"{run.name}: {files} in {run} used, nothing encoded again; --again evaluates anew")
+
+    def write_new(
+        self, spec: Spec, new: dict[str, Noted], found: dict[str, Noted], board: Scoreboard, notes: list[str]
+    ) -> None:
+        """Keep what is new: reports of the run's student, or of the teacher beside it."""
+        run = run_folder(spec)
+        if run is None or not self.write:
+            return
+        fresh = new | {suite: noted for suite, noted in found.items() if suite in self.new_teacher}
+        for suite, noted in fresh.items():
+            teacher = board.teacher.get(suite) if self.teacher_digest is not None else None
+            if self.tasks[suite].needs_teacher and teacher is None:
+                continue
+            result = board.result(suite, self.request, [noted]).to_json()
+            kept = new_kept(
+                suite,
+                self.digests[run, suite],
+                self.teacher_digest if teacher is not None else None,
+                result,
+                noted,
+                teacher,
+            )
+            if fault := try_write(run, kept):
+                notes.append(fault)
+
+    def _settings(self, task: Task) -> dict[str, object]:
+        request = self.request
+        return {
+            "text_column": request.text_column,
+            "limit": request.limit,
+            "seed": request.seed,
+            "compute_dtype": self.compute_dtype,
+            "sst2_sentences": request.sst2_sentences,
+            # What was timed elsewhere says nothing about here.
+            "machine": [task.facts.get("threads"), task.facts.get("processor")],
+            "teacher": self.teacher_digest if task.needs_teacher else None,
+        }

@@ -1,0 +1,123 @@
+"""Retrieval: are the documents that a query asks for among the nearest?
+
+Two layouts, both tab-separated with a header line and no quoting:
+
+- ``NAME_queries.tsv`` (``query_id, text``), ``NAME_corpus.tsv`` (``doc_id, text``) and ``NAME_qrels.tsv``
+  (``query_id, doc_id, score``; above zero is relevant, higher is more so);
+- groups of captions ``NAME_captionsN.tsv`` (``split, image_index, caption1 ... captionN``): of the test split
+  the first caption of an image is a query, the others of all images are the documents, and relevant are those
+  of the same image.
+
+Figures, times 100, means over queries: nDCG at 10 (the set's figure), the share of the relevant documents
+among the first 1, 5 and 10, ``success@1`` (is the first one relevant?), and the reciprocal rank of the first
+relevant one. Ties: :mod:`distill.evaluation.ranking`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+
+from distill.errors import DataError
+from distill.evaluation.ranked import Measure, RankedSet, RankedTask, build_set, read_texts
+from distill.evaluation.ranking import Standing
+from distill.evaluation.sts import parse_score
+from distill.evaluation.tasks import NotThereError, Request
+from distill.evaluation.testset import find_test_file, read_test_file, stems_of
+
+MEASURES: dict[str, Measure] = {
+    "ndcg@10": partial(Standing.ndcg, k=10),
+    "recall@1": partial(Standing.recall, k=1),
+    "recall@5": partial(Standing.recall, k=5),
+    "recall@10": partial(Standing.recall, k=10),
+    "success@1": partial(Standing.hit, k=1),
+    "mrr": Standing.reciprocal_rank,
+}
+"""What is measured; the first one is a set's figure."""
+
+
+def read(request: Request) -> RankedTask:
+    """Read the sets in the request's folder.
+
+    Raises:
+        NotThereError: if it holds none.
+        DataError: if no folder was given, or a set cannot be read.
+    """
+    folder = request.folder("retrieval")
+    names = [stem.removesuffix("_corpus") for stem in stems_of(folder, "*_corpus")]
+    sets = [_read_judged(folder, name) for name in names]
+    groups = [(stem, re.fullmatch(r".+_captions(\d+)", stem)) for stem in stems_of(folder, "*_captions*")]
+    sets += [_read_captions(folder, stem, int(found[1])) for stem, found in groups if found]
+    if not sets:
+        raise NotThereError(
+            f"{folder} holds no retrieval set: looked for NAME_corpus.tsv with NAME_queries.tsv and "
+            "NAME_qrels.tsv, and for NAME_captionsN.tsv, each also with .gz"
+        )
+    return RankedTask(folder, sets, MEASURES)
+
+
+def _read_judged(folder: Path, name: str) -> RankedSet:
+    paths = {part: find_test_file(folder, f"{name}_{part}") for part in ("corpus", "queries", "qrels")}
+    there = {part: path for part, path in paths.items() if path is not None}
+    if len(there) < len(paths):
+        lacking = ", ".join(f"{name}_{part}.tsv" for part in paths if part not in there)
+        raise DataError(f"{folder} holds {name}_corpus.tsv but not {lacking}, which belong to it; add them")
+    corpus = read_test_file(there["corpus"], ("doc_id", "text"))
+    asked = read_test_file(there["queries"], ("query_id", "text"))
+    qrels = read_test_file(there["qrels"], ("query_id", "doc_id", "score"))
+    skipped = corpus.skipped + asked.skipped + qrels.skipped
+    documents = read_texts(corpus.rows, "document", corpus.path, skipped)
+    queries = read_texts(asked.rows, "query", asked.path, skipped)
+    judged: dict[str, dict[str, float]] = {}
+    for query, document, cell in qrels.rows:
+        score, fault = parse_score(cell)
+        if not fault and query not in queries:
+            fault = "judgement of a query that is absent"
+        if not fault and document in judged.get(query, {}):
+            fault = "repeated judgement"
+        if fault:
+            skipped[fault] += 1
+        else:
+            judged.setdefault(query, {})[document] = score
+    relevant = {
+        query: {document: score for document, score in scores.items() if score > 0}
+        for query, scores in judged.items()
+    }
+    return build_set(name, qrels.path, queries, documents, relevant, skipped)
+
+
+def _read_captions(folder: Path, stem: str, count: int) -> RankedSet:
+    path = find_test_file(folder, stem)
+    if path is None or count < 2:
+        raise DataError(f"{folder / stem}.tsv: expected at least two captions for each image")
+    columns = ("split", "image_index", *(f"caption{number}" for number in range(1, count + 1)))
+    file = read_test_file(path, columns)
+    skipped = file.skipped
+    queries: dict[str, str] = {}
+    documents: dict[str, str] = {}
+    relevant: dict[str, dict[str, float]] = {}
+    splits: dict[str, None] = {}
+    for split, image, first, *others in file.rows:
+        if not re.match(r"test\b|test_", split):
+            continue
+        splits[split] = None
+        group = f"{split}/{image}"
+        if not first.strip():
+            skipped["image without a first caption"] += 1
+        elif group in queries:
+            skipped["repeated image"] += 1
+        else:
+            queries[group] = first
+            filled = {f"{group}/{place}": text for place, text in enumerate(others, 2) if text.strip()}
+            skipped.update({"empty caption": len(others) - len(filled)} if len(filled) < len(others) else {})
+            documents.update(filled)
+            relevant[group] = dict.fromkeys(filled, 1.0)
+    if not splits:
+        raise DataError(
+            f"{path} holds no row of a test split in {file.lines} rows; the split is to be called test"
+        )
+    remark = (
+        f"of split {', '.join(splits)} the first caption of an image is a query, the others are documents"
+    )
+    return build_set(stem, path, queries, documents, relevant, skipped, [remark])

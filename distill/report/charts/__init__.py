@@ -1,0 +1,1 @@
+"""The charts of a report, each an SVG that takes its colours from the page around it."""

