@@ -11,6 +11,7 @@ import argparse
 import csv
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import cycle
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -33,26 +34,33 @@ def read_series(folder: Path, over: str, score: str) -> Series:
     """Return loss -> value of ``over`` -> scores of the seeds, of all finished runs of a sweep.
 
     Raises:
-        SystemExit: if there is no table, no such column, or no finished run.
+        SystemExit: if there is no table, no such column, no finished run, or runs that differ in more than
+            loss, seed and ``over``.
     """
     path = folder / "runs.csv"
     if not path.is_file():
         raise SystemExit(f"no {path}: give the folder of a sweep")
     with path.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["status"] == "finished"]
-    if not rows:
-        raise SystemExit(f"{path} has no finished run")
-    if over not in rows[0] or score not in rows[0]:
+        rows = list(csv.DictReader(file))
+    if rows and not {over, score} <= set(rows[0]):
         raise SystemExit(f"{path} has the columns {', '.join(rows[0])}; no {over} or no {score}")
+    rows = [row for row in rows if row["status"] == "finished" and row[score]]
+    if not rows:
+        raise SystemExit(f"{path} has no finished run with a score {score}")
     series: Series = defaultdict(lambda: defaultdict(list))
+    seen = set()
     for row in rows:
-        series[row.get("loss.name") or score][float(row[over])].append(float(row[score]))
+        name, x = row.get("loss.name") or score, float(row[over])
+        if (name, x, row.get("seed")) in seen:
+            raise SystemExit(f"{path} has several runs of {name} with {over} {row[over]}: vary nothing else")
+        seen.add((name, x, row.get("seed")))
+        series[name][x].append(float(row[score]))
     return series
 
 
 def draw(axes: Axes, series: Series) -> None:
     """Draw the lines, each with its name at the last point."""
-    for (marker, line), (name, points) in zip(STYLES, series.items(), strict=False):
+    for (marker, line), (name, points) in zip(cycle(STYLES), series.items(), strict=False):
         places = sorted(points)
         spread = [stdev(points[x]) if len(points[x]) > 1 else 0.0 for x in places]
         heights = [mean(points[x]) for x in places]

@@ -21,18 +21,16 @@ def origins(
 
     Args:
         recipe: a recipe's name and its settings.
-        file: a configuration file.
+        file: a configuration file, which has been read before; a pipe is passed over.
         assignments: ``a.b=v`` texts.
         flags: dotted path -> value; those that are None were not given.
-
-    Raises:
-        ConfigError: if the file cannot be read.
     """
     found: dict[str, str] = {}
     if recipe is not None:
         name, settings = recipe
         found |= {key: f"recipe {name} sets it to {value}" for key, value in _flat(settings)}
-    if file is not None:
+    # What came through a pipe has been read by now, and is not there any more.
+    if file is not None and file.is_file():
         found |= {key: f"{file} sets it to {value}" for key, value in _flat(read_yaml(file))}
     typed = {assignment.partition("=")[0] for assignment in assignments}
     typed |= {key for key, value in flags.items() if value is not None}

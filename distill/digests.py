@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from distill.evaluation.record import run_folder
 from distill.layout import BEST
 from embedcache.fsio import sha256_file
 
@@ -26,6 +25,9 @@ def folder_digest(folder: Path) -> str:
 
 def model_digest(spec: str) -> str | None:
     """Return the digest of a model's folder, or of a run's student; None of a hub id or an alias."""
+    # The package of evaluations imports this module.
+    from distill.evaluation.record import run_folder
+
     run = run_folder(spec)
     folder = run / BEST if run else Path(spec).expanduser()
     return None if run is None and not folder.is_dir() else folder_digest(folder)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Vectors = NDArray[np.float32]
     Labels = NDArray[np.int64]
 
-STRENGTHS = tuple(2.0**power for power in range(-14, -2, 2))
+STRENGTHS = tuple(2.0**power for power in range(-12, 0, 2))
 """Values of scikit-learn's ``C`` that are tried, strongest penalty first: for standardised features."""
 
 FOLDS = 10

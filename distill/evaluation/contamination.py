@@ -94,9 +94,11 @@ def describe(seen: Mapping[str, Seen]) -> str:
     met = {name: one for name, one in seen.items() if one.sentences_seen}
     parts = []
     for name, one in met.items():
-        part = f"{name} {one.sentences_seen} of {one.sentences} sentences ({_per_cent(one, 'sentences')})"
-        if one.pairs:
-            part += f", both sides of {one.pairs_seen} of {one.pairs} pairs ({_per_cent(one, 'pairs')})"
+        part = f"{name} {_part_of(one.sentences_seen, one.sentences, 'sentences')}"
+        if one.pairs_seen:
+            part += f", both sides of {_part_of(one.pairs_seen, one.pairs, 'pairs')}"
+        elif one.pairs:
+            part += ", both sides of no pair"
         parts.append(part)
     clean = [name for name in seen if name not in met]
     if clean:
@@ -104,9 +106,14 @@ def describe(seen: Mapping[str, Seen]) -> str:
     return "; ".join(parts)
 
 
-def _per_cent(one: Seen, what: str) -> str:
-    share = _share(getattr(one, f"{what}_seen"), getattr(one, what))
-    return f"{100 * (share or 0):.1f} %"
+def per_cent(part: int, whole: int) -> str:
+    """Return the share of ``part`` in words; what is there but rounds to nothing is not called nothing."""
+    share = 100 * part / whole
+    return "< 0.1 %" if 0 < share < 0.05 else f"{share:.1f} %"
+
+
+def _part_of(part: int, whole: int, what: str) -> str:
+    return f"{part} of {whole} {what} ({per_cent(part, whole)})"
 
 
 def _share(part: int, whole: int) -> float | None:

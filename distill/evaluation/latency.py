@@ -236,10 +236,12 @@ def read(request: Request) -> LatencyTask:
 
 
 def _threads() -> int:
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
     from embedcache.teacher.encode import available_cores
 
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdecimal() and int(asked) > 0 else available_cores()
+    return available_cores()
 
 
 def _listen(

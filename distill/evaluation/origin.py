@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distill.errors import DistillError
-from distill.evaluation.contamination import HasTestItems, Items, Overlap, Seen, describe, pairs_in
+from distill.evaluation.contamination import HasTestItems, Items, Overlap, Seen, describe, pairs_in, per_cent
 from distill.evaluation.encoding import Progress, silent
 from distill.evaluation.kept import Noted
 from distill.evaluation.origin_keys import CONTAMINATION, SELECTED_ON, TRAINED_ON
@@ -18,6 +18,9 @@ from distill.evaluation.record import run_folder
 from distill.evaluation.tasks import Spec, Task
 from distill.evaluation.training_texts import TrainingTexts, file_texts, selection_data, training_texts
 from embedcache.errors import EmbedCacheError
+
+MUCH = 0.1
+"""Share of a set's pairs from which on choosing a checkpoint by them is told in capitals."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +145,14 @@ class _Origin:
             ]
             if met:
                 parts = ", ".join(
-                    f"{count} of {of[name]} pairs of {name} ({100 * count / of[name]:.1f} %)"
+                    f"{count} of {of[name]} pairs of {name} ({per_cent(count, of[name])})"
                     for name, count in met.items()
                 )
+                much = any(count >= MUCH * of[name] for name, count in met.items())
+                mark, degree = ("SELECTED ON TEST PAIRS: ", "") if much else ("", "a little ")
                 notes.append(
-                    f"SELECTED ON TEST PAIRS: its checkpoint was chosen on {choice.file}, which holds "
-                    f"{parts}; such figures are too good"
+                    f"{mark}its checkpoint was chosen on {choice.file}, which holds {parts}; such figures "
+                    f"are {degree}too good"
                 )
         facts[SELECTED_ON] = selected
         return facts, notes

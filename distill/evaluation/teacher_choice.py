@@ -149,6 +149,8 @@ def _find_teacher(
     choice: TeacherChoice, cache: str | Path | None, models: Sequence[Spec], load: Loader, notes: list[str]
 ) -> EvaluatedModel:
     if is_cache_spec(choice.spec):
+        if cache is not None:
+            raise DataError(f"the teacher {choice.spec} names its cache already: leave out --cache {cache}")
         return load.named(load.plain(choice.spec))
     whole = choice.run_teacher or RunTeacher(choice.name, choice.name, None)
     if cache is not None:

@@ -79,7 +79,7 @@ def refuse_long_queue(config: LossConfig, rows: int) -> None:
     """Refuse a queue that is longer than the rows there are to train on.
 
     One that starts full could not be filled. One that starts empty would, from the second epoch on, hold the
-    own vector of every row that is trained on as a negative of it.
+    own vectors of more than half of the rows that are trained on as negatives of them.
 
     Args:
         config: the loss, its settings filled in.
@@ -98,7 +98,7 @@ def refuse_long_queue(config: LossConfig, rows: int) -> None:
         f"a queue of {count} vectors that starts full takes as many training rows"
         f"{' out of the training' if apart else ''}"
         if starts_full
-        else f"a queue of {count} vectors, more than an epoch has, holds each row's own vector as a negative"
+        else f"a queue of {count} vectors, more than an epoch has, holds most rows' own vector as a negative"
     )
     raise DataError(
         f"loss.queue: {why}, and there are {rows}: give --queue N with at most {most}, or train on more rows"

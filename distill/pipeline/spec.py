@@ -251,12 +251,11 @@ def _contradictions(checked: Mapping[str, Any], steps: Mapping[str, Any]) -> lis
             continue
         if settings.suites == []:
             problems.append("eval.suite: no suite is named; leave it out for sts")
-        for suite in settings.suites or ():
-            if suite not in SUITES:
-                problems.append(
-                    f"eval.suite: no suite is called {suite!r}; choose one of {', '.join(SUITES)}, or all by "
-                    "itself"
-                )
+        problems += [
+            f"eval.suite: no suite is called {suite!r}; choose one of {', '.join(SUITES)}, or all by itself"
+            for suite in settings.suites or ()
+            if suite not in SUITES
+        ]
         if settings.models is None and not trains:
             problems.append("eval.models: no step trains a student; name what is to be evaluated")
         if settings.file_name in names:

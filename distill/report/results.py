@@ -161,7 +161,9 @@ def _tell_missing(
 
 
 def _lacks_teacher(run: RunFolder, result: RunResult | None) -> bool:
-    return bool(run.record.get("teachers")) and result is not None and result.teacher is None
+    if result is None or result.student.scores.headline is None:
+        return False
+    return bool(run.record.get("teachers")) and result.teacher is None
 
 
 def _how(suite: str) -> str:

@@ -128,9 +128,10 @@ def open_student(
 
 
 def _load(spec: str, pooling: str | None) -> Teacher:
-    spec = STUDENTS.get(spec, spec)
+    # As it was typed: the hub id that an alias stands for is not mistyped.
     if missing := describe_missing(spec):
         raise StudentError(f"student: {missing}")
+    spec = STUDENTS.get(spec, spec)
     try:
         try:
             return load_teacher(spec, pooling=pooling, device="cpu")

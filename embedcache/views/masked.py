@@ -166,12 +166,14 @@ def logits_at(model: Any, ids: Tensor, where: Tensor) -> Tensor:
         return (hidden[where], *rest) if hidden.shape[:-1] == where.shape else None
 
     # Nothing is as wide as the vocabulary, and most words are not asked about.
-    hook = model.get_output_embeddings().register_forward_pre_hook(asked_for_alone)
+    projection = model.get_output_embeddings()
+    hook = None if projection is None else projection.register_forward_pre_hook(asked_for_alone)
     try:
         logits: Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
     finally:
-        hook.remove()
-    # Some heads multiply with the weights of the projection and never call it.
+        if hook is not None:
+            hook.remove()
+    # Some models name no projection, and some heads multiply with its weights and never call it.
     return logits[where] if logits.dim() == 3 else logits
 
 

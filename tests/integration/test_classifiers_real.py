@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 TREC = DATA / "senteval_trec.tsv"
-LEARNT = 1200
+LEARNT = 800
 
 
 @pytest.mark.skipif(not TREC.is_file(), reason="needs the folder of test files beside the checkout")

@@ -21,7 +21,7 @@ FLOORS = [
     ["key_index", "codecs", "contract"],
     ["store", "corpus", "teacher", "sampling", "views", "model_note"],
     ["cache"],
-    ["missing", "reuse", "lookalikes", "catalog", "view_build", "view_coverage"],
+    ["missing", "reuse", "lookalikes", "catalog", "corpus_build", "view_build", "view_coverage"],
     [
         "builder",
         "check",
@@ -36,7 +36,7 @@ FLOORS = [
         "show",
         "testing",
     ],
-    ["cli"],
+    ["cli", "__main__"],
 ]
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -245,6 +246,12 @@ def test_a_setting_that_is_refused_says_which_recipe_or_file_set_it(
     assert "give --queue N with at most 157" in told(*recipe)
     assert told(*recipe).endswith(of_recipe)
     assert told("--config", file).endswith(f"({file} sets it to 5000)\n")
+    # What comes through a pipe can be read only once.
+    reading, writing = os.pipe()
+    os.write(writing, file.read_bytes())
+    os.close(writing)
+    assert "a queue of 5000 vectors" in told("--config", f"/dev/fd/{reading}")
+    os.close(reading)
     # What is typed wins over both, and nobody has to be told of it.
     for typed in (("--queue", "700"), ("--set", "loss.queue=700")):
         err = told(*recipe, *typed)

@@ -96,6 +96,12 @@ class TestOverlap:
         words = describe({"x": pairs, "y": single})
         assert words == ("x 2 of 5 sentences (40.0 %), both sides of 1 of 3 pairs (33.3 %); nothing of y")
 
+    def test_a_share_that_rounds_to_nothing_is_not_nothing(self):
+        assert (
+            describe({"x": Seen(10_000, 1, 50, 0)})
+            == "x 1 of 10000 sentences (< 0.1 %), both sides of no pair"
+        )
+
     def test_pairs_count_whichever_side_comes_first(self):
         items = SETS["sts", "x"]
         assert pairs_in(items, [("the cat", "a dog running"), ("sun", "sun"), ("a bird", "the dog")]) == 1
@@ -142,6 +148,16 @@ def test_a_run_is_told_what_it_has_seen_and_what_it_was_chosen_on(run, folder):
     assert "stsb 2 of 7 sentences (28.6 %), both sides of 1 of 4 pairs (25.0 %); nothing of sts12" in notes
     assert "SELECTED ON TEST PAIRS" in notes
     assert "1 of 3 pairs of sts12 (33.3 %)" in notes
+
+
+def test_a_few_pairs_in_common_are_told_without_alarm(run, tmp_path):
+    others = [(f"left {number}", f"right {number}") for number in range(19)]
+    write_pairs(tmp_path / "sts13_test.tsv", [(NEW[0], NEW[1]), *others])
+    result = evaluate(run, data=tmp_path, beside_teacher=False, bootstrap=0)
+    assert of(result)["selected_on"] == [{"set": "sts13", "file": "dev.tsv", "pairs": 1, "of": 20}]
+    (note,) = (note for note in result.notes if "its checkpoint was chosen on dev.tsv" in note)
+    assert "1 of 20 pairs of sts13 (5.0 %); such figures are a little too good" in note
+    assert "SELECTED" not in note
 
 
 def test_marks_are_kept_and_nothing_is_looked_for_again(run, folder, tmp_path, monkeypatch):

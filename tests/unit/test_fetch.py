@@ -242,8 +242,9 @@ def test_a_folder_of_downloads_stands_for_the_network(site, tmp_path):
     assert site.asked == []
     # They are held against the digests all the same, and are not ours to delete.
     strict = table(site, checksums={"news.tsv": "0" * 64})
-    result = fetch_one(tmp_path / "third", strict, downloads=kept)
-    assert str(kept) in result.problem
+    again = table(site, file="again.tsv", checksums=strict.checksums)
+    for result in fetch_suite("small", [strict, again], tmp_path / "third", downloads=kept):
+        assert str(kept) in result.problem
     assert (kept / place_of(f"{site.address}news.tsv")).exists()
     # One that is wrong is not kept.
     assert fetch_one(tmp_path / "fourth", strict, downloads=tmp_path / "new").state == "failed"
@@ -305,8 +306,8 @@ def test_a_proxy_of_the_environment_is_used(site, tmp_path, monkeypatch):
 def test_progress_tells_bytes(site, tmp_path):
     told = []
     fetch_one(tmp_path, table(site), on_step=lambda *step: told.append(step))
-    assert ("small_test.tsv", 0, len(NEWS)) in told
-    assert ("small_test.tsv", len(FORUM), len(FORUM)) in told
+    assert ("small_test.tsv, file 1 of 2:", 0, len(NEWS)) in told
+    assert ("small_test.tsv, file 2 of 2:", len(FORUM), len(FORUM)) in told
 
 
 def test_a_record_that_cannot_be_read_is_not_written_over(site, tmp_path):

@@ -17,10 +17,12 @@ import embedcache.builder
 from distill.cli.main import cli
 from distill.digests import folder_digest
 from distill.errors import ConfigError
+from distill.evaluation.result import EvaluationResult
 from distill.pipeline.digests import differences
 from distill.pipeline.runner import STATE, run_pipeline
-from distill.pipeline.spec import BuildSettings, Pipeline, read_pipeline
+from distill.pipeline.spec import BuildSettings, EvalSettings, Pipeline, read_pipeline
 from distill.pipeline.step import Watch
+from distill.pipeline.steps import EvalStep
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.views.plan import ViewOptions
@@ -236,6 +238,44 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path):
     ):
         assert part in message
     assert not (tmp_path / "all").exists()
+
+
+@pytest.mark.parametrize(
+    ("suite", "suites", "file_name"),
+    [
+        ("sts", ["sts"], "eval-sts.json"),
+        (["sts", "fidelity"], ["sts", "fidelity"], "eval-sts-fidelity.json"),
+        ("all", None, "eval-all.json"),
+    ],
+    ids=str,
+)
+def test_an_evaluation_may_name_several_suites(tmp_path, steps, suite, suites, file_name):
+    steps["eval"]["suite"] = suite
+    (evaluation,) = read_pipeline(write(tmp_path, steps)).evaluations
+    assert (evaluation.suites, evaluation.file_name) == (suites, file_name)
+
+
+@pytest.mark.parametrize("suite", [[], ["sts", "glue"], ["sts", "all"]], ids=str)
+def test_suites_that_are_not_there_are_refused(tmp_path, steps, suite):
+    steps["eval"]["suite"] = suite
+    with pytest.raises(ConfigError, match=r"eval\.suite: no suite is"):
+        read_pipeline(write(tmp_path, steps))
+
+
+def test_several_suites_are_written_to_one_file(tmp_path, monkeypatch):
+    asked = {}
+
+    def evaluate_suites(models, **settings):
+        asked.update(settings, models=models)
+        return [EvaluationResult("sts", ()), EvaluationResult("fidelity", ())]
+
+    monkeypatch.setattr("distill.evaluation.runner.evaluate_suites", evaluate_suites)
+    settings = EvalSettings(suite=["sts", "fidelity"], models=["org/model"])
+    made = EvalStep((settings,), (), tmp_path).do(Watch(), {}, mine=False, unchanged=False)
+    assert (asked["models"], asked["suites"], asked["keep"]) == (["org/model"], ["sts", "fidelity"], True)
+    written = json.loads((tmp_path / "eval-sts-fidelity.json").read_text(encoding="utf-8"))
+    assert [result["suite"] for result in written["results"]] == ["sts", "fidelity"]
+    assert list(made) == ["content of eval-sts-fidelity.json"]
 
 
 def test_views_and_files_that_are_not_there_are_told_with_the_rest(tmp_path, steps):

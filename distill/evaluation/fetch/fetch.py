@@ -70,10 +70,13 @@ class _Downloads:
             FetchError: if they cannot be fetched, or have another digest than ``expected``.
         """
         path = self.folder / place_of(url)
-        if url not in self.done and path.is_file():
-            self.done[url] = Download(sha256_file(path), path.stat().st_size)
-            self._check(str(path), self.done[url], expected)
-        if url not in self.done:
+        if url in self.done:
+            return path
+        if path.is_file():
+            there = Download(sha256_file(path), path.stat().st_size)
+            self._check(str(path), there, expected)
+            self.done[url] = there
+        else:
             self.done[url] = self._download(url, path, expected, what)
         return path
 
@@ -190,8 +193,12 @@ def _attempt(
 def _fetch(suite: str, table: Table, folder: Path, ledger: Ledger, store: _Downloads, force: bool) -> Fetched:
     if not force and _is_there(table, folder, ledger):
         return Fetched(table, "already there", ledger.tables.get(table.file))
+    urls = table.urls()
     paths = {
-        url: store.get(url, table.expected(url) or ledger.known(url), table.file) for url in table.urls()
+        url: store.get(
+            url, table.expected(url) or ledger.known(url), f"{table.file}, file {place} of {len(urls)}:"
+        )
+        for place, url in enumerate(urls, 1)
     }
     dropped: Counter[str] = Counter()
     counts: Counter[str] = Counter()

@@ -1,8 +1,8 @@
 """The sources: which files of a suite can be fetched, from where, and what is known of them beforehand.
 
-Each file of ``suites/`` lists the tables of one suite, and under ``also`` those of other suites that it reads
-too. An address names a commit or a revision wherever the host has such a thing, so that what lies there cannot
-change. What is not known is left out, never guessed.
+Each file of ``suites/`` lists the tables of one suite, and under ``also`` those of other suites that it
+reads too. An address names a commit or a revision wherever the host has such a thing, so that what lies there
+cannot change. What is not known is left out, never guessed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,239 @@
+"""What a report says of runs: grouped, averaged, marked, and nothing that is not known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from report_helpers import TEACHER_SETS, keep, make_run, report, set_scores, some_runs
+
+from distill.cli.main import cli
+from distill.errors import DataError
+from distill.report import Report, collect_report
+from distill.report.markdown import inline, render_markdown
+from distill.report.neighbours import make_examples
+from distill.report.students import student_key
+
+SETS = {"stsb": 60.0, "sickr": 70.0}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report") / "sweep"
+    some_runs(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(place: Path) -> Report:
+    return collect_report(place, queries=0)
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_student(found):
+    students = {student.name: student for student in found.students}
+    assert list(students) == ["bert-tiny ckd", "bert-tiny l2", "bert-tiny mse"]
+    l2 = students["bert-tiny l2"]
+    assert (list(l2.runs), list(l2.seeds)) == (["l2-seed0", "l2-seed1"], [0, 1])
+    score = l2.suites["sts"].sets["stsb"].score
+    assert (score.mean, score.std, score.n) == (60.9, pytest.approx(2**0.5, abs=1e-4), 2)
+    assert l2.suites["sts"].sets["stsb"].interval == (59.4, 62.15)
+    assert l2.dev is not None
+    assert l2.dev.mean == pytest.approx(71.5)
+
+
+def test_the_best_comes_first_and_what_is_not_known_last(found):
+    assert [student.key for student in found.students] == ["A", "B", "C"]
+    assert found.students[0].suites["sts"].headline.mean == pytest.approx(65.8667, abs=1e-4)
+    assert "sts" not in found.students[2].suites
+    assert not next(run for run in found.runs if run.student == "C").finished
+
+
+def test_the_teacher_is_told_once(found):
+    (teacher,) = found.teachers
+    assert (teacher.key, teacher.name) == ("T", "minilm-l6")
+    assert teacher.suites["sts"].sets["stsb"].score.mean == TEACHER_SETS["stsb"]
+    assert teacher.suites["geometry"].others["alignment"].mean == pytest.approx(0.2, abs=0.02)
+    assert {student.teacher for student in found.students} == {"T"}
+
+
+def test_selection_and_contamination_are_marked(found):
+    first, second, third = found.students
+    chosen, seen = first.marks
+    assert "chosen on 50 of the 60 test pairs of stsb" in chosen
+    assert "stsb 12 of 120 sentences" in seen
+    assert "sickr" not in seen
+    assert second.marks == []
+    assert third.marks == ["mse-cut is not finished"]
+
+
+def test_the_papers_figure_stands_with_what_was_done_otherwise(found):
+    paper = found.students[1].paper
+    assert paper is not None
+    assert (paper.recipe, paper.figure, paper.teacher) == ("congen/bert-tiny", 73.32, 78.9)
+    assert ("training.epochs", "20", "1") in paper.differences
+    assert not any(key == "student.dropout" for key, _, _ in paper.differences)
+    # ConGen's table has no row for mse, DistilCSE none for this student.
+    assert found.students[2].paper is None
+
+
+def test_what_was_not_evaluated_is_told_with_how_to(found):
+    assert "not evaluated on sts: mse-cut; run: distill eval RUN --suite sts --data DIR" in found.missing
+    assert any("fidelity" in line and "l2-seed0, l2-seed1" in line for line in found.missing)
+
+
+def test_curves_and_pairs_are_those_of_the_files(found):
+    run = found.runs[1]
+    assert run.name == "l2-seed0"
+    assert run.loss_curve[0] == (1, 3.0)
+    assert run.dev_curve[-1] == (10, 66.0)
+    assert found.pairs is not None
+    assert found.pairs.label == "STS-B"
+    assert list(found.pairs.cosines) == ["T", "A", "B"]
+    assert all(len(cosines) == len(found.pairs.gold) == 60 for cosines in found.pairs.cosines.values())
+
+
+def test_json_is_the_report(found):
+    value = json.loads(json.dumps(found.to_json()))
+    assert value["format"] == 1
+    assert value["students"][1]["suites"]["sts"]["sets"]["stsb"]["score"]["mean"] == 60.9
+    assert value["runs"][0]["teachers"][0][1]["pooling"] == "mean"
+
+
+def test_markdown_has_the_tables_and_the_marks(found):
+    text = render_markdown(found)
+    assert "| B | bert-tiny l2 | T | 59.77 ± 0.47 |" in text
+    assert "60.90 ± 1.41 [59.40, 62.15]" in text
+    assert "chosen on 50 of the 60 test pairs" in text
+    assert "tau: 0.05" in text
+    assert "## Not known" in text
+
+
+def test_markdown_takes_texts_literally():
+    assert inline("a | b\n<i>") == r"a \| b \<i\>"
+    assert inline("eval_sts _x_ [a](b)") == r"eval_sts \_x\_ [a]\(b)"
+
+
+def test_settings_that_vary_are_in_the_names(tmp_path):
+    for tau in (0.05, 0.1):
+        make_run(tmp_path / f"r{tau}", loss="ckd", tau=tau)
+    names = [student.name for student in collect_report(tmp_path, queries=0).students]
+    assert sorted(names) == ["bert-tiny ckd tau=0.05", "bert-tiny ckd tau=0.1"]
+
+
+def test_a_seed_that_is_there_twice_is_told(tmp_path):
+    runs = [make_run(tmp_path / name, sets=SETS) for name in ("one", "two")]
+    found = collect_report(runs, queries=0)
+    assert len(found.students) == 1
+    assert any("several runs of seed 0" in note for note in found.notes)
+
+
+def test_an_evaluation_of_another_student_is_not_used(tmp_path):
+    run = make_run(tmp_path / "run", sets=SETS)
+    (run / "best" / "model.safetensors").write_bytes(b"trained anew")
+    found = collect_report(run, queries=0)
+    assert found.suites == []
+    assert any("is of another student" in line for line in found.missing)
+
+
+def test_a_damaged_evaluation_is_told_and_not_used(tmp_path):
+    run = make_run(tmp_path / "run", sets=SETS)
+    place = run / "eval-sts.json"
+    place.write_text(place.read_text(encoding="utf-8").replace("60.0", "90.0"), encoding="utf-8")
+    found = collect_report(run, queries=0)
+    assert found.suites == []
+    assert any("eval-sts.json cannot be read" in line for line in found.missing)
+
+
+def test_without_a_teacher_beside_it_there_is_no_retention(tmp_path):
+    run = make_run(tmp_path / "run", sets=SETS, teacher_sets=None)
+    found = collect_report(run, queries=0)
+    assert found.students[0].suites["sts"].retention is None
+    assert found.teachers[0].suites == {}
+    assert any("no retention" in line for line in found.missing)
+
+
+def test_intervals_that_were_not_kept_are_drawn(tmp_path):
+    from dataclasses import replace
+
+    run = make_run(tmp_path / "run")
+    bare = set_scores(SETS)
+    bare = replace(
+        bare,
+        sets={name: replace(one, interval=None) for name, one in bare.sets.items()},
+        average_interval=None,
+    )
+    keep(run, "sts", report("run", "model", bare), None)
+    (student,) = collect_report(run, queries=0).students
+    assert student.suites["sts"].interval is not None
+    low, high = student.suites["sts"].sets["stsb"].interval
+    assert 0 < low < high < 100
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_damaged_record_is_named(tmp_path, content):
+    run = make_run(tmp_path / "run")
+    (run / "run.json").write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match="run"):
+        collect_report(run, queries=0)
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    with pytest.raises(DataError, match="holds no run"):
+        collect_report(tmp_path, queries=0)
+    with pytest.raises(DataError, match="no folder"):
+        collect_report(tmp_path / "nowhere", queries=0)
+
+
+def test_a_torn_line_of_metrics_costs_that_line_alone(tmp_path):
+    run = make_run(tmp_path / "run")
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"step": 11, "lo')
+    assert len(collect_report(run, queries=0).runs[0].loss_curve) == 10
+
+
+def test_letters_never_end_and_are_never_the_teachers():
+    keys = [student_key(place) for place in range(80)]
+    assert len(set(keys)) == 80
+    assert keys[:2] == ["A", "B"]
+    assert not any(key.startswith("T") for key in keys)
+
+
+def test_neighbours_are_the_nearest_and_marked_where_the_teacher_has_them():
+    texts = ["north", "north-east", "east", "south"]
+    angles = {"T": [90, 45, 0, 270], "A": [90, 20, 60, 270]}
+    vectors = {
+        key: np.array([[np.cos(a), np.sin(a)] for a in np.radians(values)], dtype=np.float32)
+        for key, values in angles.items()
+    }
+    found = make_examples(texts, vectors, "T", queries=4, source="here")
+    north = next(query for query in found.queries if query.text == "north")
+    assert [one.text for one in north.nearest["T"]] == ["north-east", "east", "south"]
+    assert [one.text for one in north.nearest["A"]] == ["east", "north-east", "south"]
+    assert north.nearest["T"][0].cosine == pytest.approx(np.cos(np.pi / 4), abs=1e-4)
+    assert all(one.shared for one in north.nearest["A"])
+    assert found == make_examples(texts, vectors, "T", queries=4, source="here")
+
+
+def test_neighbours_the_teacher_does_not_have_are_not_marked():
+    rng = np.random.default_rng(0)
+    texts = [str(number) for number in range(40)]
+    vectors = {key: rng.normal(size=(40, 8)).astype(np.float32) for key in "TA"}
+    found = make_examples(texts, vectors, "T", queries=10, source="here")
+    shared = [one.shared for query in found.queries for one in query.nearest["A"]]
+    assert any(shared) != all(shared)
+    with pytest.raises(DataError, match="not as many"):
+        make_examples(texts[:5], vectors, "T", queries=1, source="here")
+
+
+def test_the_command_writes_what_the_ending_says(place, tmp_path):
+    out = tmp_path / "report.json"
+    result = CliRunner().invoke(cli, ["report", str(place), "--out", str(out), "--neighbours", "0"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(out.read_text(encoding="utf-8"))["students"][0]["key"] == "A"
+    result = CliRunner().invoke(cli, ["report", str(place), "--neighbours", "0", "--suite", "geometry"])
+    assert result.exit_code == 0, result.output
+    assert "alignment" in result.output
+    assert "(spearman)" not in result.output
