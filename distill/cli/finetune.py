@@ -89,6 +89,7 @@ def finetune_command(
     --sentences every text is its own positive under another dropout: unsupervised SimCSE.
     """
     from distill.cli.progress import print_finetune, report
+    from distill.config_origin import origins, telling_origin
     from distill.config_sources import load_config
     from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
     from distill.recipe import find_recipe
@@ -115,4 +116,6 @@ def finetune_command(
         return
     from distill.training.finetune import finetune_config
 
-    report(lambda on_progress: finetune_config(config, on_progress), print_finetune, as_json)
+    set_by = origins((recipe, settings) if recipe and settings else None, config_file, assignments, flags)
+    with telling_origin(set_by):
+        report(lambda on_progress: finetune_config(config, on_progress), print_finetune, as_json)

@@ -60,8 +60,7 @@ def read_results(run: RunFolder, missing: list[str]) -> dict[str, RunResult]:
         teacher = None if kept.teacher is None else kept.teacher.report
         facts = {key: value for key, value in kept.result.items() if key not in ("models", "notes")}
         notes = tuple(map(str, kept.result.get("notes", ())))
-        beside = None if teacher is None else _with_interval(teacher)
-        found[suite] = RunResult(suite, _with_interval(kept.model.report), beside, facts, notes)
+        found[suite] = _run_result(suite, kept.model.report, teacher, facts, notes)
     unread = {path.name[5:-5] for path in run.folder.glob("eval-*.json")} - set(all_kept(run.folder))
     missing += [f"{run.name}: eval-{suite}.json cannot be read; {_how(suite)}" for suite in sorted(unread)]
     return found
@@ -127,14 +126,23 @@ def _evaluate(
         teacher = next((report for report in result.models if report.role == TEACHER), None)
         students = [report for report in result.models if report.role != TEACHER]
         for run, report in zip(runs, students, strict=True):
-            found[run.folder][result.suite] = RunResult(
-                result.suite,
-                _with_interval(report),
-                None if teacher is None else _with_interval(teacher),
-                dict(result.facts),
-                tuple(result.notes),
-            )
+            facts, notes = dict(result.facts), tuple(result.notes)
+            found[run.folder][result.suite] = _run_result(result.suite, report, teacher, facts, notes)
     return found
+
+
+def _run_result(
+    suite: str,
+    student: ModelReport,
+    teacher: ModelReport | None,
+    facts: Mapping[str, Any],
+    notes: Sequence[str],
+) -> RunResult:
+    """Return a result with intervals and, beside a teacher with a figure above zero, the retention."""
+    own, whole = student.scores.headline, None if teacher is None else teacher.scores.headline
+    retention = 100 * own / whole if own is not None and whole is not None and whole > 0 else None
+    beside = None if teacher is None else _with_interval(teacher)
+    return RunResult(suite, _with_interval(replace(student, retention=retention)), beside, facts, notes)
 
 
 def _tell_missing(

@@ -68,7 +68,10 @@ def _summary_caption(report: Report, suite: str | None) -> list[str]:
     if any(one.interval for one in there):
         told.append("Interval: bootstrap over the items, 95 %; of several seeds the mean of its ends.")
     if any(model.sentences_per_second for model in report.models):
-        told.append("Sentences/s: distinct sentences encoded a second while the model was evaluated.")
+        told.append(
+            "Sentences/s: distinct sentences encoded a second while the model was evaluated, "
+            "with whatever else the machine was doing."
+        )
     if any(student.paper for student in report.students):
         told.append("Paper: what the nearest recipe's paper has; how the runs differ from it stands below.")
     return told
@@ -82,18 +85,19 @@ def _paper(student: Student | None) -> str:
 
 def paper_table(report: Report) -> Table | None:
     """Return, of each student with a paper's figure, where that stands and what was done otherwise."""
-    rows = []
+    rows, sources = [], {}
     for student in report.students:
         if (paper := student.paper) is not None:
-            teacher = words.NOTHING if paper.teacher is None else f"{paper.teacher:.2f}"
+            figures = [
+                f"{paper.figure:.2f}",
+                words.NOTHING if paper.teacher is None else f"{paper.teacher:.2f}",
+            ]
             otherwise = "; ".join(f"{key} {run} (recipe {recipe})" for key, recipe, run in paper.differences)
-            source = f"{paper.source}; {paper.measure}"
-            rows.append(
-                [student.key, paper.recipe, f"{paper.figure:.2f}", teacher, otherwise or "nothing", source]
-            )
-    columns = ["", "recipe", "paper", "paper's teacher", "set otherwise here", "source"]
-    caption = "The paper's teacher and texts are its own: figures compare where these are the same."
-    return Table("The papers' figures", columns, rows, caption) if rows else None
+            rows.append([student.key, paper.recipe, *figures, otherwise or "nothing"])
+            sources[paper.recipe] = f"{paper.recipe}: {paper.source}; {paper.measure}."
+    told = "The paper's teacher and texts are its own: figures compare where these are the same."
+    columns = ["", "recipe", "paper", "paper's teacher", "set otherwise here"]
+    return Table("The papers' figures", columns, rows, " ".join([told, *sources.values()])) if rows else None
 
 
 def suite_table(report: Report, suite: str) -> Table:

@@ -89,10 +89,8 @@ def make_run(
     if sets is not None:
         beside = None if teacher_sets is None else report("minilm-l6", "teacher", set_scores(teacher_sets))
         own = set_scores(sets)
-        assert own.headline is not None
-        whole = None if beside is None else beside.scores.headline
-        retention = None if whole is None else 100 * own.headline / whole
-        keep(folder, "sts", report(folder.name, "model", own, retention, facts, parameters, speed), beside)
+        # What is kept has no retention: who the teacher is may change.
+        keep(folder, "sts", report(folder.name, "model", own, None, facts, parameters, speed), beside)
     return folder
 
 

@@ -659,6 +659,10 @@ def test_the_command_trains_reports_and_resumes(stage1, triples, tmp_path):
         call("--resume", out)
     with pytest.raises(ConfigError, match=r"start: missing \(name what to fine-tune\)"):
         call("--triples", triples)
+    file = tmp_path / "a.yaml"
+    file.write_text("optimizer: {warmup: 1000}\n")
+    with pytest.raises(ConfigError, match=rf"never reach the peak .*\({file} sets it to 1000\)$"):
+        call(stage1.folder, "--triples", triples, "--config", file, "--out", tmp_path / "refused")
 
 
 def test_a_fine_tuning_ends_after_the_steps_it_was_given(stage1, triples, tmp_path):

@@ -40,6 +40,9 @@ def test_runs_that_differ_in_the_seed_alone_are_one_student(found):
     score = l2.suites["sts"].sets["stsb"].score
     assert (score.mean, score.std, score.n) == (60.9, pytest.approx(2**0.5, abs=1e-4), 2)
     assert l2.suites["sts"].sets["stsb"].interval == (59.4, 62.15)
+    teacher = sum(TEACHER_SETS.values()) / 3
+    assert l2.suites["sts"].retention is not None
+    assert l2.suites["sts"].retention.mean == pytest.approx(100 * (59.4333 + 60.1) / 2 / teacher, abs=1e-3)
     assert l2.dev is not None
     assert l2.dev.mean == pytest.approx(71.5)
 

@@ -146,6 +146,17 @@ def test_resumed_from_any_step_it_is_the_same_run(views_cache, tmp_path, whole_r
     assert any("loss" in line for line in lines(whole.folder))
 
 
+def test_a_run_of_given_steps_ends_the_same_in_the_midst_of_an_epoch(views_cache, tmp_path):
+    settings = {**CKD, "epochs": None, "max_steps": STEPS - 1, "checkpoint_every": 1}
+    whole = small_run(views_cache, tmp_path / "whole", **settings)
+    assert whole.result.total_steps == STEPS - 1
+    for step in (3, STEPS - 1):
+        folder = interrupted(views_cache, tmp_path / f"at{step}", step, **settings)
+        run = resume(folder)
+        assert run.resumed == step - 1
+        assert_alike(run, whole)
+
+
 def test_what_is_remembered_matters(views_cache, tmp_path, whole_runs):
     """Without one part of a checkpoint the weights are others, so that the tests above prove something."""
     from distill.training import trainer as trainer_module

@@ -136,6 +136,9 @@ def test_only_masks_go_through_the_vocabulary_and_come_out_as_they_would(kind: s
         some = logits_at(model, ids, where)
         counter.remove()
         whole = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+        model.get_output_embeddings = lambda: None
+        unnamed = logits_at(model, ids, where)
+    torch.testing.assert_close(unnamed, whole[where])
     assert whole.shape == (3, 9, 50), "it is left as it was"
     torch.testing.assert_close(some, whole[where])
     # The head of MobileBERT multiplies with the weights and never calls the layer.
