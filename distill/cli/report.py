@@ -25,7 +25,7 @@ _ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     help="Folder of test files: evaluate on it what was not evaluated yet.  [default: evaluate nothing]",
 )
 @click.option(

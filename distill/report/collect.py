@@ -18,7 +18,8 @@ from distill.report.figures import score_of, sets_of, suite_figures
 from distill.report.folder import RunFolder, find_runs
 from distill.report.marks import find_marks
 from distill.report.paper import find_paper
-from distill.report.results import Results, RunResult, find_results
+from distill.report.results import Results, find_results
+from distill.report.run_result import RunResult
 from distill.report.students import group_runs, student_key, student_names, teacher_key
 
 _SCATTER_SETS = ("stsb", "sickr")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from distill.evaluation.origin_keys import CONTAMINATION, SELECTED_ON
 from distill.report.folder import RunFolder
-from distill.report.results import RunResult
+from distill.report.run_result import RunResult
 
 
 def find_marks(runs: Sequence[RunFolder], results: Sequence[Mapping[str, RunResult]]) -> list[str]:

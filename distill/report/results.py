@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from distill.digests import model_digest
 from distill.errors import DataError
-from distill.evaluation.bootstrap import with_intervals
 from distill.evaluation.encoding import Progress
 from distill.evaluation.kept import all_kept
-from distill.evaluation.result import ModelReport
-from distill.evaluation.runner import evaluate_suites
-from distill.evaluation.scores import SetScores
 from distill.evaluation.suites import SUITES
-from distill.evaluation.tasks import NotThereError
 from distill.report.data import MAIN_SUITE
 from distill.report.folder import RunFolder
-
-TEACHER = "teacher"
-"""The role of a result's teacher."""
+from distill.report.fresh import evaluate_runs
+from distill.report.run_result import RunResult, make_result
 
 _MOST_NAMED = 4
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What one suite said of one run's student.
-
-    Attributes:
-        suite: the suite.
-        student: the report on the student.
-        teacher: that on its teacher; None where the teacher was not evaluated.
-        facts: what holds for both, as JSON.
-        notes: what a reader must know.
-    """
-
-    suite: str
-    student: ModelReport
-    teacher: ModelReport | None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    notes: Sequence[str] = ()
 
 
 Results = Mapping[Path, Mapping[str, RunResult]]
@@ -60,7 +33,7 @@ def read_results(run: RunFolder, missing: list[str]) -> dict[str, RunResult]:
         teacher = None if kept.teacher is None else kept.teacher.report
         facts = {key: value for key, value in kept.result.items() if key not in ("models", "notes")}
         notes = tuple(map(str, kept.result.get("notes", ())))
-        found[suite] = _run_result(suite, kept.model.report, teacher, facts, notes)
+        found[suite] = make_result(suite, kept.model.report, teacher, facts, notes)
     unread = {path.name[5:-5] for path in run.folder.glob("eval-*.json")} - set(all_kept(run.folder))
     missing += [f"{run.name}: eval-{suite}.json cannot be read; {_how(suite)}" for suite in sorted(unread)]
     return found
@@ -92,9 +65,10 @@ def find_results(
         raise DataError(f"no suite is called {', '.join(unknown)}; choose of {', '.join(SUITES)}")
     found = {run.folder: read_results(run, missing) for run in runs}
     if data is not None:
-        for group in _by_teacher([run for run in runs if run.has_student]):
-            for folder, results in _evaluate(group, data, suites, device, progress, missing).items():
-                found[folder] |= results
+        able = [run for run in runs if run.has_student]
+        fresh = evaluate_runs(able, data, suites, device=device, progress=progress, missing=missing)
+        for folder, results in fresh.items():
+            found[folder] |= results
     if suites is not None:
         found = {
             folder: {name: results[name] for name in suites if name in results}
@@ -102,47 +76,6 @@ def find_results(
         }
     _tell_missing(runs, found, suites, missing)
     return found
-
-
-def _evaluate(
-    runs: Sequence[RunFolder],
-    data: Path,
-    suites: Sequence[str] | None,
-    device: str,
-    progress: Progress,
-    missing: list[str],
-) -> dict[Path, dict[str, RunResult]]:
-    """Evaluate runs of one teacher, who encodes the sentences once for all of them."""
-    found: dict[Path, dict[str, RunResult]] = {run.folder: {} for run in runs}
-    folders = [str(run.folder) for run in runs]
-    try:
-        results = evaluate_suites(
-            folders, suites=suites, data=data, device=device, keep=True, progress=progress
-        )
-    except NotThereError as error:
-        missing.append(f"not evaluated: {error}")
-        return found
-    for result in results:
-        teacher = next((report for report in result.models if report.role == TEACHER), None)
-        students = [report for report in result.models if report.role != TEACHER]
-        for run, report in zip(runs, students, strict=True):
-            facts, notes = dict(result.facts), tuple(result.notes)
-            found[run.folder][result.suite] = _run_result(result.suite, report, teacher, facts, notes)
-    return found
-
-
-def _run_result(
-    suite: str,
-    student: ModelReport,
-    teacher: ModelReport | None,
-    facts: Mapping[str, Any],
-    notes: Sequence[str],
-) -> RunResult:
-    """Return a result with intervals and, beside a teacher with a figure above zero, the retention."""
-    own, whole = student.scores.headline, None if teacher is None else teacher.scores.headline
-    retention = 100 * own / whole if own is not None and whole is not None and whole > 0 else None
-    beside = None if teacher is None else _with_interval(teacher)
-    return RunResult(suite, _with_interval(replace(student, retention=retention)), beside, facts, notes)
 
 
 def _tell_missing(
@@ -178,18 +111,3 @@ def _how(suite: str) -> str:
     return f"run: distill eval RUN --suite {suite}" + (
         "" if suite in SUITES and SUITES[suite].reads_sentences else " --data DIR"
     )
-
-
-def _by_teacher(runs: Sequence[RunFolder]) -> list[list[RunFolder]]:
-    groups: dict[str, list[RunFolder]] = {}
-    for run in runs:
-        groups.setdefault(run.teacher, []).append(run)
-    return list(groups.values())
-
-
-def _with_interval(report: ModelReport) -> ModelReport:
-    """Return ``report`` with intervals, drawn now where the evaluation drew none."""
-    scores = report.scores
-    if not isinstance(scores, SetScores) or all(one.interval for one in scores.sets.values()):
-        return report
-    return replace(report, scores=with_intervals(scores))

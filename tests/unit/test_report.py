@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from distill_helpers import HELD_OUT, TEXTS, small_run
 from report_helpers import TEACHER_SETS, keep, make_run, report, set_scores, some_runs
 
 from distill.cli.main import cli
@@ -16,6 +17,8 @@ from distill.report import Report, collect_report
 from distill.report.markdown import inline, render_markdown
 from distill.report.neighbours import make_examples
 from distill.report.students import student_key
+
+pytest_plugins = ["distill_fixtures"]
 
 SETS = {"stsb": 60.0, "sickr": 70.0}
 
@@ -240,3 +243,31 @@ def test_the_command_writes_what_the_ending_says(place, tmp_path):
     assert result.exit_code == 0, result.output
     assert "alignment" in result.output
     assert "(spearman)" not in result.output
+
+
+def test_what_is_missing_is_evaluated_where_data_is_given_and_kept(built_cache, tmp_path, monkeypatch):
+    run = small_run(built_cache, tmp_path / "run")
+    data = tmp_path / "data"
+    data.mkdir()
+    lines = [f"x\t{5 - place % 6}\t{one}\t{TEXTS[place * 7 % 60]}" for place, one in enumerate(TEXTS[:60])]
+    text = "\n".join(["subset\tscore\tsentence1\tsentence2", *lines]) + "\n"
+    (data / "stsb_test.tsv").write_text(text, encoding="utf-8")
+    found = collect_report(run.folder, data=data, suites=["sts", "fidelity", "nli"], queries=2, device="cpu")
+    (student,) = found.students
+    assert set(student.suites) == {"sts", "fidelity"}
+    assert student.suites["sts"].sets["stsb"].items == 60
+    assert student.suites["sts"].retention is not None
+    assert any("nli" in line for line in found.missing)
+    assert found.examples is not None
+    assert found.examples.sentences == HELD_OUT
+    assert [list(query.nearest) for query in found.examples.queries] == [["T", "A"]] * 2
+    held_out = [json.loads(line) for line in (run.folder / "held_out.txt").read_text().splitlines()]
+    assert {query.text for query in found.examples.queries} <= set(held_out)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a model was loaded although everything is kept")
+
+    monkeypatch.setattr("distill.evaluation.loader.load_model", refuse)
+    again = collect_report(run.folder, suites=["sts", "fidelity"], queries=0)
+    assert again.students[0].suites["sts"].headline == student.suites["sts"].headline
+    assert again.students[0].suites["fidelity"] == student.suites["fidelity"]
