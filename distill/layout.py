@@ -54,9 +54,13 @@ def describe_missing(spec: str) -> str | None:
     Returns:
         Words for an error message; None where it is there, or need not be a folder.
     """
+    typed = spec.partition("@")[0].rstrip("/")
+    if typed.startswith((".", "/", "~")) or typed.count("/") > 1:
+        is_path = True
+    else:
+        # 'runs/mse' may be a folder or a hub id; where runs are kept it is meant as a run.
+        is_path = typed.count("/") == 1 and any(Path(typed).parent.glob(f"*/{RECORD}"))
     folder = Path(spec).expanduser()
-    slashes = spec.partition("@")[0].rstrip("/").count("/")
-    is_path = spec.startswith((".", "/", "~")) or slashes > 1 or (slashes == 1 and folder.parent.is_dir())
     if not is_path or folder.exists():
         return None
     parent = next(one for one in folder.parents if one.is_dir())

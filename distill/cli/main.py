@@ -61,5 +61,5 @@ def _let_the_first_process_tell() -> None:
 
     A launcher ends the others once the first has told and gone. Where the first goes on, this one tells.
     """
-    if int(os.environ.get("RANK", "0")):
+    if int(os.environ.get("RANK") or 0):
         time.sleep(_SECONDS_TO_TELL)

@@ -24,7 +24,7 @@ def evaluate_runs(
     progress: Progress,
     missing: list[str],
 ) -> dict[Path, dict[str, RunResult]]:
-    """Evaluate runs, of which a teacher encodes the test sentences once; return the results by folder and suite.
+    """Evaluate runs and return what was found out, by folder and suite; a teacher encodes once for all of them.
 
     Args:
         runs: runs with a student.
@@ -44,7 +44,7 @@ def evaluate_runs(
         try:
             SUITES[name].read(Request(models=(), data=data))
             there.append(name)
-        except NotThereError as error:
+        except NotThereError as error:  # noqa: PERF203 - a handful of suites
             if suites is not None:
                 missing.append(f"not evaluated: {error}")
     found: dict[Path, dict[str, RunResult]] = {run.folder: {} for run in runs}
@@ -69,7 +69,7 @@ def evaluate_runs(
             for name in (name for name in wanted if SUITES[name].reads_sentences):
                 try:
                     evaluate([run], [name], None)
-                except NotThereError as error:
+                except NotThereError as error:  # noqa: PERF203 - as above
                     missing.append(f"{run.name}: not evaluated: {error}")
     return found
 

@@ -17,7 +17,6 @@ from distill.report.run_result import RunResult, make_result
 
 _MOST_NAMED = 4
 
-
 Results = Mapping[Path, Mapping[str, RunResult]]
 """Run folder -> suite -> what it said."""
 

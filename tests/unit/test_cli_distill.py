@@ -547,6 +547,7 @@ def test_a_model_that_is_not_there_is_called_a_model(monkeypatch, capsys):
 )
 def test_a_mistyped_folder_is_no_hub_id(tmp_path, monkeypatch, capsys, typed, near):
     (tmp_path / "here" / "runs" / "mse" / "best").mkdir(parents=True)
+    (tmp_path / "here" / "runs" / "mse" / "run.json").write_text("{}", encoding="utf-8")
     monkeypatch.chdir(tmp_path / "here")
     (tmp_path / "data").mkdir()
     for command in (
@@ -569,6 +570,13 @@ def test_what_may_be_a_hub_id_or_an_alias_is_no_folder(tmp_path, monkeypatch, ty
 def test_what_is_there_is_not_missing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "run.json").write_text("{}", encoding="utf-8")
     assert describe_missing("runs/a/") is None
     assert describe_missing(str(tmp_path / "runs")) is None
     assert describe_missing("runs/b") is not None
+
+
+def test_a_folder_called_like_an_organisation_does_not_hide_its_models_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org" / "a-clone").mkdir(parents=True)
+    assert describe_missing("org/a-model") is None

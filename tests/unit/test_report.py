@@ -249,7 +249,11 @@ def test_what_is_missing_is_evaluated_where_data_is_given_and_kept(built_cache, 
     run = small_run(built_cache, tmp_path / "run")
     data = tmp_path / "data"
     data.mkdir()
-    lines = [f"x\t{5 - place % 6}\t{one}\t{TEXTS[place * 7 % 60]}" for place, one in enumerate(TEXTS[:60])]
+    # Every other sentence stands beside itself.
+    pairs = [
+        (one, TEXTS[place + 60 * (place % 2)], 5 * (place % 2 == 0)) for place, one in enumerate(TEXTS[:60])
+    ]
+    lines = [f"x\t{score}\t{left}\t{right}" for left, right, score in pairs]
     text = "\n".join(["subset\tscore\tsentence1\tsentence2", *lines]) + "\n"
     (data / "stsb_test.tsv").write_text(text, encoding="utf-8")
     found = collect_report(run.folder, data=data, suites=["sts", "fidelity", "nli"], queries=2, device="cpu")
