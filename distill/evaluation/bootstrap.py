@@ -38,11 +38,14 @@ def with_intervals(scores: S, samples: int = SAMPLES, seed: int = 0) -> S:
 
     Args:
         scores: what a suite measured; of a suite that does not consist of sets it is returned as it is.
-        samples: how many draws; 0 for no interval.
+        samples: how many draws; 0 for no interval, not even one that is there already.
         seed: chooses the draws.
     """
-    if not isinstance(scores, SetScores) or samples == 0:
+    if not isinstance(scores, SetScores):
         return scores
+    if samples == 0:
+        without = {name: replace(score, interval=None) for name, score in scores.sets.items()}
+        return replace(scores, sets=without, average_interval=None)
     drawn = drawn_figures(scores, samples, seed)
     sets = {
         name: replace(score, interval=percentile_interval(drawn[name])) if name in drawn else score

@@ -192,6 +192,11 @@ def compare(
         )
     if without:
         notes.append(f"not compared, there are no items: {', '.join(without)}")
+    most = max(len(one.sets) for one in compared)
+    if most * 2 / (1 + draws) >= LEVEL:
+        notes.append(
+            f"{draws} draws are too few to show a difference on one of {most} sets: no p can be below {LEVEL}"
+        )
     names = (results[0].models[0].name, results[0].models[1].name)
     return Comparison(*names, tuple(compared), draws, tuple(notes))
 
@@ -265,6 +270,5 @@ def _same_items(a: Outcomes, b: Outcomes) -> bool:
     if len(a) != len(b) or type(a) is not type(b):
         return False
     if isinstance(a, PairOutcomes) and isinstance(b, PairOutcomes):
-        # Kept ones are rounded.
-        return bool(np.allclose(a.gold, b.gold, rtol=1e-6, atol=1e-6))
+        return bool(np.array_equal(a.gold, b.gold))
     return isinstance(a, MeanOutcomes)

@@ -1,8 +1,8 @@
 """Evaluations that runs keep in their folders, side by side: mean and standard deviation over seeds.
 
 Runs whose configurations differ in the seed alone are one row. A row's figures are comparable with another's
-only where both were evaluated on the same sentences: of every suite, the runs that most others share their
-sentences with are shown, and the others are named.
+only where both were evaluated on the same sentences with the same settings: of every suite, the runs that
+most others share these with are shown, and the others are named.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from distill.digests import model_digest
 from distill.errors import DataError
 from distill.evaluation.kept import AVERAGE, Kept, all_kept
-from distill.evaluation.origin_keys import SELECTED_ON
+from distill.evaluation.origin_keys import MUCH, SELECTED_ON
 from distill.evaluation.setting import run_setting
 from distill.evaluation.spread import Score
 from distill.evaluation.suites import SUITES
@@ -54,7 +54,7 @@ class SuiteColumn:
         score: the headline figure.
         retention: in per cent of the teacher's; None where no run was evaluated beside one.
         sets: the figure of each set.
-        selected_on: sets whose pairs chose a checkpoint.
+        selected_on: sets of which a tenth of the pairs or more chose a checkpoint.
     """
 
     score: Score
@@ -144,7 +144,15 @@ def make_board(folders: Sequence[str | Path], suites: Sequence[str] = ()) -> Boa
             groups.setdefault(run.setting, []).append(run)
     rows = [_row(group, comparable) for group in groups.values()]
     rows.sort(key=lambda row: _place(row, shown[0]))
-    return Board(shown, _with_own_names(rows), tuple(notes))
+    named = _with_own_names(rows)
+    notes += [
+        f"{row.name}: SELECTED ON TEST PAIRS of {', '.join(column.selected_on)} ({suite}); such figures are "
+        "too good"
+        for row in named
+        for suite, column in row.suites.items()
+        if column.selected_on
+    ]
+    return Board(shown, named, tuple(notes))
 
 
 def _place(row: BoardRow, suite: str) -> tuple[bool, float, str]:
@@ -206,12 +214,22 @@ def _without_copies(runs: Sequence[RankedRun], notes: list[str]) -> list[RankedR
 
 
 def _comparable(suite: str, runs: Sequence[RankedRun], notes: list[str]) -> list[RankedRun]:
-    """Return the runs that were evaluated on the sentences that most were evaluated on."""
-    digests = {run.folder: run.kept[suite].digest.get("sentences") for run in runs if suite in run.kept}
+    """Return the runs that were evaluated on the sentences and with the settings that most were.
+
+    Settings say which teacher fidelity is to, and which processor a latency was timed on.
+    """
+    digests = {
+        run.folder: (run.kept[suite].digest.get("sentences"), run.kept[suite].digest.get("settings"))
+        for run in runs
+        if suite in run.kept
+    }
     ((usual, _),) = Counter(digests.values()).most_common(1)
     others = [folder.name for folder, digest in digests.items() if digest != usual]
     if others:
-        notes.append(f"{suite}: left out, evaluated on other sentences than most: {', '.join(others)}")
+        notes.append(
+            f"{suite}: left out, evaluated on other sentences, or with other settings, than most: "
+            f"{', '.join(others)}"
+        )
     return [run for run in runs if digests.get(run.folder) == usual and run.folder in digests]
 
 
@@ -239,7 +257,10 @@ def _column(kept: Sequence[Kept], score: Score) -> SuiteColumn:
     by_set = {name: Score.of([one.scores.get(name) for one in kept]) for name in sets}
     reports = [_report(one) for one in kept]
     selected = dict.fromkeys(
-        str(mark["set"]) for report in reports for mark in report.get(SELECTED_ON) or [] if "set" in mark
+        str(mark["set"])
+        for report in reports
+        for mark in report.get(SELECTED_ON) or []
+        if mark["pairs"] >= MUCH * mark["of"]
     )
     return SuiteColumn(
         score,

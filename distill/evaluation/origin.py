@@ -13,14 +13,11 @@ from distill.errors import DistillError
 from distill.evaluation.contamination import HasTestItems, Items, Overlap, Seen, describe, pairs_in, per_cent
 from distill.evaluation.encoding import Progress, silent
 from distill.evaluation.kept import Noted
-from distill.evaluation.origin_keys import CONTAMINATION, SELECTED_ON, TRAINED_ON
+from distill.evaluation.origin_keys import CONTAMINATION, MUCH, SELECTED_ON, TRAINED_ON
 from distill.evaluation.record import run_folder
 from distill.evaluation.tasks import Spec, Task
 from distill.evaluation.training_texts import TrainingTexts, file_texts, selection_data, training_texts
 from embedcache.errors import EmbedCacheError
-
-MUCH = 0.1
-"""Share of a set's pairs from which on choosing a checkpoint by them is told in capitals."""
 
 
 @dataclass(frozen=True)

@@ -8,3 +8,6 @@ TRAINED_ON = "trained_on"
 
 SELECTED_ON = "selected_on"
 """The test sets of which pairs chose the checkpoint: set, file, number of pairs, and of how many."""
+
+MUCH = 0.1
+"""Share of a set's pairs from which on choosing a checkpoint by them makes its figure worthless."""

@@ -16,6 +16,7 @@ from distill.evaluation.encoding import Progress, encode_distinct, silent
 from distill.evaluation.evaluated_model import EvaluatedModel
 from distill.evaluation.kept import Noted
 from distill.evaluation.loader import Loader, require_there
+from distill.evaluation.record import run_folder
 from distill.evaluation.result import EvaluationResult
 from distill.evaluation.scoreboard import Scoreboard
 from distill.evaluation.suites import SUITES
@@ -151,6 +152,11 @@ def evaluate_suites(
     tasks = read_tasks(suites, request, notes)
     if corpus is not None and not contamination:
         raise DataError(f"corpus {corpus} is looked at for contamination only: leave out one of the two")
+    if corpus is not None and all(map(run_folder, specs)):
+        raise DataError(
+            f"corpus {corpus} is for models that are no runs: runs say themselves what they were trained on, "
+            "leave out --corpus"
+        )
     looked_at = None if corpus is None else Path(corpus)
     origins = None
     if contamination:
@@ -182,12 +188,13 @@ def evaluate_suites(
         lacking = [name for name in board.tasks if name not in found]
         if lacking:
             model = load(spec)
+            name = model.name
             encoded = encode_distinct(model, _texts(tasks, lacking), progress)
             tell_of_vectors(model, encoded, notes)
             new = board.add(Subject(spec, sized(model, notes), encoded, stands), lacking)
         else:
             name = load.free_name(next(iter(found.values())).report.name, spec)
-            found = {suite: _renamed(one, name) for suite, one in found.items()}
+        found = {suite: _renamed(one, name) for suite, one in found.items()}
         for suite, noted in found.items():
             board.put(suite, noted, spec)
         archive.tell_of_use(spec, found, notes)
@@ -219,7 +226,11 @@ def read_tasks(suites: Sequence[str] | None, request: Request, notes: list[str])
     if not tasks:
         raise DataError(f"nothing to evaluate on: {'; '.join(str(error) for error in absent.values())}")
     if absent:
-        notes.append(f"suites left out, nothing for them to read: {', '.join(absent)}")
+        # What a folder lacks is plain from its files; why runs give no sentences is not.
+        named = (
+            f"{name} ({error})" if SUITES[name].reads_sentences else name for name, error in absent.items()
+        )
+        notes.append(f"suites left out, nothing for them to read: {', '.join(named)}")
     on_request = [name for name, suite in SUITES.items() if suite.on_request]
     if on_request:
         notes.append(f"suites that run only when they are named: {', '.join(on_request)}")

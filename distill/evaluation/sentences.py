@@ -30,7 +30,8 @@ def read_sentences(request: Request) -> Sentences:
     """Return the sentences of ``request.data`` or, without it, those that its runs held out.
 
     Raises:
-        DataError: if there are none, they cannot be read, or the runs held out too few of the same.
+        NotThereError: if there are none, or the runs held out too few of the same.
+        DataError: if they cannot be read.
     """
     if request.data is not None:
         return _read_file(request.data, request.text_column, request.limit)
@@ -49,7 +50,7 @@ def read_sentences(request: Request) -> Sentences:
     # None of the models may have been trained on a sentence that it is compared on.
     common = set.intersection(*(set(other) for other in held_out.values()))
     if len(common) < _FEWEST_IN_COMMON:
-        raise DataError(
+        raise NotThereError(
             f"{', '.join(map(str, held_out))} held out different sentences, {len(common)} in common, "
             f"expected at least {_FEWEST_IN_COMMON}: give --data FILE"
         )
@@ -76,7 +77,7 @@ def _read_held_out(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8").split("\n")
         texts = [json.loads(line) for line in lines if line]
     except FileNotFoundError as error:
-        raise DataError(f"no {path}: the run held no sentences out; give --data FILE") from error
+        raise NotThereError(f"no {path}: the run held no sentences out; give --data FILE") from error
     except (ValueError, OSError) as error:
         raise DataError(
             f"{path} cannot be read, expected one JSON string a line ({error}); give --data"

@@ -24,7 +24,7 @@ def evaluate_runs(
     progress: Progress,
     missing: list[str],
 ) -> dict[Path, dict[str, RunResult]]:
-    """Evaluate runs and return what was found out, by folder and suite; a teacher encodes once for all of them.
+    """Evaluate runs, whose teacher encodes once for all; return what was found out by folder and suite.
 
     Args:
         runs: runs with a student.

@@ -110,7 +110,8 @@ def test_no_interval_where_there_is_nothing_to_draw_from():
     assert after.sets["b"].interval is None
     # An average over sets of which one has no outcomes does not vary by the others alone.
     assert after.average_interval is None
-    assert with_intervals(before, 0) is before
+    assert with_intervals(before, 0) == before
+    assert with_intervals(after, 0) == before
     assert with_intervals("no sets") == "no sets"
     assert "95 % interval" not in before.summary()
 

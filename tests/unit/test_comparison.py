@@ -117,9 +117,6 @@ def test_other_items_are_refused(gold):
     without = SetScores({"set0": replace(a.sets["set0"], outcomes=None)}, 1)
     with pytest.raises(DataError, match="outcomes were not kept"):
         compare_scores("sts", a, without)
-    # Kept outcomes are rounded.
-    rounded = PairOutcomes(np.round(gold, 8), noisy(gold, 1, 0.1))
-    compare_scores("sts", a, SetScores({"set0": replace(a.sets["set0"], outcomes=rounded)}, 1), draws=100)
 
 
 WORDS = ["red", "green", "blue", "dog", "cat", "bird", "runs", "sings", "sleeps", "jumps"]
@@ -172,6 +169,15 @@ def test_a_suite_without_items_is_refused_by_name_and_told_of_among_all(data):
     found = compare(model("a", 0.0), model("b", 1.0), suites=None, data=data, draws=100)
     assert [one.suite for one in found.suites] == ["sts"]
     assert any(note.startswith("not compared") and "geometry" in note for note in found.notes)
+
+
+def test_draws_too_few_to_show_anything_are_told_of(data):
+    models = model("good", 0.0), model("bad", 5.0)
+    few, enough = (compare(*models, data=data, draws=draws) for draws in (39, 100))
+    assert any("39 draws are too few" in note for note in few.notes)
+    assert few.suites[0].sets["stsb"].verdict == "no difference shown"
+    assert not any("too few" in note for note in enough.notes)
+    assert enough.suites[0].sets["stsb"].verdict == "A is better"
 
 
 def test_a_model_is_not_compared_with_itself(data):

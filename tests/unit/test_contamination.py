@@ -207,6 +207,8 @@ def test_of_another_model_the_corpus_is_named(run, folder, tmp_path):
     assert facts["selected_on"] == []
     refused = CliRunner().invoke(cli, [*command, "--no-contamination"])
     assert refused.exit_code != 0
+    with pytest.raises(DataError, match="runs say themselves"):
+        evaluate(run, data=folder, corpus=corpus)
 
 
 def test_what_is_gone_is_told_and_does_not_cost_the_score(run, folder, tmp_path):

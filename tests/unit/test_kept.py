@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -197,6 +198,34 @@ def test_a_run_that_moved_keeps_its_name_apart_from_another(bench):
     assert [report.name for report in result.models] == ["big", "first", str(twin)]
 
 
+def test_a_run_of_a_taken_name_has_one_name_in_all_suites_though_one_of_them_is_kept(bench):
+    twin = bench.run.parent.parent / "others" / "first"
+    shutil.copytree(bench.run, twin)
+    evaluate(twin, data=bench.data, keep=True, bootstrap=0)
+    results = evaluate_suites(
+        [bench.run, twin], suites=["sts", "fidelity"], data=bench.data, keep=True, bootstrap=0
+    )
+    for result in results:
+        assert [report.name for report in result.models] == ["big", "first", str(twin)]
+
+
+def test_a_run_that_held_nothing_out_is_scored_by_all_other_suites(bench):
+    (bench.run / "held_out.txt").unlink()
+    results = evaluate_suites(bench.run, data=bench.data, keep=True, bootstrap=0)
+    assert [result.suite for result in results] == ["sts", "geometry"]
+    assert any("left out" in note and "the run held no sentences out" in note for note in results[0].notes)
+
+
+def test_runs_that_held_out_other_sentences_are_scored_by_all_other_suites(bench):
+    other = bench.run.parent / "second"
+    shutil.copytree(bench.run, other)
+    (other / "held_out.txt").write_text("".join(f'"other {number}"\n' for number in range(12)))
+    bench.seen["second"] = Counter()
+    results = evaluate_suites([bench.run, other], data=bench.data, keep=True, bootstrap=0)
+    assert [result.suite for result in results] == ["sts", "geometry"]
+    assert any("held out different sentences" in note for note in results[0].notes)
+
+
 def test_single_outcomes_are_kept_with_the_figures(bench):
     result = bench.evaluate(bootstrap=50)
     kept = read_kept(bench.run, "sts")
@@ -227,6 +256,7 @@ def test_intervals_are_drawn_again_from_what_is_kept(bench):
     assert bench.evaluate(bootstrap=0).models[1].scores.average_interval is None
     bench.encoded()
     assert bench.evaluate(bootstrap=50).models[1].scores.average_interval is not None
+    assert bench.evaluate(bootstrap=0).models[1].scores.average_interval is None
     assert bench.encoded() == {}
 
 

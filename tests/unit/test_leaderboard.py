@@ -50,15 +50,22 @@ def run_of(
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     (folder / "run.json").write_text(json.dumps(record))
-    keep(folder, suite, figures, sentences, options.get("retention"), **options.get("facts", {}))
+    asked = options.get("settings", "{}")
+    keep(folder, suite, figures, sentences, options.get("retention"), asked, **options.get("facts", {}))
     return folder
 
 
 def keep(
-    folder: Path, suite: str, figures: dict[str, float], sentences: str, retention: float | None, **facts: Any
+    folder: Path,
+    suite: str,
+    figures: dict[str, float],
+    sentences: str,
+    retention: float | None,
+    settings: str = "{}",
+    **facts: Any,
 ) -> None:
     one = report(figures, retention, **facts)
-    digest = {"student": str(model_digest(str(folder))), "sentences": sentences}
+    digest = {"student": str(model_digest(str(folder))), "sentences": sentences, "settings": settings}
     write_kept(folder, new_kept(suite, digest, None, {"models": [one.to_json()]}, Noted(one), None))
 
 
@@ -100,7 +107,15 @@ def test_what_was_evaluated_on_other_sentences_is_named_and_not_ranked(runs):
     run_of(runs / "odd", 0, {"stsb": 99.0}, loss="rkd", sentences="other")
     board = make_board([runs])
     assert [row.name for row in board.rows] == ["ckd", "mse"]
-    assert any("other sentences than most: odd" in note for note in board.notes)
+    assert any("than most: odd" in note for note in board.notes)
+
+
+def test_what_was_timed_on_another_machine_is_named_and_not_ranked(tmp_path):
+    for name, machine in (("one", "[2]"), ("two", "[2]"), ("quick", "[64]")):
+        run_of(tmp_path / name, 0, {"stsb": 80.0}, loss=name, settings=machine)
+    board = make_board([tmp_path])
+    assert [row.name for row in board.rows] == ["one", "two"]
+    assert any("than most: quick" in note for note in board.notes)
 
 
 def test_an_evaluation_of_weights_that_have_changed_is_left_out(runs):
@@ -153,6 +168,15 @@ def test_sets_that_chose_a_checkpoint_are_in_the_board(runs):
     board = make_board([runs])
     assert board.rows[0].suites["sts"].selected_on == ("stsb",)
     assert board.rows[1].suites["sts"].selected_on == ()
+    assert board.notes == ("chosen: SELECTED ON TEST PAIRS of stsb (sts); such figures are too good",)
+
+
+def test_a_few_test_pairs_among_those_that_chose_are_no_mark(runs):
+    few = [{"set": "sts12", "pairs": 8, "of": 100}]
+    run_of(runs / "usual", 0, {"stsb": 90.0}, loss="l2", facts={"selected_on": few})
+    board = make_board([runs])
+    assert board.rows[0].suites["sts"].selected_on == ()
+    assert board.notes == ()
 
 
 def test_table_csv_and_json_say_the_same(runs, tmp_path):
