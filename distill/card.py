@@ -10,6 +10,15 @@ from pathlib import Path
 
 from embedcache.fsio import write_bytes
 
+CARD = "README.md"
+"""What a card is called in the model's folder, by hubs too."""
+
+EVALUATION_BEGIN, EVALUATION_END = "<!-- evaluation: begin -->", "<!-- evaluation: end -->"
+"""What stands around the part of a card that evaluations write; all else is the user's to edit."""
+
+# From a begin to the next end with no other begin between: half a pair encloses nothing.
+_EVALUATION = re.compile(f"{EVALUATION_BEGIN}(?:(?!{EVALUATION_BEGIN}).)*?{EVALUATION_END}", flags=re.DOTALL)
+
 # "organisation/name" as the Hugging Face hub spells it; anything else is a path of this machine.
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -53,7 +62,7 @@ def write_card(folder: Path, facts: CardFacts) -> None:
     Raises:
         StorageError: if ``folder`` cannot be written.
     """
-    write_bytes(folder / "README.md", render_card(facts).encode())
+    write_bytes(folder / CARD, render_card(facts).encode())
 
 
 def render_card(facts: CardFacts) -> str:
@@ -89,6 +98,7 @@ def render_card(facts: CardFacts) -> str:
         _USAGE,
         "## Scores",
         scores,
+        _between_marks(_NOT_EVALUATED),
         *_teachers(facts.teachers),
         "## Corpus",
         _table("field", "value", facts.corpus.items()),
@@ -98,6 +108,24 @@ def render_card(facts: CardFacts) -> str:
     if facts.stage1:
         parts += ["## Distillation before it", _table("setting", "value", facts.stage1.items())]
     return "\n\n".join(parts) + "\n"
+
+
+def with_evaluation(card: str, evaluation: str) -> str:
+    """Return ``card`` with ``evaluation`` between its marks, or after its end where it has no marks.
+
+    Args:
+        card: the card; nothing of it but what is between the marks is changed.
+        evaluation: Markdown.
+    """
+    section = _between_marks(evaluation)
+    changed, count = _EVALUATION.subn(lambda _: section, card)
+    if count:
+        return changed
+    return card + ("\n" if card.endswith("\n") else "\n\n") + section + "\n"
+
+
+def _between_marks(text: str) -> str:
+    return f"{EVALUATION_BEGIN}\n\n{text}\n\n{EVALUATION_END}"
 
 
 def _teachers(teachers: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]:
@@ -114,6 +142,11 @@ def _teachers(teachers: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]
         parts += ["### " + _inline(name), _table("field", "value", contract.items())]
     return parts
 
+
+_NOT_EVALUATED = """\
+## Evaluation
+
+`distill eval` writes here what it finds out."""
 
 _INTRODUCTION = """\
 This [sentence-transformers](https://www.sbert.net) model maps a text to a vector of {dimension} numbers,

@@ -118,4 +118,6 @@ def finetune_command(
 
     set_by = origins((recipe, settings) if recipe and settings else None, config_file, assignments, flags)
     with telling_origin(set_by):
-        report(lambda on_progress: finetune_config(config, on_progress), print_finetune, as_json)
+        report(
+            lambda on_progress: finetune_config(config, on_progress, recipe=recipe), print_finetune, as_json
+        )

@@ -164,4 +164,4 @@ def run_command(
 
     set_by = origins((recipe, settings) if recipe and settings else None, config_file, assignments, typed)
     with telling_origin(set_by):
-        report(lambda on_progress: run_config(config, on_progress), print_run, as_json)
+        report(lambda on_progress: run_config(config, on_progress, recipe=recipe), print_run, as_json)

@@ -87,7 +87,10 @@ class Archive:
         used = list(found)
         if run is not None and used:
             files = ", ".join(place_of(run, suite).name for suite in used)
-            notes.append(f"{run.name}: {files} in {run} used, nothing encoded again; --again evaluates anew")
+            notes.append(
+                f"{run.name}: {files} in {run} used, nothing encoded again, so speeds are those of then; "
+                "--again evaluates anew"
+            )
 
     def write_new(
         self, spec: Spec, new: dict[str, Noted], found: dict[str, Noted], board: Scoreboard, notes: list[str]
@@ -111,6 +114,12 @@ class Archive:
                 teacher,
             )
             if fault := try_write(run, kept):
+                notes.append(fault)
+        if fresh:
+            # What a card says is put together from what is kept, and that is found here.
+            from distill.report.run_card import update_card
+
+            if fault := update_card(run):
                 notes.append(fault)
 
     def _settings(self, task: Task) -> dict[str, object]:

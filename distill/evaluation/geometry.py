@@ -1,6 +1,6 @@
 """Geometry: how a model's vectors lie on the sphere, on the sentences of STS-B.
 
-- Alignment, ``E |f(x) - f(x+)|^2`` over similar pairs: those that people scored 4 or more of 5. Lower
+- Alignment, ``E |f(x) - f(x+)|^2`` over similar pairs: those that people scored above 4 of 5. Lower
   is closer.
 - Uniformity, ``log E exp(-2 |f(x) - f(y)|^2)`` over all pairs of distinct sentences. Lower is more even.
   Both after Wang and Isola, "Understanding Contrastive Representation Learning through Alignment and
@@ -33,7 +33,7 @@ from distill.evaluation.tasks import NotThereError, Request, Subject
 from distill.evaluation.testset import count_repeats, describe_skipped, find_test_file
 
 SIMILAR = 4.0
-"""Pairs with this score or a higher one are similar."""
+"""Pairs with a higher score are similar, as SimCSE, which DistilCSE follows, takes them."""
 
 _FILES = ("stsb_test", "stsb_dev")
 # Rows whose cosines to all others are held at once.
@@ -153,7 +153,7 @@ class GeometryTask:
             f"{len(self.distinct())} distinct sentences and {len(similar)} similar pairs of {self.path.name}"
         ]
         if not similar:
-            notes.append(f"no alignment: no pair has a score of {SIMILAR:g} or more")
+            notes.append(f"no alignment: no pair has a score above {SIMILAR:g}")
         if self.sts.skipped:
             count, reasons = sum(self.sts.skipped.values()), describe_skipped(Counter(self.sts.skipped))
             notes.append(f"{count} rows skipped ({reasons})")
@@ -169,7 +169,7 @@ class GeometryTask:
         """Return the similar pairs."""
         sts = self.sts
         pairs = zip(sts.scores, sts.left, sts.right, strict=True)
-        return [(left, right) for score, left, right in pairs if score >= SIMILAR]
+        return [(left, right) for score, left, right in pairs if score > SIMILAR]
 
     def texts(self) -> Sequence[str]:
         """Return the distinct sentences."""

@@ -144,15 +144,15 @@ def make_board(folders: Sequence[str | Path], suites: Sequence[str] = ()) -> Boa
             groups.setdefault(run.setting, []).append(run)
     rows = [_row(group, comparable) for group in groups.values()]
     rows.sort(key=lambda row: _place(row, shown[0]))
-    named = _with_own_names(rows)
+    ranked = _with_own_names(rows)
     notes += [
         f"{row.name}: SELECTED ON TEST PAIRS of {', '.join(column.selected_on)} ({suite}); such figures are "
         "too good"
-        for row in named
+        for row in ranked
         for suite, column in row.suites.items()
         if column.selected_on
     ]
-    return Board(shown, named, tuple(notes))
+    return Board(shown, ranked, tuple(notes))
 
 
 def _place(row: BoardRow, suite: str) -> tuple[bool, float, str]:

@@ -227,10 +227,10 @@ def read_tasks(suites: Sequence[str] | None, request: Request, notes: list[str])
         raise DataError(f"nothing to evaluate on: {'; '.join(str(error) for error in absent.values())}")
     if absent:
         # What a folder lacks is plain from its files; why runs give no sentences is not.
-        named = (
+        told = (
             f"{name} ({error})" if SUITES[name].reads_sentences else name for name, error in absent.items()
         )
-        notes.append(f"suites left out, nothing for them to read: {', '.join(named)}")
+        notes.append(f"suites left out, nothing for them to read: {', '.join(told)}")
     on_request = [name for name, suite in SUITES.items() if suite.on_request]
     if on_request:
         notes.append(f"suites that run only when they are named: {', '.join(on_request)}")

@@ -23,7 +23,8 @@ _MODELS = {
     "eval": ("models", "teacher"),
     "export": ("model",),
 }
-_TRAINS = ("run", "finetune")
+TRAINS = ("run", "finetune")
+"""The steps that train, whose settings may be laid over a recipe's."""
 
 
 def placed(path: str, base: Path) -> str:
@@ -42,8 +43,8 @@ def with_places(steps: Mapping[str, Any], base: Path, out: Path) -> dict[str, An
         base: the folder that the file lies in.
         out: the pipeline's folder, as it is from here.
     """
-    made = {out / name for name in _TRAINS}
-    for name in _TRAINS:
+    made = {out / name for name in TRAINS}
+    for name in TRAINS:
         own = steps[name].get("out") if name in steps else None
         if isinstance(own, str):
             made.add(Path(placed(own, base)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ from distill.config_sources import Settings, find_problems, over_recipe, read_ya
 from distill.errors import ConfigError, DistillError
 from distill.evaluation.suites import SUITES
 from distill.finetune_config import FinetuneConfig
-from distill.pipeline.places import placed, with_places
+from distill.pipeline.places import TRAINS, placed, with_places
 from distill.recipe import find_recipe
 
 STEPS = ("build", "run", "finetune", "eval", "export")
@@ -112,6 +112,7 @@ class Pipeline:
         out: folder of all that its steps make, unless they say otherwise.
         build, run, finetune, export: the steps' settings; None where a step is left out.
         evaluations: what is evaluated, in order.
+        recipes: step that trains -> name of the recipe whose settings its own were laid over.
     """
 
     out: Path
@@ -120,6 +121,7 @@ class Pipeline:
     finetune: FinetuneConfig | None = None
     evaluations: tuple[EvalSettings, ...] = ()
     export: ExportSettings | None = None
+    recipes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def steps(self) -> list[str]:
@@ -185,6 +187,7 @@ def read_pipeline(file: Path, start: str | None = None) -> Pipeline:
         checked.get("finetune"),
         tuple(checked.get("eval", ())),
         checked.get("export"),
+        {name: str(steps[name]["recipe"]) for name in TRAINS if steps.get(name, {}).get("recipe")},
     )
 
 

@@ -22,9 +22,9 @@ def make_steps(pipeline: Pipeline) -> list[Step]:
     if pipeline.build is not None:
         steps.append(BuildStep(pipeline.build))
     if pipeline.run is not None:
-        steps.append(RunStep(pipeline.run))
+        steps.append(RunStep(pipeline.run, recipe=pipeline.recipes.get("run")))
     if pipeline.finetune is not None:
-        steps.append(FinetuneStep(pipeline.finetune))
+        steps.append(FinetuneStep(pipeline.finetune, recipe=pipeline.recipes.get("finetune")))
     if pipeline.evaluations:
         steps.append(EvalStep(pipeline.evaluations, tuple(pipeline.trained), pipeline.out))
     if pipeline.export is not None:

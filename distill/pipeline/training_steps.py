@@ -27,10 +27,17 @@ C = TypeVar("C", RunConfig, FinetuneConfig)
 
 @dataclass(frozen=True)
 class TrainingStep(ABC, Generic[C]):
-    """What the steps that train have in common."""
+    """What the steps that train have in common.
+
+    Attributes:
+        config: the configuration.
+        name: the step's name.
+        recipe: name of the recipe that the configuration was made from, which the run writes down.
+    """
 
     config: C
     name: str
+    recipe: str | None
 
     @property
     def folder(self) -> Path:
@@ -77,6 +84,7 @@ class RunStep(TrainingStep[RunConfig]):
     """A student from the cache."""
 
     name: str = "run"
+    recipe: str | None = None
 
     def facts(self, done: Done) -> Facts:
         """Return the settings, the digests of corpus, views and development set, and the contracts."""
@@ -99,7 +107,7 @@ class RunStep(TrainingStep[RunConfig]):
 
         config = self._config(done)
         overwrite = overwrite or config.overwrite
-        run_config(config.model_copy(update={"overwrite": overwrite}), watch.train)
+        run_config(config.model_copy(update={"overwrite": overwrite}), watch.train, recipe=self.recipe)
 
     def resume(self, watch: Watch, done: Done) -> None:
         """Go on with the training that was interrupted."""
@@ -128,6 +136,7 @@ class FinetuneStep(TrainingStep[FinetuneConfig]):
     """Stage 2."""
 
     name: str = "finetune"
+    recipe: str | None = None
 
     def facts(self, done: Done) -> Facts:
         """Return the settings and the digests of the model it starts from, the texts and development set."""
@@ -146,7 +155,8 @@ class FinetuneStep(TrainingStep[FinetuneConfig]):
         from distill.training.finetune import finetune_config
 
         overwrite = overwrite or self.config.overwrite
-        finetune_config(self.config.model_copy(update={"overwrite": overwrite}), watch.train)
+        config = self.config.model_copy(update={"overwrite": overwrite})
+        finetune_config(config, watch.train, recipe=self.recipe)
 
     def resume(self, watch: Watch, done: Done) -> None:
         """Go on with the training that was interrupted."""

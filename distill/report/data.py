@@ -15,6 +15,9 @@ FORMAT_VERSION = 1
 MAIN_SUITE = "sts"
 """The suite that students are compared by, where it was evaluated."""
 
+LATENCY = "latency"
+"""The suite that takes sentences a second by a protocol."""
+
 Curve = Sequence[tuple[int, float]]
 """(step, value), in order of the steps."""
 
@@ -71,7 +74,7 @@ class Model:
         name: its name.
         parameters: number of parameters; None where not known.
         megabytes: size of the saved weights in units of 10^6 bytes; None where not known.
-        sentences_per_second: distinct sentences encoded a second while it was evaluated, mean over the runs.
+        sentences_per_second: mean over the runs; :attr:`Report.timed` says what it is.
         suites: its figures by suite.
     """
 
@@ -223,6 +226,8 @@ class Report:
         examples: nearest neighbours; None where there are none.
         missing: what is not known, and what to do to know it.
         notes: what else a reader must know.
+        timed: whether sentences a second are those of the latency suite, one at a time on a CPU; else they
+            are distinct sentences encoded a second while the models were evaluated.
     """
 
     students: Sequence[Student]
@@ -232,6 +237,7 @@ class Report:
     examples: Examples | None
     missing: Sequence[str]
     notes: Sequence[str] = ()
+    timed: bool = False
 
     @property
     def models(self) -> list[Model]:

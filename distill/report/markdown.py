@@ -26,16 +26,7 @@ def render_markdown(report: Report) -> str:
 
 def _parts(report: Report) -> Iterator[str]:
     yield "# Distillation report"
-    yield render_table(summary_table(report))
-    marks = [f"{student.key}: {mark}" for student in report.students for mark in student.marks]
-    if marks:
-        yield "**Read this first.**\n\n" + _list(marks)
-    if (papers := paper_table(report)) is not None:
-        yield "## The papers' figures"
-        yield render_table(papers)
-    for suite in report.suites:
-        yield f"## {suite}"
-        yield render_table(suite_table(report, suite))
+    yield from result_parts(report, "##")
     if report.examples is not None:
         yield "## Nearest neighbours"
         yield f"Among {report.examples.sentences:,} {report.examples.source}; drawn, not chosen."
@@ -61,6 +52,25 @@ def _parts(report: Report) -> Iterator[str]:
     if report.missing:
         yield "## Not known"
         yield _list(report.missing)
+
+
+def result_parts(report: Report, head: str) -> Iterator[str]:
+    """Yield what came out, block by block: the summary, what to read first, the papers' figures, the suites.
+
+    Args:
+        report: the report.
+        head: the marks of a head, ``##`` for example.
+    """
+    yield render_table(summary_table(report))
+    marks = [f"{student.key}: {mark}" for student in report.students for mark in student.marks]
+    if marks:
+        yield "**Read this first.**\n\n" + _list(marks)
+    if (papers := paper_table(report)) is not None:
+        yield f"{head} The papers' figures"
+        yield render_table(papers)
+    for suite in report.suites:
+        yield f"{head} {suite}"
+        yield render_table(suite_table(report, suite))
 
 
 def render_table(table: Table) -> str:

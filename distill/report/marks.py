@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from distill.evaluation.origin_keys import CONTAMINATION, SELECTED_ON
+from distill.evaluation.origin_keys import CONTAMINATION, MUCH, SELECTED_ON
 from distill.report.folder import RunFolder
 from distill.report.run_result import RunResult
 
@@ -26,11 +26,15 @@ def find_marks(runs: Sequence[RunFolder], results: Sequence[Mapping[str, RunResu
 
 def _selection(suite: str, found: object) -> list[str]:
     """Return a mark for every test set whose pairs chose the checkpoint."""
-    return [
-        f"its checkpoint was chosen on {one['pairs']:,} of the {one['of']:,} test pairs of {one['set']} "
-        f"({suite}), which are in {one['file']}: its figure there is no test result"
-        for one in (found if isinstance(found, (list, tuple)) else ())
-    ]
+    marks = []
+    for one in found if isinstance(found, (list, tuple)) else ():
+        much = one["pairs"] >= MUCH * one["of"]
+        marks.append(
+            f"its checkpoint was chosen on {one['pairs']:,} of the {one['of']:,} test pairs of {one['set']} "
+            f"({suite}), which are in {one['file']}: its figure there is "
+            + ("no test result" if much else "a little too good")
+        )
+    return marks
 
 
 def _contamination(suite: str, found: object) -> list[str]:

@@ -20,11 +20,16 @@ _ALIASES = {spec.rpartition("/")[2].lower(): alias for alias, spec in STUDENTS.i
 def find_paper(run: RunFolder) -> Paper | None:
     """Return what a paper says of the run's student and loss; None where no recipe has both.
 
-    A run does not say which recipe it was started with, and settings can be changed after that. So the recipe
-    is found by student and loss, the one with the fewest other settings that differ, and these are told.
+    That is the recipe which the run was started with. Where it names none, or was given another student or
+    loss, it is the recipe of its student and loss with the fewest other settings that differ. All that differ
+    are told.
     """
+    there = recipes()
+    named = there.get(str(run.record.get("recipe")))
+    if named is not None and (paper := _compare(run, named)) is not None:
+        return paper
     kind = str(run.record.get("kind", "run"))
-    found = [_compare(run, recipe) for recipe in recipes().values() if recipe.kind == kind]
+    found = [_compare(run, recipe) for recipe in there.values() if recipe.kind == kind]
     papers = [paper for paper in found if paper is not None]
     return min(papers, key=lambda paper: len(paper.differences), default=None)
 

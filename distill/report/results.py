@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from distill.digests import model_digest
 from distill.errors import DataError
 from distill.evaluation.encoding import Progress
-from distill.evaluation.kept import all_kept
 from distill.evaluation.suites import SUITES
 from distill.report.data import MAIN_SUITE
 from distill.report.folder import RunFolder
 from distill.report.fresh import evaluate_runs
-from distill.report.run_result import RunResult, make_result
+from distill.report.kept_results import how_to_evaluate, read_results
+from distill.report.run_result import Results, RunResult
 
 _MOST_NAMED = 4
-
-Results = Mapping[Path, Mapping[str, RunResult]]
-"""Run folder -> suite -> what it said."""
-
-
-def read_results(run: RunFolder, missing: list[str]) -> dict[str, RunResult]:
-    """Return what is kept in a run's folder, by suite; ``missing`` takes what is there but of no use."""
-    found = {}
-    student = model_digest(str(run.folder))
-    for suite, kept in all_kept(run.folder).items():
-        if kept.digest.get("student") != student:
-            missing.append(f"{run.name}: the {suite} evaluation kept is of another student; {_how(suite)}")
-            continue
-        teacher = None if kept.teacher is None else kept.teacher.report
-        facts = {key: value for key, value in kept.result.items() if key not in ("models", "notes")}
-        notes = tuple(map(str, kept.result.get("notes", ())))
-        found[suite] = make_result(suite, kept.model.report, teacher, facts, notes)
-    unread = {path.name[5:-5] for path in run.folder.glob("eval-*.json")} - set(all_kept(run.folder))
-    missing += [f"{run.name}: eval-{suite}.json cannot be read; {_how(suite)}" for suite in sorted(unread)]
-    return found
 
 
 def find_results(
@@ -86,12 +65,12 @@ def _tell_missing(
         without = [run.name for run in runs if run.has_student and suite not in found[run.folder]]
         if without:
             names = ", ".join(without[:_MOST_NAMED]) + (" ..." if len(without) > _MOST_NAMED else "")
-            missing.append(f"not evaluated on {suite}: {names}; {_how(suite)}")
+            missing.append(f"not evaluated on {suite}: {names}; {how_to_evaluate(suite)}")
         alone = [run.name for run in runs if _lacks_teacher(run, found[run.folder].get(suite))]
         if alone:
             missing.append(
                 f"{suite}: no retention, as the teacher was not evaluated beside {len(alone)} of {len(runs)} "
-                f"runs; {_how(suite)}"
+                f"runs; {how_to_evaluate(suite)}"
             )
     missing += [
         f"{run.name}: no student was saved yet; let it reach its first evaluation"
@@ -104,9 +83,3 @@ def _lacks_teacher(run: RunFolder, result: RunResult | None) -> bool:
     if result is None or result.student.scores.headline is None:
         return False
     return bool(run.record.get("teachers")) and result.teacher is None
-
-
-def _how(suite: str) -> str:
-    return f"run: distill eval RUN --suite {suite}" + (
-        "" if suite in SUITES and SUITES[suite].reads_sentences else " --data DIR"
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from distill.evaluation.bootstrap import with_intervals
@@ -28,6 +29,10 @@ class RunResult:
     teacher: ModelReport | None
     facts: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
+
+
+Results = Mapping[Path, Mapping[str, RunResult]]
+"""Run folder -> suite -> what it said."""
 
 
 def make_result(

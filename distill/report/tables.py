@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distill.report import words
-from distill.report.data import Model, Report, Student, headline
+from distill.report.data import LATENCY, Model, Report, Student, headline
 
 _OF_FIDELITY = {"cosine.mean": "mean cosine", "cosine.p05": "5th percentile", "cosine.worst": "worst cosine"}
 
@@ -68,13 +68,20 @@ def _summary_caption(report: Report, suite: str | None) -> list[str]:
     if any(one.interval for one in there):
         told.append("Interval: bootstrap over the items, 95 %; of several seeds the mean of its ends.")
     if any(model.sentences_per_second for model in report.models):
-        told.append(
-            "Sentences/s: distinct sentences encoded a second while the model was evaluated, "
-            "with whatever else the machine was doing."
-        )
+        told.append(f"Sentences/s: {speed_words(report)}, with whatever else the machine was doing.")
     if any(student.paper for student in report.students):
-        told.append("Paper: what the nearest recipe's paper has; how the runs differ from it stands below.")
+        told.append(
+            "Paper: what the paper of the recipe has, of a run that names none that of the nearest recipe; "
+            "how the runs differ from it stands below."
+        )
     return told
+
+
+def speed_words(report: Report) -> str:
+    """Return what the sentences a second of a report are."""
+    if report.timed:
+        return f"one sentence at a time on a CPU, as the {LATENCY} suite timed it"
+    return "distinct sentences encoded a second while the model was evaluated"
 
 
 def _paper(student: Student | None) -> str:

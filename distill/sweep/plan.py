@@ -46,6 +46,7 @@ class PlannedRun:
         given: dotted key -> value, as its block gave them.
         steps: steps of the whole run.
         work: texts to be encoded in all of them, which is what its time depends on.
+        recipe: name of the recipe it was made from; None without one.
     """
 
     name: str
@@ -55,6 +56,7 @@ class PlannedRun:
     given: Mapping[str, Any]
     steps: int
     work: int
+    recipe: str | None = None
 
     @property
     def setting(self) -> tuple[Any, ...]:
@@ -182,6 +184,7 @@ def _plan(
         dict(varied),
         steps,
         min((training.epochs or 1) * len(dataset), steps * (training.batch_size or 1)) * views,
+        spec.recipe_name,
     )
 
 

@@ -211,13 +211,14 @@ def _train(run: PlannedRun, *, resumed: bool, report: Callable[[TrainProgress | 
     from distill.training.run import resume, run_config
 
     if not resumed:
-        run_config(run.config, report)
+        run_config(run.config, report, recipe=run.recipe)
         return None
     try:
         resume(run.folder, cache=run.config.cache, on_progress=report)
     except CheckpointError as error:
         # The folder's name says that it is this very run: nothing of anybody else's is replaced.
-        run_config(run.config.model_copy(update={"overwrite": True}), report)
+        anew = run.config.model_copy(update={"overwrite": True})
+        run_config(anew, report, recipe=run.recipe)
         return f"trained anew, as it could not be gone on with: {' '.join(str(error).split())}"
     return None
 

@@ -68,6 +68,7 @@ class SweepSpec:
         recipe: the settings of a recipe; None without one.
         best_of: keys of which the value with the best development score is chosen.
         more_seeds: seeds that only the settings so chosen are run with as well.
+        recipe_name: the recipe's name, which the runs write down.
     """
 
     base: Settings
@@ -75,6 +76,7 @@ class SweepSpec:
     recipe: Settings | None = None
     best_of: tuple[str, ...] = ()
     more_seeds: tuple[int, ...] = field(default=())
+    recipe_name: str | None = None
 
     @property
     def keys(self) -> list[str]:
@@ -138,6 +140,7 @@ def make_spec(
         find_recipe(name, "run").config if name else None,
         tuple(_whole(key) for key in (best_of or given.best_of)),
         tuple(more_seeds or given.more_seeds),
+        name,
     )
     _check(spec)
     return spec

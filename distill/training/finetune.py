@@ -155,11 +155,18 @@ def finetune(
     return finetune_config(load_config(flags=flags, kind=FinetuneConfig), on_progress)
 
 
-def finetune_config(config: FinetuneConfig, on_progress: OnProgress | None = None) -> FinetuneRun:
+def finetune_config(
+    config: FinetuneConfig, on_progress: OnProgress | None = None, *, recipe: str | None = None
+) -> FinetuneRun:
     """Fine-tune the student that ``config`` describes.
 
     The run's folder is that of :func:`distill.training.run.run_config`; where the student comes from a run,
     it also holds that run's record, so that the student is still evaluated beside its teacher.
+
+    Args:
+        config: the configuration.
+        on_progress: called after every step.
+        recipe: name of the recipe that the configuration was made from, to be written down.
 
     Raises:
         ConfigError: if the configuration cannot be run as it is.
@@ -174,7 +181,7 @@ def finetune_config(config: FinetuneConfig, on_progress: OnProgress | None = Non
     training = _prepare(config, folder, on_progress)
     if training.start.run == folder.resolve():
         raise ConfigError(f"out: {folder} is the run that the student comes from; give another --out")
-    record = _record(training)
+    record = _record(training, recipe)
     # From here on files are written; everything that can be refused has been.
     with training.exclusive():
         if training.is_first:
@@ -208,7 +215,7 @@ def resume_finetune(
     flags = {**machine_flags(device, threads), "out": str(folder)}
     config = load_config(folder / CONFIG, flags=flags, kind=FinetuneConfig)
     training = _prepare(config, folder, on_progress)
-    now = _record(training)
+    now = _record(training, record.get("recipe"))
     refuse_other_data(record, now, ("start", "corpus", "rows", "held_out", "parameters", "dev"))
     with training.exclusive():
         training.go_on(now, lambda: _start_folder(training, now), on_progress)
@@ -304,12 +311,13 @@ def _read_rows(config: FinetuneConfig) -> Triples:
     return read_triples(config.triples, columns=config.columns, **options)
 
 
-def _record(training: FinetuneTraining) -> dict[str, Any]:
+def _record(training: FinetuneTraining, recipe: str | None) -> dict[str, Any]:
     """Return the record of a run that has no result yet, with all that the record of its start says."""
     config, before, rows, held_out = training.config, training.start.record, training.rows, training.held_out
     return {
         "version": _VERSION,
         "kind": KIND,
+        "recipe": recipe,
         "start": {
             "spec": config.start,
             "run": None if training.start.run is None else str(training.start.run),

@@ -20,7 +20,9 @@ from embedcache.teacher.aliases import ALIASES
 _VERSION = 1
 
 
-def new_record(cache: Cache, dataset: DistillDataset, config: RunConfig, parameters: int) -> dict[str, Any]:
+def new_record(
+    cache: Cache, dataset: DistillDataset, config: RunConfig, parameters: int, recipe: str | None
+) -> dict[str, Any]:
     """Return the record of a run that has no result yet.
 
     Args:
@@ -28,10 +30,12 @@ def new_record(cache: Cache, dataset: DistillDataset, config: RunConfig, paramet
         dataset: what it is trained on.
         config: the resolved configuration.
         parameters: parameters of the student as it is saved.
+        recipe: the recipe that it was started with; None without one.
     """
     teachers = _teachers(cache, dataset.targets, config.teacher_model)
     return {
         "version": _VERSION,
+        "recipe": recipe,
         "teacher": teachers[0],
         "teachers": teachers,
         "targets": _targets(dataset.targets),

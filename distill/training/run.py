@@ -70,12 +70,18 @@ class Run:
         }
 
 
-def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
+def run_config(config: RunConfig, on_progress: OnProgress | None = None, *, recipe: str | None = None) -> Run:
     """Train the student that ``config`` describes.
 
     The run's folder receives ``config.yaml`` (everything filled in), ``run.json`` (teachers, corpus, result),
     ``metrics.jsonl``, ``held_out.txt``, ``targets.safetensors`` where targets are combined or projected, and
     ``best/``, the student as a sentence-transformers folder; while it is trained, also a checkpoint.
+
+    Args:
+        config: the configuration.
+        on_progress: called after every step.
+        recipe: name of the recipe that the configuration was made from, to be written down; what the run
+            does is in the configuration alone.
 
     Raises:
         ConfigError: if the configuration cannot be run as it is.
@@ -90,7 +96,7 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None) -> Run:
     config = config.model_copy(update={"out": str(folder)})
     require_free(folder, overwrite=config.overwrite)
     training = prepare(cache, config, dataset, folder, on_progress)
-    record = new_record(cache, dataset, config, training.parameters)
+    record = new_record(cache, dataset, config, training.parameters, recipe)
     # From here on files are written; everything that can be refused has been.
     with training.exclusive():
         if training.is_first:
@@ -128,7 +134,7 @@ def resume(
     opened = Cache(config.cache)
     dataset, config = open_training_data(opened, config, on_progress)
     training = prepare(opened, config, dataset, folder, on_progress)
-    now = new_record(opened, dataset, config, training.parameters)
+    now = new_record(opened, dataset, config, training.parameters, record.get("recipe"))
     refuse_other_data(record, now)
     with training.exclusive():
         training.go_on(now, lambda: start_folder(folder, config, dataset, now), on_progress)

@@ -14,8 +14,10 @@ from distill.digests import model_digest
 from distill.evaluation.fidelity import FidelityScores
 from distill.evaluation.geometry import GeometryScores
 from distill.evaluation.kept import Noted, new_kept, write_kept
+from distill.evaluation.latency import LatencyScores
 from distill.evaluation.result import ModelReport
 from distill.evaluation.scores import PairOutcomes, Scores, SetScore, SetScores
+from distill.evaluation.stopwatch import Timing
 
 CONTRACT = {"architecture": "a1b2", "dimension": 384, "pooling": "mean", "prompt": "", "weights": "c3d4"}
 TEACHER_SETS = {"sts12": 72.4, "stsb": 82.0, "sickr": 77.2}
@@ -32,6 +34,7 @@ def make_run(
     student: str = "nreimers/BERT-Tiny_L-2_H-128_A-2",
     finished: bool = True,
     parameters: int = 4_435_456,
+    recipe: str | None = None,
     speed: float = 4431.9,
     size: int = 120_000,
     **settings: Any,
@@ -75,6 +78,7 @@ def make_run(
         "dev": {"name": "stsb_dev.tsv", "sha256": "7052"},
         "loss": loss,
         "result": result if finished else None,
+        **({"recipe": recipe} if recipe else {}),
     }
     (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
     lines = []
@@ -122,11 +126,13 @@ def report(
     return ModelReport(name, role, parameters, parameters * 4e-6, 384, speed, scores, retention, facts or {})
 
 
-def keep(folder: Path, suite: str, model: ModelReport, teacher: ModelReport | None, *notes: str) -> None:
+def keep(
+    folder: Path, suite: str, model: ModelReport, teacher: ModelReport | None, *notes: str, **facts: Any
+) -> None:
     """Keep an evaluation in the run's folder, as ``distill eval`` does."""
     models = [one.to_json() for one in (teacher, model) if one is not None]
     digest = {"student": str(model_digest(str(folder))), "sentences": "s"}
-    result = {"suite": suite, "models": models, "notes": list(notes)}
+    result = {**facts, "suite": suite, "models": models, "notes": list(notes)}
     beside = None if teacher is None else Noted(teacher)
     write_kept(folder, new_kept(suite, digest, None, result, Noted(model), beside))
 
@@ -142,6 +148,18 @@ def keep_geometry(folder: Path, alignment: float, uniformity: float) -> None:
         report("minilm-l6", "teacher", scores(-0.02)),
         "600 distinct sentences",
     )
+
+
+def keep_latency(folder: Path, seconds: float, threads: int = 2, teacher: bool = True) -> None:
+    """Keep a timing of a thousand sentences a pass; the teacher takes four times as long."""
+
+    def scores(factor: float) -> LatencyScores:
+        single = [seconds * factor] * 3
+        return LatencyScores(Timing(single, 1.0, 2.0, single), 1000, "sentence-transformers")
+
+    beside = report("minilm-l6", "teacher", scores(4), speed=None) if teacher else None
+    own = report(folder.name, "model", scores(1), speed=None)
+    keep(folder, "latency", own, beside, processor="some CPU", threads=threads)
 
 
 def keep_fidelity(folder: Path) -> None:

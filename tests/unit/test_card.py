@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from distill.card import CardFacts, render_card, write_card
+from distill.card import (
+    EVALUATION_BEGIN,
+    EVALUATION_END,
+    CardFacts,
+    render_card,
+    with_evaluation,
+    write_card,
+)
 from embedcache.errors import StorageError
 
 FACTS = CardFacts(
@@ -112,6 +120,16 @@ def test_pipes_and_line_breaks_do_not_break_a_table():
     rows = [line for line in card.splitlines() if line.startswith("|")]
     assert rows
     assert {cells(line) for line in rows} == {2}
+
+
+def test_a_new_card_keeps_a_place_for_the_evaluation():
+    card = render_card(FACTS)
+    before, place, after = (part.strip() for part in re.split(f"{EVALUATION_BEGIN}|{EVALUATION_END}", card))
+    assert before.endswith("| sts average | 0.5000 |")
+    assert place.startswith("## Evaluation")
+    assert after.startswith("## Teacher")
+    changed = with_evaluation(card, "figures")
+    assert changed == card.replace(place, "figures")
 
 
 def test_write_card_replaces_what_was_there(tmp_path):

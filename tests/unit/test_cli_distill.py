@@ -289,7 +289,7 @@ def test_a_resumed_run_takes_no_settings(monkeypatch, capsys, arguments, named):
 
 
 def failing(error: BaseException):
-    def run_config(config, on_progress):
+    def run_config(config, on_progress, *, recipe=None):
         raise error
 
     return run_config
@@ -314,6 +314,19 @@ def test_failures_underneath_have_their_own_codes(monkeypatch, capsys, error, co
     assert (found, out) == (code, "")
     assert told in err
     assert "Traceback" not in err
+
+
+def test_the_run_is_told_which_recipe_it_was_made_from(monkeypatch, capsys):
+    told = []
+
+    def run_config(config, on_progress, *, recipe=None):
+        told.append((config.optimizer.lr, recipe))
+        raise TrainingError("far enough")
+
+    monkeypatch.setattr("distill.training.run.run_config", run_config)
+    run_main(monkeypatch, capsys, "run", "--cache", "c", "--recipe", "distilcse/bert-base-kd")
+    run_main(monkeypatch, capsys, "run", "--cache", "c")
+    assert told == [(2e-4, "distilcse/bert-base-kd"), (None, None)]
 
 
 def test_debug_shows_where_it_happened(monkeypatch, capsys):

@@ -23,6 +23,7 @@ from distill.errors import CheckpointError, ConfigError, DataError, StudentError
 from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
 from distill.training.contrastive import Contrast, InfoNCE, nearest_selector, no_negatives
 from distill.training.finetune import finetune_config, resume_finetune
+from distill.training.record import read_record
 from distill.training.run import resume
 from embedcache.teacher.load import load_teacher
 from embedcache.testing import tiny_encoder
@@ -644,8 +645,11 @@ def test_the_command_trains_reports_and_resumes(stage1, triples, tmp_path):
         "--json",
         "--threads",
         "1",
+        "--recipe",
+        "distilcse/bert-base-stage2",
         *small_words,
     )
+    assert read_record(out)["recipe"] == "distilcse/bert-base-stage2"
     assert json.loads(done.output[done.output.index("{") :])["rows"] == 60
     done = call(
         "x", "--triples", "t", "--columns", "a, b,c", "--set", "loss.duplicates=keep", "--dump-config"

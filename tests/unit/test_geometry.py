@@ -63,12 +63,12 @@ def test_one_sentence_is_refused():
         score_geometry(np.ones((1, 3), dtype=np.float32), NONE, NONE)
 
 
-def test_similar_pairs_are_those_of_score_four_and_more(tmp_path):
+def test_similar_pairs_are_those_of_a_score_above_four(tmp_path):
     write_rows(
         tmp_path,
         "stsb_test",
         HEADER,
-        *("s | 4.0 | one | two", "s | 3.9 | three | four", "s | 5 | one | five", "s | 5 | one | five"),
+        *("s | 4.1 | one | two", "s | 4.0 | three | four", "s | 5 | one | five", "s | 5 | one | five"),
         *("s |  | six | seven", "s | nan | six | seven", "s | 5 |  | seven"),
     )
     task = read_task("geometry", tmp_path)

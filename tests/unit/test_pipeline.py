@@ -3,7 +3,7 @@ from __future__ import annotations
 import inspect
 import json
 import shutil
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,9 @@ def test_what_has_not_changed_is_skipped_and_what_has_is_done(tmp_path, steps, e
     results = json.loads((out / "eval-sts.json").read_text())
     assert [model["name"] for model in results["models"]][-2:] == ["run", "finetune"]
     assert exported == [str(out / "finetune")]
+    # What was found out is on the cards, and the students are still the same.
+    for name in ("run", "finetune"):
+        assert "### sts" in (out / name / "best" / "README.md").read_text(encoding="utf-8").splitlines()
 
     assert done(file) == SKIPPED
 
@@ -176,6 +179,27 @@ def test_an_interrupted_training_is_gone_on_with(tmp_path, steps):
     assert found == {"build": "skip", "run": "done"}
     assert min(step for phase, step in seen if phase == "train") > 1
     assert done(file) == {"build": "skip", "run": "skip"}
+
+
+def test_recipes_are_written_down_and_their_names_change_nothing(tmp_path, steps):
+    del steps["eval"], steps["export"]
+    steps["run"]["recipe"] = "distilcse/bert-base-kd"
+    steps["finetune"]["recipe"] = "distilcse/bert-base-stage2"
+    steps["finetune"]["training"]["checkpoint_every"] = 1
+    file = write(tmp_path, steps)
+
+    def stop(progress):
+        if progress.phase == "train" and progress.step == 2 and (tmp_path / "all" / "finetune").is_dir():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        done(file, watch=Watch(train=stop))
+    assert done(file)["finetune"] == "done"
+    for name in ("run", "finetune"):
+        record = json.loads((tmp_path / "all" / name / "run.json").read_text())
+        assert record["recipe"] == steps[name]["recipe"]
+    nameless = replace(read_pipeline(file), recipes={})
+    assert {report.action for report in run_pipeline(nameless)} == {"skip"}
 
 
 def test_what_others_have_there_is_not_replaced(tmp_path, steps, teacher_folder):

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from distill_helpers import HELD_OUT, TEXTS, small_run
-from report_helpers import TEACHER_SETS, keep, make_run, report, set_scores, some_runs
+from report_helpers import TEACHER_SETS, keep, keep_latency, make_run, report, set_scores, some_runs
 
 from distill.cli.main import cli
 from distill.errors import DataError
+from distill.recipe import recipes
 from distill.report import Report, collect_report
 from distill.report.markdown import inline, render_markdown
 from distill.report.neighbours import make_examples
@@ -73,6 +74,72 @@ def test_selection_and_contamination_are_marked(found):
     assert "sickr" not in seen
     assert second.marks == []
     assert third.marks == ["mse-cut is not finished"]
+
+
+@pytest.mark.parametrize(("pairs", "said"), [(4, "a little too good"), (6, "no test result")])
+def test_a_few_pairs_are_told_apart_from_many(tmp_path, pairs, said):
+    facts = {"selected_on": [{"set": "stsb", "file": "pairs.tsv", "pairs": pairs, "of": 60}]}
+    run = make_run(tmp_path / "run", sets=SETS, facts=facts)
+    (mark,) = collect_report(run, queries=0).students[0].marks
+    assert mark.startswith(f"its checkpoint was chosen on {pairs} of the 60 test pairs of stsb")
+    assert mark.endswith(f"its figure there is {said}")
+
+
+def speeds(found: Report) -> dict[str, float | None]:
+    return {
+        model.key: None if model.sentences_per_second is None else model.sentences_per_second.mean
+        for model in found.models
+    }
+
+
+def test_speeds_are_those_of_the_latency_suite_where_every_student_was_timed(tmp_path):
+    runs = [make_run(tmp_path / loss, loss=loss, sets=SETS, speed=900.0) for loss in ("l2", "mse")]
+    keep_latency(runs[0], 2.0)
+    half = collect_report(tmp_path, queries=0)
+    assert (half.timed, speeds(half)) == (False, {"T": 300.4, "A": 900.0, "B": 900.0})
+    assert "encoded a second while the model was evaluated" in render_markdown(half)
+    assert any("not evaluated on latency: mse" in line for line in half.missing)
+    keep_latency(runs[1], 4.0)
+    # A run that was never evaluated has no speed to be timed.
+    make_run(tmp_path / "ckd", loss="ckd", finished=False)
+    whole = collect_report(tmp_path, queries=0)
+    assert (whole.timed, speeds(whole)) == (True, {"T": 125.0, "A": 500.0, "B": 250.0, "C": None})
+    assert whole.to_json()["timed"] is True
+    assert "one sentence at a time on a CPU" in render_markdown(whole)
+    assert not any("different machines" in note for note in whole.notes)
+
+
+def test_a_teacher_that_was_not_timed_has_no_speed_beside_students_that_were(tmp_path):
+    run = make_run(tmp_path / "run", sets=SETS)
+    keep_latency(run, 2.0, teacher=False)
+    assert speeds(collect_report(run, queries=0)) == {"T": None, "A": 500.0}
+
+
+def test_timings_of_different_machines_are_told(tmp_path):
+    for threads, loss in ((2, "l2"), (8, "mse")):
+        keep_latency(make_run(tmp_path / loss, loss=loss, sets=SETS), 2.0, threads)
+    (note,) = collect_report(tmp_path, queries=0).notes
+    assert "different machines: some CPU, 2 threads; some CPU, 8 threads" in note
+
+
+def test_the_recipe_that_a_run_was_started_with_wins_over_the_nearest(tmp_path, monkeypatch):
+    mine = {"loss": "congen", "seed": 1}
+
+    def paper_of(name: str, recipe: str | None) -> str:
+        found = collect_report(make_run(tmp_path / name, recipe=recipe, **mine), queries=0)
+        assert found.runs[0].facts.get("recipe") == recipe
+        return found.students[0].paper.recipe
+
+    there = recipes()
+    like = there["congen/bert-tiny"]
+    # Of two recipes of this student and loss, this one has less that the run does otherwise.
+    near = like.model_copy(update={"name": "near/bert-tiny", "config": {**like.config, "optimizer": {}}})
+    monkeypatch.setattr("distill.report.paper.recipes", lambda: {**there, near.name: near})
+    assert paper_of("nameless", None) == "near/bert-tiny"
+    assert paper_of("named", "congen/bert-tiny") == "congen/bert-tiny"
+    # One of another student has no figure for this one, nor has one that is gone.
+    assert paper_of("elsewhere", "congen/bert-mini") == "near/bert-tiny"
+    assert paper_of("gone", "gone/recipe") == "near/bert-tiny"
 
 
 def test_the_papers_figure_stands_with_what_was_done_otherwise(found):
@@ -159,6 +226,16 @@ def test_without_a_teacher_beside_it_there_is_no_retention(tmp_path):
     assert found.students[0].suites["sts"].retention is None
     assert found.teachers[0].suites == {}
     assert any("no retention" in line for line in found.missing)
+
+
+def test_a_run_without_a_teacher_may_have_been_evaluated_beside_one(tmp_path):
+    run = make_run(tmp_path / "run", sets=SETS)
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**record, "teacher": None, "teachers": []}))
+    found = collect_report(run, queries=0)
+    assert (found.teachers, found.students[0].teacher) == ([], None)
+    assert found.students[0].suites["sts"].retention is not None
+    assert list(found.pairs.cosines) == ["A"]
 
 
 def test_intervals_that_were_not_kept_are_drawn(tmp_path):

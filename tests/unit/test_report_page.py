@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_helpers import make_run, some_runs
+from report_helpers import keep_latency, make_run, some_runs
 
 from distill.errors import MissingExtraError
 from distill.report import Report, collect_report
@@ -122,6 +122,16 @@ def test_charts_carry_the_figures_as_text(text, found):
         (svg,) = re.findall(rf'<figure id="chart-{name}">.*?</figure>', text, re.DOTALL)
         assert all(axis in svg for axis in axes), name
         assert "<text" in svg
+
+
+def test_the_chart_of_speeds_says_what_they_are(found, text, tmp_path):
+    assert "one at a time on a CPU" not in text
+    assert "while the model was evaluated." in text
+    for loss, seconds in (("l2", 2.0), ("ckd", 4.0)):
+        keep_latency(make_run(tmp_path / loss, loss=loss, sets={"stsb": 60.0}), seconds)
+    timed = render_page(collect_report(tmp_path, queries=0))
+    assert "sentences a second, one at a time (logarithmic)" in timed
+    assert "while the model was evaluated" not in timed
 
 
 def test_every_pair_is_a_dot(text, found):

@@ -260,6 +260,26 @@ def test_an_interrupted_run_is_gone_on_with(built_cache, tmp_path):
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+def test_the_recipe_is_written_down_and_no_part_of_the_name(built_cache, tmp_path):
+    recipe = "distilcse/bert-base-kd"
+    spec = spec_of(built_cache, "loss=mse", "training.checkpoint_every=1", recipe=recipe)
+    assert [run.name for run in plan_runs(replace(spec, recipe_name=None), tmp_path)] == [
+        run.name for run in plan_runs(spec, tmp_path)
+    ]
+
+    def stop(progress):
+        if progress.train.phase == "train" and progress.train.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(spec, tmp_path, on_progress=stop)
+    (run,) = plan_runs(spec, tmp_path)
+    for _ in range(2):
+        assert json.loads((run.folder / "run.json").read_text())["recipe"] == recipe
+        run_sweep(spec, tmp_path)
+    assert runner.look(run).status == "finished"
+
+
 def test_a_run_whose_checkpoint_is_damaged_is_trained_anew_and_says_so(built_cache, tmp_path):
     spec = spec_of(built_cache, "loss=l2", "training.checkpoint_every=1")
 

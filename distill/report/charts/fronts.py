@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from distill.report.charts.labels import label_points
 from distill.report.charts.style import INK, TEACHER_MARKER, Chart, colour, drawing, marker, to_svg
 from distill.report.data import Model, Report, headline
+from distill.report.tables import speed_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,9 +23,10 @@ def front_charts(report: Report) -> list[Chart]:
         model.key: model.sentences_per_second.mean if model.sentences_per_second else None
         for model in report.models
     }
+    unit = "sentences a second" + (", one at a time" if report.timed else "")
     charts = [
         _chart(report, suite, "size", "Size and quality", "parameters, millions", sizes, 1e-6, small=True),
-        _chart(report, suite, "speed", "Speed and quality", "sentences a second", speeds, 1.0, small=False),
+        _chart(report, suite, "speed", "Speed and quality", unit, speeds, 1.0, small=False),
     ]
     return [chart for chart in charts if chart is not None]
 
@@ -62,6 +64,8 @@ def _chart(
         plain_log(axes, [cost for _, _, cost, _ in points])
         way = "left" if small else "right"
         caption = f"Better is up and to the {way}. Dotted: the front, which no other model beats in both."
+        if not small:
+            caption += f" Speed: {speed_words(report)}."
         return Chart(name, title, caption, to_svg(figure, name, title))
 
 
