@@ -233,6 +233,8 @@ def _pairs(
     outcomes = {key: one.outcomes for key, one in drawn.items() if isinstance(one.outcomes, PairOutcomes)}
     if not outcomes:
         return None
+    import numpy as np
+
     gold = next(iter(outcomes.values())).gold
     order = [key for key in (*teachers.values(), *(one.key for one in students)) if key in outcomes]
     return Pairs(
@@ -241,6 +243,6 @@ def _pairs(
         cosines={
             key: [round(float(value), 4) for value in outcomes[key].predicted]
             for key in order[:_MOST_SCATTERS]
-            if len(outcomes[key]) == len(gold)
+            if np.array_equal(outcomes[key].gold, gold)
         },
     )

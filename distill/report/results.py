@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from distill.errors import DataError
 from distill.evaluation.encoding import Progress
 from distill.evaluation.suites import SUITES
 from distill.report.data import MAIN_SUITE
+from distill.report.figures import sets_of
 from distill.report.folder import RunFolder
 from distill.report.fresh import evaluate_runs
 from distill.report.kept_results import how_to_evaluate, read_results
@@ -52,8 +54,39 @@ def find_results(
             folder: {name: results[name] for name in suites if name in results}
             for folder, results in found.items()
         }
+    found = _on_the_same_items(found, missing)
     _tell_missing(runs, found, suites, missing)
     return found
+
+
+def _on_the_same_items(
+    found: Mapping[Path, Mapping[str, RunResult]], missing: list[str]
+) -> dict[Path, dict[str, RunResult]]:
+    """Return the results that stand on the sets, and as many items of each, that most runs' stand on.
+
+    A mean over seeds, or a table's order, of averages over different sets would say nothing.
+    """
+    kept: dict[Path, dict[str, RunResult]] = {folder: {} for folder in found}
+    for suite in dict.fromkeys(name for results in found.values() for name in results):
+        items = {
+            folder: tuple((name, one.items) for name, one in sets_of(results[suite].student).items())
+            for folder, results in found.items()
+            if suite in results
+        }
+        ((usual, _),) = Counter(items.values()).most_common(1)
+        for folder, own in items.items():
+            if own == usual:
+                kept[folder][suite] = found[folder][suite]
+            else:
+                missing.append(
+                    f"{folder.name}: left out of {suite}, evaluated on {_describe(own)}, most runs on "
+                    f"{_describe(usual)}; evaluate all of them on the same files"
+                )
+    return kept
+
+
+def _describe(items: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in items) or "no set"
 
 
 def _tell_missing(

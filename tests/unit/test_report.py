@@ -203,6 +203,17 @@ def test_a_seed_that_is_there_twice_is_told(tmp_path):
     assert any("several runs of seed 0" in note for note in found.notes)
 
 
+def test_an_average_over_fewer_sets_is_not_mixed_with_the_others(tmp_path):
+    fewer = {"stsb": SETS["stsb"]}
+    runs = [make_run(tmp_path / str(seed), seed=seed, sets=SETS) for seed in (0, 1)]
+    runs.append(make_run(tmp_path / "2", seed=2, sets=fewer, teacher_sets={"stsb": 82.0}))
+    found = collect_report(runs, queries=0)
+    (student,) = found.students
+    assert student.suites["sts"].headline is not None
+    assert student.suites["sts"].headline.n == 2
+    assert any("2: left out of sts, evaluated on stsb (60), most runs on" in line for line in found.missing)
+
+
 def test_an_evaluation_of_another_student_is_not_used(tmp_path):
     run = make_run(tmp_path / "run", sets=SETS)
     (run / "best" / "model.safetensors").write_bytes(b"trained anew")

@@ -29,7 +29,14 @@ def _chart(report: Report, suite: str, name: str, one: SetFigure) -> Chart:
             end = value
             if score.interval is not None:
                 low, high = score.interval
-                axes.errorbar(value, row, xerr=[[value - low], [high - value]], color=INK, capsize=2.5, lw=1)
+                axes.errorbar(
+                    value,
+                    row,
+                    xerr=[[max(value - low, 0)], [max(high - value, 0)]],
+                    color=INK,
+                    capsize=2.5,
+                    lw=1,
+                )
                 end = max(end, high)
             axes.annotate(
                 f"{value:.1f}", (end, row), xytext=(3, 0), textcoords="offset points", va="center", size=8
