@@ -550,7 +550,7 @@ def test_nothing_is_written_where_something_is_refused(stage1, triples, tmp_path
         with pytest.raises(error):
             small(stage1.folder, out, triples=triples, **settings)
         assert not out.exists()
-    with pytest.raises(StudentError):
+    with pytest.raises(ConfigError, match="there is no folder or file"):
         small(tmp_path / "nowhere", out, triples=triples)
     with pytest.raises(ConfigError, match="is the run that the student comes from"):
         small(stage1.folder, stage1.folder, triples=triples, overwrite=True)

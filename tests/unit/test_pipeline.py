@@ -425,12 +425,12 @@ def test_the_options_of_views_reach_the_build(tmp_path, steps, monkeypatch):
     monkeypatch.setattr(embedcache.builder, "build", ask)
     for name in ("run", "finetune", "eval", "export"):
         del steps[name]
-    steps["build"] |= {"views": ["translation:to=en"], "language": "de", "view_seed": 3, "mask_model": "m"}
+    steps["build"] |= {"views": ["translation:language=en"], "language": "de", "view_seed": 3, "mask_model": "m"}
     with pytest.raises(AskedError):
         done(write(tmp_path, steps))
     views = asked["views"]
     assert (views.views, views.language, views.seed, views.mask_model) == (
-        ["translation:to=en"],
+        ["translation:language=en"],
         "de",
         3,
         "m",
@@ -464,18 +464,22 @@ def test_paths_are_relative_to_the_file_wherever_it_is_called_from(
     assert "content of teacher has changed" in told(file, dry_run=True)["build"]
 
 
-def test_names_that_are_no_folders_are_left_to_the_hub(tmp_path):
-    (tmp_path / "minilm-l6").mkdir()
-    (tmp_path / "mine").mkdir()
+def test_names_that_are_no_folders_are_left_to_the_hub(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("minilm-l6", "mine", "sts", "home"):
+        (tmp_path / name).mkdir()
+    whole = tmp_path / "b.txt"
+    for place in (tmp_path / "home" / "a.txt", whole, tmp_path / "c1.txt"):
+        place.write_text("A sentence.\n", encoding="utf-8")
     file = tmp_path / "small.yaml"
     file.write_text(
-        "build:\n  sources: ['~/a.txt', /b.txt, 'c*.txt', '-']\n"
+        f"build:\n  sources: ['~/a.txt', {whole}, 'c*.txt', '-']\n"
         "  teacher: minilm-l6\n  translators: {en-de: a/b}\n"
         "run: {student: {spec: mine}, out: trained}\n"
         "eval: {models: [trained, mine/other, ./other], data: sts}\n"
     )
     found = read_pipeline(file)
-    sources = [str(Path.home() / "a.txt"), "/b.txt", str(tmp_path / "c*.txt"), "-"]
+    sources = [str(Path.home() / "a.txt"), str(whole), str(tmp_path / "c*.txt"), "-"]
     assert (found.build.sources, found.build.teacher) == (sources, "minilm-l6")
     assert found.build.translators == {"en-de": "a/b"}
     assert (found.run.student.spec, found.run.out) == (str(tmp_path / "mine"), str(tmp_path / "trained"))
