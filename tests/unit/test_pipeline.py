@@ -425,7 +425,12 @@ def test_the_options_of_views_reach_the_build(tmp_path, steps, monkeypatch):
     monkeypatch.setattr(embedcache.builder, "build", ask)
     for name in ("run", "finetune", "eval", "export"):
         del steps[name]
-    steps["build"] |= {"views": ["translation:language=en"], "language": "de", "view_seed": 3, "mask_model": "m"}
+    steps["build"] |= {
+        "views": ["translation:language=en"],
+        "language": "de",
+        "view_seed": 3,
+        "mask_model": "m",
+    }
     with pytest.raises(AskedError):
         done(write(tmp_path, steps))
     views = asked["views"]
