@@ -50,6 +50,23 @@ class ViewSummary:
 
 
 @dataclass(frozen=True)
+class TokenTableSummary:
+    """What a build did about the teacher's token embeddings.
+
+    Attributes:
+        tokens: rows of the table.
+        width: components of a row.
+        bytes: size of its file.
+        outcome: ``stored now`` or ``there already``.
+    """
+
+    tokens: int
+    width: int
+    bytes: int
+    outcome: str
+
+
+@dataclass(frozen=True)
 class BuildSummary:
     """What a build did.
 
@@ -74,6 +91,7 @@ class BuildSummary:
         busy: seconds spent in read, tokenise, encode and write; they overlap.
         views: what became of the views that were asked for, and of those that had to go.
         embedded_views: names of the views whose texts the teacher has encoded beside the original ones.
+        token_embeddings: what became of the teacher's token embeddings; None where they were not asked for.
     """
 
     corpus: str
@@ -95,6 +113,7 @@ class BuildSummary:
     busy: dict[str, float]
     views: list[ViewSummary] = field(default_factory=list)
     embedded_views: list[str] = field(default_factory=list)
+    token_embeddings: TokenTableSummary | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the summary as a JSON object."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedcache.build_report import BuildProgress, BuildSummary, OnProgress
+from embedcache.build_report import BuildProgress, BuildSummary, OnProgress, TokenTableSummary
 from embedcache.cache import Cache
 from embedcache.codecs import check_codec_name, pq
 from embedcache.contract import describe_differences
@@ -29,6 +29,7 @@ from embedcache.reuse import Carried, Donor, carry_over, codec_for, donors
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.teacher.encoded import EncodedTexts, EncodeTimes
 from embedcache.teacher.origin import is_local, origin_of
+from embedcache.token_table import TokenTable, table_path
 from embedcache.view_build import make_views, plan
 from embedcache.views.plan import ViewOptions
 
@@ -69,6 +70,7 @@ def build(
     shard_rows: int = DEFAULT_SHARD_ROWS,
     encoder: Encoder | None = None,
     views: ViewOptions | Sequence[str] | str = (),
+    token_embeddings: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Cache:
     """Run a teacher once over a corpus and keep its vectors; return the cache.
@@ -94,11 +96,14 @@ def build(
             and ``threads``; it saves preparing the model again when several corpora are built.
         views: other texts to make for every row, such as ``["crop", "delete-words*2"]``; with
             :class:`embedcache.views.plan.ViewOptions` also how, and which of them are encoded.
+        token_embeddings: also keep the teacher's input token embeddings, unless they are there.
         on_progress: called with a :class:`BuildProgress` as the build goes on.
 
     Raises:
         InputError: for sources or settings that cannot be used.
-        TeacherError: if the teacher, or a model that makes a view, cannot be loaded.
+        TeacherError: if the teacher, or a model that makes a view, cannot be loaded, or it has no token
+            embeddings that could be kept.
+        CorruptCacheError: if something that is in the cache and needed is damaged.
         MissingExtraError: if a view needs something that is not installed.
         ContractMismatchError: if the cache knows the teacher's name with another contract.
         NonFiniteVectorError: if the teacher returns NaN or infinity; it names the row.
@@ -144,6 +149,8 @@ def build(
             "make one with Encoder(teacher)"
         )
     encoder.times = EncodeTimes()
+    table_file = table_path(Path(cache).expanduser(), teacher.contract)
+    table = _token_table(table_file, teacher) if token_embeddings else None
     source = SourceRows(paths, options)
     if not (Path(cache).expanduser() / "cache.json").exists():
         # A build that cannot begin leaves no cache behind.
@@ -171,6 +178,7 @@ def build(
     opened.register_teacher(teacher.name, teacher.contract, origin_of(teacher.source))
     if is_local(teacher.source):
         opened.remember_model(teacher.contract, str(teacher.folder.resolve()))
+    kept = _keep(table, table_file, teacher) if table is not None else None
     if not vectors.is_current:
         # Garbage collected since it was opened is not to be counted on; from here on the corpus keeps it.
         vectors = opened.store(teacher.contract, codec, store)
@@ -212,8 +220,23 @@ def build(
         busy=dict(progress.busy),
         views=made,
         embedded_views=list(views.embed),
+        token_embeddings=kept,
     )
     return opened
+
+
+def _token_table(path: Path, teacher: Teacher) -> TokenTable:
+    """Return the token embeddings of a teacher, from their file where there is one."""
+    return TokenTable.read(path, teacher.contract) if path.exists() else TokenTable.from_teacher(teacher)
+
+
+def _keep(table: TokenTable, path: Path, teacher: Teacher) -> TokenTableSummary:
+    """Store token embeddings, unless they are there."""
+    outcome = "there already" if path.exists() else "stored now"
+    if not path.exists():
+        table.write(path, teacher.contract)
+    rows, width = table.word.shape
+    return TokenTableSummary(rows, width, path.stat().st_size, outcome)
 
 
 def _refuse_untrained(codec: str | None, source: SourceRows, shard_rows: int) -> None:

@@ -36,6 +36,7 @@ from embedcache.keys import key_array
 from embedcache.store import FolderShards, LmdbShards, ShardContainer, ShardStore
 from embedcache.store.containers.lmdb import SEAL
 from embedcache.store.digests import FileNotes
+from embedcache.token_table import TokenTable, read_stored
 
 if TYPE_CHECKING:
     from embedcache.build_report import BuildSummary
@@ -314,6 +315,10 @@ class Cache:
             )
         container = containers[kind or (there[0] if there else STORE_KINDS[0])]
         return ShardStore(container, contract, codec, codebooks=folder / "codebooks", index=(index, notes))
+
+    def token_table(self, teacher: CachedTeacher) -> TokenTable:
+        """Return a teacher's token embeddings; errors as :func:`embedcache.token_table.read_stored`."""
+        return read_stored(self.folder, teacher.name, teacher.contract)
 
     def lookup(self, texts: Sequence[str], teacher: str | None = None) -> Vectors:
         """Return the cached vectors of ``texts``, float32 of shape (n, d), in order.

@@ -20,6 +20,7 @@ from embedcache.corpus.view_record import VIEWS, is_recorded, read_record, write
 from embedcache.errors import InputError
 from embedcache.fsio import copy_file, write_sealed_json
 from embedcache.store import ShardStore
+from embedcache.token_table import TokenTable, table_path
 
 OnShard = Callable[[int, int], None]
 """Called with the number of shards done and their total."""
@@ -60,7 +61,7 @@ def convert(
     """Copy ``source`` to the cache ``out`` with its vectors in another store or codec.
 
     Corpora come with their views, but for views of rows that they have no longer. Killed or repeated, it
-    goes on where it stopped.
+    goes on where it stopped. Token embeddings are copied as they are.
 
     Args:
         source: the cache to read.
@@ -141,6 +142,10 @@ def _convert_teacher(
     before = source.store(teacher.contract)
     after = target.store(teacher.contract, codec_name, kind or before.kind)
     target_folder = target.teacher_folder(teacher.contract)
+    table = table_path(source.folder, teacher.contract)
+    if table.exists():
+        TokenTable.read(table, teacher.contract)
+        copy_file(table, target_folder / table.name)
     codec = _codec(before, codec_name, target_folder / "codebooks")
     worst = 1.0
     for number, shard in enumerate(before.shards):

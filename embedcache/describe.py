@@ -14,6 +14,8 @@ from embedcache.errors import CorruptCacheError
 from embedcache.missing import MissingRows
 from embedcache.store import Shard
 from embedcache.store.containers.lmdb import SEAL
+from embedcache.token_layout import read_layout
+from embedcache.token_table import table_path
 from embedcache.view_coverage import ViewCoverage
 
 
@@ -50,6 +52,7 @@ class TeacherSummary:
         bytes: size of its shards; None where that cannot be told.
         pooling: how token vectors become one.
         max_length: tokens after which a text is cut.
+        token_embeddings: size of its table of token embeddings in bytes; None without one.
         damage: why there are no vectors, and what to do; None where they can be used.
     """
 
@@ -62,6 +65,7 @@ class TeacherSummary:
     bytes: int | None
     pooling: str
     max_length: int
+    token_embeddings: int | None = None
     damage: str | None = None
 
 
@@ -86,7 +90,7 @@ def summarize_teacher(cache: Cache, teacher: CachedTeacher) -> TeacherSummary:
     except CorruptCacheError as error:
         if not (folder / SEAL).exists() or (folder / "vectors.mdb").exists():
             raise
-        return _missing(teacher, str(error))
+        return _missing(cache, teacher, str(error))
     return TeacherSummary(
         teacher.name,
         contract.id[:12],
@@ -97,10 +101,16 @@ def summarize_teacher(cache: Cache, teacher: CachedTeacher) -> TeacherSummary:
         store.bytes_on_disk,
         contract.pooling,
         contract.max_length,
+        _table_bytes(cache, teacher),
     )
 
 
-def _missing(teacher: CachedTeacher, damage: str) -> TeacherSummary:
+def _table_bytes(cache: Cache, teacher: CachedTeacher) -> int | None:
+    path = table_path(cache.folder, teacher.contract)
+    return path.stat().st_size if path.is_file() else None
+
+
+def _missing(cache: Cache, teacher: CachedTeacher, damage: str) -> TeacherSummary:
     contract = teacher.contract
     return TeacherSummary(
         teacher.name,
@@ -112,6 +122,7 @@ def _missing(teacher: CachedTeacher, damage: str) -> TeacherSummary:
         None,
         contract.pooling,
         contract.max_length,
+        _table_bytes(cache, teacher),
         damage,
     )
 
@@ -125,6 +136,7 @@ def describe_teacher(cache: Cache, teacher: CachedTeacher) -> dict[str, object]:
     known: dict[str, object] = {
         **asdict(summary),
         "contract": teacher.contract.id,
+        "token_embeddings": _describe_table(cache, teacher),
         "fields": teacher.contract.to_json(),
         "origin": teacher.origin,
         "also_called": [
@@ -151,6 +163,19 @@ def describe_teacher(cache: Cache, teacher: CachedTeacher) -> dict[str, object]:
         "coverage": coverage,
         "views_encoded": views,
     }
+
+
+def _describe_table(cache: Cache, teacher: CachedTeacher) -> dict[str, object] | None:
+    """Return what the header of a teacher's token embeddings says; damage must not hide the rest."""
+    path = table_path(cache.folder, teacher.contract)
+    if not path.is_file():
+        return None
+    found: dict[str, object] = {"bytes": path.stat().st_size}
+    try:
+        layout, *_ = read_layout(path, teacher.contract.id)
+    except (OSError, ValueError) as error:
+        return {**found, "damage": str(error)[:600]}
+    return {"tokens": layout.rows, "width": layout.width, "norm": layout.norm_eps is not None, **found}
 
 
 def describe_corpus(cache: Cache, corpus: Corpus) -> dict[str, object]:

@@ -165,14 +165,15 @@ def _record(target: Path) -> None:
     write_step("recorded", target)
 
 
-def write_bytes(target: Path, data: bytes | memoryview) -> None:
-    """Write ``data`` to ``target`` atomically.
+def write_bytes(target: Path, *pieces: bytes | memoryview) -> None:
+    """Write ``pieces``, one after the other, to ``target`` atomically.
 
     Raises:
         StorageError: if the folder is read-only, full or gone; ``target`` is then as it was before.
     """
     with temporary_sibling(target) as temporary:
-        temporary.write_bytes(data)
+        with temporary.open("wb") as handle:
+            handle.writelines(pieces)
         commit(temporary, target)
 
 
@@ -295,13 +296,23 @@ def read_regular(path: Path, most: int = _LARGEST_READ) -> bytes:
             larger than ``most``.
         OSError: if it cannot be read.
     """
+    size = regular_size(path)
+    if size > most:
+        raise ValueError(f"it has {size:,} bytes, more than such a file may have")
+    return path.read_bytes()
+
+
+def regular_size(path: Path) -> int:
+    """Return the bytes of a file, which may be neither a symbolic link nor a device nor a pipe.
+
+    Raises:
+        ValueError, OSError: as :func:`read_regular`.
+    """
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "no regular file"
         raise ValueError(f"it is {kind}; a cache holds its files itself")
-    if found.st_size > most:
-        raise ValueError(f"it has {found.st_size:,} bytes, more than such a file may have")
-    return path.read_bytes()
+    return found.st_size
 
 
 def refuse_specials(folder: Path) -> None:

@@ -26,6 +26,7 @@ class Kind(str, Enum):
     SEAL = "seal of an LMDB store"
     LOCK = "lock of an LMDB store"
     CODEBOOK = "codebook"
+    TABLE = "token embeddings"
     INDEX = "index"
     TOKENS = "token arrays"
     DERIVED = "derived note"

@@ -32,6 +32,7 @@ _PLACES = (
     (Kind.SEAL, rf"teachers/(?P<teacher>{_ID})/vectors\.seal\.json"),
     (Kind.LOCK, rf"teachers/(?P<teacher>{_ID})/vectors\.mdb-lock"),
     (Kind.CODEBOOK, rf"teachers/(?P<teacher>{_ID})/codebooks/{_ID}\.npy"),
+    (Kind.TABLE, rf"teachers/(?P<teacher>{_ID})/token_embeddings\.safetensors"),
     (Kind.INDEX, rf"derived/index/(?P<teacher>{_ID})/[0-9a-f]{{32}}-{_ID}\.mdb"),
     (Kind.DERIVED, rf"derived/index/(?P<teacher>{_ID})/checked\.json"),
     (Kind.DERIVED, rf"derived/models/(?P<teacher>{_ID})\.json"),

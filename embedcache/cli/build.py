@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 )
 @shard_rows_option
 @view_options
+@click.option(
+    "--token-embeddings",
+    is_flag=True,
+    help="Also keep the teacher's table of token embeddings, once; SimTDE's students learn from it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Encode the texts of SOURCES that the cache lacks and store their vectors.
@@ -146,6 +151,9 @@ def print_build_summary(summary: BuildSummary) -> None:
     rows += [(f"view {view.name}", _view_line(view)) for view in summary.views]
     if summary.embedded_views:
         rows.append(("embedded", f"original, {', '.join(summary.embedded_views)}"))
+    if (table_kept := summary.token_embeddings) is not None:
+        shape = f"{table_kept.tokens:,} x {table_kept.width:,}"
+        rows.append(("token embeddings", f"{shape}, {size(table_kept.bytes)} ({table_kept.outcome})"))
     for name, value in rows:
         table.add_row(name, value)
     Console().print(table)

@@ -99,7 +99,7 @@ def _cell(name: str, value: object) -> str:
 
     if value is None and name in _MEASURED:
         return "unknown"
-    if name == "bytes" and isinstance(value, int):
+    if name in ("bytes", "token_embeddings") and isinstance(value, int):
         return size(value)
     if isinstance(value, Mapping):
         return "\n".join(f"{key}: {_cell(str(key), inner)}" for key, inner in value.items()) or "none"

@@ -50,8 +50,12 @@ def watched(unit: str = "rows") -> Iterator[Callable[[str, int, int], None]]:
 
 
 def progress_line(what: str, done: int, seconds: float, total: int = 0, unit: str = "rows") -> str:
-    """Return ``what done/total, rate, time left``; without a total there is no time left to tell."""
+    """Return ``what done/total, rate, time left``; without a total there is no time left to tell.
+
+    Where several things are done whose units differ, ``unit`` is empty.
+    """
+    unit = f" {unit}" if unit else ""
     rate = done / max(seconds, 1e-9)
     whole = f"/{total:,}" if total else ""
     left = f", {timedelta(seconds=round((total - done) / rate))} left" if total and rate > 0 else ""
-    return f"{what} {done:,}{whole} {unit}, {rate:,.0f} {unit}/s{left}"
+    return f"{what} {done:,}{whole}{unit}, {rate:,.0f}{unit}/s{left}"

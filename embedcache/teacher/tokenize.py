@@ -44,14 +44,20 @@ class FastTokenizer:
         tokenizer: a transformers tokenizer with a Rust backend.
         max_length: tokens after which a text is cut, special tokens counted; 0 means never.
         prompt: text put before every text.
+        special_tokens: whether the tokenizer puts its own tokens around a text.
     """
 
-    def __init__(self, tokenizer: Any, max_length: int, prompt: str = "") -> None:
+    def __init__(
+        self, tokenizer: Any, max_length: int, prompt: str = "", *, special_tokens: bool = True
+    ) -> None:
         from tokenizers import Tokenizer
 
         self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._backend.no_padding()
         self._backend.no_truncation()
+        if not special_tokens:
+            # The step that puts them there; it does nothing else to ids.
+            self._backend.post_processor = None
         if max_length:
             self._backend.enable_truncation(max_length, direction=tokenizer.truncation_side)
         self.pad_id: int = tokenizer.pad_token_id or 0

@@ -71,6 +71,21 @@ def test_the_teachers_own_tokenizer_keeps_its_settings(loaded_teacher: Teacher) 
     assert loaded_teacher.model[0].tokenizer.backend_tokenizer.to_str() == before
 
 
+def test_special_tokens_can_be_left_out(loaded_teacher: Teacher) -> None:
+    tokenizer = loaded_teacher.model[0].tokenizer
+    framed, bare = (FastTokenizer(tokenizer, 0, special_tokens=special) for special in (True, False))
+    expected = [own_ids(loaded_teacher, text, 10_000)[1:-1] for text in [*TEXTS, ""]]
+    found = bare([*TEXTS, ""])
+    assert [
+        found.ids[a:b].tolist() for a, b in zip(found.offsets, found.offsets[1:], strict=False)
+    ] == expected
+    assert found.lengths[-1] == 0
+    assert framed([""]).lengths.tolist() == [2]
+    assert bare.fingerprint != framed.fingerprint
+    # The whole length is for the text's own tokens.
+    assert FastTokenizer(tokenizer, 7, special_tokens=False)(["the red cat " * 9]).lengths.tolist() == [7]
+
+
 def test_the_fingerprint_is_that_of_the_ids(loaded_teacher: Teacher) -> None:
     tokenizer = loaded_teacher.model[0].tokenizer
     prints = {

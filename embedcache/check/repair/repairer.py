@@ -31,6 +31,7 @@ from embedcache.check.repair.mend_shards import (
     mend_lmdb,
 )
 from embedcache.check.repair.mend_teachers import NEEDS_MODEL, give_name, mend_contract, mend_name
+from embedcache.check.repair.mend_token_table import mend_token_table
 from embedcache.check.repair.mend_views import mend_view
 from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, Mend, Mending
 from embedcache.check.repair.reencode import ShardMaker
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from embedcache.teacher.encode import Encoder
 
 _OF_VIEWS = (Kind.VIEW, Kind.VIEW_PART, Kind.RECIPE)
+_OF_TEACHERS = (Kind.SHARD, Kind.STORE, Kind.CODEBOOK, Kind.SEAL, Kind.TABLE)
 _DERIVED = (Kind.INDEX, Kind.TOKENS, Kind.DERIVED)
 
 
@@ -198,7 +200,7 @@ class _Repairer:
             opened = Cache(self.mending.folder)
         except EmbedCacheError as error:
             # Only in a dry run, or where the marker could not be mended.
-            for finding in self.damage(Kind.SHARD, Kind.STORE, Kind.CODEBOOK, Kind.SEAL):
+            for finding in self.damage(*_OF_TEACHERS):
                 detail = f"not looked at before cache.json is mended: {reason(error)}"
                 self.mending.done(finding.path, finding.kind, NOT_REPAIRED, detail)
             return
@@ -231,7 +233,7 @@ class _Repairer:
         folder = f"teachers/{contract_id}/"
         mine = [
             one
-            for one in self.damage(Kind.SHARD, Kind.STORE, Kind.CODEBOOK, Kind.SEAL)
+            for one in self.damage(*_OF_TEACHERS)
             if one.path.startswith(folder) and one.path not in misplaced
         ]
         contract = self._contract(contract_id)
@@ -264,6 +266,8 @@ class _Repairer:
         damaged = [one.path for one in mine if one.path.startswith(f"{folder}shards/")]
         lost = lost_in_folder(self.mending, maker, damaged)
         for finding in mine:
+            if finding.kind == Kind.TABLE.value:
+                mend_token_table(self.mending, maker, self.mending.folder / finding.path)
             if finding.kind == Kind.CODEBOOK.value:
                 mend_codebook(self.mending, maker, self.mending.folder / finding.path, lost)
         if joins_folder:

@@ -32,6 +32,7 @@ from embedcache.fsio import (
     read_sealed_json,
     spelled_json,
 )
+from embedcache.token_table import TokenTable
 
 _HALF_COPIED = (".partial", ".part", ".tmp", ".crdownload", ".filepart")
 _HOUR = 3600.0
@@ -126,6 +127,16 @@ def check_codebook(bench: Bench, entry: Entry) -> Findings:
         yield _refused(bench.folder / entry.path, entry, error)
 
 
+def check_token_table(bench: Bench, entry: Entry) -> Findings:
+    """Check a teacher's token embeddings by the digest in their header."""
+    path = bench.folder / entry.path
+    try:
+        TokenTable.read(path, entry.teacher)
+    except (CorruptCacheError, CacheFormatError) as error:
+        yield _refused(path, entry, error, is_newer=isinstance(error, CacheFormatError))
+    bench.meter.add(size=entry.size)
+
+
 def check_special(bench: Bench, entry: Entry) -> Findings:
     """Report a link, a pipe, a device or a folder that cannot be read, which make a cache unusable."""
     path = bench.folder / entry.path
@@ -161,7 +172,7 @@ def check_foreign(bench: Bench, entry: Entry) -> Findings:
     """Report a file that embedcache does not read."""
     name = entry.path.rpartition("/")[2]
     in_teacher = entry.path.startswith("teachers/") or entry.path.startswith("corpora/")
-    if name.endswith(_HALF_COPIED) or (in_teacher and name.endswith((".arrow", ".mdb"))):
+    if name.endswith(_HALF_COPIED) or (in_teacher and name.endswith((".arrow", ".mdb", ".safetensors"))):
         found = "it looks like a copy that was not finished or was given another name; it is not read"
         way_out = (
             "copy it again under its own name and delete this one, or move it away with repair --quarantine"

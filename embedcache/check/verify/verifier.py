@@ -48,6 +48,7 @@ _CHECKS: Mapping[Kind, Check] = {
     Kind.SEAL: documents.check_sealed,
     Kind.LOCK: documents.check_lock,
     Kind.CODEBOOK: documents.check_codebook,
+    Kind.TABLE: documents.check_token_table,
     Kind.INDEX: derived.check_index,
     Kind.TOKENS: derived.check_tokens,
     Kind.DERIVED: documents.check_sealed,

@@ -1,0 +1,116 @@
+"""The input token embeddings of a loaded teacher, and what its model does to them before the first layer."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from embedcache.errors import TeacherError
+
+if TYPE_CHECKING:
+    from embedcache.teacher.load import Teacher
+
+# Norms of embeddings in models that have no block of its own for these, but lay them out beside the layers.
+_NORMS_BESIDE_LAYERS = ("layernorm_embedding", "layer_norm_emb", "word_embeddings_layernorm")
+
+
+@dataclass(frozen=True, eq=False)
+class InputEmbeddings:
+    """Token embeddings with the rest of their block, but for positions.
+
+    Attributes:
+        word: float32 of shape (V, d).
+        norm_weight, norm_bias: float32 of shape (d,); None where the block has none.
+        norm_eps: what the norm adds to the variance; None without one.
+        type_row: first row of the table of token types, float32 of shape (d,); None without one.
+    """
+
+    word: NDArray[np.float32]
+    norm_weight: NDArray[np.float32] | None
+    norm_bias: NDArray[np.float32] | None
+    norm_eps: float | None
+    type_row: NDArray[np.float32] | None
+
+
+def input_embeddings(teacher: Teacher) -> InputEmbeddings:
+    """Return the token embeddings of a teacher; its model is left as it is.
+
+    Raises:
+        TeacherError: if it has none, as static embeddings, or they are not finite.
+    """
+    inner, embedding = _embedding_of(teacher)
+    width = embedding.embedding_dim
+    norm, types = _block_around(inner, embedding)
+    with torch.no_grad():
+        # Not the weights themselves: some models scale what they look up.
+        word = _array(embedding(torch.arange(embedding.num_embeddings, device=embedding.weight.device)))
+    weight = bias = eps = None
+    if norm is not None:
+        eps = float(norm.eps)
+        weight = np.ones(width, np.float32) if norm.weight is None else _array(norm.weight)
+        bias = None if norm.bias is None else _array(norm.bias)
+    row = None if types is None else _array(types.weight[0])
+    for part in (word, weight, bias, row):
+        if part is not None and not np.isfinite(part).all():
+            raise TeacherError(f"the token embeddings of {teacher.name} are not finite: copy the model again")
+    return InputEmbeddings(word, weight, bias, eps, row)
+
+
+def tokens_by_id(teacher: Teacher, count: int) -> tuple[str, ...]:
+    """Return the tokens of ids 0 to ``count`` - 1 as the tokenizer spells them, empty for ids without one."""
+    tokenizer: Any = teacher.model.tokenizer
+    found = [""] * count
+    # Sorted, so that of two tokens of one id it is always the same that counts.
+    for token, number in sorted(tokenizer.get_vocab().items(), reverse=True):
+        if 0 <= number < count:
+            found[number] = token
+    return tuple(found)
+
+
+def _embedding_of(teacher: Teacher) -> tuple[nn.Module, nn.Embedding]:
+    """Return a teacher's transformer and its table of token embeddings."""
+    first: Any = next(iter(teacher.model or ()), None)
+    inner: Any = getattr(first, "model", None)
+    look: Any = getattr(inner, "get_input_embeddings", None)
+    embedding = None
+    if look is not None:
+        with suppress(NotImplementedError):
+            embedding = look()
+    if not isinstance(inner, nn.Module) or not isinstance(embedding, nn.Embedding):
+        raise TeacherError(
+            f"{teacher.name} has no table of token embeddings before its layers (its first module is a "
+            f"{type(first).__name__}): --token-embeddings needs a transformer; static embeddings are such "
+            "a table themselves, use that"
+        )
+    return inner, embedding
+
+
+def _block_around(
+    inner: nn.Module, embedding: nn.Embedding
+) -> tuple[nn.LayerNorm | None, nn.Embedding | None]:
+    """Return the norm and the token types that stand beside the token embeddings, None where none does."""
+    blocks = (one for one in inner.modules() if any(child is embedding for child in one.children()))
+    block = next(blocks)
+    children = dict(block.named_children())
+    # Beside its layers a model has the norm behind the last of them as well.
+    is_whole_model = any(isinstance(child, nn.ModuleList) for child in children.values())
+    norms = [
+        child
+        for name, child in children.items()
+        if isinstance(child, nn.LayerNorm)
+        and tuple(child.normalized_shape) == (embedding.embedding_dim,)
+        and (not is_whole_model or name in _NORMS_BESIDE_LAYERS)
+    ]
+    types = children.get("token_type_embeddings")
+    fits = isinstance(types, nn.Embedding) and types.embedding_dim == embedding.embedding_dim
+    return norms[0] if len(norms) == 1 else None, types if isinstance(types, nn.Embedding) and fits else None
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    return np.array(tensor.detach().float().cpu().numpy(), dtype=np.float32)
