@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.errors import ExportError, MissingExtraError
+from distill.layout import CONFIG, describe_unfinished
 from distill.onnx_check import check_texts, largest_difference, mean_cosine
 from distill.onnx_encoder import (
     GRAPH,
@@ -109,12 +110,18 @@ def export_onnx(
     import_onnxruntime()
     source, target = model_folder(model), Path(out).expanduser().resolve()
     _check_target(source, target, force)
+    from distill.students.static import PaddedStatic, is_static
     from embedcache.teacher.load import load_teacher, quiet_transformers
 
     teacher = load_teacher(source, name="export", device="cpu")
-    first = type(teacher.model[0]).__name__
-    if first != "Transformer":
-        raise ExportError(f"{source} starts with {first}; only Transformer models can be exported")
+    static = is_static(teacher.model)
+    if static:
+        # It leaves special tokens out; who reads nothing but the tokenizer's file has to leave them out too.
+        teacher.model[0].tokenizer.post_processor = None
+    elif (first := type(teacher.model[0]).__name__) != "Transformer":
+        raise ExportError(
+            f"{source} starts with {first}; only Transformer and StaticEmbedding models can be exported"
+        )
     teacher.model.float()
     with _new_folder(target) as folder:
         # Saved before anything is encoded: the tokenizer file also carries the settings of its last call.
@@ -123,8 +130,9 @@ def export_onnx(
         if (source / "README.md").is_file():
             shutil.copyfile(source / "README.md", folder / "README.md")
         (folder / "onnx").mkdir()
-        recipe = _recipe(teacher, folder)
-        graph = _trace(teacher, opset)
+        traced: Any = PaddedStatic(teacher.model) if static else teacher.model
+        recipe = _recipe(teacher, traced, folder)
+        graph = _trace(teacher, traced, opset)
         write_json(folder / "onnx" / RECIPE, {**recipe, "outputs": [n.name for n in graph.graph.output]})
         write_bytes(folder / "onnx" / GRAPH, graph.SerializeToString(deterministic=True))
         texts = check_texts(teacher.contract.max_length)
@@ -161,6 +169,8 @@ def model_folder(model: str | Path) -> Path:
     for candidate in (folder, folder / "best"):
         if (candidate / "modules.json").is_file():
             return candidate
+    if (folder / CONFIG).is_file():
+        raise ExportError(describe_unfinished(folder))
     found = "has no modules.json" if folder.is_dir() else "does not exist"
     raise ExportError(
         f"{folder} {found}; expected a run folder with best/ in it, or a sentence-transformers folder"
@@ -212,13 +222,13 @@ def _new_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _recipe(teacher: Teacher, folder: Path) -> dict[str, object]:
+def _recipe(teacher: Teacher, model: Any, folder: Path) -> dict[str, object]:
     """Return what, beside tokenizer and graph, is needed to encode a text."""
     if not (folder / "tokenizer.json").is_file():
         raise ExportError(
             "the model's tokenizer has no tokenizer.json form, which serving without torch needs"
         )
-    model, prompt = teacher.model, teacher.contract.prompt
+    prompt = teacher.contract.prompt
     if prompt and any(not getattr(module, "include_prompt", True) for module in model):
         raise ExportError(
             f"the pooling leaves out the tokens of the prompt {prompt!r}; such models cannot be exported"
@@ -230,19 +240,19 @@ def _recipe(teacher: Teacher, folder: Path) -> dict[str, object]:
         "dimension": teacher.dimension,
         "padding": {
             "direction": tokenizer.padding_side,
-            "pad_id": tokenizer.pad_token_id,
+            # Nothing of what stands there is read.
+            "pad_id": tokenizer.pad_token_id or 0,
             "pad_type_id": tokenizer.pad_token_type_id,
-            "pad_token": tokenizer.pad_token,
+            "pad_token": tokenizer.pad_token or "",
         },
         "truncation": {"max_length": teacher.contract.max_length, "direction": tokenizer.truncation_side},
     }
 
 
-def _trace(teacher: Teacher, opset: int) -> Any:
-    """Return the model as an ``onnx.ModelProto`` that names no file of this machine."""
+def _trace(teacher: Teacher, model: Any, opset: int) -> Any:
+    """Return the teacher's ``model`` as an ``onnx.ModelProto`` that names no file of this machine."""
     import torch
 
-    model = teacher.model
     size = sum(parameter.numel() * 4 for parameter in model.parameters())
     if size > _LARGEST_GRAPH:
         raise ExportError(

@@ -3,45 +3,51 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from distill.errors import StudentError
+from distill.students.spec import LAYER_FORMS
+from distill.students.stack import find_layers
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-def parse_layers(spec: str, total: int) -> list[int]:
+def parse_layers(spec: str, total: int, student: str | None = None) -> list[int]:
     """Return the layer numbers that ``spec`` picks out of ``total`` layers, in order.
 
     Args:
-        spec: ``K`` or ``last:K`` (the last K), ``first:K``, or numbers from 0 with commas, as ``0,2,5``.
+        spec: ``K`` or ``last:K`` (the last K), ``first:K``, ``every:K`` (every K-th, the last one among
+            them), or numbers from 0 with commas or plus signs, as ``0,2,5`` or ``0+2+5``.
         total: how many layers there are.
+        student: what messages call the student; default: ``layers:`` and the spec.
 
     Raises:
         StudentError: if the words are not of that form or name layers that are not there.
     """
+    student = student or f"layers:{spec}"
     kind, _, count = spec.rpartition(":")
-    try:
-        numbers = [int(part) for part in count.split(",")]
-    except ValueError:
-        numbers = []
-    valid = numbers and kind in ("", "last", "first") and (not kind or len(numbers) == 1)
-    if not valid:
+    words = re.split(r"[,+]", count)
+    numbers = [int(word) for word in words if re.fullmatch(r"-?[0-9]+", word)]
+    valid = len(numbers) == len(words) and kind in ("", "last", "first", "every")
+    if not valid or (kind and len(numbers) != 1):
         raise StudentError(
-            f"student 'layers:{spec}' is not understood: write layers:K, layers:first:K or layers:0,2,5"
+            f"student '{student}' is not understood: write {LAYER_FORMS}, or layers=K, layers=first:K, "
+            "layers=every:K, layers=0+2+5 among the keys of a compact student"
         )
-    if kind or "," not in count:
-        if not 1 <= numbers[0] <= total:
-            raise StudentError(
-                f"student 'layers:{spec}': the teacher has {total} layers; choose 1 to {total}"
-            )
-        return list(range(numbers[0])) if kind == "first" else list(range(total - numbers[0], total))
+    if len(numbers) == 1:
+        (number,) = numbers
+        if not 1 <= number <= total:
+            raise StudentError(f"student '{student}': the teacher has {total} layers; choose 1 to {total}")
+        if kind == "every":
+            return list(range((total - 1) % number, total, number))
+        return list(range(number)) if kind == "first" else list(range(total - number, total))
     if min(numbers) < 0 or max(numbers) >= total or len(set(numbers)) != len(numbers):
         raise StudentError(
-            f"student 'layers:{spec}': the teacher's layers are 0 to {total - 1}, each to be named once"
+            f"student '{student}': the teacher's layers are 0 to {total - 1}, each to be named once"
         )
     return numbers
 
@@ -53,26 +59,19 @@ def from_teacher_layers(teacher: SentenceTransformer, spec: str) -> SentenceTran
         StudentError: if the model has no plain stack of layers.
     """
     student = copy.deepcopy(teacher)
-    inner: Any = getattr(student[0], "model", None)
-    total = getattr(getattr(inner, "config", None), "num_hidden_layers", None)
-    stacks = [
-        (parent, name, child)
-        for parent in (inner.modules() if inner is not None else ())
-        for name, child in parent.named_children()
-        if isinstance(child, nn.ModuleList) and len(child) == total
-    ]
-    if total is None or len(stacks) != 1:
-        raise StudentError(
-            f"student 'layers:{spec}': a {type(inner or student[0]).__name__} has no plain stack of layers "
-            "to choose from; give a model folder or a hub id as the student"
-        )
-    parent, name, stack = stacks[0]
-    chosen = parse_layers(spec, total)
-    setattr(parent, name, nn.ModuleList(stack[i] for i in chosen))
-    inner.config.num_hidden_layers = len(chosen)
-    if isinstance(getattr(inner.config, "layer_types", None), list):
-        inner.config.layer_types = [inner.config.layer_types[i] for i in chosen]
-    for number, layer in enumerate(getattr(parent, name)):
+    try:
+        stack = find_layers(student)
+    except StudentError as error:
+        raise StudentError(f"student 'layers:{spec}': {error}") from error
+    config: Any = student[0].model.config
+    chosen = parse_layers(spec, len(stack.layers))
+    kept = nn.ModuleList(stack.layers[i] for i in chosen)
+    setattr(stack.parent, stack.name, kept)
+    config.num_hidden_layers = len(chosen)
+    if isinstance(getattr(config, "layer_types", None), list):
+        config.layer_types = [config.layer_types[i] for i in chosen]
+    for number, layer in enumerate(kept):
+        module: Any
         for module in layer.modules():
             if hasattr(module, "layer_idx"):
                 module.layer_idx = number

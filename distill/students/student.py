@@ -1,4 +1,4 @@
-"""A student from a spec: a hub id, a folder, or layers of its teacher; with a head where widths differ."""
+"""A student from a spec: a hub id, a folder, or made from its teacher; with a head where widths differ."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from torch import nn
 
 from distill.errors import StudentError
 from distill.layout import describe_missing
+from distill.students import compact, narrow, static
 from distill.students.aliases import STUDENTS
 from distill.students.initialise import from_teacher_layers
+from distill.students.spec import LAYERS, parse_spec
+from distill.students.static import flat_features, is_static
+from distill.students.vocabulary import CountTokens
 from embedcache.contract import Contract
 from embedcache.errors import PoolingNeededError, TeacherError
 from embedcache.teacher.load import Teacher, load_teacher
@@ -19,8 +23,9 @@ from embedcache.teacher.load import Teacher, load_teacher
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from distill.students.spec import StudentSpec
+
 Head = Literal["auto", "linear", "tanh", "none"]
-LAYERS = "layers:"
 _LONGEST = 512
 """Tokens after which a text is cut where neither model nor user says."""
 _ADDED = "is_added_head"
@@ -38,13 +43,15 @@ def build_student(
     max_length: int | None = None,
     dropout: float = 0.0,
     seed: int = 0,
+    count_tokens: CountTokens | None = None,
+    on_note: compact.OnNote = lambda note: None,
 ) -> SentenceTransformer:
     """Build a student whose vectors have the width of its targets, and length one where those have it.
 
     Args:
-        spec: ``layers:K`` and its forms, a folder, an alias or a hub id.
+        spec: one of the forms of :data:`distill.students.spec.FORMS`, a folder, an alias or a hub id.
         contract: the teacher's contract; of several teachers, the first one's.
-        live_teacher: loads the teacher itself; called only for ``layers:``.
+        live_teacher: loads the teacher itself; called only for students that are made from it.
         dimension: width of targets that are combined or projected, and so have length one; default: the
             targets are the teacher's own vectors.
         head: ``auto`` adds a linear head where widths differ, ``linear`` always, ``tanh`` one that is
@@ -52,21 +59,29 @@ def build_student(
         pooling: of a student that is no cut-out of its teacher; default: as its folder says, else ``mean``.
         max_length: tokens after which a text is cut; default: as the teacher, or what the student can take.
         dropout: probability used everywhere in training; the saved config keeps the model's own.
-        seed: of the head's first weights.
+        seed: of new weights: the head's, or a whole narrow student's.
+        count_tokens: counts tokens of the texts to train on; default: there are no texts, and what is made
+            of such counts is refused.
+        on_note: told what is worth knowing about how the student is made.
 
     Returns:
-        The model on the CPU, gradients on: [transformer, pooling, (head), (normalise)].
+        The model on the CPU, gradients on: [transformer, pooling, (head), (normalise)]; a static one begins
+        with its table in place of the first two.
 
     Raises:
         StudentError: if the spec is not understood, a setting does not apply to it, or widths differ and
             ``head`` is ``none``.
     """
-    if spec.startswith(LAYERS):
+    parsed = parse_spec(spec)
+    full: int | None = None
+    if parsed.from_teacher:
         if pooling is not None:
             raise StudentError(
                 f"student.pooling {pooling}: {spec!r} pools as its teacher does; leave student.pooling out"
             )
-        model = from_teacher_layers(live_teacher().model.cpu(), spec.removeprefix(LAYERS))
+        teacher = live_teacher()
+        full = count_parameters(teacher.model)
+        model = _from_teacher(parsed, teacher, seed, count_tokens, on_note)
         positions = contract.max_length
     else:
         loaded = _load(spec, pooling)
@@ -83,9 +98,37 @@ def build_student(
         from sentence_transformers.base.modules import Normalize
 
         model.append(Normalize())
-    model.max_seq_length = _length(spec, max_length, contract.max_length, positions)
+    # A table of tokens has no positions to run out of.
+    if not is_static(model):
+        model.max_seq_length = _length(spec, max_length, contract.max_length, positions)
+    elif max_length is not None:
+        raise StudentError(
+            f"student.max_length {max_length}: {spec!r} reads texts to their end; leave "
+            "student.max_length out"
+        )
     _set_dropout(model, dropout)
+    if full is not None and parsed.kind != "layers":
+        own = count_parameters(model)
+        on_note(f"{own / 1e6:.2f} M parameters, {own / full:.1%} of the teacher's {full / 1e6:.2f} M")
     return model
+
+
+def _from_teacher(
+    spec: StudentSpec,
+    teacher: Teacher,
+    seed: int,
+    count_tokens: CountTokens | None,
+    on_note: compact.OnNote,
+) -> SentenceTransformer:
+    model = teacher.model.cpu()
+    if spec.kind == "compact":
+        return compact.from_teacher(model, spec, count_tokens=count_tokens, on_note=on_note, seed=seed)
+    if spec.kind == "narrow":
+        return narrow.from_teacher(model, spec, seed=seed)
+    if spec.kind == "static":
+        dim, vocab = spec.integer("dim"), spec.optional_integer("vocab")
+        return static.from_teacher(teacher, dim=dim, vocab=vocab, count_tokens=count_tokens, on_note=on_note)
+    return from_teacher_layers(model, spec.text.removeprefix(LAYERS))
 
 
 def open_student(
@@ -122,7 +165,8 @@ def open_student(
             from sentence_transformers.base.modules import Normalize
 
             model.append(Normalize())
-    model.max_seq_length = contract.max_length or _LONGEST
+    if not is_static(model):
+        model.max_seq_length = contract.max_length or _LONGEST
     _set_dropout(model, dropout)
     return model, contract
 
@@ -185,7 +229,10 @@ def without_head(model: SentenceTransformer) -> SentenceTransformer:
             "--head linear"
         )
     bare = SentenceTransformer(modules=modules, device=str(model.device))
-    bare.max_seq_length, bare.prompts, bare.default_prompt_name = model.max_seq_length, {}, None
+    bare.prompts, bare.default_prompt_name = {}, None
+    # One vector a token needs no limit, and knows none.
+    if not is_static(model):
+        bare.max_seq_length = model.max_seq_length
     return bare
 
 
@@ -213,6 +260,7 @@ def count_parameters(model: nn.Module) -> int:
 
 def forward(model: SentenceTransformer, input_ids: Any, attention_mask: Any) -> torch.Tensor:
     """Return the sentence vectors (B, d) of padded token ids (B, T), as the model's own pipeline has them."""
-    features = model({"input_ids": input_ids, "attention_mask": attention_mask})
+    features = {"input_ids": input_ids, "attention_mask": attention_mask}
+    features = model(flat_features(**features) if is_static(model) else features)
     vectors: torch.Tensor = features["sentence_embedding"]
     return vectors

@@ -1,0 +1,212 @@
+"""Encoders of several architectures, read as what ELECTRA's layers can hold.
+
+ELECTRA (Clark et al., 2020) has the layers of BERT behind an embedding block that may be narrower than they
+are, so a compact student is a plain ``ElectraModel``. RoBERTa's and XLM-R's layers are the same as well;
+DistilBERT's and MPNet's have other names, and MPNet's have a bias by relative position that has no place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from distill.errors import StudentError
+from distill.students.embedding_block import EmbeddingBlock
+
+if TYPE_CHECKING:
+    from transformers import ElectraConfig, PreTrainedConfig
+
+
+@dataclass(frozen=True)
+class _Architecture:
+    """How an architecture differs from BERT.
+
+    Attributes:
+        layers: where its layers hang.
+        renamed: ELECTRA's name of a module of a layer -> its own; those not named are called the same.
+        config: ELECTRA's name of a setting -> its own.
+        after_padding: whether positions are counted from behind the padding token's id.
+        lost: what of its layers cannot be carried over.
+    """
+
+    layers: str = "encoder.layer."
+    renamed: Mapping[str, str] | None = None
+    config: Mapping[str, str] | None = None
+    after_padding: bool = False
+    lost: str = ""
+
+
+_LAYER = (
+    "attention.self.query",
+    "attention.self.key",
+    "attention.self.value",
+    "attention.output.dense",
+    "attention.output.LayerNorm",
+    "intermediate.dense",
+    "output.dense",
+    "output.LayerNorm",
+)
+"""The modules of an ELECTRA layer; each has a weight and a bias."""
+
+_ROBERTA = _Architecture(after_padding=True)
+
+_KNOWN = {
+    "bert": _Architecture(),
+    "electra": _Architecture(),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "mpnet": _Architecture(
+        renamed={
+            "attention.self.query": "attention.attn.q",
+            "attention.self.key": "attention.attn.k",
+            "attention.self.value": "attention.attn.v",
+            "attention.output.dense": "attention.attn.o",
+            "attention.output.LayerNorm": "attention.LayerNorm",
+        },
+        after_padding=True,
+        lost="the bias of its attention by relative position",
+    ),
+    "distilbert": _Architecture(
+        layers="transformer.layer.",
+        renamed={
+            "attention.self.query": "attention.q_lin",
+            "attention.self.key": "attention.k_lin",
+            "attention.self.value": "attention.v_lin",
+            "attention.output.dense": "attention.out_lin",
+            "attention.output.LayerNorm": "sa_layer_norm",
+            "intermediate.dense": "ffn.lin1",
+            "output.dense": "ffn.lin2",
+            "output.LayerNorm": "output_layer_norm",
+        },
+        config={
+            "intermediate_size": "hidden_dim",
+            "hidden_act": "activation",
+            "hidden_dropout_prob": "dropout",
+            "attention_probs_dropout_prob": "attention_dropout",
+        },
+    ),
+}
+
+_SETTINGS = (
+    "vocab_size",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "layer_norm_eps",
+    "initializer_range",
+)
+_DISTILBERT_EPS = 1e-12
+"""DistilBERT's is in its code, not in its configuration."""
+
+
+def _architecture(kind: str) -> _Architecture:
+    if kind not in _KNOWN:
+        raise StudentError(
+            f"a compact student takes layers of {', '.join(_KNOWN)} teachers, and this one is of the kind "
+            f"{kind!r}; take layers:K, or a teacher of a known kind"
+        )
+    return _KNOWN[kind]
+
+
+def lost_layers(kind: str) -> str:
+    """Return what cannot be carried over of the layers of a ``model_type``; nothing where all of it can."""
+    return _architecture(kind).lost
+
+
+def first_position(config: PreTrainedConfig) -> int:
+    """Return the row of a model's position table that a text's first token has."""
+    known: Any = config
+    return int(known.pad_token_id) + 1 if _architecture(known.model_type).after_padding else 0
+
+
+def electra_config(config: PreTrainedConfig, width: int, layers: int) -> ElectraConfig:
+    """Return the configuration of a compact student.
+
+    Args:
+        config: the teacher's.
+        width: e, of the token embeddings.
+        layers: how many of the teacher's layers it has.
+
+    Raises:
+        StudentError: if the teacher's architecture is not known.
+    """
+    from transformers import ElectraConfig
+
+    known = _architecture(config.model_type)
+    own = known.config or {}
+    values = {name: getattr(config, own.get(name, name), None) for name in _SETTINGS}
+    values["layer_norm_eps"] = values["layer_norm_eps"] or _DISTILBERT_EPS
+    return ElectraConfig(
+        **values,
+        embedding_size=width,
+        num_hidden_layers=layers,
+        max_position_embeddings=config.max_position_embeddings - first_position(config),
+        type_vocab_size=getattr(config, "type_vocab_size", None) or 1,
+        pad_token_id=config.pad_token_id,
+    )
+
+
+def read_block(model: Any) -> EmbeddingBlock:
+    """Return the embedding block of a transformers model, float32, not to be written to.
+
+    Raises:
+        StudentError: if its architecture is not known.
+    """
+    config, inner = model.config, model.embeddings
+    start = first_position(config)
+    word = _read(inner.word_embeddings.weight)
+    types = getattr(inner, "token_type_embeddings", None)
+    project = getattr(model, "embeddings_project", None)
+    return EmbeddingBlock(
+        word=word,
+        position=_read(inner.position_embeddings.weight)[start:],
+        type=torch.zeros(1, word.shape[1]) if types is None else _read(types.weight),
+        norm_weight=_read(inner.LayerNorm.weight),
+        norm_bias=_read(inner.LayerNorm.bias),
+        eps=float(inner.LayerNorm.eps),
+        project=None if project is None else (_read(project.weight), _read(project.bias)),
+    )
+
+
+def read_layers(model: Any, chosen: list[int]) -> dict[str, Tensor]:
+    """Return the weights of the ``chosen`` layers under the names that ``ElectraModel`` gives them, float32.
+
+    Raises:
+        StudentError: if the model's architecture is not known.
+    """
+    known = _architecture(model.config.model_type)
+    renamed, weights = known.renamed or {}, model.state_dict()
+    return {
+        f"encoder.layer.{place}.{name}.{part}": _read(
+            weights[f"{known.layers}{number}.{renamed.get(name, name)}.{part}"]
+        )
+        for place, number in enumerate(chosen)
+        for name in _LAYER
+        for part in ("weight", "bias")
+    }
+
+
+def block_weights(block: EmbeddingBlock) -> dict[str, Tensor]:
+    """Return the weights of an embedding block under the names that ``ElectraModel`` gives them."""
+    weights = {
+        "embeddings.word_embeddings.weight": block.word,
+        "embeddings.position_embeddings.weight": block.position,
+        "embeddings.token_type_embeddings.weight": block.type,
+        "embeddings.LayerNorm.weight": block.norm_weight,
+        "embeddings.LayerNorm.bias": block.norm_bias,
+    }
+    if block.project is not None:
+        weights["embeddings_project.weight"], weights["embeddings_project.bias"] = block.project
+    return weights
+
+
+def _read(weight: Tensor) -> Tensor:
+    return weight.detach().float()

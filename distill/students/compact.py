@@ -1,0 +1,173 @@
+"""Compact students: narrow token embeddings, widened for layers that are the teacher's (SimTDE, section 3).
+
+One is a plain ``ElectraModel``, which AutoModel, sentence-transformers and the ONNX export open as any other.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from distill.errors import StudentError
+from distill.students.architectures import block_weights, electra_config, lost_layers, read_block, read_layers
+from distill.students.embedding_block import narrow_block
+from distill.students.initialise import parse_layers
+from distill.students.transformer_module import as_module
+from distill.students.vocabulary import CountTokens, prune_vocabulary
+from embedcache.teacher.tokenize import FastTokenizer
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from distill.students.spec import StudentSpec
+
+OnNote = Callable[[str], None]
+"""Told in a sentence what is worth knowing about a student."""
+
+
+def from_teacher(
+    teacher: SentenceTransformer,
+    spec: StudentSpec,
+    *,
+    count_tokens: CountTokens | None,
+    on_note: OnNote,
+    seed: int = 0,
+) -> SentenceTransformer:
+    """Return a compact student of ``teacher``: its own layers behind narrow token embeddings.
+
+    The same teacher gives the same bytes each time.
+
+    Args:
+        teacher: a BERT-, RoBERTa-, MPNet-, DistilBERT- or ELECTRA-like model; left as it is.
+        spec: ``compact:e=E[,layers=...][,copy=no][,vocab=N]``.
+        count_tokens: counts tokens of the training texts; needed for ``vocab``.
+        on_note: told what could not be carried over, how good the new embeddings are, and the like.
+        seed: of the layers' first weights, with ``copy=no``.
+
+    Returns:
+        [Transformer with an ElectraModel, what follows the teacher's transformer], on the CPU, gradients on.
+
+    Raises:
+        StudentError: if the teacher's architecture is not known, or a value does not fit it.
+    """
+    from sentence_transformers import SentenceTransformer
+    from transformers import ElectraModel
+
+    first: Any = teacher[0]
+    source = getattr(first, "model", None)
+    if source is None:
+        raise StudentError(
+            f"student {spec.text!r}: the teacher starts with a {type(first).__name__}, which has no layers "
+            "to take over; choose a teacher that is a transformer"
+        )
+    config = source.config
+    chosen = _choose(spec, config.num_hidden_layers)
+    block, width = read_block(source), spec.integer("e")
+    if width > block.width:
+        raise StudentError(
+            f"student {spec.text!r}: e={width}, and the teacher's token embeddings have {block.width} "
+            f"numbers; choose 1 to {block.width}"
+        )
+    tokenizer = first.tokenizer
+    size = spec.optional_integer("vocab")
+    if size is not None:
+        tokenizer, kept = prune(first, spec.text, size, count_tokens, on_note)
+        block = replace(block, word=block.word[torch.from_numpy(kept)])
+    if width < block.width:
+        block, explained = narrow_block(block, width)
+        on_note(
+            f"token embeddings of width {width} begin with a map that explains {explained:.1%} of what the "
+            "teacher's first layer is fed (R2)"
+        )
+    copied = spec.yes("copy")
+    if not copied:
+        on_note("the layers begin with random weights (copy=no)")
+    elif lost := lost_layers(config.model_type):
+        on_note(f"layers are copied but for {lost}: an ElectraModel has no place for it")
+    own = electra_config(config, width, len(chosen))
+    own.vocab_size = len(block.word)
+    if size is not None:
+        own.pad_token_id = tokenizer.pad_token_id
+    # Random beginnings are not to use up the caller's random numbers.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Any = ElectraModel(own)
+    layers = (
+        read_layers(source, chosen)
+        if copied
+        else {name: tensor for name, tensor in model.state_dict().items() if name.startswith("encoder.")}
+    )
+    model.load_state_dict({**block_weights(block), **layers})
+    modules: list[nn.Module] = [as_module(model.eval(), tokenizer, first)]
+    if _gives_pooled(first):
+        modules += _pooler(source, spec, on_note)
+    modules += [copy.deepcopy(module) for module in list(teacher)[1:]]
+    student = SentenceTransformer(modules=modules, device="cpu")
+    student.requires_grad_(True)
+    return student
+
+
+def prune(
+    first: Any, student: str, size: int, count_tokens: CountTokens | None, on_note: OnNote
+) -> tuple[Any, NDArray[np.int64]]:
+    """Return a teacher's tokenizer with ``size`` tokens, and int64 (size,): the old id of each new one.
+
+    Args:
+        first: the teacher's first module.
+        student: the student's spec.
+        size: tokens to keep.
+        count_tokens: counts tokens of the training texts.
+        on_note: told what share of them is kept.
+
+    Raises:
+        StudentError: if there are no texts to count in, or the tokenizer cannot be pruned so far.
+    """
+    if count_tokens is None:
+        raise StudentError(
+            f"student {student!r}: vocab={size} keeps the tokens that training texts use most, and there is "
+            "no corpus to count them in; leave vocab out"
+        )
+    tokenizer = first.tokenizer
+    if not getattr(tokenizer, "is_fast", False):
+        raise StudentError(
+            f"student {student!r}: vocab={size} needs a tokenizer with a fast (Rust) backend, which the "
+            "teacher has not; leave vocab out"
+        )
+    counts = count_tokens(FastTokenizer(tokenizer, int(first.max_seq_length or 0)))
+    pruned = prune_vocabulary(tokenizer, counts, size)
+    on_note(pruned.coverage.describe())
+    return pruned.tokenizer, pruned.kept
+
+
+def _choose(spec: StudentSpec, total: int) -> list[int]:
+    words = spec.values.get("layers")
+    return list(range(total)) if words is None else parse_layers(words, total, spec.text)
+
+
+def _gives_pooled(first: Any) -> bool:
+    """Return whether a transformer module gives its pooler's output, not a vector for each token."""
+    return bool(first.modality_config["text"]["method_output_name"] == "pooler_output")
+
+
+def _pooler(source: Any, spec: StudentSpec, on_note: OnNote) -> list[nn.Module]:
+    """Return modules that do what the pooler does inside a BERT-like model: an ElectraModel has none."""
+    from sentence_transformers.base.modules import Dense
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    linear = getattr(getattr(source, "pooler", None), "dense", None)
+    if linear is None:
+        raise StudentError(
+            f"student {spec.text!r}: the teacher gives the output of a pooler that is not BERT's, which "
+            "cannot be carried over; build the cache with another pooling"
+        )
+    dense = Dense(linear.in_features, linear.out_features, activation_function=nn.Tanh())
+    dense.linear.load_state_dict(linear.state_dict())
+    on_note("the teacher's pooler is carried over as a Dense module behind the pooling")
+    return [Pooling(linear.in_features, "cls"), dense]

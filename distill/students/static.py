@@ -1,0 +1,286 @@
+"""Static students: one vector a token, and a sentence is their weighted mean; no attention, so very fast.
+
+The weight of a token is baked into its vector: frequent tokens say less about a sentence (smooth inverse
+frequency, Arora et al., 2017, "A simple but tough-to-beat baseline for sentence embeddings"). The model is
+sentence-transformers' ``StaticEmbedding`` and a linear layer to the teacher's width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from distill.errors import StudentError
+from distill.students.subwords import is_unused
+from distill.students.vocabulary import CountTokens, prune_vocabulary
+from embedcache.teacher.tokenize import FastTokenizer
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    from embedcache.codecs import Vectors
+    from embedcache.teacher.load import Teacher
+
+SMOOTHING = 1e-3
+"""Share of the corpus at which a token counts half as much as a rare one."""
+
+_CENTRE_SHARE = 0.3
+"""Of the centre, how much is in every vector: all of it would drown what tells sentences apart."""
+
+_TOKENS_AT_ONCE = 512
+
+
+def from_teacher(
+    teacher: Teacher,
+    *,
+    dim: int,
+    vocab: int | None,
+    count_tokens: CountTokens | None,
+    on_note: Callable[[str], None],
+) -> SentenceTransformer:
+    """Return a static student that starts from its teacher's vectors of single tokens.
+
+    The vectors are centred on their mean over the corpus and reduced to ``dim`` by PCA; the linear layer
+    after the mean over tokens leads back, so that the student is like its teacher before anything is trained.
+    Its bias points to the centre, which keeps the vector of a text without known tokens from being zero.
+
+    Args:
+        teacher: the loaded teacher.
+        dim: width of a token's vector.
+        vocab: tokens to keep, those that the corpus needs most; None keeps all.
+        count_tokens: counts the corpus' tokens; without it, frequencies fall with a token's number, as in
+            vocabularies that are sorted by frequency (Zipf).
+        on_note: told what there is to know about the student.
+
+    Returns:
+        [StaticEmbedding, Dense], gradients on; its vectors have the teacher's width and are not normalised.
+
+    Raises:
+        StudentError: if the teacher has no tokenizer of its own that can be used, ``dim`` is more than its
+            width, or ``vocab`` is given without a corpus or does not fit, as :func:`prune_vocabulary`.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    spec = f"static:dim={dim}" + ("" if vocab is None else f",vocab={vocab}")
+    tokenizer = _tokenizer(teacher, spec)
+    if not 1 <= dim <= teacher.dimension:
+        raise StudentError(
+            f"student {spec!r}: the teacher's vectors have {teacher.dimension} dimensions; choose dim from 1 "
+            f"to {teacher.dimension}"
+        )
+    if vocab is not None and count_tokens is None:
+        raise StudentError(
+            f"student {spec!r}: which tokens to keep is counted in a corpus, and there is none; leave vocab "
+            "out"
+        )
+    counts = None if count_tokens is None else count_tokens(FastTokenizer(tokenizer, 0, special_tokens=False))
+    backend = tokenizer.backend_tokenizer
+    old_ids = np.arange(_ids_of(backend), dtype=np.int64)
+    if vocab is not None and counts is not None:
+        pruned = prune_vocabulary(tokenizer, counts, vocab)
+        on_note(pruned.coverage.describe())
+        backend, old_ids = pruned.tokenizer.backend_tokenizer, pruned.kept
+        counts = counts[old_ids]
+    ordinary = _ordinary(backend, len(old_ids))
+    shares = token_shares(counts, ordinary)
+    vectors = _token_vectors(teacher, tokenizer, old_ids[ordinary], spec)
+    centre = shares[ordinary] @ vectors.astype(np.float64)
+    scores, basis = _reduce(vectors, centre, dim)
+    # Special tokens never stand in a text, and those nobody uses say nothing.
+    rows = np.zeros((len(old_ids), dim), dtype=np.float32)
+    rows[ordinary] = scores * token_weights(shares)[ordinary, None]
+    embedding = StaticEmbedding(_plain(backend), embedding_weights=torch.from_numpy(rows))
+    head = Dense(
+        dim,
+        teacher.dimension,
+        activation_function=nn.Identity(),
+        init_weight=torch.from_numpy(basis.astype(np.float32)),
+        init_bias=torch.from_numpy((_CENTRE_SHARE * centre).astype(np.float32)),
+    )
+    model = SentenceTransformer(modules=[embedding, head], device="cpu")
+    model.requires_grad_(True)
+    return model
+
+
+def is_static(model: nn.Module) -> bool:
+    """Return whether a sentence-transformers model begins with a table of token vectors."""
+    first: Any = next(iter(model.children()), None)
+    return type(first).__name__ == "StaticEmbedding"
+
+
+def static_tokenizer(model: SentenceTransformer) -> FastTokenizer:
+    """Return the tokenizer of a static model, which puts no special tokens around a text and cuts none."""
+    return FastTokenizer(wrapped_tokenizer(model), 0, special_tokens=False)
+
+
+def wrapped_tokenizer(model: SentenceTransformer) -> PreTrainedTokenizerFast:
+    """Return a copy of the tokenizer of a static model as transformers have it."""
+    from transformers import PreTrainedTokenizerFast
+
+    first: Any = model[0]
+    made: PreTrainedTokenizerFast = PreTrainedTokenizerFast(tokenizer_object=first.tokenizer)
+    return made
+
+
+def flat_features(input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+    """Return what a StaticEmbedding is fed, of padded token ids and their mask, both (B, T).
+
+    Returns:
+        ``input_ids``: the ids of real tokens, one text after the other; ``offsets``, shape (B,): where each
+        text begins among them.
+    """
+    real = attention_mask.bool()
+    ends = real.sum(dim=1).cumsum(dim=0)
+    offsets = torch.zeros_like(ends)
+    offsets[1:] = ends[:-1]
+    return {"input_ids": input_ids[real], "offsets": offsets}
+
+
+class PaddedStatic(nn.Sequential):
+    """A static model that is fed padded ids and a mask, for graphs that have no ragged arrays.
+
+    Args:
+        model: the static model; its weights are shared.
+    """
+
+    def __init__(self, model: SentenceTransformer) -> None:
+        first, *others = model
+        super().__init__(_PaddedMean(first), *others)
+        self.tokenizer = wrapped_tokenizer(model)
+        self._ids = static_tokenizer(model)
+
+    def preprocess(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        """Return ``input_ids`` and ``attention_mask`` of texts, int64, shape (n, longest)."""
+        from embedcache.teacher.encode import padded_features
+
+        features = padded_features(self._ids(texts), np.arange(len(texts)), self._ids)
+        return {name: features[name] for name in ("input_ids", "attention_mask")}
+
+
+class _PaddedMean(nn.Module):
+    def __init__(self, static: Any) -> None:
+        super().__init__()
+        self.weight: nn.Parameter = static.embedding.weight
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+        """Add ``sentence_embedding`` (B, d): the mean over real tokens, zero where there are none."""
+        mask = features["attention_mask"].to(self.weight.dtype)
+        tokens = nn.functional.embedding(features["input_ids"], self.weight)
+        summed = (tokens * mask.unsqueeze(-1)).sum(dim=1)
+        count = mask.sum(dim=1, keepdim=True).clamp(min=1)
+        return {**features, "sentence_embedding": summed / count}
+
+
+def token_shares(counts: NDArray[np.int64] | None, ordinary: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the share that each token has of the corpus, shape (V,), summing to 1.
+
+    Args:
+        counts: int64, shape (V,) or more; None: it falls with the number among ordinary tokens (Zipf).
+        ordinary: bool, shape (V,); tokens that texts are made of. Others have no share.
+    """
+    used = np.zeros(len(ordinary), dtype=np.float64)
+    if counts is not None:
+        shared = min(len(counts), len(used))
+        used[:shared] = counts[:shared]
+        used[~ordinary] = 0
+    if not used.any():
+        used[ordinary] = 1 / np.arange(1, ordinary.sum() + 1)
+    shares: NDArray[np.float64] = used / used.sum()
+    return shares
+
+
+def token_weights(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weight of each token, shape (V,): a / (a + share), scaled to a mean of 1 over the corpus."""
+    weights = SMOOTHING / (SMOOTHING + shares)
+    scaled: NDArray[np.float64] = weights / (weights * shares).sum()
+    return scaled
+
+
+def _tokenizer(teacher: Teacher, spec: str) -> PreTrainedTokenizerFast:
+    first: Any = teacher.model[0]
+    tokenizer = getattr(first, "tokenizer", None)
+    if type(first).__name__ != "Transformer" or not getattr(tokenizer, "is_fast", False):
+        raise StudentError(
+            f"student {spec!r}: the teacher is a {type(first).__name__} without a tokenizer that has a fast "
+            "(Rust) backend, whose tokens it would have vectors of; choose another kind of student"
+        )
+    found: PreTrainedTokenizerFast = tokenizer
+    return found
+
+
+def _ids_of(backend: Tokenizer) -> int:
+    return int(max(backend.get_vocab(with_added_tokens=True).values())) + 1
+
+
+def _ordinary(backend: Tokenizer, ids: int) -> NDArray[np.bool_]:
+    """Return which ids stand for tokens that texts are made of, shape (ids,)."""
+    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    found = np.zeros(ids, dtype=np.bool_)
+    for token, number in backend.get_vocab(with_added_tokens=True).items():
+        found[number] = token not in special and not is_unused(token)
+    return found
+
+
+def _plain(backend: Tokenizer) -> Tokenizer:
+    """Return a copy of a tokenizer that gives the tokens of a text and nothing else, all of them."""
+    copied: Tokenizer = type(backend).from_str(backend.to_str())
+    copied.no_padding()
+    copied.no_truncation()
+    copied.post_processor = None
+    return copied
+
+
+def _token_vectors(
+    teacher: Teacher, tokenizer: PreTrainedTokenizerFast, ids: NDArray[np.int64], spec: str
+) -> Vectors:
+    """Return the teacher's vectors of sentences of one token each, (n, d)."""
+    from embedcache.teacher.encode import Encoder
+
+    encoder = Encoder(teacher, compute_dtype="float32")
+    if encoder.tokenizer is None:
+        raise StudentError(
+            f"student {spec!r}: the teacher's input is more than token ids; choose another kind of student"
+        )
+    plain = _plain(tokenizer.backend_tokenizer)
+    prompt = plain.encode(teacher.contract.prompt).ids if teacher.contract.prompt else []
+    plain.post_processor = tokenizer.backend_tokenizer.post_processor
+    framed = plain.encode("a")
+    inside = np.flatnonzero(np.array(framed.special_tokens_mask) == 0)
+    before, after = [*framed.ids[: inside[0]], *prompt], framed.ids[inside[-1] + 1 :]
+    vectors = np.empty((len(ids), teacher.dimension), dtype=np.float32)
+    for start in range(0, len(ids), _TOKENS_AT_ONCE):
+        part = ids[start : start + _TOKENS_AT_ONCE]
+        columns = np.empty((len(part), len(before) + 1 + len(after)), dtype=np.int64)
+        columns[:, : len(before)] = before
+        columns[:, len(before)] = part
+        columns[:, len(before) + 1 :] = after
+        features: dict[str, Any] = {"input_ids": torch.from_numpy(columns)}
+        features["attention_mask"] = torch.ones_like(features["input_ids"])
+        if encoder.tokenizer.uses_token_types:
+            features["token_type_ids"] = torch.zeros_like(features["input_ids"])
+        if prompt:
+            features["prompt_length"] = len(before)
+        vectors[start : start + len(part)] = encoder.forward(features)
+    return vectors
+
+
+def _reduce(vectors: Vectors, centre: NDArray[np.float64], dim: int) -> tuple[NDArray[np.float64], ...]:
+    """Return (scores (n, dim), basis (d, dim)) of a PCA: scores @ basis.T + centre is near ``vectors``.
+
+    Signs are fixed by each direction's largest component, so the same vectors give the same bytes.
+    """
+    exact = vectors.astype(np.float64) - centre
+    _, directions = np.linalg.eigh(exact.T @ exact)
+    basis = directions[:, ::-1][:, :dim]
+    largest = np.abs(basis).argmax(axis=0)
+    basis = basis * np.sign(basis[largest, np.arange(dim)])
+    return exact @ basis, basis

@@ -1,0 +1,77 @@
+"""A static model becomes a graph of padded ids, which gives the same vectors without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Normalize
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+from distill.evaluation import load_model
+from distill.export import export_onnx
+from distill.onnx_encoder import OnnxEncoder
+from distill.students.static import from_teacher
+from embedcache.teacher.load import Teacher
+from embedcache.testing import sentences
+
+pytestmark = pytest.mark.integration
+pytest.importorskip("onnxruntime")
+
+TEXTS = [*sentences(40, seed=4), "", "漢字", "the cat " * 300]
+
+
+@pytest.fixture(scope="module")
+def saved(loaded_teacher: Teacher, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("static") / "student"
+    model = from_teacher(loaded_teacher, dim=8, vocab=None, count_tokens=None, on_note=print)
+    model.append(Normalize())
+    model.save(str(folder), create_model_card=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("export") / "onnx"
+    found = export_onnx(saved, out, int8=True)
+    assert found.max_difference < 1e-5
+    assert found.mean_cosine_int8 is not None
+    assert found.mean_cosine_int8 > 0.99
+    return out
+
+
+def test_the_graph_gives_the_models_vectors(saved: Path, exported: Path) -> None:
+    wanted = SentenceTransformer(str(saved), device="cpu").encode(TEXTS, show_progress_bar=False)
+    np.testing.assert_allclose(OnnxEncoder(exported).encode(TEXTS), wanted, atol=1e-5)
+    np.testing.assert_allclose(OnnxEncoder(exported).encode([""]), wanted[40:41], atol=1e-5)
+    np.testing.assert_allclose(load_model(exported).encode(TEXTS), wanted, atol=1e-5)
+    again = SentenceTransformer(str(exported), device="cpu").encode(TEXTS, show_progress_bar=False)
+    np.testing.assert_allclose(again, wanted, atol=1e-6)
+
+
+def test_the_recipe_needs_no_padding_token(exported: Path) -> None:
+    recipe = json.loads((exported / "onnx" / "encoder.json").read_text(encoding="utf-8"))
+    assert recipe["padding"]["pad_id"] == 0
+    assert recipe["truncation"]["max_length"] == 0
+    assert recipe["outputs"] == ["sentence_embedding"]
+
+
+def test_the_same_model_gives_the_same_graph(saved: Path, exported: Path, tmp_path: Path) -> None:
+    export_onnx(saved, tmp_path / "again")
+    one, other = (folder / "onnx" / "model.onnx" for folder in (exported, tmp_path / "again"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_tokens_that_the_tokenizer_would_add_are_left_out(loaded_teacher: Teacher, tmp_path: Path) -> None:
+    """Static models of other makers keep a frame in their tokenizer that they never use."""
+    backend = loaded_teacher.model.tokenizer.backend_tokenizer
+    framed = type(backend).from_str(backend.to_str())
+    framed.no_truncation()
+    model = SentenceTransformer(modules=[StaticEmbedding(framed, embedding_dim=4)], device="cpu")
+    model.save(str(tmp_path / "framed"), create_model_card=False)
+    export_onnx(tmp_path / "framed", tmp_path / "out")
+    wanted = model.encode(TEXTS, show_progress_bar=False)
+    np.testing.assert_allclose(OnnxEncoder(tmp_path / "out").encode(TEXTS), wanted, atol=1e-5)

@@ -1,0 +1,271 @@
+"""Static students start near their teacher, and give every text a vector wherever they are run."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Normalize
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+from distill.errors import StudentError
+from distill.students.static import (
+    SMOOTHING,
+    PaddedStatic,
+    flat_features,
+    from_teacher,
+    is_static,
+    static_tokenizer,
+    token_shares,
+    token_weights,
+)
+from distill.students.student import forward
+from distill.training.selection import StudentEncoder
+from distill.training.student import tokenizer_of
+from embedcache.teacher.encode import encode_texts, padded_features
+from embedcache.teacher.load import Teacher, load_teacher
+from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
+from embedcache.testing import WORDS, sentences, tiny_encoder
+
+TEXTS = sentences(60, seed=2)
+EMPTY = ["", "   ", "漢字", "漢 字 the"]
+NOTES: list[str] = []
+
+
+def count(tokenizer: FastTokenizer) -> NDArray[np.int64]:
+    return np.bincount(tokenizer(TEXTS).ids, minlength=tokenizer.vocabulary_size)
+
+
+def made(teacher: Teacher, *, dim: int = 8, vocab: int | None = None, counted: bool = True):
+    NOTES.clear()
+    return from_teacher(
+        teacher, dim=dim, vocab=vocab, count_tokens=count if counted else None, on_note=NOTES.append
+    )
+
+
+@pytest.fixture(scope="module")
+def student(loaded_teacher: Teacher) -> SentenceTransformer:
+    """Left as it is by every test."""
+    model = made(loaded_teacher)
+    model.append(Normalize())
+    return model
+
+
+@pytest.fixture(scope="module")
+def saved(student: SentenceTransformer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("static") / "student"
+    student.save(str(folder), create_model_card=False)
+    return folder
+
+
+def plain_vectors(model: SentenceTransformer, texts: list[str]) -> NDArray[np.float32]:
+    return model.encode(texts, show_progress_bar=False)
+
+
+def test_it_is_a_plain_static_embedding_and_a_layer_to_the_teachers_width(loaded_teacher, student) -> None:
+    assert [type(module).__name__ for module in student] == ["StaticEmbedding", "Dense", "Normalize"]
+    assert is_static(student)
+    assert not is_static(loaded_teacher.model)
+    assert student[0].embedding.weight.shape == (len(loaded_teacher.model.tokenizer), 8)
+    assert student.get_embedding_dimension() == loaded_teacher.dimension
+    assert all(parameter.requires_grad for parameter in student.parameters())
+    assert not any(parameter.requires_grad for parameter in loaded_teacher.model.parameters())
+
+
+def test_single_tokens_begin_with_the_teachers_vectors(loaded_teacher) -> None:
+    """With as many dimensions as the teacher has, nothing is lost but scale and centre."""
+    model = made(loaded_teacher, dim=loaded_teacher.dimension)
+    words = list(WORDS[:20])
+    wanted = encode_texts(loaded_teacher, words)
+    ids = loaded_teacher.model.tokenizer.convert_tokens_to_ids(words)
+    tokenizer = static_tokenizer(model)
+    # Both tokens and counts are those of the texts alone, with nothing around them.
+    assert [tokenizer([word]).ids.tolist() for word in words] == [[number] for number in ids]
+    counts = count(tokenizer)
+    backend = loaded_teacher.model.tokenizer.get_vocab()
+    ordinary = np.ones(len(backend), dtype=bool)
+    ordinary[loaded_teacher.model.tokenizer.all_special_ids] = False
+    shares = token_shares(counts, ordinary)
+    table = np.zeros((len(backend), loaded_teacher.dimension))
+    table[ordinary] = encode_tokens(loaded_teacher, np.flatnonzero(ordinary))
+    centre = shares @ table
+    weight = model[0].embedding.weight.detach().numpy()
+    basis = model[1].linear.weight.detach().numpy()
+    back = weight[ids] @ basis.T / token_weights(shares)[ids, None] + centre
+    np.testing.assert_allclose(back, wanted, atol=1e-5)
+    # The bias points where the centre is.
+    bias = model[1].linear.bias.detach().numpy()
+    assert bias @ centre / np.linalg.norm(bias) / np.linalg.norm(centre) == pytest.approx(1, abs=1e-5)
+
+
+def encode_tokens(teacher: Teacher, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    """One token at a time, as the teacher's own tokenizer frames a text."""
+    tokenizer = teacher.model.tokenizer
+    begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id
+    rows = []
+    for number in ids.tolist():
+        features = {"input_ids": torch.tensor([[begin, number, end]])}
+        features["attention_mask"] = torch.ones_like(features["input_ids"])
+        with torch.no_grad():
+            rows.append(teacher.model(features)["sentence_embedding"][0].numpy())
+    return np.stack(rows)
+
+
+def test_before_training_it_is_like_its_teacher(loaded_teacher, student) -> None:
+    wanted, found = encode_texts(loaded_teacher, TEXTS), plain_vectors(student, TEXTS)
+    # All vectors of so small a teacher point nearly the same way; what tells texts apart is the rest.
+    own, other = found - found.mean(axis=0), wanted - wanted.mean(axis=0)
+    assert np.corrcoef(own.ravel(), other.ravel())[0, 1] > 0.3
+
+
+def test_frequent_tokens_weigh_less(loaded_teacher) -> None:
+    ordinary = np.array([False, True, True, True])
+    shares = token_shares(np.array([50, 90, 10, 0]), ordinary)
+    assert shares.tolist() == [0, 0.9, 0.1, 0]
+    weights = token_weights(shares)
+    assert weights[1] < weights[2] < weights[3]
+    assert (weights * shares).sum() == pytest.approx(1)
+    assert weights[1] / weights[3] == pytest.approx(SMOOTHING / (SMOOTHING + 0.9))
+    # Without a corpus: by the tokens' order.
+    np.testing.assert_allclose(token_shares(None, ordinary), np.array([0, 6, 3, 2]) / 11)
+    nothing = token_shares(np.zeros(4, dtype=np.int64), ordinary)
+    np.testing.assert_array_equal(nothing, token_shares(None, ordinary))
+    one, other = (made(loaded_teacher, counted=counted)[0].embedding.weight for counted in (True, False))
+    assert not torch.equal(one, other)
+
+
+def test_making_it_twice_gives_the_same_bytes(loaded_teacher) -> None:
+    one, other = (made(loaded_teacher, vocab=80) for _ in range(2))
+    for left, right in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(left, right)
+    assert one.tokenizer.to_str() == other.tokenizer.to_str()
+
+
+def test_special_tokens_have_no_vectors(loaded_teacher, student) -> None:
+    lengths = student[0].embedding.weight.detach().norm(dim=1)
+    special = loaded_teacher.model.tokenizer.all_special_ids
+    assert (lengths[special] == 0).all()
+    assert (np.delete(lengths.numpy(), special) > 0).all()
+
+
+def test_texts_without_known_tokens_have_the_vector_of_the_bias(student) -> None:
+    vectors = plain_vectors(student, EMPTY)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    bias = torch.nn.functional.normalize(student[1].linear.bias.detach(), dim=0).numpy()
+    np.testing.assert_allclose(vectors[:3], np.tile(bias, (3, 1)), atol=1e-6)
+    assert np.abs(vectors[3] - bias).max() > 1e-3
+
+
+@pytest.mark.parametrize("texts", [TEXTS, EMPTY, [""], ["", ""], ["the"], ["", "the cat", "", "a", ""]])
+def test_padded_batches_give_what_the_model_gives(student, texts: list[str]) -> None:
+    tokenizer = tokenizer_of(student, "static:dim=8")
+    features = padded_features(tokenizer(texts), np.arange(len(texts)), tokenizer)
+    ids, mask = features["input_ids"], features["attention_mask"]
+    wanted = plain_vectors(student, texts)
+    np.testing.assert_allclose(forward(student, ids, mask).detach().numpy(), wanted, atol=1e-6)
+    padded = PaddedStatic(student)(features)["sentence_embedding"]
+    np.testing.assert_allclose(padded.detach().numpy(), wanted, atol=1e-6)
+    # What stands in the padding is not read.
+    other = forward(student, torch.where(mask.bool(), ids, 7), mask)
+    assert torch.equal(other, forward(student, ids, mask))
+
+
+def test_flat_features_are_those_of_the_model_itself(student) -> None:
+    tokenizer = static_tokenizer(student)
+    texts = ["the cat", "", "a dog sleeps", ""]
+    features = padded_features(tokenizer(texts), np.arange(4), tokenizer)
+    flat = flat_features(features["input_ids"], features["attention_mask"])
+    wanted = student.preprocess(texts)
+    assert {name: flat[name].tolist() for name in flat} == {
+        name: wanted[name].tolist() for name in ("input_ids", "offsets")
+    }
+
+
+def test_gradients_reach_the_tokens_of_the_batch_and_no_others(loaded_teacher) -> None:
+    model = made(loaded_teacher)
+    tokenizer = static_tokenizer(model)
+    features = padded_features(tokenizer(["the cat", ""]), np.arange(2), tokenizer)
+    forward(model, features["input_ids"], features["attention_mask"]).sum().backward()
+    touched = model[0].embedding.weight.grad.abs().sum(dim=1).nonzero().flatten().tolist()
+    assert touched == sorted(tokenizer(["the cat"]).ids.tolist())
+
+
+def test_the_encoder_of_a_run_gives_what_the_model_gives(student) -> None:
+    tokenizer = static_tokenizer(student)
+    encode = StudentEncoder(student, tokenizer, torch.device("cpu"), nullcontext)
+    texts = [*TEXTS, *EMPTY]
+    np.testing.assert_allclose(encode(tokenizer(texts)), plain_vectors(student, texts), atol=1e-6)
+
+
+def test_it_reads_a_text_to_its_end(student) -> None:
+    long = "the cat sees a dog " * 200
+    assert tokenizer_of(student, "static:dim=8")([long]).lengths.tolist() == [1000]
+    with pytest.raises(StudentError, match=r"student\.max_length 12: 'static:dim=8' is a static student"):
+        tokenizer_of(student, "static:dim=8", 12)
+
+
+def test_a_tokenizer_that_adds_special_tokens_is_kept_from_it(loaded_teacher) -> None:
+    """Static models of other makers keep the frame that they never use."""
+    backend = loaded_teacher.model.tokenizer.backend_tokenizer
+    framed = type(backend).from_str(backend.to_str())
+    assert framed.post_processor is not None
+    model = SentenceTransformer(modules=[StaticEmbedding(framed, embedding_dim=4)], device="cpu")
+    assert len(framed.encode("the cat").ids) == 4
+    assert (
+        static_tokenizer(model)(["the cat"]).ids.tolist()
+        == framed.encode("the cat", add_special_tokens=False).ids
+    )
+
+
+def test_saved_it_is_a_teacher_like_any_other(student, saved, loaded_teacher) -> None:
+    texts = [*TEXTS, *EMPTY]
+    wanted = plain_vectors(student, texts)
+    opened = load_teacher(saved, device="cpu")
+    np.testing.assert_allclose(encode_texts(opened, texts), wanted, atol=1e-6)
+    assert (opened.contract.max_length, opened.contract.pooling) == (0, "none")
+    assert opened.contract.normalize
+    assert opened.contract.id != loaded_teacher.contract.id
+    # The padded features of the fast way are nothing that a StaticEmbedding could be fed.
+    assert fast_tokenizer(opened.model, 0, "") is None
+    again = SentenceTransformer(str(saved), device="cpu")
+    np.testing.assert_array_equal(plain_vectors(again, texts), wanted)
+
+
+def test_a_smaller_vocabulary_takes_its_rows_along(loaded_teacher) -> None:
+    whole, pruned = made(loaded_teacher), made(loaded_teacher, vocab=112)
+    assert len(NOTES) == 1
+    assert NOTES[0].startswith("vocabulary: 112 of 118 tokens")
+    assert pruned[0].embedding.weight.shape == (112, 8)
+    old, new = (static_tokenizer(model)(TEXTS).ids for model in (whole, pruned))
+    assert new.max() < 112 <= old.max()
+    tokens = [[model.tokenizer.id_to_token(i) for i in ids] for model, ids in ((whole, old), (pruned, new))]
+    assert tokens[0] == tokens[1]
+    assert old.tolist() != new.tolist()
+    # The PCA of fewer tokens is another one, but the angles between vectors stay what they were.
+    rows = [model[0].embedding.weight.detach().numpy() for model in (whole, pruned)]
+    angles = [rows[0][old[:50]] @ rows[0][old[:50]].T, rows[1][new[:50]] @ rows[1][new[:50]].T]
+    assert np.corrcoef(angles[0].ravel(), angles[1].ravel())[0, 1] > 0.95
+
+
+def test_what_cannot_be_made_is_refused(loaded_teacher, saved) -> None:
+    with pytest.raises(StudentError, match=r"have 16 dimensions; choose dim from 1 to 16"):
+        made(loaded_teacher, dim=17)
+    with pytest.raises(StudentError, match=r"'static:dim=8,vocab=80': .* there is none; leave vocab out"):
+        made(loaded_teacher, vocab=80, counted=False)
+    with pytest.raises(StudentError, match=r"vocab=5: .* give at least"):
+        made(loaded_teacher, vocab=5)
+    with pytest.raises(StudentError, match=r"the teacher is a StaticEmbedding"):
+        made(load_teacher(saved, device="cpu"))
+
+
+def test_a_prompt_is_part_of_the_teachers_vectors(tmp_path: Path, loaded_teacher) -> None:
+    folder = tiny_encoder(tmp_path / "tiny")
+    prompted = load_teacher(folder, prompt="the old ", device="cpu")
+    plain = load_teacher(folder, device="cpu")
+    one, other = (made(teacher, dim=16) for teacher in (plain, prompted))
+    assert not torch.allclose(one[1].linear.bias, other[1].linear.bias, atol=1e-3)
