@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from distill.errors import ConfigError
 from distill.losses.registry import LOSSES
+from distill.students.spec import FORMS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -20,8 +21,25 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
-LossName = Literal["mse", "cosine", "l2", "dual-l2", "skd", "ckd", "disco-ckd", "seed", "congen", "rkd"]
+LossName = Literal[
+    "mse",
+    "cosine",
+    "l2",
+    "dual-l2",
+    "skd",
+    "ckd",
+    "disco-ckd",
+    "seed",
+    "congen",
+    "rkd",
+    "simtde",
+    "lrn-kd",
+    "lmx-kd",
+]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+ONLINE = "online"
+"""What ``teacher`` says where the teacher itself is run in training; its name may follow after a colon."""
 
 # Small corpora are seen more often: a student needs about so many rows of practice, within these bounds.
 _TARGET_ROWS = 600_000
@@ -41,7 +59,7 @@ class StudentConfig(StrictConfig):
 
     spec: str = Field(
         default="layers:3",
-        description="short name, hub id, folder, or layers:K, layers:first:K, layers:0,2,5",
+        description=f"short name, hub id, folder, or {FORMS}",
     )
     head: Literal["auto", "linear", "tanh", "none"] = Field(
         default="auto",
@@ -73,7 +91,8 @@ class LossConfig(StrictConfig):
         default=None, description="seed, congen: the teacher's temperature; default: 0.05"
     )
     alpha: Fraction | None = Field(
-        default=None, description="congen: what the first view counts for; default: 0.5"
+        default=None,
+        description="congen: what the first view counts for; simtde: what token embeddings do; default: 0.5",
     )
     queue: Count | None = Field(
         default=None,
@@ -84,6 +103,22 @@ class LossConfig(StrictConfig):
     )
     angle: Annotated[float, Field(ge=0)] | None = Field(
         default=None, description="rkd: weight of the angles; default: 2"
+    )
+    over: Literal["tokens", "vocabulary"] | None = Field(
+        default=None, description="simtde: tokens that are compared, the batch's or all; default: tokens"
+    )
+    embeddings: Literal["block", "word"] | None = Field(
+        default=None,
+        description="simtde: what is compared of them: what the whole embedding block gives but for the "
+        "position, or the matrices' rows; default: block",
+    )
+    scale: Literal["paper", "relative"] | None = Field(
+        default=None,
+        description="simtde: errors as they are, or relative to their targets' mean square; default: paper",
+    )
+    hidden: Annotated[float, Field(ge=0)] | None = Field(
+        default=None,
+        description="lmx-kd, simtde: what the layers count for, with --teacher online; default: 1 and 0",
     )
 
 
@@ -235,7 +270,8 @@ class RunConfig(StrictConfig):
     )
     teacher: str | list[str] | None = Field(
         default=None,
-        description="teacher in the cache, or a list of several; may be left out where there is one",
+        description="teacher in the cache, or a list of several; may be left out where there is one; "
+        "online or online:NAME: the teacher itself is run too, for losses that look at its layers",
     )
     teacher_weights: list[Positive] | None = Field(
         default=None,
@@ -247,7 +283,8 @@ class RunConfig(StrictConfig):
     )
     teacher_model: str | None = Field(
         default=None,
-        description="where to load the (first) teacher from, for layers: students; default: as it was built",
+        description="where to load the (first) teacher from, for students made from it; default: as it was "
+        "built",
     )
     out: str | None = Field(default=None, description="the run's folder; default: runs/CORPUS-STUDENT-LOSS")
     overwrite: bool = Field(default=False, description="replace a run that is in the folder already")
@@ -282,6 +319,18 @@ class RunConfig(StrictConfig):
                 f"{len(weights)} for {count} teacher{'s'[: count - 1]}; give one for each of several, or none"
             )
         return weights
+
+    @property
+    def online(self) -> bool:
+        """Whether the teacher itself is run in training."""
+        return isinstance(self.teacher, str) and self.teacher.partition(":")[0] == ONLINE
+
+    @property
+    def cached_teacher(self) -> str | list[str] | None:
+        """The teacher, or teachers, in the cache; None where that is left out."""
+        if isinstance(self.teacher, str) and self.online:
+            return self.teacher.partition(":")[2] or None
+        return self.teacher
 
     def resolved(self, rows: int) -> RunConfig:
         """Return the configuration with every default that depends on the loss or the corpus filled in.

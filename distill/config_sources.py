@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from distill.config import RunConfig
 from distill.errors import ConfigError
 from distill.losses.registry import LOSSES
+from distill.students.spec import is_from_teacher
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
@@ -151,7 +152,8 @@ def over_recipe(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> Setting
     """Return the settings of a recipe with ``values`` laid over them.
 
     What cannot apply any more is left out: of another loss than the recipe's, what that one has no use for;
-    for layers of the teacher, which pool as it does, the pooling; with ``head: none``, its being dropped.
+    for students made from their teacher, which pool as it does, the pooling; with ``head: none``, its being
+    dropped.
     """
     base = copy.deepcopy(dict(recipe))
     loss, other = base.get("loss"), values.get("loss")
@@ -160,7 +162,7 @@ def over_recipe(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> Setting
         base["loss"] = {key: value for key, value in loss.items() if key in LOSSES[name].settings}
     student, chosen = base.get("student"), values.get("student")
     if isinstance(student, dict) and isinstance(chosen, dict):
-        if str(chosen.get("spec")).startswith("layers:"):
+        if is_from_teacher(str(chosen.get("spec"))):
             student.pop("pooling", None)
         if chosen.get("head") == "none":
             student.pop("drop_head", None)
@@ -271,6 +273,10 @@ SHORT_KEYS = {
     "queue": "loss.queue",
     "distance": "loss.distance",
     "angle": "loss.angle",
+    "over": "loss.over",
+    "embeddings": "loss.embeddings",
+    "scale": "loss.scale",
+    "hidden": "loss.hidden",
     "lr": "optimizer.lr",
     "schedule": "optimizer.schedule",
     "warmup": "optimizer.warmup",

@@ -27,6 +27,7 @@ class Batch:
         offset: where in ``rows`` the first of the B rows stands.
         counted: how many of the B rows count: B, or 0 where a step has fewer rows than there are processes
             and this one takes part with a row of another.
+        tokens: real tokens of the first texts of all ``rows``; 0 where nobody has counted them.
     """
 
     input_ids: Tensor
@@ -36,6 +37,7 @@ class Batch:
     targets: Tensor
     offset: int
     counted: int
+    tokens: int = 0
 
     def __len__(self) -> int:
         """Return B."""

@@ -90,7 +90,8 @@ class DistillSource:
             own, counted = share.of(len(rows))
             ids, mask = pad_texts(self.views, self._which(rows[own], epoch), rows[own])
             numbers = torch.from_numpy(rows.astype(np.int64))
-            made.append(Batch(ids, mask, self.texts, numbers, part, own.start, counted))
+            tokens = int(self.views[0].lengths(rows).sum())
+            made.append(Batch(ids, mask, self.texts, numbers, part, own.start, counted, tokens))
         return made
 
     def _which(self, rows: NDArray[np.integer], epoch: int) -> NDArray[np.int64]:

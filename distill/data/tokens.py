@@ -36,6 +36,7 @@ from embedcache.teacher.tokenize import FastTokenizer
 TOKENS_VERSION = 1
 _HEADER, _IDS, _OFFSETS = "tokens.json", "ids.bin", "offsets.npy"
 _UINT16 = 2**16
+_COUNTED_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,22 @@ class TokenArrays:
         """Return the tokens of each of ``rows``, int32, in the order asked."""
         lengths: NDArray[np.int32] = (self.offsets[rows + 1] - self.offsets[rows]).astype(np.int32)
         return lengths
+
+    def counts(self, rows: NDArray[np.integer], size: int) -> NDArray[np.int64]:
+        """Return how often each id comes in ``rows``, each row once, int64, shape (size,).
+
+        Args:
+            rows: the rows, in any order.
+            size: a number that every id is below.
+        """
+        total = np.zeros(size, dtype=np.int64)
+        wanted = np.zeros(len(self.offsets) - 1, dtype=np.bool_)
+        wanted[rows] = True
+        for start in range(0, len(wanted), _COUNTED_AT_ONCE):
+            offsets = self.offsets[start : start + _COUNTED_AT_ONCE + 1]
+            inside = np.repeat(wanted[start : start + _COUNTED_AT_ONCE], np.diff(offsets))
+            total += np.bincount(self.ids[offsets[0] : offsets[-1]][inside], minlength=size)
+        return total
 
 
 @dataclass(frozen=True)

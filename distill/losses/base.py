@@ -12,6 +12,43 @@ from distill.losses.queue import TeacherQueue
 
 
 @dataclass(frozen=True)
+class TokenPairs:
+    """What the embedding blocks of student and teacher make of tokens, float32.
+
+    Attributes:
+        students: shape (n, h); gradients on.
+        targets: shape (n, h).
+        rows: int64, shape (n,); the row of the batch that each token stands in; None where the tokens are
+            those of the vocabulary, which belong to all rows alike.
+        total: tokens of the whole step, those of all processes.
+        mean_square: of the components of all the teacher's embeddings.
+    """
+
+    students: Tensor
+    targets: Tensor
+    rows: Tensor | None
+    total: int
+    mean_square: float
+
+
+@dataclass(frozen=True)
+class HiddenPairs:
+    """What layers of student and teacher give for the same tokens, float32.
+
+    Attributes:
+        students: one tensor (B, T, h_S) a layer; gradients on.
+        targets: one tensor (B, T, h_T) a layer, of the teacher's layer that it is held against.
+        mask: bool, shape (B, T); real tokens.
+        total: real tokens of the whole step, those of all processes.
+    """
+
+    students: tuple[Tensor, ...]
+    targets: tuple[Tensor, ...]
+    mask: Tensor
+    total: int
+
+
+@dataclass(frozen=True)
 class LossBatch:
     """The vectors of one step, float32.
 
@@ -20,16 +57,36 @@ class LossBatch:
         targets: shape (B, d); the teacher's vectors of the same rows.
         others: shape (G, d); the targets of the whole step: those of all processes, of which ``targets`` are
             a part.
+        tokens: for losses that look at token embeddings.
+        hidden: for losses that look at layers.
     """
 
     students: tuple[Tensor, ...]
     targets: Tensor
     others: Tensor
+    tokens: TokenPairs | None = None
+    hidden: HiddenPairs | None = None
 
     @classmethod
     def alone(cls, students: tuple[Tensor, ...], targets: Tensor) -> LossBatch:
         """Return the batch of a step that one process makes."""
         return cls(students, targets, targets)
+
+
+def mean_over_tokens(errors: Tensor, rows: Tensor, batch: LossBatch, total: int) -> Tensor:
+    """Share out errors of tokens over the rows they stand in.
+
+    Args:
+        errors: shape (n,); one number a token.
+        rows: int64, shape (n,); the row of each.
+        batch: the step.
+        total: tokens of the whole step.
+
+    Returns:
+        shape (B,); its mean over the rows of the whole step is the mean of ``errors`` over all tokens.
+    """
+    scaled = errors * (len(batch.others) / total)
+    return errors.new_zeros(len(batch.targets)).index_add(0, rows, scaled)
 
 
 class DistillLoss(nn.Module, ABC):

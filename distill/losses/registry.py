@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +24,7 @@ class LossFacts:
             student's are treated alike.
         settings: the keys of the ``loss`` group it takes, with their defaults; None where there is a reason
             for there being none, which the key's description tells.
+        inside: what it looks at inside the models, beside their vectors.
         full_queue: whether its queue is full of vectors of random rows at the start; None without a queue.
         lr: peak learning rate used where the user gives none.
         batch_size: rows a step used where the user gives none.
@@ -33,6 +34,7 @@ class LossFacts:
     views: int = 1
     targets: Literal["as they are", "unit vectors"] = "unit vectors"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    inside: Literal["tokens", "layers"] | None = None
     full_queue: bool | None = None
     lr: float = 7e-4
     batch_size: int = 128
@@ -72,7 +74,34 @@ LOSSES: dict[str, LossFacts] = {
         targets="as they are",
         settings={"distance": 1.0, "angle": 2.0},
     ),
+    "simtde": LossFacts(
+        "squared error to the teacher's vector, and to its token embeddings (SimTDE)",
+        targets="as they are",
+        settings={"alpha": 0.5, "over": "tokens", "embeddings": "block", "scale": "paper", "hidden": 0.0},
+        inside="tokens",
+    ),
+    "lrn-kd": LossFacts(
+        "squared error to the teacher's vector: SimTDE's baseline, for the last two layers of the teacher",
+        targets="as they are",
+    ),
+    "lmx-kd": LossFacts(
+        "squared error to the teacher's vector, and to its layers through learned matrices: needs the live "
+        "teacher (--teacher online)",
+        targets="as they are",
+        settings={"hidden": 1.0},
+        inside="layers",
+    ),
 }
+
+
+def needs_live_teacher(config: LossConfig) -> bool:
+    """Return whether a loss, its settings filled in, looks at layers, which no cache holds."""
+    return bool(LOSSES[config.name].inside and config.hidden)
+
+
+def needs_token_table(config: LossConfig) -> bool:
+    """Return whether a loss, its settings filled in, looks at the teacher's token embeddings."""
+    return bool(LOSSES[config.name].inside == "tokens" and config.alpha)
 
 
 def refuse_long_queue(config: LossConfig, rows: int) -> None:
@@ -105,9 +134,22 @@ def refuse_long_queue(config: LossConfig, rows: int) -> None:
     )
 
 
-def make_loss(config: LossConfig, dimension: int) -> DistillLoss:
-    """Return the loss ``config`` names, for vectors of width ``dimension``; its settings are filled in."""
-    from distill.losses import contrastive, pointwise, queue_distribution, relational
+def make_loss(
+    config: LossConfig,
+    dimension: int,
+    *,
+    widths: tuple[Sequence[int], Sequence[int]] = ((), ()),
+    seed: int = 0,
+) -> DistillLoss:
+    """Return the loss ``config`` names; its settings are filled in.
+
+    Args:
+        config: the name and the settings.
+        dimension: width of the vectors.
+        widths: of the layers that are compared, the student's and the teacher's.
+        seed: of first values that are drawn.
+    """
+    from distill.losses import contrastive, inside, pointwise, queue_distribution, relational
 
     settings = {name: getattr(config, name) for name in LOSSES[config.name].settings}
     plain: dict[str, Callable[..., DistillLoss]] = {
@@ -117,6 +159,8 @@ def make_loss(config: LossConfig, dimension: int) -> DistillLoss:
         "dual-l2": pointwise.DualL2Loss,
         "skd": pointwise.SKDLoss,
         "rkd": relational.RKDLoss,
+        "simtde": inside.SimTDELoss,
+        "lrn-kd": inside.LRNKDLoss,
     }
     against_a_queue: dict[str, Callable[..., DistillLoss]] = {
         "ckd": contrastive.CKDLoss,
@@ -124,6 +168,8 @@ def make_loss(config: LossConfig, dimension: int) -> DistillLoss:
         "seed": queue_distribution.SEEDLoss,
         "congen": queue_distribution.ConGenLoss,
     }
+    if config.name == "lmx-kd":
+        return inside.LMXKDLoss(*widths, **settings, seed=seed)
     if config.name in plain:
         return plain[config.name](**settings)
     return against_a_queue[config.name](dimension, **settings)

@@ -68,6 +68,7 @@ def write_run_card(run: Run, dataset: DistillDataset, dimension: int, selected_b
             },
             scores=scores,
             parameters=run.parameters,
+            notes=run.notes,
             dimension=dimension,
             in_target_space=not config.student.drop_head,
             seconds=result.seconds,

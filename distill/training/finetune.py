@@ -18,6 +18,7 @@ from distill.config_sources import keyword_flags, load_config
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
 from distill.errors import ConfigError
 from distill.evaluation.record import run_folder
+from distill.evaluation.setting import read_setting
 from distill.evaluation.sts import read_pairs
 from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
 from distill.layout import BEST, CONFIG, HELD_OUT, IN_TARGET_SPACE, TARGETS, default_folder, describe_missing
@@ -33,14 +34,9 @@ from distill.training.folder import (
 )
 from distill.training.record import describe_dev, read_record, refuse_other_data
 from distill.training.selection import pair_selector
-from distill.training.setup import (
-    Training,
-    machine_flags,
-    make_trainer,
-    prepare_progress,
-    refuse_long_warmup,
-)
+from distill.training.setup import Training, machine_flags, make_trainer, refuse_long_warmup
 from distill.training.student import student_parts, tokenizer_of
+from distill.training.token_views import prepare_progress
 from distill.training.tracking import OnProgress, require_tensorboard
 from distill.training.trainer import TrainResult
 
@@ -216,7 +212,9 @@ def resume_finetune(
     config = load_config(folder / CONFIG, flags=flags, kind=FinetuneConfig)
     training = _prepare(config, folder, on_progress)
     now = _record(training, record.get("recipe"))
-    refuse_other_data(record, now, ("start", "corpus", "rows", "held_out", "parameters", "dev"))
+    # Records of earlier versions say less of the start; all that they do say has to be the same.
+    said = {**record, "start": {**now["start"], **(record.get("start") or {})}}
+    refuse_other_data(said, now, ("start", "corpus", "rows", "held_out", "parameters", "dev"))
     with training.exclusive():
         training.go_on(now, lambda: _start_folder(training, now), on_progress)
         return _train(training, now, on_progress)
@@ -314,6 +312,7 @@ def _read_rows(config: FinetuneConfig) -> Triples:
 def _record(training: FinetuneTraining, recipe: str | None) -> dict[str, Any]:
     """Return the record of a run that has no result yet, with all that the record of its start says."""
     config, before, rows, held_out = training.config, training.start.record, training.rows, training.held_out
+    before_setting = None if training.start.run is None else read_setting(training.start.run)
     return {
         "version": _VERSION,
         "kind": KIND,
@@ -322,6 +321,8 @@ def _record(training: FinetuneTraining, recipe: str | None) -> dict[str, Any]:
             "spec": config.start,
             "run": None if training.start.run is None else str(training.start.run),
             "contract_id": training.contract.id,
+            # Two runs are one student but for their seeds only where what they began with was.
+            **(before_setting.to_json() if before_setting is not None else {}),
         },
         # An evaluation finds the teacher, its vectors and how they became targets where a run has them.
         "teacher": before.get("teacher"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from distill.data.collate import Batch
     from distill.data.dataset import DistillDataset
+    from distill.training.inside import Inside
 
 _ROWS_AT_ONCE = 8192
 
@@ -62,10 +64,11 @@ class Distillation:
     Args:
         loss: the loss; where its queue starts full, it is filled.
         dataset: what is trained on.
+        inside: what the loss is to see of the inside of the models.
     """
 
-    def __init__(self, loss: DistillLoss, dataset: DistillDataset) -> None:
-        self.module, self._dataset = loss, dataset
+    def __init__(self, loss: DistillLoss, dataset: DistillDataset, inside: Sequence[Inside] = ()) -> None:
+        self.module, self._dataset, self._inside = loss, dataset, inside
         if loss.queue is not None:
             for start in range(0, len(dataset.queue_rows), _ROWS_AT_ONCE):
                 rows = dataset.queue_rows[start : start + _ROWS_AT_ONCE].astype(np.int64)
@@ -85,7 +88,10 @@ class Distillation:
                 views = tuple(gather_all(view, batch, share) for view in views)
             return self._of(LossBatch.alone(tuple(views), targets)).mean()
         own = targets[batch.offset : batch.offset + len(batch)]
-        rows = self._of(LossBatch(tuple(views), own, targets))
+        step = LossBatch(tuple(views), own, targets)
+        for inside in self._inside:
+            step = inside.add(step, batch)
+        rows = self._of(step)
         return rows[: batch.counted].sum() * (share.processes / len(targets))
 
     def restored(self) -> None:

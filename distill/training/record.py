@@ -21,7 +21,12 @@ _VERSION = 1
 
 
 def new_record(
-    cache: Cache, dataset: DistillDataset, config: RunConfig, parameters: int, recipe: str | None
+    cache: Cache,
+    dataset: DistillDataset,
+    config: RunConfig,
+    parameters: int,
+    recipe: str | None,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the record of a run that has no result yet.
 
@@ -31,6 +36,7 @@ def new_record(
         config: the resolved configuration.
         parameters: parameters of the student as it is saved.
         recipe: the recipe that it was started with; None without one.
+        notes: what is worth knowing about how the student was made.
     """
     teachers = _teachers(cache, dataset.targets, config.teacher_model)
     return {
@@ -55,6 +61,7 @@ def new_record(
         "held_out": len(dataset.held_out),
         "student": config.student.spec,
         "parameters": parameters,
+        "notes": list(notes),
         # Without its head, a student gives vectors of a space of its own.
         IN_TARGET_SPACE: not config.student.drop_head,
         "dev": describe_dev(config.evaluation.data),

@@ -38,6 +38,7 @@ class Run:
         rows: rows trained on.
         selected: rows that satisfy ``training.where``; None where there is none.
         resumed: the step it went on from last; 0 where it was never interrupted, or had to start anew.
+        notes: sentences that are worth knowing about how the student was made.
     """
 
     folder: Path
@@ -50,6 +51,7 @@ class Run:
     rows: int
     selected: int | None
     resumed: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> Path:
@@ -66,6 +68,7 @@ class Run:
             "selected": self.selected,
             "teachers": list(self.teachers),
             "resumed": self.resumed,
+            "notes": list(self.notes),
             **asdict(self.result),
         }
 
@@ -96,7 +99,7 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None, *, reci
     config = config.model_copy(update={"out": str(folder)})
     require_free(folder, overwrite=config.overwrite)
     training = prepare(cache, config, dataset, folder, on_progress)
-    record = new_record(cache, dataset, config, training.parameters, recipe)
+    record = new_record(cache, dataset, config, training.parameters, recipe, training.notes)
     # From here on files are written; everything that can be refused has been.
     with training.exclusive():
         if training.is_first:
@@ -134,7 +137,7 @@ def resume(
     opened = Cache(config.cache)
     dataset, config = open_training_data(opened, config, on_progress)
     training = prepare(opened, config, dataset, folder, on_progress)
-    now = new_record(opened, dataset, config, training.parameters, record.get("recipe"))
+    now = new_record(opened, dataset, config, training.parameters, record.get("recipe"), training.notes)
     refuse_other_data(record, now)
     with training.exclusive():
         training.go_on(now, lambda: start_folder(folder, config, dataset, now), on_progress)
@@ -172,6 +175,7 @@ def _train(training: DistillTraining, record: dict[str, Any], on_progress: OnPro
         rows=len(dataset),
         selected=dataset.selected,
         resumed=resumed,
+        notes=training.notes,
     )
     if training.is_first:
         write_run_card(run, dataset, training.dimension, training.selected_by)

@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from distill.config import ONLINE
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.source import DistillSource
-from distill.data.tokens import TokenArrays, tokenise_corpus
-from distill.losses.registry import LOSSES, make_loss, refuse_long_queue
+from distill.losses.registry import (
+    LOSSES,
+    refuse_long_queue,
+)
 from distill.students.student import build_student, count_parameters
 from distill.training.checkpoint import Checkpoint
 from distill.training.device import cpu_threads, make_accelerator, seeded
 from distill.training.folder import advising, continue_folder, locked, save_student
-from distill.training.objective import Distillation
+from distill.training.objective_setup import load_live_teacher, make_objective, refuse_online
 from distill.training.schedule import warmup_steps
 from distill.training.selection import make_selector
 from distill.training.student import StudentParts, student_parts
+from distill.training.token_views import count_tokens, tokenise_view
 from distill.training.tracking import OnProgress, Tracker, TrainProgress, require_tensorboard
 from distill.training.trainer import Trainer, TrainResult
 from distill.training.views import choose_views
-from embedcache.cache import Cache, CachedTeacher
-from embedcache.corpus.corpus import Corpus
+from embedcache.cache import Cache
 from embedcache.corpus.part import ORIGINAL
-from embedcache.teacher.by_contract import load_by_contract
-from embedcache.teacher.load import Teacher
-from embedcache.teacher.tokenize import FastTokenizer
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -46,7 +46,8 @@ def open_training_data(
     """Return what ``config`` trains on, and the configuration with everything filled in that depends on it.
 
     Raises:
-        ConfigError: if the warm-up outlasts the run; else as :func:`open_dataset` and :func:`choose_views`.
+        ConfigError: if the warm-up outlasts the run; else as :func:`refuse_online`, :func:`open_dataset` and
+            :func:`choose_views`.
         DataError: if the loss's queue is longer than the rows to train on; else as :func:`open_dataset`.
         InputError: as :func:`open_dataset`.
     """
@@ -63,7 +64,7 @@ def open_training_data(
     dataset = open_dataset(
         cache,
         corpus=config.corpus,
-        teacher=config.teacher,
+        teacher=config.cached_teacher,
         weights=config.teacher_weights,
         target_dim=config.target_dim,
         view=views[0],
@@ -81,11 +82,14 @@ def open_training_data(
     distinct = len(dataset) + len(dataset.held_out) + (len(dataset.queue_rows) if apart else 0)
     resolved = config.resolved(distinct)
     refuse_long_warmup(resolved, len(dataset))
+    refuse_online(resolved, dataset)
     training = resolved.training.model_copy(update={"views": views})
     return dataset, resolved.model_copy(
         update={
             "corpus": dataset.corpus.name,
-            "teacher": config.teacher or dataset.teacher.name,
+            "teacher": f"{ONLINE}:{dataset.teacher.name}"
+            if config.online
+            else config.teacher or dataset.teacher.name,
             "training": training,
         }
     )
@@ -188,14 +192,29 @@ class DistillTraining(Training):
     Attributes:
         config: the resolved configuration.
         dataset: what is trained on.
+        notes: sentences that are worth knowing about how the student was made.
     """
 
     config: RunConfig
     dataset: DistillDataset
+    notes: tuple[str, ...] = ()
 
 
-def prepare_student(cache: Cache, config: RunConfig, dataset: DistillDataset) -> StudentParts:
-    """Build the student, and open what it is chosen by; takes seconds, and writes nothing.
+def prepare_student(
+    cache: Cache,
+    config: RunConfig,
+    dataset: DistillDataset,
+    on_note: Callable[[str], None] = lambda note: None,
+    on_progress: OnProgress | None = None,
+) -> StudentParts:
+    """Build the student, and open what it is chosen by; takes seconds, and writes nothing but token ids.
+
+    Args:
+        cache: the cache; it receives token ids where tokens have to be counted for the student.
+        config: the resolved configuration.
+        dataset: what is trained on.
+        on_note: told what is worth knowing about how the student is made.
+        on_progress: told how many rows are tokenised.
 
     Raises:
         ConfigError, StudentError, MissingExtraError, DataError: as :func:`prepare`.
@@ -203,6 +222,7 @@ def prepare_student(cache: Cache, config: RunConfig, dataset: DistillDataset) ->
     if config.tracking.tensorboard:
         require_tensorboard()
     targets, student = dataset.targets, config.student
+    view = (config.training.views or [ORIGINAL])[0]
     # Weights that a model's file lacks are drawn at random when it is loaded.
     with seeded(config.seed, torch.device("cpu")):
         model = build_student(
@@ -215,6 +235,8 @@ def prepare_student(cache: Cache, config: RunConfig, dataset: DistillDataset) ->
             max_length=student.max_length,
             dropout=student.dropout,
             seed=config.seed,
+            count_tokens=lambda tokenizer: count_tokens(cache, dataset, view, tokenizer, on_progress),
+            on_note=on_note,
         )
     return student_parts(
         model,
@@ -261,7 +283,14 @@ def prepare(
         StorageError: if token arrays cannot be written.
     """
     accelerator = make_accelerator(config.training)
-    student = prepare_student(cache, config, dataset)
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        if on_progress is not None:
+            on_progress(TrainProgress("note", 0, 0, text=text))
+
+    student = prepare_student(cache, config, dataset, note, on_progress)
     with accelerator.main_process_first():
         views = tuple(
             tokenise_view(cache, dataset.corpus, name, student.tokenizer, on_progress)
@@ -269,48 +298,13 @@ def prepare(
         )
     trainer = make_trainer(
         student,
-        Distillation(make_loss(config.loss, dataset.targets.dimension), dataset),
+        make_objective(cache, config, dataset, student),
         DistillSource(dataset, views, texts=LOSSES[config.loss.name].views),
         config,
         accelerator,
         folder,
     )
-    return DistillTraining(config, folder, student, trainer, accelerator, dataset)
-
-
-def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None = None) -> Teacher:
-    """Load the teacher itself, and make sure it is the one the cache holds vectors of.
-
-    Args:
-        cache: the cache.
-        teacher: the cached teacher.
-        source: alias, hub id or folder to load from; default: as it was built.
-
-    Raises:
-        TeacherError: if it cannot be found.
-        ContractMismatchError: if it is another teacher now; it names the fields that differ.
-    """
-    return load_by_contract(
-        source or cache.model_source(teacher),
-        teacher.contract,
-        name=teacher.name,
-        remedy="say where that one is with --teacher-model",
-    )
-
-
-def tokenise_view(
-    cache: Cache, corpus: Corpus, view: str, tokenizer: FastTokenizer, on_progress: OnProgress | None
-) -> TokenArrays:
-    """Return the token ids of a view of a corpus, made now where the cache does not hold them yet."""
-    texts = corpus if view == ORIGINAL else corpus.view(view)
-    return tokenise_corpus(cache, texts, tokenizer, prepare_progress(on_progress, len(corpus)))
-
-
-def prepare_progress(on_progress: OnProgress | None, rows: int) -> Callable[[int], None] | None:
-    """Return what reports that so many of ``rows`` are tokenised; None where nobody wants to know."""
-    if on_progress is None:
-        return None
-    return lambda done: on_progress(TrainProgress("prepare", done, rows))
+    return DistillTraining(config, folder, student, trainer, accelerator, dataset, tuple(notes))
 
 
 def machine_flags(device: str | None, threads: int | None) -> dict[str, object]:

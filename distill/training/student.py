@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distill.errors import ConfigError, StudentError
+from distill.students.static import is_static, static_tokenizer
 from distill.students.student import without_head
 from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
 
@@ -73,9 +74,16 @@ def tokenizer_of(model: SentenceTransformer, spec: str, max_length: int | None =
         max_length: tokens after which it cuts a text; default, and at most: as the student does.
 
     Raises:
-        StudentError: if it has none that is fast enough, or the student cuts texts earlier.
+        StudentError: if it has none that is fast enough, or the student cuts texts earlier or never.
     """
     model.prompts, model.default_prompt_name = {}, None
+    if is_static(model):
+        if max_length is not None:
+            raise StudentError(
+                f"student.max_length {max_length}: {spec!r} is a static student, which reads whole texts at "
+                "next to no cost; leave it out"
+            )
+        return static_tokenizer(model)
     own = int(model.max_seq_length or 0)
     if max_length is not None and own and max_length > own:
         raise StudentError(

@@ -19,14 +19,15 @@ class TrainProgress:
     """Where a run stands; handed to the progress callback after every step.
 
     Attributes:
-        phase: ``select``, ``prepare``, ``anew`` (told once: what is gone on with has no checkpoint) or
-            ``train``.
+        phase: ``select``, ``prepare``, ``note`` (once for each thing worth knowing about the student),
+            ``anew`` (told once: what is gone on with has no checkpoint) or ``train``.
         step: steps done (in ``prepare``: rows tokenised; in ``select``, which comes once: rows selected).
         total: steps of the run (in ``prepare`` and ``select``: rows of the corpus).
         loss: mean loss since the last report, None before the first.
         rows_per_second: training rows a second since the start.
         best: best selection score so far.
         resumed: the step that an interrupted run went on from.
+        text: of a ``note``, what it says.
     """
 
     phase: str
@@ -36,6 +37,7 @@ class TrainProgress:
     rows_per_second: float = 0.0
     best: float | None = None
     resumed: int = 0
+    text: str = ""
 
 
 OnProgress = Callable[[TrainProgress], None]

@@ -1,0 +1,137 @@
+"""Losses that look inside: at the token embeddings and the layers of student and teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from distill.losses.base import DistillLoss, HiddenPairs, LossBatch, TokenPairs, mean_over_tokens
+
+PairsT = TypeVar("PairsT", TokenPairs, HiddenPairs)
+
+
+class SimTDELoss(DistillLoss):
+    r"""Token and sentence embeddings: :math:`\alpha L_{TE}+(1-\alpha)L_{SE}`, both mean squared errors.
+
+    Source: SimTDE, Eq. 1 to 5. The mean goes over dimensions, and over the real tokens of the batch or over
+    the vocabulary. The teacher's vectors are taken as they are. With ``hidden`` the ablation "+ hidden states
+    distillation" of Table 2: that many times the error of the last layers is added.
+
+    Args:
+        alpha: what the token embeddings count for.
+        over: ``tokens`` of the batch, or the whole ``vocabulary`` at every step.
+        embeddings: which embeddings are compared; see :class:`distill.training.token_embeddings`.
+        scale: ``paper`` takes the errors as they are; ``relative`` divides each by the mean square of its
+            targets. Components of vectors of length one are so small that beside them the token embeddings
+            would decide nearly alone.
+        hidden: what the layers count for.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.5,
+        over: Literal["tokens", "vocabulary"] = "tokens",
+        embeddings: Literal["block", "word"] = "block",
+        scale: Literal["paper", "relative"] = "paper",
+        hidden: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.alpha, self.over, self.embeddings, self.hidden = alpha, over, embeddings, hidden
+        self.scale = scale
+
+    def forward(self, batch: LossBatch) -> Tensor:
+        """Return the loss of each row, shape (B,)."""
+        sentences = _sentence_error(batch)
+        if self.scale == "relative":
+            sentences = sentences / batch.others.square().mean()
+        loss = (1 - self.alpha) * sentences
+        if self.alpha:
+            pairs = _required(batch.tokens)
+            tokens = _token_error(batch, pairs)
+            loss = loss + self.alpha * (tokens / pairs.mean_square if self.scale == "relative" else tokens)
+        if self.hidden:
+            layers = _required(batch.hidden)
+            loss = loss + self.hidden * _hidden_error(batch, layers, layers.students)
+        return loss
+
+
+class LRNKDLoss(DistillLoss):
+    r"""Layer reduction: the mean squared error of the sentence embeddings alone, :math:`L_{SE}`.
+
+    Source: SimTDE, section 4.3, baseline LRN-KD, after BERT-PKD without soft labels. Its student has the last
+    two layers of the teacher and the teacher's embeddings.
+    """
+
+    def forward(self, batch: LossBatch) -> Tensor:
+        """Return the loss of each row, shape (B,)."""
+        return _sentence_error(batch)
+
+
+class LMXKDLoss(DistillLoss):
+    r"""Learnable matrices: the sentence error, and that of every layer through a matrix of its own.
+
+    :math:`L_{SE}+\lambda\frac{1}{L+1}\sum_{l=0}^{L}\mathrm{MSE}(H_S^lW_l,H_T^{g(l)})`, where layer 0 is the
+    embedding block. Source: SimTDE, section 4.3, baseline LMX-KD, after TinyBERT without its attention maps.
+    The paper names no weights.
+
+    Args:
+        student_widths, teacher_widths: h of each layer that is compared.
+        hidden: :math:`\lambda`, what the layers count for.
+        seed: of the matrices' first values.
+    """
+
+    def __init__(
+        self,
+        student_widths: Sequence[int],
+        teacher_widths: Sequence[int],
+        hidden: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.hidden = hidden
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.matrices = nn.ModuleList(
+                nn.Linear(own, others, bias=False)
+                for own, others in zip(student_widths, teacher_widths, strict=True)
+            )
+
+    def forward(self, batch: LossBatch) -> Tensor:
+        """Return the loss of each row, shape (B,)."""
+        loss = _sentence_error(batch)
+        if self.hidden:
+            pairs = _required(batch.hidden)
+            mapped = tuple(
+                matrix(states) for matrix, states in zip(self.matrices, pairs.students, strict=True)
+            )
+            loss = loss + self.hidden * _hidden_error(batch, pairs, mapped)
+        return loss
+
+
+def _sentence_error(batch: LossBatch) -> Tensor:
+    return (batch.students[0] - batch.targets).square().mean(dim=-1)
+
+
+def _token_error(batch: LossBatch, pairs: TokenPairs) -> Tensor:
+    errors = (pairs.students - pairs.targets).square().mean(dim=-1)
+    if pairs.rows is None:
+        return errors.mean().expand(len(batch.targets))
+    return mean_over_tokens(errors, pairs.rows, batch, pairs.total)
+
+
+def _hidden_error(batch: LossBatch, pairs: HiddenPairs, students: Sequence[Tensor]) -> Tensor:
+    """Return each row's share of the error, the mean over layers, real tokens and dimensions, shape (B,)."""
+    layers = [
+        (own - target).square().mean(dim=-1) for own, target in zip(students, pairs.targets, strict=True)
+    ]
+    rows, _ = torch.nonzero(pairs.mask, as_tuple=True)
+    return mean_over_tokens(torch.stack(layers).mean(dim=0)[pairs.mask], rows, batch, pairs.total)
+
+
+def _required(pairs: PairsT | None) -> PairsT:
+    if pairs is None:
+        raise ValueError("the loss looks inside the models, and the batch holds nothing of it")
+    return pairs

@@ -1,0 +1,91 @@
+"""What a run minimises, put together: the loss, and what it is to see of the inside of the models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from distill.errors import ConfigError
+from distill.losses.registry import LOSSES, make_loss, needs_live_teacher, needs_token_table
+from distill.training.hidden_states import HiddenStates
+from distill.training.inside import Inside
+from distill.training.objective import Distillation
+from distill.training.token_embeddings import TokenEmbeddings
+from embedcache.cache import Cache, CachedTeacher
+from embedcache.teacher.by_contract import load_by_contract
+from embedcache.teacher.load import Teacher
+
+if TYPE_CHECKING:
+    from distill.config import RunConfig
+    from distill.data.dataset import DistillDataset
+    from distill.training.student import StudentParts
+
+
+def make_objective(
+    cache: Cache, config: RunConfig, dataset: DistillDataset, student: StudentParts
+) -> Distillation:
+    """Return what is minimised: the loss with all that it is to see.
+
+    Raises:
+        InputError: if the loss looks at the teacher's token embeddings, and the cache does not hold them.
+        TeacherError, ContractMismatchError: if it looks at the teacher's layers, and it cannot be loaded.
+        ConfigError, StudentError: if the student does not fit what is looked at.
+    """
+    loss, inside = config.loss, list[Inside]()
+    widths: tuple[Sequence[int], Sequence[int]] = ((), ())
+    if needs_token_table(loss):
+        table = cache.token_table(dataset.teacher)
+        inside.append(
+            TokenEmbeddings(student.model, table, loss.over or "tokens", loss.embeddings or "block")
+        )
+    if needs_live_teacher(loss):
+        live = load_live_teacher(cache, dataset.teacher, config.teacher_model)
+        layers = HiddenStates(student.model, live, "spread" if loss.name == "lmx-kd" else "last")
+        inside.append(layers)
+        widths = layers.widths
+    made = make_loss(loss, dataset.targets.dimension, widths=widths, seed=config.seed)
+    return Distillation(made, dataset, inside)
+
+
+def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None = None) -> Teacher:
+    """Load the teacher itself, and make sure it is the one the cache holds vectors of.
+
+    Args:
+        cache: the cache.
+        teacher: the cached teacher.
+        source: alias, hub id or folder to load from; default: as it was built.
+
+    Raises:
+        TeacherError: if it cannot be found.
+        ContractMismatchError: if it is another teacher now; it names the fields that differ.
+    """
+    return load_by_contract(
+        source or cache.model_source(teacher),
+        teacher.contract,
+        name=teacher.name,
+        remedy="say where that one is with --teacher-model",
+    )
+
+
+def refuse_online(config: RunConfig, dataset: DistillDataset) -> None:
+    """Refuse a loss that looks at layers without the live teacher, and the live teacher without such a loss.
+
+    Raises:
+        ConfigError: if one is there without the other, or the targets are not one teacher's own vectors.
+    """
+    name, live = config.loss.name, needs_live_teacher(config.loss)
+    if live and not config.online:
+        raise ConfigError(
+            f"loss {name}: it looks at the teacher's layers, so the teacher itself is run at every step: say "
+            "--teacher online (or online:NAME), or choose another loss"
+        )
+    if config.online and not live:
+        raise ConfigError(
+            f"teacher {config.teacher!r}: the loss {name}, as it is set, needs the cached vectors only; name "
+            "the teacher without 'online', or choose lmx-kd or simtde with loss.hidden above 0"
+        )
+    if LOSSES[name].inside and dataset.targets.combination:
+        raise ConfigError(
+            f"loss {name}: it looks inside one teacher, found targets that are put together or projected; "
+            "name one --teacher and leave target_dim out"
+        )

@@ -1,0 +1,291 @@
+"""SimTDE's losses in whole runs: token embeddings from the cache, layers of the live teacher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from distill_helpers import TEXTS, build, metrics, small_run
+from safetensors.torch import load_file
+
+from distill.data.collate import Batch
+from distill.errors import ConfigError, StudentError
+from distill.losses.base import LossBatch
+from distill.students.student import build_student
+from distill.training.hidden_states import HiddenStates, choose_layers
+from distill.training.run import resume
+from distill.training.token_embeddings import TokenEmbeddings
+from embedcache.cache import Cache
+from embedcache.errors import InputError
+from embedcache.teacher.load import load_teacher
+from embedcache.teacher.tokenize import fast_tokenizer
+from embedcache.token_table import TokenTable
+
+pytest_plugins = ["distill_fixtures"]
+
+COMPACT = "compact:e=8,layers=2"
+
+
+@pytest.fixture(scope="module")
+def with_table(tmp_path_factory, teacher_folder) -> Path:
+    """A cache that holds the teacher's token embeddings as well."""
+    folder = tmp_path_factory.mktemp("table")
+    corpus = folder / "texts.txt"
+    corpus.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    build(corpus, teacher_folder, folder / "cache", token_embeddings=True)
+    return folder / "cache"
+
+
+@pytest.fixture
+def live(teacher_folder):
+    return load_teacher(teacher_folder, device="cpu")
+
+
+def student_of(teacher, spec: str = COMPACT, **settings):
+    return build_student(spec, teacher.contract, lambda: teacher, **settings)
+
+
+def batch_of(model, texts: list[str]) -> Batch:
+    features = model.preprocess(texts)
+    mask = features["attention_mask"]
+    rows = torch.arange(len(texts))
+    targets = torch.zeros(len(texts), 16)
+    return Batch(features["input_ids"], mask, 1, rows, targets, 0, len(texts), int(mask.sum()))
+
+
+def step_of(batch: Batch) -> LossBatch:
+    return LossBatch.alone((batch.targets.clone().requires_grad_(),), batch.targets)
+
+
+class TestTokenEmbeddings:
+    def test_of_the_block_they_are_what_the_encoder_is_fed_but_for_the_position(self, live):
+        student = student_of(live)
+        found = TokenEmbeddings(student, TokenTable.from_teacher(live), "tokens", "block")
+        inner = student[0].model
+        with torch.no_grad():
+            inner.embeddings.position_embeddings.weight.zero_()
+            ids = torch.arange(20)
+            fed = inner.embeddings_project(inner.embeddings(ids[None]))[0]
+            torch.testing.assert_close(found.of_tokens(ids), fed)
+
+    def test_of_the_words_they_are_the_rows_of_the_matrix_projected(self, live):
+        student = student_of(live)
+        found = TokenEmbeddings(student, TokenTable.from_teacher(live), "tokens", "word")
+        inner = student[0].model
+        with torch.no_grad():
+            rows = inner.embeddings_project(inner.embeddings.word_embeddings.weight[:20])
+            torch.testing.assert_close(found.of_tokens(torch.arange(20)), rows)
+
+    @pytest.mark.parametrize("embeddings", ["block", "word"])
+    def test_a_student_with_the_teachers_own_embeddings_makes_no_error(self, live, embeddings):
+        table = TokenTable.from_teacher(live)
+        student = student_of(live, "layers:1")
+        batch = batch_of(student, TEXTS[:4])
+        pairs = TokenEmbeddings(student, table, "tokens", embeddings).add(step_of(batch), batch).tokens
+        torch.testing.assert_close(pairs.students, pairs.targets)
+        assert pairs.students.requires_grad
+        assert not pairs.targets.requires_grad
+
+    def test_padding_is_no_token(self, live):
+        student = student_of(live)
+        batch = batch_of(student, ["a", " ".join(TEXTS[:2])])
+        pairs = (
+            TokenEmbeddings(student, TokenTable.from_teacher(live), "tokens", "block")
+            .add(step_of(batch), batch)
+            .tokens
+        )
+        lengths = batch.attention_mask.sum(dim=1).tolist()
+        assert lengths[0] < lengths[1]
+        assert torch.bincount(pairs.rows).tolist() == lengths
+        assert pairs.total == sum(lengths) == len(pairs.students)
+
+    def test_of_a_pruned_vocabulary_each_token_meets_its_own_row(self, live):
+        size = len(live.model.tokenizer) - 10
+        tokenizer = fast_tokenizer(live.model, 64, "")
+        ids = np.concatenate([tokenizer([text]).ids for text in TEXTS])
+        student = student_of(
+            live,
+            f"{COMPACT},vocab={size}",
+            count_tokens=lambda t: np.bincount(ids, minlength=t.vocabulary_size),
+        )
+        table = TokenTable.from_teacher(live)
+        batch = batch_of(student, TEXTS[:6])
+        pairs = TokenEmbeddings(student, table, "tokens", "word").add(step_of(batch), batch).tokens
+        names = student.tokenizer.convert_ids_to_tokens(batch.input_ids[batch.attention_mask.bool()].tolist())
+        for target, name in zip(pairs.targets, names, strict=True):
+            np.testing.assert_array_equal(target.numpy(), table.word[table.tokens.index(name)])
+
+    def test_over_the_vocabulary_all_tokens_are_compared_once(self, live):
+        student = student_of(live)
+        batch = batch_of(student, TEXTS[:2])
+        pairs = (
+            TokenEmbeddings(student, TokenTable.from_teacher(live), "vocabulary", "block")
+            .add(step_of(batch), batch)
+            .tokens
+        )
+        assert len(pairs.students) == len(live.model.tokenizer) == pairs.total
+        assert pairs.rows is None
+
+    def test_a_student_of_another_width_is_refused(self, live):
+        with pytest.raises(StudentError, match="8 dimensions where its layers begin, the teacher's 16"):
+            TokenEmbeddings(
+                student_of(live, "narrow:h=8,layers=2"), TokenTable.from_teacher(live), "tokens", "block"
+            )
+
+
+class TestHiddenStates:
+    @pytest.mark.parametrize(
+        ("students", "teachers", "which", "chosen"),
+        [
+            (3, 12, "last", [9, 10, 11]),
+            (3, 12, "spread", [3, 7, 11]),
+            (12, 12, "spread", list(range(12))),
+            (4, 6, "spread", [1, 2, 3, 5]),
+            (1, 6, "last", [5]),
+        ],
+    )
+    def test_which_layers_meet(self, students, teachers, which, chosen):
+        assert choose_layers(students, teachers, which) == chosen
+
+    def test_a_student_of_the_teachers_last_layer_and_the_teacher_differ_by_what_went_in(self, live):
+        whole = student_of(live, "layers:4")
+        batch = batch_of(whole, TEXTS[:3])
+        states = HiddenStates(whole, live, "last")
+        whole.train()
+        whole({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})
+        pairs = states.add(step_of(batch), batch).hidden
+        assert len(pairs.students) == 4
+        for own, target in zip(pairs.students, pairs.targets, strict=True):
+            torch.testing.assert_close(own[pairs.mask], target[pairs.mask], rtol=1e-4, atol=1e-4)
+            assert own.requires_grad
+            assert not target.requires_grad
+
+    def test_other_tokens_are_refused(self, live, second_folder, teacher_folder):
+        size = len(live.model.tokenizer) - 10
+        counts = np.ones(len(live.model.tokenizer), np.int64)
+        pruned = student_of(live, f"{COMPACT},vocab={size}", count_tokens=lambda _: counts)
+        with pytest.raises(ConfigError, match="the same tokens"):
+            HiddenStates(pruned, live, "last")
+
+    def test_a_student_of_more_layers_is_refused(self, live):
+        with pytest.raises(StudentError, match="5 layers and the teacher 4"):
+            HiddenStates(student_of(live, "narrow:h=8,layers=5"), live, "spread")
+
+
+class TestRuns:
+    def test_without_the_table_the_command_that_makes_it_is_named(self, built_cache, tmp_path):
+        with pytest.raises(InputError, match="--token-embeddings"):
+            small_run(built_cache, tmp_path / "run", student=COMPACT, loss="simtde")
+        assert not (tmp_path / "run").exists()
+
+    def test_with_alpha_0_no_table_is_needed_and_it_is_mse(self, built_cache, tmp_path):
+        plain = small_run(built_cache, tmp_path / "mse", student=COMPACT, loss="mse")
+        same = small_run(built_cache, tmp_path / "simtde", student=COMPACT, loss="simtde", alpha=0.0)
+        assert same.result.final_loss == plain.result.final_loss
+
+    @pytest.mark.parametrize(
+        "settings", [{}, {"over": "vocabulary"}, {"embeddings": "word"}, {"scale": "relative"}]
+    )
+    def test_every_setting_trains_and_makes_another_student(self, with_table, tmp_path, settings):
+        weights = {}
+        for name, given in (("default", {}), ("given", settings), ("mse", {"alpha": 0.0})):
+            run = small_run(
+                with_table, tmp_path / name, student=COMPACT, loss="simtde", epochs=3, lr=0.003, **given
+            )
+            losses = [line["loss"] for line in metrics(run.folder) if "loss" in line]
+            assert np.isfinite(losses).all()
+            weights[name] = load_file(run.best / "model.safetensors")["embeddings_project.weight"]
+        assert torch.equal(weights["default"], weights["given"]) is not bool(settings)
+        assert not torch.equal(weights["default"], weights["mse"])
+
+    def test_the_token_loss_draws_the_embeddings_to_the_teachers(self, with_table, tmp_path, live):
+        table = TokenTable.from_teacher(live)
+
+        def error(model) -> float:
+            found = TokenEmbeddings(model, table, "vocabulary", "block")
+            batch = batch_of(model, TEXTS[:1])
+            pairs = found.add(step_of(batch), batch).tokens
+            return float((pairs.students - pairs.targets).square().mean().detach())
+
+        errors = {"start": error(student_of(live))}
+        for name, alpha in (("with", 1.0), ("without", 0.0)):
+            run = small_run(
+                with_table,
+                tmp_path / name,
+                student=COMPACT,
+                loss="simtde",
+                alpha=alpha,
+                over="vocabulary",
+                epochs=20,
+                lr=0.01,
+                held_out=0,
+            )
+            errors[name] = error(load_teacher(run.best, device="cpu").model)
+        # It starts at the least squares' best projection of the embeddings that a truncated SVD keeps.
+        assert errors["with"] < 0.9 * errors["start"] < errors["without"]
+
+    def test_layers_need_the_live_teacher_to_be_asked_for(self, built_cache, tmp_path):
+        narrow = "narrow:h=8,layers=2"
+        with pytest.raises(ConfigError, match="say --teacher online"):
+            small_run(built_cache, tmp_path / "run", student=narrow, loss="lmx-kd")
+        with pytest.raises(ConfigError, match="needs the cached vectors only"):
+            small_run(built_cache, tmp_path / "run", student=narrow, loss="mse", teacher="online")
+        with pytest.raises(InputError, match="no teacher 'other'"):
+            small_run(built_cache, tmp_path / "run", student=narrow, loss="lmx-kd", teacher="online:other")
+        run = small_run(built_cache, tmp_path / "run", student=narrow, loss="lmx-kd", teacher="online")
+        assert run.config.teacher == "online:tiny"
+        assert run.teachers == ("tiny",)
+
+    def test_the_layers_count(self, built_cache, tmp_path):
+        losses = {
+            hidden: small_run(
+                built_cache,
+                tmp_path / f"run{hidden}",
+                student=COMPACT,
+                loss="simtde",
+                alpha=0.0,
+                hidden=hidden,
+                **({"teacher": "online"} if hidden else {}),
+            ).result.final_loss
+            for hidden in (0.0, 1.0, 2.0)
+        }
+        assert losses[0.0] < losses[1.0] < losses[2.0]
+
+    def test_the_matrices_are_kept_to_go_on_with_but_not_with_the_student(self, built_cache, tmp_path):
+        class Stop(Exception):  # noqa: N818 - what stops a run here is no error
+            """Stands for whatever ends a process."""
+
+        def stop(progress) -> None:
+            if progress.phase == "train" and progress.step == 3:
+                raise Stop
+
+        settings = {
+            "student": "narrow:h=8,layers=2",
+            "loss": "lmx-kd",
+            "teacher": "online",
+            "epochs": 2,
+            "eval_every": 2,
+            "checkpoint_every": 2,
+            "lr": 0.01,
+        }
+        whole = small_run(built_cache, tmp_path / "whole", **settings)
+        with pytest.raises(Stop):
+            small_run(built_cache, tmp_path / "cut", **settings, on_progress=stop)
+        kept = load_file(tmp_path / "cut" / "checkpoint.safetensors")
+        assert any("matrices" in name for name in kept)
+        resumed = resume(tmp_path / "cut", threads=1)
+        assert resumed.resumed > 0
+        assert resumed.result.final_loss == whole.result.final_loss
+        best = load_file(resumed.best / "model.safetensors")
+        assert not any("matrices" in name for name in best)
+        for name, tensor in load_file(whole.best / "model.safetensors").items():
+            assert torch.equal(tensor, best[name]), name
+
+    def test_several_teachers_are_refused(self, two_teachers, tmp_path):
+        with pytest.raises(ConfigError, match="looks inside one teacher"):
+            small_run(
+                two_teachers, tmp_path / "run", student=COMPACT, loss="simtde", teacher=["tiny", "other"]
+            )
+        assert len(Cache(two_teachers).teachers()) == 2
