@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from distill.students.spec import is_from_teacher
 from embedcache.fsio import write_bytes
 
 CARD = "README.md"
@@ -29,6 +30,7 @@ class CardFacts:
 
     Attributes:
         student: what the student was made from: a hub id, a folder's name, ``layers:3`` ...
+        notes: sentences on how it was made.
         teachers: of each teacher its short name or hub id, and its contract: field -> value; empty where it
             learnt from texts alone.
         corpus: name, rows, digest and the like of what it was trained on.
@@ -54,6 +56,7 @@ class CardFacts:
     seconds: float | None = None
     in_target_space: bool = True
     stage1: Mapping[str, object] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def write_card(folder: Path, facts: CardFacts) -> None:
@@ -94,6 +97,7 @@ def render_card(facts: CardFacts) -> str:
         "# Sentence encoder " + title,
         introduction,
         _table("property", "value", model.items()),
+        *(["\n".join(f"- {_inline(note)}" for note in facts.notes)] if facts.notes else []),
         "## Usage",
         _USAGE,
         "## Scores",
@@ -186,7 +190,7 @@ def _front_matter(facts: CardFacts) -> str:
 
 def _base_model(facts: CardFacts) -> str | None:
     """Return the hub id of the model whose weights the student started from; None where it has none."""
-    start = facts.teachers[0][0] if facts.student.startswith("layers:") else facts.student
+    start = facts.teachers[0][0] if is_from_teacher(facts.student) else facts.student
     return start if _HUB_ID.fullmatch(start) and not Path(start).exists() else None
 
 

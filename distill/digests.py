@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from distill.layout import BEST
@@ -43,7 +44,30 @@ def data_files(data: Path | None) -> list[Path]:
 
 def data_digest(data: Path | None, name: str = "") -> str:
     """Return a digest of ``name`` and of the files that evaluation data consists of."""
+    return files_digest(data_files(data), name)
+
+
+def files_digest(files: Iterable[Path], name: str = "", known: dict[Path, str] | None = None) -> str:
+    """Return a digest of ``name`` and of files, by their names and content.
+
+    Args:
+        files: the files, in an order that is always the same.
+        name: what else is digested.
+        known: the digests of files that were read before; takes those that are read now.
+    """
+    known = {} if known is None else known
     whole = hashlib.sha256(name.encode())
-    for path in data_files(data):
-        whole.update(f"\n{path.name} {sha256_file(path)}".encode())
+    for path in files:
+        if path not in known:
+            known[path] = sha256_file(path)
+        whole.update(f"\n{path.name} {known[path]}".encode())
+    return whole.hexdigest()
+
+
+def items_digest(items: Iterable[Sequence[str]]) -> str:
+    """Return a digest of test items, each of which has one text or more; their order counts."""
+    whole = hashlib.sha256()
+    for item in items:
+        parts = "".join(f" {len(text)} {text}" for text in item)
+        whole.update(f"{len(item)}{parts}\n".encode(errors="surrogatepass"))
     return whole.hexdigest()

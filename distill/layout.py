@@ -43,6 +43,16 @@ def file_name(words: str) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in words)
 
 
+def describe_unfinished(run: Path) -> str:
+    """Return what to say of a run's folder that holds no student yet, with what to do."""
+    on = (
+        f"go on with it by 'distill run --resume {run}'"
+        if (run / CHECKPOINT).is_file()
+        else "train it again; no checkpoint was written yet"
+    )
+    return f"the run {run} has no {BEST}/ folder, so it did not reach its first evaluation: {on}"
+
+
 def describe_missing(spec: str) -> str | None:
     """Return what to say of a model that is named like a folder where there is none, with what is near.
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from distill.cli.evaluate import ALL, progress_on_terminal, table_console
+from distill.cli.evaluate import ALL, table_console
 from distill.evaluation.suites import SUITES
+from embedcache.cli.progress import watched
 
 _DRAWS = 2000  # as distill.evaluation.comparison.DRAWS, which loads numpy
 
@@ -75,7 +76,7 @@ def compare_command(
 
     if ALL in suites and len(suites) > 1:
         raise click.UsageError(f"--suite {ALL} means every suite: give it alone")
-    with progress_on_terminal() as progress:
+    with watched("") as progress:
         found = compare(
             a,
             b,

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from distill.evaluation.encoding import Progress, silent
-from distill.evaluation.result import results_json
-from distill.evaluation.runner import BOOTSTRAP, evaluate_suites
+from distill.evaluation.options import BOOTSTRAP, EvaluationOptions
 from distill.evaluation.suites import SUITES
+from distill.evaluation.tasks import SNLI_PAIRS
+from embedcache.cli.progress import watched
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,6 +56,14 @@ _WIDTH_WITHOUT_TERMINAL = 160
     help="transfer: learn SST2 from whole sentences, a tenth as many as the phrases",
 )
 @click.option(
+    "--snli-pairs",
+    type=click.IntRange(min=0),
+    default=SNLI_PAIRS,
+    show_default=True,
+    metavar="N",
+    help="nli: pairs that SNLI's classifier learns from; 0: all",
+)
+@click.option(
     "--bootstrap",
     type=click.IntRange(min=0),
     default=BOOTSTRAP,
@@ -67,7 +74,7 @@ _WIDTH_WITHOUT_TERMINAL = 160
 @click.option(
     "--no-contamination",
     is_flag=True,
-    help="Do not look for the test sets among the texts that runs were trained and chosen on",
+    help="Do not look for the test sets among the texts that runs were trained on",
 )
 @click.option(
     "--corpus",
@@ -88,7 +95,9 @@ _WIDTH_WITHOUT_TERMINAL = 160
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as JSON")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table")
+@click.pass_context
 def evaluate_command(
+    context: click.Context,
     models: tuple[str, ...],
     suites: tuple[str, ...],
     data: Path | None,
@@ -97,6 +106,7 @@ def evaluate_command(
     text_column: str | None,
     limit: int | None,
     sst2_sentences: bool,
+    snli_pairs: int,
     bootstrap: int,
     no_contamination: bool,
     corpus: Path | None,
@@ -112,27 +122,32 @@ def evaluate_command(
     teacher alias, or cache:FOLDER#TEACHER: a teacher whose vectors are taken from a cache, and stored there
     where it lacks them. What is found out about a run is kept in its folder and used the next time.
     """
+    from distill.evaluation.result import results_json
+    from distill.evaluation.runner import evaluate_suites
+
     if ALL in suites and len(suites) > 1:
         raise click.UsageError(f"--suite {ALL} means every suite: give it alone")
-    with progress_on_terminal() as progress:
-        results = evaluate_suites(
-            models,
-            suites=None if ALL in suites else suites,
-            data=data,
-            teacher=teacher,
-            cache=cache,
-            device=device,
-            compute_dtype=compute_dtype,
-            text_column=text_column,
-            limit=limit,
-            sst2_sentences=sst2_sentences,
-            bootstrap=bootstrap,
-            contamination=not no_contamination,
-            corpus=corpus,
-            keep=True,
-            again=again,
-            progress=progress,
-        )
+    options: EvaluationOptions = {
+        "data": data,
+        "teacher": teacher,
+        "cache": cache,
+        "device": device,
+        "compute_dtype": compute_dtype,
+        "text_column": text_column,
+        "limit": limit,
+        "sst2_sentences": sst2_sentences,
+        "bootstrap": bootstrap,
+        "contamination": not no_contamination,
+        "corpus": corpus,
+        "keep": True,
+        "again": again,
+    }
+    if context.get_parameter_source("snli_pairs") is not ParameterSource.DEFAULT:
+        # What was given for a suite that is not evaluated is refused; the default is there for all.
+        options["snli_pairs"] = snli_pairs
+    with watched("") as progress:
+        options["progress"] = progress
+        results = evaluate_suites(models, suites=None if ALL in suites else suites, **options)
     several = ALL in suites or len(results) > 1
     facts = results_json(results) if several else results[0].to_json()
     if out is not None:
@@ -152,25 +167,3 @@ def table_console() -> Console:
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
-
-
-@contextmanager
-def progress_on_terminal() -> Iterator[Progress]:
-    """Yield what shows progress on standard error, or nothing where that is no terminal."""
-    if not sys.stderr.isatty():
-        yield silent
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as ProgressBar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks = {}
-
-        def show(name: str, done: int, total: int) -> None:
-            if name not in tasks:
-                tasks[name] = bars.add_task(name, total=total)
-            bars.update(tasks[name], completed=done, total=total)
-
-        yield show

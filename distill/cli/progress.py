@@ -26,13 +26,15 @@ R = TypeVar("R", "Run", "FinetuneRun")
 
 _LINE_SECONDS = 30.0
 # What stays on the screen: a selection of the wrong rows, say, is to be seen at once.
-_STAYS = ("select", "anew")
+_STAYS = ("select", "anew", "note")
 
 
 def describe(progress: TrainProgress, seconds: float) -> str:
     """Return one line: steps, loss, rate, best score, time left after ``seconds`` of training."""
     if progress.phase == "select":
         return f"{progress.step:,} of {progress.total:,} rows selected by --where"
+    if progress.phase == "note":
+        return progress.text
     if progress.phase == "anew":
         return "no checkpoint was written yet: the run begins anew"
     if progress.phase == "prepare":

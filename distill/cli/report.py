@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from distill.cli.evaluate import progress_on_terminal
 from distill.evaluation.suites import SUITES
+from embedcache.cli.progress import watched
 
 _ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 
@@ -69,7 +69,7 @@ def report_command(
         from distill.report.charts.style import require_matplotlib
 
         require_matplotlib()  # before the work
-    with progress_on_terminal() as progress:
+    with watched("") as progress:
         report = collect_report(
             runs,
             data=data,

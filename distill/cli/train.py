@@ -42,12 +42,13 @@ from distill.cli.resume import MACHINE, refuse_settings
 @click.option(
     "--teacher-model",
     metavar="SPEC",
-    help="Where to load the (first) teacher from, for layers: students.  [default: as it was built]",
+    help="Where to load the (first) teacher from, for students made from it.  [default: as it was built]",
 )
 @click.option(
     "--student",
     metavar="SPEC",
-    help="Short name (minilm-l3 ...), hub id, folder, or layers:K, layers:first:K, layers:0,2,5.  "
+    help="Short name (minilm-l3 ...), hub id, folder, or made from the teacher: layers:K, layers:first:K, "
+    "layers:every:K, layers:0,2,5; compact:e=128,layers=3; narrow:h=192,layers=6; static:dim=256.  "
     "[default: layers:3]",
 )
 @click.option("--loss", metavar="NAME", help="The loss; 'distill losses' lists them.  [default: mse]")
@@ -98,7 +99,11 @@ from distill.cli.resume import MACHINE, refuse_settings
 )
 @click.option("--tau", type=float, help="(Student's) temperature.  [default: by loss, learned for ckd]")
 @click.option("--teacher-tau", type=float, help="seed, congen: the teacher's temperature.  [default: 0.05]")
-@click.option("--alpha", type=float, help="congen: what the first view counts for.  [default: 0.5]")
+@click.option(
+    "--alpha",
+    type=float,
+    help="congen: what the first view counts for; simtde: what the token embeddings do.  [default: 0.5]",
+)
 @click.option(
     "--queue",
     type=int,
@@ -106,6 +111,18 @@ from distill.cli.resume import MACHINE, refuse_settings
 )
 @click.option("--distance", type=float, help="rkd: weight of the distances.  [default: 1]")
 @click.option("--angle", type=float, help="rkd: weight of the angles.  [default: 2]")
+@click.option("--over", metavar="WHAT", help="simtde: compare tokens or vocabulary.  [default: tokens]")
+@click.option(
+    "--embeddings",
+    metavar="WHAT",
+    help="simtde: of a token compare what the block or the word matrix gives.  [default: block]",
+)
+@click.option("--scale", metavar="KIND", help="simtde: errors as in the paper or relative.  [default: paper]")
+@click.option(
+    "--hidden",
+    type=float,
+    help="lmx-kd, simtde: what the layers count for, with --teacher online.  [default: 1 and 0]",
+)
 @click.option(
     "--dev",
     metavar="FILE",
@@ -136,7 +153,7 @@ def run_command(
 ) -> None:
     """Distil a student from the vectors of a cache.
 
-    The teacher is not in memory (a layers: student copies its weights from it once, at the start). Of several
+    The teacher is not in memory (a student made from it takes its weights once, at the start). Of several
     teachers every row needs a vector of each: scaled to length one and weighted, they are laid side by side.
     """
     from distill.cli.progress import print_run, report

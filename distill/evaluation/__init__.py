@@ -1,10 +1,17 @@
+"""Evaluation: suites, anything that can be evaluated, intervals, comparisons, leaderboards."""
+
 from __future__ import annotations
 
-from distill.evaluation.evaluated_model import EvaluatedModel
-from distill.evaluation.model import load_model
-from distill.evaluation.result import EvaluationResult, ModelReport
-from distill.evaluation.runner import evaluate, evaluate_suites
-from distill.evaluation.suites import SUITES
+from typing import TYPE_CHECKING
+
+from embedcache.lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from distill.evaluation.evaluated_model import EvaluatedModel
+    from distill.evaluation.model import load_model
+    from distill.evaluation.result import EvaluationResult, ModelReport
+    from distill.evaluation.runner import evaluate, evaluate_suites
+    from distill.evaluation.suites import SUITES
 
 __all__ = [
     "SUITES",
@@ -15,3 +22,16 @@ __all__ = [
     "evaluate_suites",
     "load_model",
 ]
+
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "EvaluatedModel": "distill.evaluation.evaluated_model:EvaluatedModel",
+        "EvaluationResult": "distill.evaluation.result:EvaluationResult",
+        "ModelReport": "distill.evaluation.result:ModelReport",
+        "SUITES": "distill.evaluation.suites:SUITES",
+        "evaluate": "distill.evaluation.runner:evaluate",
+        "evaluate_suites": "distill.evaluation.runner:evaluate_suites",
+        "load_model": "distill.evaluation.model:load_model",
+    },
+)

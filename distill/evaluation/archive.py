@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from distill.digests import data_digest, model_digest
-from distill.evaluation.kept import Kept, Noted, digest_of, new_kept, place_of, read_kept, try_write
+from distill.digests import files_digest, model_digest
+from distill.evaluation.kept import (
+    Kept,
+    Noted,
+    digest_of,
+    flat_scores,
+    new_kept,
+    place_of,
+    read_kept,
+    try_write,
+)
 from distill.evaluation.record import run_folder
 from distill.evaluation.scoreboard import Scoreboard
 from distill.evaluation.tasks import Request, Spec, Task
@@ -29,6 +38,7 @@ class Archive:
         kept: what is kept and can be used, by run and suite.
         digests: what decides the figures, by run and suite.
         new_teacher: the suites for which the teacher is evaluated.
+        damaged: kept evaluations that cannot be read.
     """
 
     tasks: dict[str, Task]
@@ -41,17 +51,25 @@ class Archive:
     kept: dict[Path, dict[str, Kept]] = field(default_factory=dict)
     digests: dict[tuple[Path, str], dict[str, str]] = field(default_factory=dict)
     new_teacher: set[str] = field(default_factory=set)
+    damaged: list[Path] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.write:
             return
         self.teacher_digest = self.choice.digest() if self.choice is not None else None
-        data = data_digest(self.request.data)
+        # Several suites may read one file.
+        read: dict[Path, str] = {}
+        data = {suite: files_digest(task.files, known=read) for suite, task in self.tasks.items()}
         for run in dict.fromkeys(run for run in map(run_folder, self.request.models) if run is not None):
             student = model_digest(str(run)) or ""
             for suite, task in self.tasks.items():
-                self.digests[run, suite] = digest_of(data, student, task.texts(), self._settings(task))
+                self.digests[run, suite] = digest_of(data[suite], student, task.texts(), self._settings(task))
             found = {suite: read_kept(run, suite) for suite in self.tasks} if self.use else {}
+            self.damaged += [
+                place_of(run, suite)
+                for suite, kept in found.items()
+                if kept is None and place_of(run, suite).exists()
+            ]
             self.kept[run] = {
                 suite: kept
                 for suite, kept in found.items()
@@ -95,25 +113,44 @@ class Archive:
     def write_new(
         self, spec: Spec, new: dict[str, Noted], found: dict[str, Noted], board: Scoreboard, notes: list[str]
     ) -> None:
-        """Keep what is new: reports of the run's student, or of the teacher beside it."""
+        """Keep what is new: reports of the run's student, their marks, or reports of the teacher beside it.
+
+        Where the student was evaluated by itself, the teacher stays that stood beside it on the same data.
+        """
         run = run_folder(spec)
         if run is None or not self.write:
             return
-        fresh = new | {suite: noted for suite, noted in found.items() if suite in self.new_teacher}
+        kept = self.recall_model(spec, found)
+        fresh = new | {
+            suite: noted
+            for suite, noted in found.items()
+            if suite in self.new_teacher or noted.report.facts != kept[suite].report.facts
+        }
+        notes += [
+            f"{run.name}: {place.name} was kept and cannot be read; it is made anew"
+            for place in self.damaged
+            if place.parent == run
+        ]
         for suite, noted in fresh.items():
+            stands = read_kept(run, suite)
+            if lost := self._lost(stands, run, suite, noted):
+                notes.append(
+                    f"{run.name}: not kept, because {place_of(run, suite).name} has {lost} as well, which "
+                    f"{self.request.data} has not; delete that file to keep narrower evaluations"
+                )
+                continue
             teacher = board.teacher.get(suite) if self.teacher_digest is not None else None
             if self.tasks[suite].needs_teacher and teacher is None:
                 continue
-            result = board.result(suite, self.request, [noted]).to_json()
-            kept = new_kept(
-                suite,
-                self.digests[run, suite],
-                self.teacher_digest if teacher is not None else None,
-                result,
-                noted,
-                teacher,
-            )
-            if fault := try_write(run, kept):
+            digest = self.teacher_digest if teacher is not None else None
+            shown, request = board, self.request
+            if teacher is None and stands is not None and self._is_beside_its_teacher(stands, run, suite):
+                teacher, digest = stands.teacher, stands.teacher_digest
+                shown = replace(board, teacher={} if teacher is None else {suite: teacher}, counts={})
+                request = replace(request, teacher=stands.result.get("teacher"))
+            result = shown.result(suite, request, [noted]).to_json()
+            made = new_kept(suite, self.digests[run, suite], digest, result, noted, teacher)
+            if fault := try_write(run, made):
                 notes.append(fault)
         if fresh:
             # What a card says is put together from what is kept, and that is found here.
@@ -122,15 +159,24 @@ class Archive:
             if fault := update_card(run):
                 notes.append(fault)
 
+    def _lost(self, stands: Kept | None, run: Path, suite: str, noted: Noted) -> str:
+        """Return the sets that a kept evaluation of the same student has beside the new one's; "" if none."""
+        if stands is None or any(
+            stands.digest.get(name) != self.digests[run, suite][name] for name in ("student", "version")
+        ):
+            return ""
+        there, now = set(stands.scores), set(flat_scores(suite, noted.report))
+        return ", ".join(sorted(there - now)) if now < there else ""
+
+    def _is_beside_its_teacher(self, stands: Kept, run: Path, suite: str) -> bool:
+        """Return whether of an evaluation that is about to be replaced the teacher's part is still good.
+
+        A student that is evaluated by itself must not cost what is known of its teacher.
+        """
+        if stands.teacher is None or dict(stands.digest) != self.digests[run, suite]:
+            return False
+        return self.teacher_digest in (None, stands.teacher_digest)
+
     def _settings(self, task: Task) -> dict[str, object]:
-        request = self.request
-        return {
-            "text_column": request.text_column,
-            "limit": request.limit,
-            "seed": request.seed,
-            "compute_dtype": self.compute_dtype,
-            "sst2_sentences": request.sst2_sentences,
-            # What was timed elsewhere says nothing about here.
-            "machine": [task.facts.get("threads"), task.facts.get("processor")],
-            "teacher": self.teacher_digest if task.needs_teacher else None,
-        }
+        teacher = {"teacher": self.teacher_digest} if task.needs_teacher else {}
+        return {**task.settings, "compute_dtype": self.compute_dtype, **teacher}

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from distill.errors import DataError
 from distill.evaluation.classifier import (
     FOLDS,
+    STRENGTHS,
     Answers,
     answer_by_dev,
     answer_by_folds,
@@ -27,7 +28,7 @@ from distill.evaluation.classifier import (
 )
 from distill.evaluation.encoding import Encoded, Progress, silent
 from distill.evaluation.labelled import Examples, describe_labels, describe_leak, describe_repetitions
-from distill.evaluation.scores import MeanOutcomes, SetScore, SetScores
+from distill.evaluation.scores import MeanOutcomes, RatioOutcomes, SetScore, SetScores
 from distill.evaluation.tasks import Subject
 from distill.evaluation.testset import describe_skipped
 
@@ -49,6 +50,7 @@ class LabelledSet:
         positive: the label whose F1 stands beside the accuracy; None for no F1.
         skipped: rows left out, by reason.
         remarks: what a reader must know of how the set was put together.
+        files: where the examples are from.
     """
 
     name: str
@@ -58,6 +60,7 @@ class LabelledSet:
     positive: str | None = None
     skipped: Mapping[str, int] = field(default_factory=dict)
     remarks: Sequence[str] = ()
+    files: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that there is something to tell apart.
@@ -119,6 +122,16 @@ class ClassificationTask:
     seed: int = 0
     progress: Progress = silent
     needs_teacher: ClassVar[bool] = False
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of the sets."""
+        return tuple(dict.fromkeys(path for one in self.sets for path in one.files))
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The seed of the folds and of what is drawn; which examples were drawn, their sentences tell."""
+        return {"seed": self.seed}
 
     @property
     def facts(self) -> dict[str, object]:
@@ -191,24 +204,35 @@ def score_set(one: LabelledSet, encoded: Encoded, seed: int) -> tuple[SetScore, 
         answers = answer_by_folds(features[TRAIN], labels[TRAIN], features[TEST], seed)
     gold = labels[ALL if ALL in one.parts else TEST]
     right = (answers.predicted == gold).astype(np.float64)
-    others = {} if one.positive is None else {"f1": f1(gold, answers.predicted, number.get(one.positive, -1))}
+    parts = {}
+    if one.positive is not None:
+        parts["f1"] = f1_parts(gold, answers.predicted, number.get(one.positive, -1))
     score = SetScore(
         label=one.label,
         measure="accuracy",
         value=100 * float(right.mean()),
         items=len(right),
         skipped=sum(one.skipped.values()),
-        others=others,
-        outcomes=MeanOutcomes(right),
+        others={name: _ratio(part) for name, part in parts.items()},
+        outcomes=MeanOutcomes(right, parts),
     )
     return score, answers
 
 
 def f1(gold: NDArray[np.int64], predicted: NDArray[np.int64], positive: int) -> float | None:
     """Return F1 of the label ``positive``, times 100; None where it neither occurs nor was answered."""
-    both = np.sum((gold == positive) & (predicted == positive))
-    either = np.sum(gold == positive) + np.sum(predicted == positive)
-    return 100 * float(2 * both / either) if either else None
+    return _ratio(f1_parts(gold, predicted, positive))
+
+
+def f1_parts(gold: NDArray[np.int64], predicted: NDArray[np.int64], positive: int) -> RatioOutcomes:
+    """Return what each example adds to F1 of ``positive``: twice the hits by what is so or answered so."""
+    there, said = (gold == positive).astype(np.float64), (predicted == positive).astype(np.float64)
+    return RatioOutcomes(2 * there * said, there + said)
+
+
+def _ratio(parts: RatioOutcomes) -> float | None:
+    whole = parts.below.sum()
+    return 100 * float(parts.above.sum() / whole) if whole else None
 
 
 def _features(one: LabelledSet, examples: Examples, encoded: Encoded) -> NDArray[np.float32]:
@@ -218,4 +242,6 @@ def _features(one: LabelledSet, examples: Examples, encoded: Encoded) -> NDArray
 
 def _span(strengths: Sequence[float]) -> str:
     low, high = min(strengths), max(strengths)
-    return f"{low:.2g}" if low == high else f"{low:.2g}-{high:.2g}"
+    span = f"{low:.2g}" if low == high else f"{low:.2g} to {high:.2g}"
+    # Beyond an end that was chosen there may be a better strength.
+    return f"{span} (an end of the grid)" if low == STRENGTHS[0] or high == STRENGTHS[-1] else span

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.errors import DataError
-from distill.evaluation.bootstrap import Interval, average_of, drawn_figures, p_value, percentile_interval
+from distill.evaluation.bootstrap import average_of, drawn_figures, p_value, percentile_interval
 from distill.evaluation.encoding import Progress, silent
 from distill.evaluation.runner import evaluate_suites
-from distill.evaluation.scores import MeanOutcomes, Outcomes, PairOutcomes, SetScores
+from distill.evaluation.scores import Interval, MeanOutcomes, Outcomes, PairOutcomes, SetScores
 from distill.evaluation.tasks import Spec
 
 DRAWS = 2000
@@ -260,14 +260,18 @@ def _require_same_items(suite: str, a: SetScores, b: SetScores) -> None:
         if one.outcomes is None or other.outcomes is None:
             raise DataError(f"{suite}, {name}: single outcomes were not kept; evaluate again with --again")
         if one.measure != other.measure or not _same_items(one.outcomes, other.outcomes):
+            texts = "" if one.outcomes.items == other.outcomes.items else ", of other texts"
             raise DataError(
                 f"{suite}, {name}: the models were not scored on the same items ({one.items} and "
-                f"{other.items}, {one.measure} and {other.measure}); evaluate both on the same files"
+                f"{other.items}, {one.measure} and {other.measure}{texts}); evaluate both on the same files"
             )
 
 
 def _same_items(a: Outcomes, b: Outcomes) -> bool:
     if len(a) != len(b) or type(a) is not type(b):
+        return False
+    # Evaluations of earlier versions do not say which items they are of.
+    if None not in (a.items, b.items) and a.items != b.items:
         return False
     if isinstance(a, PairOutcomes) and isinstance(b, PairOutcomes):
         return bool(np.array_equal(a.gold, b.gold))

@@ -7,23 +7,11 @@ share of zero does not show that nothing alike was trained on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
+from distill.evaluation.set_items import Items
 from embedcache.doctor.evaluation_sets import fold
-
-Items = Sequence[tuple[str, ...]]
-"""Test items, each with the texts it is made of: two of a pair, one of an example."""
-
-
-@runtime_checkable
-class HasTestItems(Protocol):
-    """A task that says what its sets consist of."""
-
-    def test_items(self) -> Mapping[str, Items]:
-        """Return the items of each set by the set's name."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ of the right entities is among the first k, and the mean reciprocal rank. Ties:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -71,4 +72,5 @@ def _read_set(folder: Path, name: str) -> RankedSet:
     remarks = ["no query is of the split test, so all are asked"] if not has_test else []
     if shared:
         remarks.append(f"{shared} of the queries are in train or valid as well as in test")
-    return build_set(name, asked_in, queries, entities, gold, skipped, remarks)
+    found = build_set(name, asked_in, queries, entities, gold, skipped, remarks)
+    return replace(found, files=(asked_in, entities_in))

@@ -4,19 +4,24 @@ Cosines to the teacher's vectors say how well the vectors themselves were copied
 are equally wide. What a user of sentence vectors sees is their geometry, so two figures compare that,
 whatever the widths: the Spearman correlation of all pairwise similarities, and the share of common nearest
 neighbours. Both take at most :data:`SAMPLE` sentences, chosen by seed, because they grow with the square.
+
+Intervals are drawn over sentences. The worst cosine has none, as no draw has a worse one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distill.digests import data_files
 from distill.errors import DataError
 from distill.evaluation.encoding import unit_rows
 from distill.evaluation.record import is_in_target_space
+from distill.evaluation.scores import PercentileOutcomes, WholeScores, rounded
 from distill.evaluation.sentences import Sentences, read_sentences
 from distill.evaluation.tasks import NotThereError, Request, Subject
 
@@ -30,11 +35,13 @@ FEW = 100
 """Figures of fewer sentences say little, and the report says so."""
 
 SMALLEST_SPREAD = 1e-6  # below this, similarities of float32 vectors differ by rounding alone
+# The interval of the mean of more cosines is narrower than anybody reads a figure, and takes long to draw.
+_MOST_DRAWN = 20_000
 _FEWEST = 3  # with two sentences there is one similarity, and nothing to rank
 
 
 @dataclass(frozen=True)
-class FidelityScores:
+class FidelityScores(WholeScores):
     """One model's likeness to its teacher.
 
     Attributes:
@@ -57,18 +64,29 @@ class FidelityScores:
         """None: likeness is measured against the teacher already, a share of its own says nothing."""
 
     def to_json(self) -> dict[str, object]:
-        """Return ``cosine`` (``mean``, ``p05``, ``worst``; or null) and the two figures of the geometry."""
+        """Return ``cosine`` (``mean``, ``p05``, ``worst``; or null), the geometry's two, and intervals."""
         cosine = {"mean": self.cosine_mean, "p05": self.cosine_p05, "worst": self.cosine_worst}
-        rounded = {name: round(value, 6) for name, value in cosine.items() if value is not None}
+        there = {name: round(value, 6) for name, value in cosine.items() if value is not None}
         return {
-            "cosine": rounded or None,
+            "cosine": there or None,
             "similarity_spearman": round(self.similarity_spearman, 4),
             "neighbour_overlap": round(self.neighbour_overlap, 4),
+            "intervals": {name: rounded(ends, 6) for name, ends in self.intervals.items()},
         }
 
     def rows(self) -> list[tuple[str, dict[str, str]]]:
         """Return nothing: the summary says it all."""
         return []
+
+    def figures(self) -> dict[str, float | None]:
+        """Return the five figures."""
+        return {
+            "cosine": self.cosine_mean,
+            "5th pct": self.cosine_p05,
+            "worst": self.cosine_worst,
+            "similarity rho": self.similarity_spearman,
+            "neighbours": self.neighbour_overlap,
+        }
 
     def summary(self) -> dict[str, str]:
         """Return the five figures."""
@@ -110,12 +128,19 @@ def score_fidelity(
     if rows > SAMPLE:
         sample = np.sort(np.random.default_rng(seed).choice(rows, SAMPLE, replace=False))
     similarities = [_similarities(vectors[sample]) for vectors in (student, teacher)]
+    spearman, of_sentences = _similarity_spearman(*similarities)
+    overlaps = _neighbour_overlaps(*similarities)
+    outcomes: dict[str, NDArray[np.float64] | PercentileOutcomes] = {}
+    if own is not None and rows <= _MOST_DRAWN:
+        outcomes = {"cosine_mean": own, "cosine_p05": PercentileOutcomes(own, 5)}
     return FidelityScores(
         cosine_mean=None if own is None else float(own.mean()),
         cosine_p05=None if own is None else float(np.percentile(own, 5)),
         cosine_worst=None if own is None else float(own.min()),
-        similarity_spearman=_similarity_spearman(*similarities),
-        neighbour_overlap=_neighbour_overlap(*similarities),
+        similarity_spearman=spearman,
+        neighbour_overlap=float(overlaps.mean()),
+        # None of neighbours: sentences share them, and draws of sentences would give too narrow an interval.
+        outcomes={**outcomes, "similarity_spearman": of_sentences},
     )
 
 
@@ -127,12 +152,19 @@ class FidelityTask:
         sentences: the sentences.
         teacher: the teacher's name.
         seed: chooses the sample.
+        files: the file that was given.
     """
 
     sentences: Sentences
     teacher: str
     seed: int
+    files: tuple[Path, ...] = ()
     needs_teacher: ClassVar[bool] = True
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The seed of the sample; how many sentences were read, and of which column, the sentences tell."""
+        return {"seed": self.seed}
 
     @property
     def facts(self) -> dict[str, object]:
@@ -194,7 +226,7 @@ def read(request: Request) -> FidelityTask:
         raise DataError(
             f"{sentences.source} holds {len(sentences.texts)} distinct sentences, expected at least {_FEWEST}"
         )
-    return FidelityTask(sentences, request.teacher, request.seed)
+    return FidelityTask(sentences, request.teacher, request.seed, tuple(data_files(request.data)))
 
 
 def _notes(sentences: Sentences) -> list[str]:
@@ -222,8 +254,11 @@ def _similarities(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
     return similarities
 
 
-def _similarity_spearman(student: NDArray[np.float64], teacher: NDArray[np.float64]) -> float:
-    from scipy.stats import spearmanr
+def _similarity_spearman(
+    student: NDArray[np.float64], teacher: NDArray[np.float64]
+) -> tuple[float, NDArray[np.float64]]:
+    """Return Spearman's correlation of two matrices of similarities, and (n,) what rests on each sentence."""
+    from scipy.stats import rankdata, spearmanr
 
     above_diagonal = np.triu_indices(len(teacher), 1)
     pairs = {"student": student[above_diagonal], "teacher": teacher[above_diagonal]}
@@ -233,16 +268,34 @@ def _similarity_spearman(student: NDArray[np.float64], teacher: NDArray[np.float
                 f"all similarities of the {side}'s vectors are equal ({values[0]:.6f}): "
                 "it gives every sentence the same vector, so there is nothing to compare"
             )
-    return 100 * float(spearmanr(pairs["student"], pairs["teacher"]).statistic)
+    figure = 100 * float(spearmanr(pairs["student"], pairs["teacher"]).statistic)
+    # Spearman's is 12 E[F G] - 3 of two grades, where F and G are themselves means over pairs: a pair takes
+    # part in the product and in the grades of all pairs that are no less similar.
+    grades = [rankdata(values) / len(values) for values in (pairs["student"], pairs["teacher"])]
+    own = grades[0] * grades[1] + _mean_of_no_less(*grades) + _mean_of_no_less(*reversed(grades))
+    of_pairs = np.zeros_like(student)
+    of_pairs[above_diagonal] = own - own.mean()
+    parts = (of_pairs.sum(axis=0) + of_pairs.sum(axis=1)) / (len(student) - 1)
+    return figure, figure + 100 * 12 * 2 * (parts - parts.mean())
+
+
+def _mean_of_no_less(grades: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for every item the sum of ``values`` over items whose grade is no less, by the number of all."""
+    order = np.argsort(-grades, kind="stable")
+    means = np.empty_like(values)
+    means[order] = np.cumsum(values[order]) / len(values)
+    return means
 
 
 def _neighbours(rows: int) -> int:
     return max(1, min(NEIGHBOURS, (rows - 1) // 2))
 
 
-def _neighbour_overlap(student: NDArray[np.float64], teacher: NDArray[np.float64]) -> float:
+def _neighbour_overlaps(student: NDArray[np.float64], teacher: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (n,) the per cent of each sentence's neighbours that both have."""
     common = _nearest(student) & _nearest(teacher)
-    return 100 * float(common.sum(axis=1).mean()) / _neighbours(len(teacher))
+    overlaps: NDArray[np.float64] = 100 * common.sum(axis=1) / _neighbours(len(teacher))
+    return overlaps
 
 
 def _nearest(similarities: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -10,6 +10,9 @@
 - Effective rank, ``exp`` of the entropy of the singular values divided by their sum (Roy and Vetterli,
   EUSIPCO 2007): how many dimensions are in use, of the model's width.
 
+Intervals are drawn over sentences, of alignment over pairs. The effective rank has none: sentences that are
+drawn twice use no further dimension, so draws are lower than the figure.
+
 All on vectors of length one, not centred, over distinct sentences. None of them is a model's quality, so
 there is no headline figure. Read are ``stsb_test.tsv`` or, where it is not there, ``stsb_dev.tsv``, laid out
 as for the ``sts`` suite.
@@ -18,7 +21,7 @@ as for the ``sts`` suite.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -28,6 +31,7 @@ from numpy.typing import NDArray
 
 from distill.errors import DataError
 from distill.evaluation.encoding import unit_rows
+from distill.evaluation.scores import WholeScores, rounded
 from distill.evaluation.sts import StsSet, read_pairs
 from distill.evaluation.tasks import NotThereError, Request, Subject
 from distill.evaluation.testset import count_repeats, describe_skipped, find_test_file
@@ -41,7 +45,7 @@ _BLOCK = 1024
 
 
 @dataclass(frozen=True)
-class GeometryScores:
+class GeometryScores(WholeScores):
     """How one model's vectors lie.
 
     Attributes:
@@ -63,20 +67,30 @@ class GeometryScores:
         """None: what of this is good depends on the use."""
 
     def to_json(self) -> dict[str, object]:
-        """Return the four figures with 6 decimals; alignment may be null."""
+        """Return the four figures with 6 decimals, and intervals; alignment may be null."""
         return {
             "alignment": None if self.alignment is None else round(self.alignment, 6),
             "uniformity": round(self.uniformity, 6),
             "anisotropy": round(self.anisotropy, 6),
             "effective_rank": round(self.effective_rank, 4),
+            "intervals": {name: rounded(ends, 6) for name, ends in self.intervals.items()},
         }
 
     def rows(self) -> list[tuple[str, dict[str, str]]]:
         """Return nothing: the summary says it all."""
         return []
 
-    def summary(self) -> dict[str, str]:
+    def figures(self) -> dict[str, float | None]:
         """Return the four figures."""
+        return {
+            "alignment": self.alignment,
+            "uniformity": self.uniformity,
+            "anisotropy": self.anisotropy,
+            "effective rank": self.effective_rank,
+        }
+
+    def summary(self) -> dict[str, str]:
+        """Return the four figures, the effective rank with the width."""
         return {
             "alignment": "-" if self.alignment is None else f"{self.alignment:.4f}",
             "uniformity": f"{self.uniformity:.4f}",
@@ -101,25 +115,34 @@ def score_geometry(
     if count < 2:
         raise DataError(f"{count} distinct sentences, expected at least 2: there is no pair to look at")
     unit = unit_rows(vectors)
-    potential = total = 0.0
+    potentials, cosine_sums = np.empty(count), np.empty(count)
     for start in range(0, count, _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, count))
         cosines = unit[rows] @ unit.T
         # On unit vectors |x - y|^2 = 2 - 2 cos.
         gauss = np.exp(4 * cosines - 4)
         own = np.arange(len(rows)), rows
-        potential += float(gauss.sum() - gauss[own].sum())
-        total += float(cosines.sum() - cosines[own].sum())
-    pairs = count * (count - 1)
+        potentials[rows] = gauss.sum(axis=1) - gauss[own]
+        cosine_sums[rows] = cosines.sum(axis=1) - cosines[own]
+    # Of each sentence, the mean over its pairs with all others.
+    potentials, mean_cosines = potentials / (count - 1), cosine_sums / (count - 1)
+    potential, anisotropy = float(potentials.mean()), float(mean_cosines.mean())
+    uniformity = float(np.log(potential))
     spectrum = np.linalg.svd(unit, compute_uv=False)
     shares = spectrum[spectrum > 0] / spectrum.sum()
-    apart = unit_rows(left) - unit_rows(right) if len(left) else None
+    apart = ((unit_rows(left) - unit_rows(right)) ** 2).sum(axis=1) if len(left) else None
+    # A sentence is on either side of pairs, so it moves a mean over pairs by twice what its own pairs differ.
+    outcomes = {
+        "uniformity": uniformity + 2 * (potentials / potential - 1),
+        "anisotropy": anisotropy + 2 * (mean_cosines - anisotropy),
+    }
     return GeometryScores(
-        alignment=None if apart is None else float((apart**2).sum(axis=1).mean()),
-        uniformity=float(np.log(potential / pairs)),
-        anisotropy=total / pairs,
+        alignment=None if apart is None else float(apart.mean()),
+        uniformity=uniformity,
+        anisotropy=anisotropy,
         effective_rank=float(np.exp(-(shares * np.log(shares)).sum())),
         width=width,
+        outcomes=outcomes if apart is None else {"alignment": apart, **outcomes},
     )
 
 
@@ -135,6 +158,12 @@ class GeometryTask:
     path: Path
     sts: StsSet
     needs_teacher: ClassVar[bool] = False
+    settings: ClassVar[Mapping[str, object]] = {}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file."""
+        return (self.path,)
 
     @property
     def facts(self) -> dict[str, object]:

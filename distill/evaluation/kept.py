@@ -25,6 +25,9 @@ from embedcache.fsio import canonical_json, read_sealed_json, write_sealed_json
 
 FORMAT_VERSION = 1
 
+# What single outcomes are of: older evaluations can be read, but are made anew where they are asked for.
+_OUTCOMES = "2"
+
 AVERAGE = "average"
 """What the figure that models are ranked by is called among the scores."""
 
@@ -99,11 +102,15 @@ def read_kept(run: Path, suite: str) -> Kept | None:
         return None
 
 
+def kept_suites(run: Path) -> list[str]:
+    """Return the suites of which a run's folder keeps an evaluation, readable or not, sorted."""
+    names = sorted(path.name for path in run.glob(f"{_PREFIX}*{_ENDING}"))
+    return [name.removeprefix(_PREFIX).removesuffix(_ENDING) for name in names]
+
+
 def all_kept(run: Path) -> dict[str, Kept]:
     """Return every evaluation that is kept in a run's folder, by suite."""
-    names = sorted(path.name for path in run.glob(f"{_PREFIX}*{_ENDING}"))
-    suites = [name.removeprefix(_PREFIX).removesuffix(_ENDING) for name in names]
-    found = {suite: read_kept(run, suite) for suite in suites}
+    found = {suite: read_kept(run, suite) for suite in kept_suites(run)}
     return {suite: kept for suite, kept in found.items() if kept is not None}
 
 
@@ -176,6 +183,7 @@ def digest_of(
         "student": student,
         "settings": canonical_json(settings).decode(),
         "version": __version__,
+        "outcomes": _OUTCOMES,
     }
 
 

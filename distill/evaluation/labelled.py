@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distill.errors import DataError
-from distill.evaluation.testset import describe_skipped, read_test_file
+from distill.evaluation.testset import describe_skipped, plain_text, read_test_file
 
 UNLABELLED = frozenset({"", "-", "-1", "n/a", "nan", "none"})
 """What stands for "no label" in the field's files, case-blind."""
@@ -140,7 +140,7 @@ def _examples(rows: Sequence[tuple[tuple[str, ...], str]]) -> Examples:
 
 
 def _plain(texts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(" ".join(text.casefold().split()) for text in texts)
+    return tuple(map(plain_text, texts))
 
 
 def _named(labels: Sequence[str]) -> str:

@@ -33,10 +33,12 @@ import distill
 from distill.errors import DataError
 from distill.evaluation.encoding import Progress
 from distill.evaluation.evaluated_model import EvaluatedModel
+from distill.evaluation.spread import Score
 from distill.evaluation.stopwatch import Timing, measure
 from distill.evaluation.sts import read_pairs
 from distill.evaluation.tasks import NotThereError, Request, Subject
 from distill.evaluation.testset import describe_skipped, find_test_file
+from distill.evaluation.threads import cpu_threads
 
 PASSES = 3
 """Passes over all sentences; the figure is their mean."""
@@ -79,9 +81,13 @@ class LatencyScores:
         return sum(self.timing.batch) / len(self.timing.batch)
 
     def to_json(self) -> dict[str, object]:
-        """Return seconds, percentiles in milliseconds, sentences per second and the peak of memory in MB."""
+        """Return seconds, percentiles in milliseconds, sentences per second and the peak of memory in MB.
+
+        ``passes_std`` holds the standard deviation of the passes' seconds, one at a time and in batches.
+        """
         timing = self.timing
         peak = timing.peak_megabytes
+        passes = (Score.of(timing.single), Score.of(timing.batch))
         return {
             "runtime": self.runtime,
             "batch_1_seconds": round(self.seconds, 3),
@@ -91,6 +97,7 @@ class LatencyScores:
             "batch_1_ms_p95": round(timing.text_p95_ms, 3),
             f"batch_{BATCH_SIZE}_passes": [round(seconds, 3) for seconds in timing.batch],
             f"batch_{BATCH_SIZE}_sentences_per_second": round(self.sentences / self.batch_seconds, 1),
+            "passes_std": [None if one is None or one.std is None else round(one.std, 4) for one in passes],
             "peak_memory_megabytes": None if peak is None else round(peak, 1),
         }
 
@@ -98,11 +105,22 @@ class LatencyScores:
         """Return nothing: the summary says it all."""
         return []
 
+    def figures(self) -> dict[str, float | None]:
+        """Return the figures of a table as numbers."""
+        return {
+            "s a pass": self.seconds,
+            "ms p50": self.timing.text_p50_ms,
+            "ms p95": self.timing.text_p95_ms,
+            "1: sent./s": self.sentences / self.seconds,
+            f"{BATCH_SIZE}: sent./s": self.sentences / self.batch_seconds,
+            "peak MB": self.timing.peak_megabytes,
+        }
+
     def summary(self) -> dict[str, str]:
-        """Return the figures of a table."""
+        """Return the figures of a table, the seconds with their standard deviation over passes."""
         peak = self.timing.peak_megabytes
         return {
-            "s a pass": f"{self.seconds:.1f}",
+            "s a pass": str(Score.of(self.timing.single)),
             "ms p50": f"{self.timing.text_p50_ms:.2f}",
             "ms p95": f"{self.timing.text_p95_ms:.2f}",
             "1: sent./s": f"{self.sentences / self.seconds:,.0f}",
@@ -129,6 +147,16 @@ class LatencyTask:
     threads: int
     progress: Progress
     needs_teacher: ClassVar[bool] = False
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file."""
+        return (self.path,)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The machine: what was timed elsewhere says nothing about here."""
+        return {"threads": self.threads, "processor": _processor()}
 
     @property
     def facts(self) -> dict[str, object]:
@@ -235,16 +263,7 @@ def read(request: Request) -> LatencyTask:
         raise NotThereError(f"{folder} holds no {_FILE}.tsv, on whose sentences models are timed")
     sts = read_pairs(path, "stsb")
     sentences = [text for pair in zip(sts.left, sts.right, strict=True) for text in pair]
-    return LatencyTask(path, sentences, Counter(sts.skipped), _threads(), request.progress)
-
-
-def _threads() -> int:
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdecimal() and int(asked) > 0:
-        return int(asked)
-    from embedcache.teacher.encode import available_cores
-
-    return available_cores()
+    return LatencyTask(path, sentences, Counter(sts.skipped), cpu_threads(), request.progress)
 
 
 def _listen(

@@ -7,9 +7,6 @@ most others share these with are shown, and the others are named.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +15,13 @@ from typing import Any
 
 from distill.digests import model_digest
 from distill.errors import DataError
-from distill.evaluation.kept import AVERAGE, Kept, all_kept
+from distill.evaluation.kept import AVERAGE, Kept, all_kept, kept_suites, place_of
 from distill.evaluation.origin_keys import MUCH, SELECTED_ON
-from distill.evaluation.setting import run_setting
+from distill.evaluation.seeds import group_names, without_repeats
+from distill.evaluation.setting import Seed, Setting, read_setting
 from distill.evaluation.spread import Score
 from distill.evaluation.suites import SUITES
-from distill.layout import CONFIG, RECORD
-from embedcache.fsio import canonical_json
-
-_SEED_IN_NAME = re.compile(r"[-_]?seed[-_]?\d+(?:-[0-9a-f]{10})?$|-[0-9a-f]{10}$")
+from distill.layout import RECORD
 
 
 @dataclass(frozen=True)
@@ -35,14 +30,12 @@ class RankedRun:
 
     Attributes:
         folder: the run's folder.
-        setting: digest of its configuration without the seed.
-        seed: its seed; None where its configuration names none.
+        setting: what it was trained with.
         kept: by suite.
     """
 
     folder: Path
-    setting: str
-    seed: int | None
+    setting: Setting
     kept: Mapping[str, Kept]
 
 
@@ -70,7 +63,7 @@ class BoardRow:
     Attributes:
         name: what they are called: the name they share, or their folder.
         runs: their folders.
-        seeds: their seeds.
+        seeds: their seeds, as :class:`distill.evaluation.setting.Setting` shows them; None: not known.
         parameters: of the student.
         megabytes: of its weights, in units of 10^6 bytes.
         suites: what each suite says.
@@ -78,7 +71,7 @@ class BoardRow:
 
     name: str
     runs: tuple[Path, ...]
-    seeds: tuple[int | None, ...]
+    seeds: tuple[Seed | None, ...]
     parameters: int | None
     megabytes: float | None
     suites: Mapping[str, SuiteColumn]
@@ -128,7 +121,7 @@ def make_board(folders: Sequence[str | Path], suites: Sequence[str] = ()) -> Boa
         DataError: if a folder is not there, or no evaluation of these suites is kept.
     """
     notes: list[str] = []
-    runs = [run for run in map(_read_run, _find_runs(folders)) if run is not None]
+    runs = [run for one in _find_runs(folders) if (run := _read_run(one, notes)) is not None]
     runs = _without_stale(runs, notes)
     wanted = [suite for suite in SUITES if not suites or suite in suites]
     shown = tuple(suite for suite in wanted if any(suite in run.kept for run in runs))
@@ -137,20 +130,27 @@ def make_board(folders: Sequence[str | Path], suites: Sequence[str] = ()) -> Boa
         raise DataError(
             f"no evaluation{named} is kept in {', '.join(map(str, folders))}: 'distill eval RUN' keeps one"
         )
-    comparable = {suite: _comparable(suite, runs, notes) for suite in shown}
+    # Repeats are looked for in each suite: of two such runs one may be evaluated where the other is not.
+    counted = {suite: _without_repeats(_comparable(suite, runs, notes), notes) for suite in shown}
     groups: dict[str, list[RankedRun]] = {}
-    for run in _without_copies(runs, notes):
-        if any(run in comparable[suite] for suite in shown):
-            groups.setdefault(run.setting, []).append(run)
-    rows = [_row(group, comparable) for group in groups.values()]
-    rows.sort(key=lambda row: _place(row, shown[0]))
-    ranked = _with_own_names(rows)
+    for run in runs:
+        if any(run in counted[suite] for suite in shown):
+            groups.setdefault(run.setting.digest, []).append(run)
+    names = group_names([[run.folder for run in group] for group in groups.values()])
+    rows = [_row(name, group, counted) for name, group in zip(names, groups.values(), strict=True)]
+    ranked = tuple(sorted(rows, key=lambda row: _place(row, shown[0])))
     notes += [
         f"{row.name}: SELECTED ON TEST PAIRS of {', '.join(column.selected_on)} ({suite}); such figures are "
         "too good"
         for row in ranked
         for suite, column in row.suites.items()
         if column.selected_on
+    ]
+    notes += [
+        f"{row.name}: {suite} is of {column.score.n} of its {len(set(row.seeds))} seeds"
+        for row in ranked
+        for suite, column in row.suites.items()
+        if column.score.n < len(set(row.seeds))
     ]
     return Board(shown, ranked, tuple(notes))
 
@@ -169,21 +169,18 @@ def _find_runs(folders: Sequence[str | Path]) -> list[Path]:
     return list(found)
 
 
-def _read_run(folder: Path) -> RankedRun | None:
-    import yaml
-
+def _read_run(folder: Path, notes: list[str]) -> RankedRun | None:
     kept = all_kept(folder)
+    notes += [
+        f"{folder.name}: {place_of(folder, suite).name} cannot be read; 'distill eval' makes it anew"
+        for suite in kept_suites(folder)
+        if suite not in kept
+    ]
     if not kept:
         return None
-    try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        config = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
-        seed = config.get("seed")
-        setting = hashlib.sha256(canonical_json(run_setting(record, config))).hexdigest()
-    except (OSError, ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError):
-        # A run without its configuration is like no other.
-        return RankedRun(folder, str(folder), None, kept)
-    return RankedRun(folder, setting, seed, kept)
+    # A run without its configuration is like no other.
+    setting = read_setting(folder) or Setting(str(folder), ())
+    return RankedRun(folder, setting, kept)
 
 
 def _without_stale(runs: Sequence[RankedRun], notes: list[str]) -> list[RankedRun]:
@@ -198,19 +195,12 @@ def _without_stale(runs: Sequence[RankedRun], notes: list[str]) -> list[RankedRu
                 f"{', '.join(stale)}; run 'distill eval' again"
             )
         if kept:
-            fresh.append(RankedRun(run.folder, run.setting, run.seed, kept))
+            fresh.append(RankedRun(run.folder, run.setting, kept))
     return fresh
 
 
-def _without_copies(runs: Sequence[RankedRun], notes: list[str]) -> list[RankedRun]:
-    """Leave out runs of a setting and seed that another run has: they would make a spread look small."""
-    first: dict[tuple[str, int | None], RankedRun] = {}
-    for run in runs:
-        if run.seed is not None and (same := first.get((run.setting, run.seed))) is not None:
-            notes.append(f"{run.folder}: left out, it is of the same settings and seed as {same.folder}")
-        else:
-            first[run.setting, run.seed if run.seed is not None else -len(first) - 1] = run
-    return list(first.values())
+def _without_repeats(runs: Sequence[RankedRun], notes: list[str]) -> list[RankedRun]:
+    return without_repeats(runs, lambda run: run.setting, lambda run: str(run.folder), notes)
 
 
 def _comparable(suite: str, runs: Sequence[RankedRun], notes: list[str]) -> list[RankedRun]:
@@ -233,19 +223,18 @@ def _comparable(suite: str, runs: Sequence[RankedRun], notes: list[str]) -> list
     return [run for run in runs if digests.get(run.folder) == usual and run.folder in digests]
 
 
-def _row(group: Sequence[RankedRun], comparable: Mapping[str, Sequence[RankedRun]]) -> BoardRow:
+def _row(name: str, group: Sequence[RankedRun], counted: Mapping[str, Sequence[RankedRun]]) -> BoardRow:
     reports = [_report(next(iter(run.kept.values()))) for run in group]
-    names = {_SEED_IN_NAME.sub("", run.folder.name) for run in group}
     columns = {}
-    for suite, runs in comparable.items():
+    for suite, runs in counted.items():
         kept = [run.kept[suite] for run in group if run in runs]
         score = Score.of([one.scores.get(AVERAGE) for one in kept])
         if score is not None:
             columns[suite] = _column(kept, score)
     return BoardRow(
-        names.pop() if len(names) == 1 else group[0].folder.name,
+        name,
         tuple(run.folder for run in group),
-        tuple(run.seed for run in group),
+        tuple(run.setting.seed for run in group),
         reports[0].get("parameters"),
         reports[0].get("megabytes"),
         columns,
@@ -275,18 +264,5 @@ def _report(kept: Kept) -> Mapping[str, Any]:
     return report
 
 
-def _with_own_names(rows: Sequence[BoardRow]) -> tuple[BoardRow, ...]:
-    """Call rows of one name by the folder of their first run."""
-    from dataclasses import replace
-
-    counts = Counter(row.name for row in rows)
-    return tuple(
-        row if counts[row.name] == 1 else replace(row, name="/".join(row.runs[0].parts[-2:])) for row in rows
-    )
-
-
 def _score_json(score: Score | None) -> dict[str, object] | None:
-    if score is None:
-        return None
-    std = None if score.std is None else round(score.std, 4)
-    return {"mean": round(score.mean, 4), "std": std, "n": score.n}
+    return None if score is None else score.to_json()

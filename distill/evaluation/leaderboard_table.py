@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,15 +15,35 @@ from distill.evaluation.spread import Score
 
 
 def render(board: Board) -> RenderableType:
-    """Return one row a setting, and the notes."""
-    table = Table(title="kept evaluations, mean ± standard deviation over seeds", title_justify="left")
+    """Return one row a setting, and the notes; of more than two suites retention has a table of its own."""
+    title = "kept evaluations, mean ± standard deviation over seeds"
+    held = [suite for suite in board.suites if any(_retention(row, suite) != "-" for row in board.rows)]
+    if len(board.suites) > _SUITES_IN_ONE_TABLE and held:
+        tables = [
+            _table(title, board, [(suite, suite, _score) for suite in board.suites]),
+            _table("retention, % of the teacher's", board, [(suite, suite, _retention) for suite in held]),
+        ]
+    else:
+        columns = [(suite, suite, _score) for suite in board.suites]
+        columns += [(f"{suite}, % of teacher's", suite, _retention) for suite in held]
+        tables = [_table(title, board, columns)]
+    return Group(*tables, *(Text(f"note: {note}") for note in board.notes))
+
+
+_SUITES_IN_ONE_TABLE = 2
+
+Cell = Callable[[BoardRow, str], str]
+
+
+def _table(title: str, board: Board, columns: Sequence[tuple[str, str, Cell]]) -> Table:
+    table = Table(title=title, title_justify="left")
     table.add_column("model", overflow="fold")
-    figures = [head for suite in board.suites for head in (suite, "retention")]
-    for column in ("seeds", *figures, "param.", "MB"):
-        table.add_column(column, justify="right", overflow="fold")
+    for head in ("seeds", *(head for head, _, _ in columns), "param.", "MB"):
+        table.add_column(head, justify="right", overflow="fold")
     for row in board.rows:
-        table.add_row(Text(row.name), str(len(row.runs)), *_figures(row, board), *_sizes(row))
-    return Group(table, *(Text(f"note: {note}") for note in board.notes))
+        cells = [cell(row, suite) for _, suite, cell in columns]
+        table.add_row(Text(row.name), str(len(set(row.seeds))), *cells, *_sizes(row))
+    return table
 
 
 def to_csv(board: Board) -> str:
@@ -58,15 +79,16 @@ def _cells(name: str, score: Score | None) -> dict[str, object]:
     }
 
 
-def _figures(row: BoardRow, board: Board) -> list[str]:
-    cells = []
-    for suite in board.suites:
-        column = row.suites.get(suite)
-        cells.append("-" if column is None else str(column.score))
-        cells.append("-" if column is None or column.retention is None else f"{column.retention} %")
-    return cells
+def _score(row: BoardRow, suite: str) -> str:
+    column = row.suites.get(suite)
+    return "-" if column is None else str(column.score)
+
+
+def _retention(row: BoardRow, suite: str) -> str:
+    column = row.suites.get(suite)
+    return "-" if column is None or column.retention is None else str(column.retention)
 
 
 def _sizes(row: BoardRow) -> tuple[str, str]:
-    parameters = "-" if row.parameters is None else f"{row.parameters:,}"
+    parameters = "-" if row.parameters is None else f"{row.parameters / 1e6:.2f} M"
     return parameters, "-" if row.megabytes is None else f"{row.megabytes:.1f}"

@@ -16,7 +16,7 @@ from distill.errors import DataError, MissingExtraError
 from distill.evaluation.cached_teacher import cached_teacher, find_cached
 from distill.evaluation.evaluated_model import EvaluatedModel
 from distill.evaluation.record import RunTeacher, run_folder
-from distill.layout import BEST
+from distill.layout import BEST, describe_unfinished
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,9 +80,7 @@ def load_model(
     if run is not None:
         folder: str | Path = run / BEST
         if not (run / BEST).is_dir():
-            raise DataError(
-                f"the run {run} has no {BEST}/ folder: let it reach its first evaluation, then try again"
-            )
+            raise DataError(describe_unfinished(run))
     else:
         folder = spec
     graph = _graph_of(Path(folder))

@@ -2,9 +2,10 @@
 
 SICK-E reads ``sick.tsv`` (columns ``subset, sentence1, sentence2, entailment``; its trial examples choose the
 strength) with the features ``[|u - v| ; u * v]``. SNLI reads a file to learn from and one to score (columns
-``label, premise, hypothesis``) with ``[u ; v ; u * v ; |u - v|]``. Of the file to learn from, the pairs of a
-tenth of the premises choose the strength instead, so the file that is scored chooses nothing. Where there is
-no SNLI test file the dev file is scored, and a note says so.
+``label, premise, hypothesis``) with ``[u ; v ; u * v ; |u - v|]``. Of the file to learn from, as many pairs
+as were asked for are drawn, all pairs of a premise together; the pairs of a tenth of the premises choose the
+strength, so the file that is scored chooses nothing. Where there is no SNLI test file the dev file is scored,
+and a note says so.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from distill.errors import DataError
 from distill.evaluation.classification import ALL, DEV, TEST, TRAIN, ClassificationTask, LabelledSet
 from distill.evaluation.classifier import entailment_features, pair_features
 from distill.evaluation.labelled import Examples, Layout, read_examples
-from distill.evaluation.tasks import NotThereError, Request
+from distill.evaluation.tasks import SNLI_PAIRS, NotThereError, Request
 from distill.evaluation.testset import find_first_test_file, find_test_file
 
 SICK = "sick"
@@ -47,15 +49,16 @@ def load_sick(folder: Path) -> LabelledSet | None:
     if path is None:
         return None
     parts, skipped = read_examples(path, _SICK_LAYOUT, ALL)
-    return LabelledSet("sicke", "SICK-E", parts, pairs=pair_features, skipped=skipped)
+    return LabelledSet("sicke", "SICK-E", parts, pairs=pair_features, skipped=skipped, files=(path,))
 
 
-def load_snli(folder: Path, seed: int) -> LabelledSet | None:
+def load_snli(folder: Path, seed: int, pairs: int = SNLI_PAIRS) -> LabelledSet | None:
     """Read SNLI; None where there is nothing to learn from, or nothing to score.
 
     Args:
         folder: the folder of test files.
-        seed: which premises are held out to choose the strength.
+        seed: which premises are drawn, and held out to choose the strength.
+        pairs: how many pairs to learn from and to choose with; 0 for all.
 
     Raises:
         DataError: if a file is damaged, lacks a column, or has nothing to tell apart.
@@ -66,10 +69,18 @@ def load_snli(folder: Path, seed: int) -> LabelledSet | None:
         return None
     train, skipped = read_examples(learnt, _SNLI_LAYOUT, TRAIN)
     test, skipped_too = read_examples(scored, _SNLI_LAYOUT, TEST)
-    kept, held = hold_out(train[TRAIN], seed)
+    drawn = train[TRAIN] if pairs == 0 else draw(train[TRAIN], pairs, seed)
+    kept, held = hold_out(drawn, seed)
+    few = len(drawn) < len(train[TRAIN])
+    if few and (missing := _absent_labels(train[TRAIN], kept, held)):
+        raise DataError(
+            f"SNLI: the {len(drawn)} pairs that were drawn hold no {missing} to learn from and to choose "
+            f"with; found --snli-pairs {pairs}: give more, or 0 for all {len(train[TRAIN])}"
+        )
     of_test = "" if scored.name.startswith(SNLI_SCORED[0]) else f" (no {SNLI_SCORED[0]}.tsv is there)"
+    rest = "" if not few else f" (of {len(train[TRAIN])}; --snli-pairs 0 takes all)"
     remark = (
-        f"learnt from {len(kept)} pairs of {learnt.name}, whose other {len(held)} chose C; "
+        f"learnt from {len(kept)} pairs of {learnt.name}, {len(held)} others chose C{rest}; "
         f"scored on {scored.name}{of_test}"
     )
     return LabelledSet(
@@ -79,7 +90,29 @@ def load_snli(folder: Path, seed: int) -> LabelledSet | None:
         pairs=entailment_features,
         skipped=Counter(skipped) + Counter(skipped_too),
         remarks=[remark],
+        files=(learnt, scored),
     )
+
+
+def _absent_labels(whole: Examples, *parts: Examples) -> str:
+    """Return the labels of ``whole`` that one of ``parts`` lacks, for messages; "" where there is none."""
+    absent = {label for part in parts for label in set(whole.labels) - set(part.labels)}
+    return ", ".join(map(repr, sorted(absent)))
+
+
+def draw(examples: Examples, pairs: int, seed: int) -> Examples:
+    """Return ``pairs`` pairs or a few more, those of whole premises, in the order of the file."""
+    premises = sorted({texts[0] for texts in examples.texts})
+    count = Counter(texts[0] for texts in examples.texts)
+    order = np.random.default_rng(seed).permutation(len(premises)).tolist()
+    chosen: set[str] = set()
+    found = 0
+    for place in order:
+        if found >= pairs:
+            break
+        chosen.add(premises[place])
+        found += count[premises[place]]
+    return _those(examples, chosen, inside=True)
 
 
 def hold_out(examples: Examples, seed: int) -> tuple[Examples, Examples]:
@@ -89,13 +122,12 @@ def hold_out(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     drawn = np.random.default_rng(seed).choice(len(premises), count, replace=False)
     chosen = {premises[place] for place in drawn.tolist()}
 
-    def those(held: bool) -> Examples:
-        rows = [row for row, texts in enumerate(examples.texts) if (texts[0] in chosen) == held]
-        return Examples(
-            tuple(examples.texts[row] for row in rows), tuple(examples.labels[row] for row in rows)
-        )
+    return _those(examples, chosen, inside=False), _those(examples, chosen, inside=True)
 
-    return those(held=False), those(held=True)
+
+def _those(examples: Examples, premises: set[str], *, inside: bool) -> Examples:
+    rows = [row for row, texts in enumerate(examples.texts) if (texts[0] in premises) == inside]
+    return Examples(tuple(examples.texts[row] for row in rows), tuple(examples.labels[row] for row in rows))
 
 
 def read(request: Request) -> ClassificationTask:
@@ -111,7 +143,7 @@ def read(request: Request) -> ClassificationTask:
         "SNLI": f"{' or '.join(f'{stem}.tsv' for stem in SNLI_TRAIN)}, to be scored on "
         + " or ".join(f"{stem}.tsv" for stem in SNLI_SCORED),
     }
-    loaded = {"SICK-E": load_sick(folder), "SNLI": load_snli(folder, request.seed)}
+    loaded = {"SICK-E": load_sick(folder), "SNLI": load_snli(folder, request.seed, request.snli_pairs)}
     sets = [one for one in loaded.values() if one is not None]
     if not sets:
         raise NotThereError(

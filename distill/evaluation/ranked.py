@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -33,6 +33,8 @@ class RankedSet:
         gains: for each query how relevant each of them is, above zero.
         skipped: rows left out, by reason.
         remarks: what else a reader must know of the set.
+        left_out: row of a query -> row of the document that is not ranked for it.
+        files: where all of it is from.
     """
 
     name: str
@@ -42,6 +44,8 @@ class RankedSet:
     gains: Sequence[NDArray[np.float64]]
     skipped: Mapping[str, int]
     remarks: Sequence[str] = ()
+    left_out: Mapping[int, int] = field(default_factory=dict)
+    files: tuple[Path, ...] = ()
 
     def notes(self) -> list[str]:
         """Return one line on the set's size, and one each for what was left out or may mislead."""
@@ -65,12 +69,20 @@ class RankedTask:
         data: the folder.
         sets: the sets.
         measures: name -> measure; the first one is the figure of a set.
+        remarks: what is to be known of files that hold no set.
     """
 
     data: Path
     sets: Sequence[RankedSet]
     measures: Mapping[str, Measure]
+    remarks: Sequence[str] = ()
     needs_teacher: ClassVar[bool] = False
+    settings: ClassVar[Mapping[str, object]] = {}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of the sets."""
+        return tuple(dict.fromkeys(path for one in self.sets for path in one.files))
 
     @property
     def facts(self) -> dict[str, object]:
@@ -83,7 +95,7 @@ class RankedTask:
     @property
     def notes(self) -> list[str]:
         """Sizes of the sets, rows skipped, repeated texts."""
-        return [note for one in self.sets for note in one.notes()]
+        return [*self.remarks, *(note for one in self.sets for note in one.notes())]
 
     def texts(self) -> list[str]:
         """Return all queries and documents."""
@@ -99,7 +111,9 @@ class RankedTask:
 
     def _score_set(self, one: RankedSet, subject: Subject) -> SetScore:
         pick = subject.encoded.pick
-        standings = rank_relevant(pick(one.queries), pick(one.documents), one.relevant, one.gains)
+        standings = rank_relevant(
+            pick(one.queries), pick(one.documents), one.relevant, one.gains, one.left_out
+        )
         values = {
             name: np.array([measure(standing) for standing in standings])
             for name, measure in self.measures.items()
@@ -112,7 +126,7 @@ class RankedTask:
             items=len(figure),
             skipped=sum(one.skipped.values()),
             others={name: 100 * float(value.mean()) for name, value in others},
-            outcomes=MeanOutcomes(figure),
+            outcomes=MeanOutcomes(figure, dict(others)),
         )
 
 
@@ -145,6 +159,8 @@ def build_set(
     judged: Mapping[str, Mapping[str, float]],
     skipped: Counter[str],
     remarks: Sequence[str] = (),
+    *,
+    without_own: bool = False,
 ) -> RankedSet:
     """Put a set together: queries without a relevant document among ``documents`` are left out and counted.
 
@@ -156,6 +172,8 @@ def build_set(
         judged: query's id -> relevant document's id -> how relevant it is, above zero.
         skipped: rows left out so far, by reason; counted on.
         remarks: what else a reader must know.
+        without_own: leave a document with the id of the query out of that query's ranking, unless it is
+            judged relevant to it.
 
     Raises:
         DataError: if no query is left.
@@ -164,6 +182,8 @@ def build_set(
     kept: list[str] = []
     relevant: list[NDArray[np.int64]] = []
     gains: list[NDArray[np.float64]] = []
+    left_out: dict[int, int] = {}
+    own_relevant = 0
     for query, text in queries.items():
         wanted = judged.get(query, {})
         there = {document: gain for document, gain in wanted.items() if document in row_of}
@@ -175,6 +195,10 @@ def build_set(
             # A query of which only some are absent is scored on the others.
             if lost := len(wanted) - len(there):
                 skipped["relevant document that is absent"] += lost
+            if without_own and query in there:
+                own_relevant += 1
+            elif without_own and query in row_of:
+                left_out[len(kept)] = row_of[query]
             kept.append(text)
             relevant.append(np.array([row_of[document] for document in there], dtype=np.int64))
             gains.append(np.array(list(there.values()), dtype=np.float64))
@@ -183,4 +207,9 @@ def build_set(
             f"{path} holds no query with a relevant document (skipped: {describe_skipped(skipped)}); "
             "check that the files' ids belong together"
         )
-    return RankedSet(name, kept, list(documents.values()), relevant, gains, dict(skipped), remarks)
+    told = list(remarks)
+    if left_out:
+        told.append(f"{len(left_out)} queries have a document of their own id: not ranked for them")
+    if own_relevant:
+        told.append(f"{own_relevant} queries have a document of their own id that is relevant: ranked")
+    return RankedSet(name, kept, list(documents.values()), relevant, gains, dict(skipped), told, left_out)

@@ -9,7 +9,7 @@ what guessing gets, and nothing depends on the order of the lines of a file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,6 +83,7 @@ def rank_relevant(
     documents: NDArray[np.float32],
     relevant: Sequence[NDArray[np.int64]],
     gains: Sequence[NDArray[np.float64]],
+    left_out: Mapping[int, int] | None = None,
 ) -> list[Standing]:
     """Rank all documents for each query; return where its relevant ones stand.
 
@@ -91,7 +92,9 @@ def rank_relevant(
         documents: (n, d) vectors, none zero.
         relevant: for each query the rows of its relevant documents, at least one.
         gains: for each query how relevant each of them is.
+        left_out: query's row -> row of a document that is not ranked for it, none of its relevant ones.
     """
+    left_out = left_out or {}
     asked, found = _unit(queries), _unit(documents)
     standings = []
     # All documents of a query stand in one block, so that every cosine is computed once, in one way.
@@ -99,6 +102,8 @@ def rank_relevant(
     for start in range(0, len(asked), rows):
         cosines = asked[start : start + rows] @ found.T
         for query, row in enumerate(cosines, start):
+            if query in left_out:
+                row[left_out[query]] = -np.inf
             standings.append(_standing(row, relevant[query], gains[query]))
     return standings
 

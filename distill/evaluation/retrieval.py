@@ -8,6 +8,10 @@ Two layouts, both tab-separated with a header line and no quoting:
   the first caption of an image is a query, the others of all images are the documents, and relevant are those
   of the same image.
 
+A document whose id is the query's own is not ranked for it, as in BEIR ("ignore identical ids"): it is the
+query itself, which some sets have among their documents. Where it is judged relevant it is ranked: nobody
+judges a query by itself, so the two are numbered apart and their ids are the same by chance.
+
 Figures, times 100, means over queries: nDCG at 10 (the set's figure), the share of the relevant documents
 among the first 1, 5 and 10, ``success@1`` (is the first one relevant?), and the reciprocal rank of the first
 relevant one. Ties: :mod:`distill.evaluation.ranking`.
@@ -16,6 +20,7 @@ relevant one. Ties: :mod:`distill.evaluation.ranking`.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,8 +28,8 @@ from distill.errors import DataError
 from distill.evaluation.ranked import Measure, RankedSet, RankedTask, build_set, read_texts
 from distill.evaluation.ranking import Standing
 from distill.evaluation.sts import parse_score
-from distill.evaluation.tasks import NotThereError, Request
-from distill.evaluation.testset import find_test_file, read_test_file, stems_of
+from distill.evaluation.tasks import NothingToScoreError, NotThereError, Request
+from distill.evaluation.testset import describe_skipped, find_test_file, read_test_file, stems_of
 
 MEASURES: dict[str, Measure] = {
     "ndcg@10": partial(Standing.ndcg, k=10),
@@ -42,19 +47,31 @@ def read(request: Request) -> RankedTask:
 
     Raises:
         NotThereError: if it holds none.
+        NothingToScoreError: if there are files of captions only, and none has a test split.
         DataError: if no folder was given, or a set cannot be read.
     """
     folder = request.folder("retrieval")
-    names = [stem.removesuffix("_corpus") for stem in stems_of(folder, "*_corpus")]
+    # Queries with judgements are a set that is not whole; queries alone may be another suite's.
+    parts = {
+        part: {stem.removesuffix(part) for stem in stems_of(folder, f"*{part}")}
+        for part in ("_corpus", "_queries", "_qrels")
+    }
+    names = sorted(parts["_corpus"] | (parts["_queries"] & parts["_qrels"]))
     sets = [_read_judged(folder, name) for name in names]
     groups = [(stem, re.fullmatch(r".+_captions(\d+)", stem)) for stem in stems_of(folder, "*_captions*")]
-    sets += [_read_captions(folder, stem, int(found[1])) for stem, found in groups if found]
+    untested: list[str] = []
+    for stem, found in groups:
+        if found and (one := _read_captions(folder, stem, int(found[1]), untested)) is not None:
+            sets.append(one)
+    if untested and not sets:
+        # Told when all files are read: none that is damaged may pass because of another.
+        raise NothingToScoreError("; ".join(untested))
     if not sets:
         raise NotThereError(
             f"{folder} holds no retrieval set: looked for NAME_corpus.tsv with NAME_queries.tsv and "
             "NAME_qrels.tsv, and for NAME_captionsN.tsv, each also with .gz"
         )
-    return RankedTask(folder, sets, MEASURES)
+    return RankedTask(folder, sets, MEASURES, [f"not scored: {line}" for line in untested])
 
 
 def _read_judged(folder: Path, name: str) -> RankedSet:
@@ -62,7 +79,8 @@ def _read_judged(folder: Path, name: str) -> RankedSet:
     there = {part: path for part, path in paths.items() if path is not None}
     if len(there) < len(paths):
         lacking = ", ".join(f"{name}_{part}.tsv" for part in paths if part not in there)
-        raise DataError(f"{folder} holds {name}_corpus.tsv but not {lacking}, which belong to it; add them")
+        held = " and ".join(f"{name}_{part}.tsv" for part in there)
+        raise DataError(f"{folder} holds {held} but not {lacking}, which belong to it; add them")
     corpus = read_test_file(there["corpus"], ("doc_id", "text"))
     asked = read_test_file(there["queries"], ("query_id", "text"))
     qrels = read_test_file(there["qrels"], ("query_id", "doc_id", "score"))
@@ -84,10 +102,12 @@ def _read_judged(folder: Path, name: str) -> RankedSet:
         query: {document: score for document, score in scores.items() if score > 0}
         for query, scores in judged.items()
     }
-    return build_set(name, qrels.path, queries, documents, relevant, skipped)
+    found = build_set(name, qrels.path, queries, documents, relevant, skipped, without_own=True)
+    return replace(found, files=tuple(there.values()))
 
 
-def _read_captions(folder: Path, stem: str, count: int) -> RankedSet:
+def _read_captions(folder: Path, stem: str, count: int, untested: list[str]) -> RankedSet | None:
+    """Return the set of a file of captions; None, with a line in ``untested``, where it has no test split."""
     path = find_test_file(folder, stem)
     if path is None or count < 2:
         raise DataError(f"{folder / stem}.tsv: expected at least two captions for each image")
@@ -114,10 +134,13 @@ def _read_captions(folder: Path, stem: str, count: int) -> RankedSet:
             documents.update(filled)
             relevant[group] = dict.fromkeys(filled, 1.0)
     if not splits:
-        raise DataError(
-            f"{path} holds no row of a test split in {file.lines} rows; the split is to be called test"
-        )
+        told = f"{path} holds no row of a test split in {file.lines} rows; the split is to be called test"
+        # Of a row that cannot be read nobody knows the split.
+        if not file.rows or skipped:
+            raise DataError(f"{told} (skipped: {describe_skipped(skipped)})")
+        untested.append(told)
+        return None
     remark = (
         f"of split {', '.join(splits)} the first caption of an image is a query, the others are documents"
     )
-    return build_set(stem, path, queries, documents, relevant, skipped, [remark])
+    return replace(build_set(stem, path, queries, documents, relevant, skipped, [remark]), files=(path,))

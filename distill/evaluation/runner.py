@@ -6,72 +6,37 @@ evaluation is taken from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distill.errors import DataError
 from distill.evaluation.archive import Archive
-from distill.evaluation.encoding import Progress, encode_distinct, silent
+from distill.evaluation.encoding import encode_distinct
 from distill.evaluation.evaluated_model import EvaluatedModel
 from distill.evaluation.kept import Noted
 from distill.evaluation.loader import Loader, require_there
+from distill.evaluation.options import EvaluationOptions, with_defaults
 from distill.evaluation.record import run_folder
 from distill.evaluation.result import EvaluationResult
 from distill.evaluation.scoreboard import Scoreboard
 from distill.evaluation.suites import SUITES
-from distill.evaluation.tasks import NotThereError, Request, Spec, Subject, Task
+from distill.evaluation.tasks import NothingToScoreError, NotThereError, Request, Spec, Subject, Task
 from distill.evaluation.teacher_choice import choose_teacher, sized, teacher_subject, tell_of_vectors
 
-BOOTSTRAP = 1000
-"""Draws for the confidence intervals, where a caller does not say how many."""
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def evaluate(
-    models: Sequence[Spec] | Spec,
-    *,
-    suite: str = "sts",
-    data: str | Path | None = None,
-    teacher: Spec | None = None,
-    beside_teacher: bool = True,
-    cache: str | Path | None = None,
-    device: str = "auto",
-    compute_dtype: str = "float32",
-    text_column: str | None = None,
-    limit: int | None = None,
-    sst2_sentences: bool = False,
-    seed: int = 0,
-    bootstrap: int = BOOTSTRAP,
-    contamination: bool = True,
-    corpus: str | Path | None = None,
-    keep: bool = False,
-    again: bool = False,
-    progress: Progress = silent,
+    models: Sequence[Spec] | Spec, *, suite: str = "sts", **options: Unpack[EvaluationOptions]
 ) -> EvaluationResult:
     """Evaluate one or more models on one suite, beside their teacher where it is known.
 
     Arguments and errors are those of :func:`evaluate_suites`.
     """
-    (result,) = evaluate_suites(
-        models,
-        suites=[suite],
-        data=data,
-        teacher=teacher,
-        beside_teacher=beside_teacher,
-        cache=cache,
-        device=device,
-        compute_dtype=compute_dtype,
-        text_column=text_column,
-        limit=limit,
-        sst2_sentences=sst2_sentences,
-        seed=seed,
-        bootstrap=bootstrap,
-        contamination=contamination,
-        corpus=corpus,
-        keep=keep,
-        again=again,
-        progress=progress,
-    )
+    (result,) = evaluate_suites(models, suites=[suite], **options)
     return result
 
 
@@ -79,22 +44,8 @@ def evaluate_suites(
     models: Sequence[Spec] | Spec,
     *,
     suites: Sequence[str] | None = None,
-    data: str | Path | None = None,
-    teacher: Spec | None = None,
-    beside_teacher: bool = True,
-    cache: str | Path | None = None,
-    device: str = "auto",
-    compute_dtype: str = "float32",
-    text_column: str | None = None,
-    limit: int | None = None,
-    sst2_sentences: bool = False,
-    seed: int = 0,
-    bootstrap: int = BOOTSTRAP,
-    contamination: bool = True,
-    corpus: str | Path | None = None,
-    keep: bool = False,
-    again: bool = False,
-    progress: Progress = silent,
+    tasks: Mapping[str, Task] | None = None,
+    **options: Unpack[EvaluationOptions],
 ) -> list[EvaluationResult]:
     """Evaluate one or more models on several suites; no model encodes a sentence twice.
 
@@ -103,37 +54,27 @@ def evaluate_suites(
             ``cache:FOLDER#TEACHER`` or loaded models.
         suites: keys of :data:`SUITES`; None for every suite that finds its files in ``data``, but for
             those that run on request only.
-        data: what the suites read: a folder of test files, or a file of sentences (``fidelity``; default: the
-            sentences that the evaluated run held out).
-        teacher: the teacher to compare with; default: the one that the evaluated run names.
-        beside_teacher: whether the teacher that a run names is evaluated as well.
-        cache: folder of a cache that may hold the teacher's vectors; default: the cache of the run that names
-            the teacher, where it still exists. It is not written.
-        device: ``auto``, ``cpu``, ``cuda`` ...
-        compute_dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``.
-        text_column: column of ``data`` that holds the sentences (``fidelity``).
-        limit: read at most so many sentences of ``data`` (``fidelity``).
-        sst2_sentences: learn SST2 from whole sentences, a tenth as many as its phrases (``transfer``).
-        seed: chooses the sample where a suite takes one, and the draws of the intervals.
-        bootstrap: draws for the confidence intervals; 0 for no intervals.
-        contamination: look for the test sets among the texts that runs were trained and chosen on.
-        corpus: file or folder of training texts, for models that are no runs.
-        keep: keep what is found out about a run in its folder, and use what is kept there already.
-        again: use nothing that is kept.
-        progress: called with (model's name, sentences done, sentences in all).
+        tasks: the same suites, read already, for who evaluates on the same files several times; None: they
+            are read now.
+        options: see :class:`distill.evaluation.options.EvaluationOptions`.
 
     Raises:
         DataError: if a suite is unknown, no model is given, or the data cannot be used.
         TeacherError: if a model, or a teacher that was asked for, cannot be loaded.
         EmbedCacheError: if a cache that was named cannot be used.
+        TypeError: if an option is given that there is not.
     """
+    given = with_defaults(options)
+    _refuse_unused(suites, options)
     specs: tuple[Spec, ...] = (models,) if isinstance(models, str | Path | EvaluatedModel) else tuple(models)
     if not specs:
         raise DataError("no model to evaluate; name at least one")
     for spec in specs:
         require_there(spec)
     notes: list[str] = []
-    choice = choose_teacher(specs, teacher, notes) if beside_teacher or teacher is not None else None
+    teacher, cache, corpus, progress = given["teacher"], given["cache"], given["corpus"], given["progress"]
+    wanted = given["beside_teacher"] or teacher is not None
+    choice = choose_teacher(specs, teacher, notes) if wanted else None
     if cache is not None and choice is None:
         raise DataError(
             f"--cache {cache} is for a teacher's vectors, but no teacher is known: give --teacher, or leave "
@@ -141,16 +82,17 @@ def evaluate_suites(
         )
     request = Request(
         models=specs,
-        data=None if data is None else Path(data),
+        data=None if given["data"] is None else Path(given["data"]),
         teacher=choice.name if choice else None,
-        text_column=text_column,
-        limit=limit,
-        sst2_sentences=sst2_sentences,
-        seed=seed,
+        text_column=given["text_column"],
+        limit=given["limit"],
+        sst2_sentences=given["sst2_sentences"],
+        snli_pairs=given["snli_pairs"],
+        seed=given["seed"],
         progress=progress,
     )
-    tasks = read_tasks(suites, request, notes)
-    if corpus is not None and not contamination:
+    tasks = read_tasks(suites, request, notes) if tasks is None else dict(tasks)
+    if corpus is not None and not given["contamination"]:
         raise DataError(f"corpus {corpus} is looked at for contamination only: leave out one of the two")
     if corpus is not None and all(map(run_folder, specs)):
         raise DataError(
@@ -158,14 +100,13 @@ def evaluate_suites(
             "leave out --corpus"
         )
     looked_at = None if corpus is None else Path(corpus)
-    origins = None
-    if contamination:
-        from distill.evaluation.origin import Origins
+    from distill.evaluation.origin import Origins
 
-        origins = Origins(tasks, looked_at, progress)
-    board = Scoreboard(tasks, bootstrap, seed, origins)
-    load = Loader(device, compute_dtype)
-    archive = Archive(tasks, request, choice, compute_dtype, use=keep and not again, write=keep)
+    origins = Origins(tasks, looked_at, progress, search=given["contamination"])
+    board = Scoreboard(tasks, given["bootstrap"], given["seed"], origins)
+    dtype, keep = given["compute_dtype"], given["keep"]
+    load = Loader(given["device"], dtype)
+    archive = Archive(tasks, request, choice, dtype, use=keep and not given["again"], write=keep)
     stands = None
     if choice is not None:
         lacking = archive.recall_teacher(board)
@@ -194,16 +135,28 @@ def evaluate_suites(
             new = board.add(Subject(spec, sized(model, notes), encoded, stands), lacking)
         else:
             name = load.free_name(next(iter(found.values())).report.name, spec)
-        found = {suite: _renamed(one, name) for suite, one in found.items()}
-        for suite, noted in found.items():
-            board.put(suite, noted, spec)
+        found = {suite: board.put(suite, _renamed(one, name), spec) for suite, one in found.items()}
         archive.tell_of_use(spec, found, notes)
         archive.write_new(spec, new, found, board, notes)
     return board.results(request, notes)
 
 
+def _refuse_unused(suites: Sequence[str] | None, options: EvaluationOptions) -> None:
+    """Refuse what is for one suite where only others are asked for: it would change nothing."""
+    for_suites = {"--sst2-sentences": ("transfer", bool(options.get("sst2_sentences")))}
+    for_suites["--snli-pairs"] = ("nli", "snli_pairs" in options)
+    for flag, (suite, is_given) in for_suites.items():
+        if is_given and suites is not None and suite not in suites:
+            raise DataError(
+                f"{flag} is for the {suite} suite, found {', '.join(suites)}: leave it out, or evaluate "
+                f"{suite} as well"
+            )
+
+
 def read_tasks(suites: Sequence[str] | None, request: Request, notes: list[str]) -> dict[str, Task]:
-    """Return the tasks by suite; with no suite named, those whose files are there.
+    """Return the tasks by suite; with no suite named, those whose files are there and hold what is scored.
+
+    Only what raises :class:`NotThereError` is left out: a file that is damaged stops the evaluation.
 
     Raises:
         DataError: if a suite is unknown, or the data cannot be used.
@@ -226,15 +179,17 @@ def read_tasks(suites: Sequence[str] | None, request: Request, notes: list[str])
     if not tasks:
         raise DataError(f"nothing to evaluate on: {'; '.join(str(error) for error in absent.values())}")
     if absent:
-        # What a folder lacks is plain from its files; why runs give no sentences is not.
-        told = (
-            f"{name} ({error})" if SUITES[name].reads_sentences else name for name, error in absent.items()
-        )
+        told = (f"{name} ({error})" if _is_told(name, error) else name for name, error in absent.items())
         notes.append(f"suites left out, nothing for them to read: {', '.join(told)}")
     on_request = [name for name, suite in SUITES.items() if suite.on_request]
     if on_request:
         notes.append(f"suites that run only when they are named: {', '.join(on_request)}")
     return tasks
+
+
+def _is_told(suite: str, error: NotThereError) -> bool:
+    """Return whether a reader must know why: what a folder lacks is plain from its files, all else is not."""
+    return SUITES[suite].reads_sentences or isinstance(error, NothingToScoreError)
 
 
 def _request_of(suite: str, suites: Sequence[str], request: Request) -> Request:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distill.digests import items_digest
 from distill.evaluation.kept import Noted
+from distill.evaluation.record import run_folder
 from distill.evaluation.result import EvaluationResult, ModelReport
+from distill.evaluation.scores import Scores, SetScores
+from distill.evaluation.seeds import SeedGroup, seed_groups, spread_of
+from distill.evaluation.set_items import HasTestItems
 from distill.evaluation.tasks import Request, Spec, Subject, Task
 
 if TYPE_CHECKING:
@@ -26,6 +32,7 @@ class Scoreboard:
         teacher: the teacher's reports by suite.
         models: the models' reports by suite, in the order in which they were added.
         counts: what is told of the teacher's vectors.
+        runs: name in reports -> run folder, of the models that are runs.
     """
 
     tasks: Mapping[str, Task]
@@ -35,6 +42,8 @@ class Scoreboard:
     teacher: dict[str, Noted] = field(default_factory=dict)
     models: dict[str, list[Noted]] = field(default_factory=dict)
     counts: dict[str, object] = field(default_factory=dict)
+    runs: dict[str, Path] = field(default_factory=dict)
+    _items: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def add(self, subject: Subject, suites: Iterable[str]) -> dict[str, Noted]:
         """Score ``subject`` on the tasks of ``suites`` and return its reports.
@@ -50,7 +59,7 @@ class Scoreboard:
         found = {}
         for suite in suites:
             notes: list[str] = []
-            scores = self.tasks[suite].score(subject, notes)
+            scores = self._with_items(suite, self.tasks[suite].score(subject, notes))
             report = ModelReport.of(subject.model, role, encoded.sentences_per_second, scores)
             found[suite] = self.put(suite, Noted(report, tuple(notes)), subject.spec)
         return found
@@ -67,7 +76,25 @@ class Scoreboard:
             self.teacher[suite] = noted
         else:
             self.models.setdefault(suite, []).append(noted)
+            if (run := run_folder(spec)) is not None:
+                self.runs[noted.report.name] = run
         return noted
+
+    def _with_items(self, suite: str, scores: Scores) -> Scores:
+        """Return scores whose outcomes say by a digest which items they are of."""
+        task = self.tasks[suite]
+        if not isinstance(scores, SetScores) or not isinstance(task, HasTestItems):
+            return scores
+        if suite not in self._items:
+            self._items[suite] = {name: items_digest(items) for name, items in task.test_items().items()}
+        digests = self._items[suite]
+        sets = {
+            name: one
+            if one.outcomes is None
+            else replace(one, outcomes=replace(one.outcomes, items=digests.get(name)))
+            for name, one in scores.sets.items()
+        }
+        return replace(scores, sets=sets)
 
     def drop(self, suites: Iterable[str]) -> None:
         """Leave out the tasks of ``suites``."""
@@ -76,12 +103,22 @@ class Scoreboard:
 
     def results(self, request: Request, notes: Sequence[str]) -> list[EvaluationResult]:
         """Return one result per task; ``notes`` hold for all of them."""
-        return [self.result(name, request, self.models.get(name, []), notes) for name in self.tasks]
+        told = list(notes)
+        groups = seed_groups(self.runs, told)
+        return [self.result(name, request, self.models.get(name, []), told, groups) for name in self.tasks]
 
     def result(
-        self, suite: str, request: Request, models: Sequence[Noted], notes: Sequence[str] = ()
+        self,
+        suite: str,
+        request: Request,
+        models: Sequence[Noted],
+        notes: Sequence[str] = (),
+        groups: Sequence[SeedGroup] = (),
     ) -> EvaluationResult:
-        """Return what the suite says of ``models``, beside the teacher where it was scored."""
+        """Return what the suite says of ``models``, beside the teacher where it was scored.
+
+        Over each of ``groups`` of these models it holds mean and standard deviation as well.
+        """
         task, teacher = self.tasks[suite], self.teacher.get(suite)
         reports = [*([teacher] if teacher is not None else []), *models]
         own = [*task.notes, *dict.fromkeys(note for one in reports for note in one.notes)]
@@ -89,12 +126,8 @@ class Scoreboard:
         if whole is not None and whole <= 0:
             own.append("no retention: the teacher's figure is not above zero, so a share of it says nothing")
         facts = {"teacher": request.teacher if teacher is not None else None, **task.facts, **self.counts}
-        held = tuple(replace(one.report, retention=_retention(one.report, teacher)) for one in reports)
-        return EvaluationResult(suite, held, facts, (*notes, *own))
-
-
-def _retention(report: ModelReport, teacher: Noted | None) -> float | None:
-    whole = None if teacher is None else teacher.report.scores.headline
-    if whole is None or whole <= 0 or report.scores.headline is None:
-        return None
-    return 100 * report.scores.headline / whole
+        held = tuple(one.report.beside(None if teacher is None else teacher.report) for one in reports)
+        students = [report for report in held if report.role != "teacher"]
+        spreads = [spread_of(group, students) for group in groups]
+        over_seeds = tuple(spread for spread in spreads if spread is not None)
+        return EvaluationResult(suite, held, facts, (*notes, *own), over_seeds)

@@ -1,17 +1,73 @@
-"""What decides how a run ends but for its seed: runs in which that is the same are one student."""
+"""What decides how a run ends but for its seeds: runs in which that is the same are one student."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from distill.layout import CONFIG, RECORD
+from embedcache.fsio import canonical_json
 
 # What a run learns does not depend on these, or the record says it better (corpus, teachers, dev).
 _PLACES = ("cache", "corpus", "teacher", "teacher_model", "start", "out", "overwrite", "seed", "tracking")
 _MACHINE = ("device", "threads", "checkpoint_every")
+
+_SEED_IN_NAME = re.compile(r"[-_]?seed[-_]?\d+(?:-[0-9a-f]{10})?$|-[0-9a-f]{10}$")
+
+
+Seed = int | str
+"""A run's seed as it is shown: of a training in stages with different seeds these, as in ``0+1``."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run was trained with.
+
+    Attributes:
+        digest: sha256 of what decides how it ends but for its seeds.
+        seeds: the seed of each stage of its training, the first stage first; empty where its configuration
+            names none.
+    """
+
+    digest: str
+    seeds: tuple[int, ...]
+
+    @property
+    def seed(self) -> Seed | None:
+        """The seed to be shown: one number where all stages have the same; None where it is not known."""
+        if len(set(self.seeds)) > 1:
+            return "+".join(map(str, self.seeds))
+        return self.seeds[0] if self.seeds else None
+
+    def to_json(self) -> dict[str, object]:
+        """Return what the record of a later stage says of this one."""
+        return {"setting": self.digest, "seeds": list(self.seeds)}
+
+
+def read_setting(folder: Path) -> Setting | None:
+    """Return the setting of the run in ``folder``; None where its record or configuration cannot be read."""
+    import yaml
+
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        config = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+        digest = hashlib.sha256(canonical_json(run_setting(record, config))).hexdigest()
+        before, own = _start_setting(record), config.get("seed")
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError):
+        return None
+    if own is None:
+        return Setting(digest, ())
+    return Setting(digest, (*(before.seeds if before is not None else ()), own))
+
+
+def without_seed(name: str) -> str:
+    """Return the name of a run's folder without the seed that it ends with."""
+    return _SEED_IN_NAME.sub("", name)
 
 
 def run_setting(record: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,20 +83,18 @@ def run_setting(record: Mapping[str, Any], config: Mapping[str, Any]) -> dict[st
     facts["evaluation"] = {**(facts.get("evaluation") or {}), "data": record.get("dev")}
     facts["corpus"] = (record.get("corpus") or {}).get("digest")
     facts["teachers"] = [one.get("contract_id") for one in record.get("teachers") or []]
-    start = record.get("start") or {}
-    if start.get("run") is not None:
-        before = _read(Path(start["run"]))
-        facts["start"] = before if before is not None else start.get("contract_id")
-    elif start:
-        facts["start"] = start.get("contract_id")
+    if record.get("start"):
+        before = _start_setting(record)
+        facts["start"] = before.digest if before is not None else record["start"].get("contract_id")
     return facts
 
 
-def _read(folder: Path) -> dict[str, Any] | None:
-    import yaml
+def _start_setting(record: Mapping[str, Any]) -> Setting | None:
+    """Return the setting of the run that another began with; None where there is none, or it is not known.
 
-    try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        return run_setting(record, yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8")))
-    except (OSError, ValueError, yaml.YAMLError):
-        return None
+    Records of earlier versions do not hold it: then it is read from that run's folder, if it still is there.
+    """
+    start = record.get("start") or {}
+    if start.get("setting") is not None:
+        return Setting(start["setting"], tuple(start["seeds"]))
+    return read_setting(Path(start["run"])) if start.get("run") is not None else None

@@ -31,4 +31,13 @@ class Score:
 
     def __str__(self) -> str:
         """Return mean and deviation with two decimals."""
-        return f"{self.mean:.2f}" + ("" if self.std is None else f" ± {self.std:.2f}")
+        return self.text()
+
+    def text(self, form: str = ".2f", between: str = " ") -> str:
+        """Return mean and deviation, both as ``form`` has them, with ``between`` before the deviation."""
+        return format(self.mean, form) + ("" if self.std is None else f"{between}± {self.std:{form}}")
+
+    def to_json(self) -> dict[str, object]:
+        """Return mean and deviation with 4 decimals, and the number of runs."""
+        std = None if self.std is None else round(self.std, 4)
+        return {"mean": round(self.mean, 4), "std": std, "n": self.n}

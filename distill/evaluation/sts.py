@@ -23,9 +23,14 @@ from numpy.typing import NDArray
 
 from distill.errors import DataError
 from distill.evaluation.encoding import unit_rows
-from distill.evaluation.scores import PairOutcomes, SetScore, SetScores
+from distill.evaluation.scores import PEARSON, SUBSET_MEAN, PairOutcomes, SetScore, SetScores
 from distill.evaluation.tasks import NotThereError, Request, Subject
-from distill.evaluation.testset import count_repeats, describe_skipped, find_test_file, read_test_file
+from distill.evaluation.testset import (
+    describe_repeated_pairs,
+    describe_skipped,
+    find_test_file,
+    read_test_file,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,10 @@ SMALLEST_SPREAD = 1e-6
 
 @dataclass(frozen=True)
 class StsSet:
-    """The scored pairs of one set, in file order; ``skipped`` counts the rows left out, by reason."""
+    """The scored pairs of one set, in file order.
+
+    ``skipped`` counts the rows left out, by reason; ``files`` are where the pairs are from.
+    """
 
     name: str
     subsets: tuple[str, ...]
@@ -60,6 +68,8 @@ class StsSet:
     left: tuple[str, ...]
     right: tuple[str, ...]
     skipped: Mapping[str, int] = field(default_factory=dict)
+    # Where they lie is no part of what they are.
+    files: tuple[Path, ...] = field(default=(), compare=False)
 
 
 def load_sts(folder: str | Path, name: str) -> StsSet | None:
@@ -100,7 +110,7 @@ def read_pairs(path: str | Path, name: str, subset: str | None = None) -> StsSet
             f"{path} holds no scored pair{among} in {file.lines} rows (skipped: {describe_skipped(skipped)})"
         )
     groups, scores, lefts, rights = zip(*kept, strict=True)
-    return StsSet(name, groups, scores, lefts, rights, dict(skipped))
+    return StsSet(name, groups, scores, lefts, rights, dict(skipped), (Path(path),))
 
 
 def score_sts(sts: StsSet, left: NDArray[np.float32], right: NDArray[np.float32]) -> SetScore:
@@ -134,13 +144,11 @@ def score_sts(sts: StsSet, left: NDArray[np.float32], right: NDArray[np.float32]
         items=len(gold),
         skipped=sum(sts.skipped.values()),
         others={
-            "pearson": 100 * float(np.corrcoef(gold, cosines)[0, 1]),
+            PEARSON: 100 * float(np.corrcoef(gold, cosines)[0, 1]),
             # Not defined where a subset has fewer than two pairs, or all its scores are equal.
-            "spearman_mean_of_subsets": (
-                sum(defined) / len(defined) if len(defined) == len(by_subset) else None
-            ),
+            SUBSET_MEAN: sum(defined) / len(defined) if len(defined) == len(by_subset) else None,
         },
-        outcomes=PairOutcomes(gold, cosines),
+        outcomes=PairOutcomes(gold, cosines, np.unique(subsets, return_inverse=True)[1].astype(np.float64)),
     )
 
 
@@ -158,6 +166,12 @@ class StsTask:
     sets: Sequence[StsSet]
     missing: Sequence[str]
     needs_teacher: ClassVar[bool] = False
+    settings: ClassVar[Mapping[str, object]] = {}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of the sets."""
+        return tuple(dict.fromkeys(path for one in self.sets for path in one.files))
 
     @property
     def facts(self) -> dict[str, object]:
@@ -209,9 +223,10 @@ def _set_notes(sets: Sequence[StsSet], missing: Sequence[str]) -> list[str]:
         if sts.skipped:
             count, reasons = sum(sts.skipped.values()), describe_skipped(Counter(sts.skipped))
             notes.append(f"{STS_SETS[sts.name].label}: {count} rows skipped ({reasons})")
-        if repeats := count_repeats(zip(sts.left, sts.right, strict=True)):
+        if repeats := describe_repeated_pairs(sts.left, sts.right):
             # The field's figures count them, so leaving them out would give others.
-            notes.append(f"{STS_SETS[sts.name].label}: {repeats} pairs occur before in the file; each counts")
+            label = STS_SETS[sts.name].label
+            notes.append(f"{label}: pairs that occur before in the file, each counts: {repeats}")
     return notes
 
 

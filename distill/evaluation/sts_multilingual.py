@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -31,7 +31,7 @@ from distill.evaluation.sts import StsSet, parse_score, score_sts
 from distill.evaluation.tasks import NotThereError, Request, Subject
 from distill.evaluation.testset import (
     TestFile,
-    count_repeats,
+    describe_repeated_pairs,
     describe_skipped,
     find_test_file,
     read_test_file,
@@ -62,6 +62,12 @@ class MultilingualTask:
     missing: Sequence[str]
     remarks: Sequence[str] = ()
     needs_teacher: ClassVar[bool] = False
+    settings: ClassVar[Mapping[str, object]] = {}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of the sets."""
+        return tuple(dict.fromkeys(path for one in self.sets for path in one.files))
 
     @property
     def facts(self) -> dict[str, object]:
@@ -79,9 +85,7 @@ class MultilingualTask:
             if one.skipped:
                 count, reasons = sum(one.skipped.values()), describe_skipped(Counter(one.skipped))
                 notes.append(f"{_label(one.name)}: {count} rows skipped ({reasons})")
-        repeats = {
-            _label(one.name): count_repeats(zip(one.left, one.right, strict=True)) for one in self.sets
-        }
+        repeats = {_label(one.name): describe_repeated_pairs(one.left, one.right) for one in self.sets}
         if any(repeats.values()):
             each = ", ".join(f"{label} {count}" for label, count in repeats.items() if count)
             notes.append(f"pairs that occur before in their file, each counts: {each}")
@@ -223,7 +227,8 @@ def _scored(name: str, left: _Side, right: _Side | None = None) -> StsSet:
         reasons = describe_skipped(skipped)
         raise DataError(f"{' and '.join(paths)}: no scored pair for {_label(name)} (skipped: {reasons})")
     scores, lefts, rights = zip(*kept, strict=True)
-    return StsSet(name, (name,) * len(kept), scores, lefts, rights, dict(skipped))
+    files = tuple({left.path: None, right.path: None})
+    return StsSet(name, (name,) * len(kept), scores, lefts, rights, dict(skipped), files)
 
 
 def _plain(one: StsSet, score: SetScore) -> SetScore:

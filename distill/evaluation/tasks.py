@@ -11,6 +11,11 @@ from distill.errors import DataError
 from distill.evaluation.encoding import Encoded, Progress, silent
 from distill.evaluation.evaluated_model import EvaluatedModel
 from distill.evaluation.scores import Scores
+from distill.layout import describe_missing
+
+SNLI_PAIRS = 15_000
+"""Pairs that SNLI's classifier learns from by default: encoding the sentences of all takes longer
+than everything else that is evaluated."""
 
 Spec = str | Path | EvaluatedModel
 """A model as a caller names it: a folder, hub id or alias, or an already loaded model."""
@@ -18,6 +23,10 @@ Spec = str | Path | EvaluatedModel
 
 class NotThereError(DataError):
     """None of the files that a suite reads are there; nothing is wrong with any file."""
+
+
+class NothingToScoreError(NotThereError):
+    """Files that a suite reads are there and whole, but they hold nothing that is scored."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,7 @@ class Request:
         text_column: column of ``data`` that holds the sentences, for suites that read plain sentences.
         limit: at most so many sentences, for suites that read plain sentences.
         sst2_sentences: learn SST2 from whole sentences, not from phrases (transfer).
+        snli_pairs: how many pairs SNLI is learnt from; 0 for all (nli).
         seed: chooses samples where a suite takes any.
         progress: called while something long is done.
     """
@@ -41,6 +51,7 @@ class Request:
     text_column: str | None = None
     limit: int | None = None
     sst2_sentences: bool = False
+    snli_pairs: int = SNLI_PAIRS
     seed: int = 0
     progress: Progress = silent
 
@@ -54,8 +65,11 @@ class Request:
             raise DataError(f"the {suite} suite scores whole sets: leave out --text-column and --limit")
         if self.data is None:
             raise DataError(f"the {suite} suite needs a folder of test files: give --data DIR")
+        if self.data.is_file():
+            raise DataError(f"{self.data} is a file: give --data the folder that it lies in")
         if not self.data.is_dir():
-            raise DataError(f"no folder {self.data}: give --data the folder that holds the test files")
+            near = describe_missing(f"{self.data.absolute()}")
+            raise DataError(f"{near}; --data is the folder that holds the test files")
         return self.data
 
 
@@ -89,6 +103,19 @@ class Task(Protocol):
     @property
     def notes(self) -> Sequence[str]:
         """What a reader must know: sets not found, rows skipped."""
+        ...
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The test files whose content may change a figure."""
+        ...
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """What may change a figure beside files, sentences and models: of the request only what is used.
+
+        What chooses the sentences alone is not among it, since the sentences tell.
+        """
         ...
 
     @property

@@ -6,6 +6,7 @@ Both ``NAME.tsv`` and ``NAME.tsv.gz`` are looked for; where both lie in a folder
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distill.errors import DataError
+
+_KINDS = ("the same", "in other capitals or blanks", "with the sides swapped")
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,18 @@ class TestFile:
 
 
 def find_test_file(folder: str | Path, stem: str) -> Path | None:
-    """Return ``folder/stem.tsv`` or ``folder/stem.tsv.gz``; None where neither is there."""
+    """Return ``folder/stem.tsv`` or ``folder/stem.tsv.gz``; None where neither is there.
+
+    What is no file, as a broken link, is returned as well: a test set must not be passed over because of it.
+    """
     places = (Path(folder) / f"{stem}.tsv", Path(folder) / f"{stem}.tsv.gz")
-    return next((path for path in places if path.is_file()), None)
+    return next((path for path in places if os.path.lexists(path)), None)
 
 
 def stems_of(folder: str | Path, pattern: str) -> list[str]:
     """Return the names, without ``.tsv`` or ``.tsv.gz``, of the test files that match ``pattern``, sorted."""
     found = [*Path(folder).glob(f"{pattern}.tsv"), *Path(folder).glob(f"{pattern}.tsv.gz")]
-    return sorted({path.name.removesuffix(".gz").removesuffix(".tsv") for path in found if path.is_file()})
+    return sorted({path.name.removesuffix(".gz").removesuffix(".tsv") for path in found})
 
 
 def find_first_test_file(folder: str | Path, stems: Sequence[str]) -> Path | None:
@@ -86,6 +92,39 @@ def describe_skipped(skipped: Counter[str]) -> str:
 def count_repeats(items: Iterable[Hashable]) -> int:
     """Return how many of ``items`` equal an earlier one."""
     return sum(count - 1 for count in Counter(items).values())
+
+
+def plain_text(text: str) -> str:
+    """Return ``text`` without what capitals and runs of blanks tell apart."""
+    return " ".join(text.casefold().split())
+
+
+def describe_repeated_pairs(left: Sequence[str], right: Sequence[str]) -> str:
+    """Return how many pairs occur before, and how many in which way; empty where none does.
+
+    A pair is counted once: as the same, else as the same but for capitals and blanks, else as one with its
+    sides swapped (capitals and blanks aside).
+
+    Args:
+        left, right: (pairs) the two sides, in file order.
+    """
+    seen: set[tuple[str, str]] = set()
+    seen_plain: set[tuple[str, str]] = set()
+    kinds: Counter[str] = Counter()
+    for pair in zip(left, right, strict=True):
+        one, other = plain_text(pair[0]), plain_text(pair[1])
+        if pair in seen:
+            kinds["the same"] += 1
+        elif (one, other) in seen_plain:
+            kinds["in other capitals or blanks"] += 1
+        elif (other, one) in seen_plain:
+            kinds["with the sides swapped"] += 1
+        seen.add(pair)
+        seen_plain.add((one, other))
+    if not kinds:
+        return ""
+    each = ", ".join(f"{kinds[kind]} {kind}" for kind in _KINDS if kinds[kind])
+    return f"{kinds.total()} ({each})"
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -89,6 +89,7 @@ def load_transfer(folder: Path, name: str, *, sst2_sentences: bool = False) -> L
         positive="1" if name == _MRPC else None,
         skipped=skipped,
         remarks=remarks,
+        files=(path,),
     )
 
 

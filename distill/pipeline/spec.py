@@ -50,6 +50,7 @@ class BuildSettings(StrictConfig):
     batch_tokens: PositiveInt | None = None
     threads: PositiveInt | None = None
     shard_rows: PositiveInt | None = None
+    token_embeddings: bool = Field(default=False, description="keep the teacher's token embeddings as well")
     views: list[str] = Field(default=[], description="views to make, as after --view")
     view_seed: Seed = 0
     embed_views: list[str] = Field(default=[], description="views that the teacher encodes as well")

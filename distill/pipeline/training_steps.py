@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from distill.config import RunConfig
+from distill.config import ONLINE, RunConfig
 from distill.config_sources import Settings
 from distill.digests import ABSENT, folder_digest
 from distill.errors import CheckpointError
@@ -90,7 +90,8 @@ class RunStep(TrainingStep[RunConfig]):
         """Return the settings, the digests of corpus, views and development set, and the contracts."""
         config = self._config(done)
         cache = Cache(config.cache)
-        names = config.teacher if isinstance(config.teacher, list) else [config.teacher]
+        teacher = config.cached_teacher
+        names = teacher if isinstance(teacher, list) else [teacher]
         corpus = cache.corpus(config.corpus)
         files = ("student.spec", "evaluation.data")
         return {
@@ -123,11 +124,10 @@ class RunStep(TrainingStep[RunConfig]):
         update: Settings = {}
         if self.config.corpus is None:
             update["corpus"] = built["corpus"]
-        if self.config.teacher is None:
+        if self.config.cached_teacher is None:
             teachers = Cache(self.config.cache).teachers()
-            update["teacher"] = next(
-                (one.name for one in teachers if one.contract.id == built["contract"]), None
-            )
+            name = next((one.name for one in teachers if one.contract.id == built["contract"]), None)
+            update["teacher"] = f"{ONLINE}:{name}" if self.config.online and name else name
         return self.config.model_copy(update=update)
 
 

@@ -9,6 +9,8 @@ from distill.evaluation.latency import SPEED
 from distill.evaluation.model import weight_bytes
 from distill.evaluation.result import ModelReport
 from distill.evaluation.scores import PairOutcomes
+from distill.evaluation.seeds import without_repeats
+from distill.evaluation.setting import read_setting
 from distill.evaluation.spread import Score
 from distill.layout import BEST
 from distill.report import words
@@ -37,16 +39,12 @@ def make_report(runs: Sequence[RunFolder], groups: Sequence[Sequence[RunFolder]]
     names = student_names(groups)
     identities = list(dict.fromkeys(run.teacher for run in runs if run.teacher))
     keys = {identity: teacher_key(place, len(identities)) for place, identity in enumerate(identities)}
+    notes: list[str] = []
     students = [
-        _student(student_key(place), name, group, results, keys)
+        _student(student_key(place), name, group, results, keys, notes)
         for place, (name, group) in enumerate(zip(names, groups, strict=True))
     ]
     owners = {run.folder: student for student, group in zip(students, groups, strict=True) for run in group}
-    notes = []
-    for student in students:
-        if repeated := {seed for seed in student.seeds if student.seeds.count(seed) > 1}:
-            seeds = ", ".join(map(str, sorted(repeated, key=str)))
-            notes.append(f"{student.key}: several runs of seed {seeds}; their spread is not one over seeds")
     report = Report(
         students=students,
         teachers=[
@@ -78,26 +76,48 @@ def students_of(runs: Sequence[RunFolder], results: Results) -> list[list[RunFol
 
 
 def _student(
-    key: str, name: str, runs: Sequence[RunFolder], results: Results, teachers: Mapping[str, str]
+    key: str,
+    name: str,
+    runs: Sequence[RunFolder],
+    results: Results,
+    teachers: Mapping[str, str],
+    notes: list[str],
 ) -> Student:
-    said = [results[run.folder] for run in runs]
-    reports = [{suite: result.student for suite, result in one.items()} for one in said]
+    """Return what is said of the runs of one student; ``notes`` takes those that its means leave out."""
+
+    def once(some: Sequence[RunFolder]) -> list[RunFolder]:
+        return without_repeats(some, lambda run: read_setting(run.folder), lambda run: run.name, notes)
+
+    # Repeats are looked for in each suite: of two such runs one may be evaluated where the other is not.
+    suites = dict.fromkeys(suite for run in runs for suite in results[run.folder])
+    of_suite = {suite: once([run for run in runs if suite in results[run.folder]]) for suite in suites}
+    counted = once(runs)
+    shown = [run for run in runs if run in counted or any(run in some for some in of_suite.values())]
+    settings = [read_setting(run.folder) for run in shown]
+    said = [results[run.folder] for run in shown]
     parameters = runs[0].record.get("parameters")
     return Student(
         key=key,
         name=name,
         parameters=parameters if isinstance(parameters, int) else None,
         megabytes=_megabytes(runs[0]),
-        sentences_per_second=_speed(reports),
-        suites=_by_suite(reports),
+        sentences_per_second=_speed([_reports(results[run.folder]) for run in counted]),
+        suites={
+            suite: suite_figures([results[run.folder][suite].student for run in some])
+            for suite, some in of_suite.items()
+        },
         teacher=teachers.get(runs[0].teacher),
         loss=str(runs[0].record.get("loss")),
-        runs=[run.name for run in runs],
-        seeds=[run.seed for run in runs],
-        dev=score_of([_dev(run) for run in runs]),
+        runs=[run.name for run in shown],
+        seeds=[run.seed if known is None else known.seed for run, known in zip(shown, settings, strict=True)],
+        dev=score_of([_dev(run) for run in counted]),
         paper=find_paper(runs[0]),
-        marks=find_marks(runs, said),
+        marks=find_marks(shown, said),
     )
+
+
+def _reports(results: Mapping[str, RunResult]) -> dict[str, ModelReport]:
+    return {suite: result.student for suite, result in results.items()}
 
 
 def _teacher(key: str, runs: Sequence[RunFolder], results: Results) -> Model:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from distill.evaluation.scores import Interval
 from distill.evaluation.spread import Score
 
 FORMAT_VERSION = 1
@@ -33,14 +34,18 @@ class SetFigure:
         interval: its 95 % confidence interval, of several runs the mean of their ends; None: not drawn.
         items: how many items it is over.
         skipped: rows of the file that were left out.
+        others: further measures of the same set, by name, mean over the runs, times 100.
+        intervals: the 95 % confidence intervals of those that have one, by name, as ``interval``.
     """
 
     label: str
     measure: str
     score: Score
-    interval: tuple[float, float] | None
+    interval: Interval | None
     items: int | None
     skipped: int
+    others: Mapping[str, Score] = field(default_factory=dict)
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,16 +58,20 @@ class SuiteFigures:
         retention: that figure in per cent of the teacher's.
         sets_scored, sets_of: how many sets the headline is over, of how many; None where there are no sets.
         sets: the sets' figures.
-        others: what else was measured, by name.
+        others: what else was measured, by name; of a suite of sets nothing, as the sets have it.
+        retention_interval: the interval of the retention, as ``interval``.
+        intervals: the intervals of those of ``others`` that have one, by name, as ``interval``.
     """
 
     headline: Score | None
-    interval: tuple[float, float] | None = None
+    interval: Interval | None = None
     retention: Score | None = None
     sets_scored: int | None = None
     sets_of: int | None = None
     sets: Mapping[str, SetFigure] = field(default_factory=dict)
     others: Mapping[str, Score] = field(default_factory=dict)
+    retention_interval: Interval | None = None
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,7 @@ class Student(Model):
     teacher: str | None
     loss: str
     runs: Sequence[str]
-    seeds: Sequence[int | None]
+    seeds: Sequence[int | str | None]
     dev: Score | None
     paper: Paper | None
     marks: Sequence[str]

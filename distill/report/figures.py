@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from distill.evaluation.result import ModelReport
-from distill.evaluation.scores import SetScore, SetScores
+from distill.evaluation.scores import Interval, SetScore, SetScores, WholeScores
 from distill.evaluation.spread import Score
 from distill.report.data import SetFigure, SuiteFigures
 
@@ -17,7 +17,8 @@ def suite_figures(reports: Sequence[ModelReport]) -> SuiteFigures:
     sets = dict.fromkeys(name for report in reports for name in sets_of(report))
     first = reports[0].scores
     of_sets = isinstance(first, SetScores)
-    others = [{} if isinstance(report.scores, SetScores) else _numbers(report) for report in reports]
+    others = [{} if of_sets else _numbers(report) for report in reports]
+    means = _means(others)
     return SuiteFigures(
         headline=score_of([report.scores.headline for report in reports]),
         interval=_mean_interval(
@@ -30,7 +31,9 @@ def suite_figures(reports: Sequence[ModelReport]) -> SuiteFigures:
             name: _set_figure([sets_of(report)[name] for report in reports if name in sets_of(report)])
             for name in sets
         },
-        others={} if of_sets else _means(others),
+        others=means,
+        retention_interval=_mean_interval([report.retention_interval for report in reports]),
+        intervals={} if of_sets else _mean_intervals([_intervals_of(report) for report in reports], means),
     )
 
 
@@ -50,6 +53,7 @@ def score_of(values: Sequence[float | None]) -> Score | None:
 def _set_figure(scores: Sequence[SetScore]) -> SetFigure:
     mean = score_of([score.value for score in scores])
     assert mean is not None  # noqa: S101 - there is a score, and a score has a value
+    others = _means([score.others for score in scores])
     return SetFigure(
         label=scores[0].label,
         measure=scores[0].measure,
@@ -57,10 +61,13 @@ def _set_figure(scores: Sequence[SetScore]) -> SetFigure:
         interval=_mean_interval([score.interval for score in scores]),
         items=scores[0].items,
         skipped=scores[0].skipped,
+        others=others,
+        intervals=_mean_intervals([score.intervals for score in scores], others),
     )
 
 
-def _mean_interval(intervals: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
+def _mean_interval(intervals: Sequence[Interval | None]) -> Interval | None:
+    """Return the means of lower and of upper ends; None where one of the runs has no interval."""
     there = [ends for ends in intervals if ends is not None]
     if len(there) < len(intervals):
         return None
@@ -68,15 +75,30 @@ def _mean_interval(intervals: Sequence[tuple[float, float] | None]) -> tuple[flo
     return low, high
 
 
-def _means(figures: Sequence[Mapping[str, float]]) -> dict[str, Score]:
+def _mean_intervals(
+    intervals: Sequence[Mapping[str, Interval | None]], names: Iterable[str]
+) -> dict[str, Interval]:
+    means = {name: _mean_interval([one.get(name) for one in intervals]) for name in names}
+    return {name: mean for name, mean in means.items() if mean is not None}
+
+
+def _intervals_of(report: ModelReport) -> dict[str, Interval | None]:
+    """Return the intervals of a suite without sets by the names that its figures have in JSON."""
+    if not isinstance(report.scores, WholeScores):
+        return {}
+    intervals = report.scores.intervals
+    return {name: intervals.get(name.replace(".", "_")) for name in _numbers(report)}
+
+
+def _means(figures: Sequence[Mapping[str, float | None]]) -> dict[str, Score]:
     names = dict.fromkeys(name for one in figures for name in one)
     means = {name: score_of([one.get(name) for one in figures]) for name in names}
     return {name: mean for name, mean in means.items() if mean is not None}
 
 
-def _numbers(report: ModelReport) -> dict[str, float]:
+def _numbers(report: ModelReport) -> dict[str, float | None]:
     """Return what a suite without sets measured, by dotted name."""
-    found: dict[str, float] = {}
+    found: dict[str, float | None] = {}
 
     def gather(prefix: str, values: Mapping[str, Any]) -> None:
         for key, value in values.items():

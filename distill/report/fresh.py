@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from distill.evaluation.encoding import Progress
 from distill.evaluation.runner import evaluate_suites
 from distill.evaluation.suites import SUITES
-from distill.evaluation.tasks import NotThereError, Request
+from distill.evaluation.tasks import NothingToScoreError, NotThereError, Request, Task
 from distill.report.folder import RunFolder
 from distill.report.run_result import RunResult, make_result
 
@@ -39,20 +39,25 @@ def evaluate_runs(
     """
     wanted = suites or [name for name, suite in SUITES.items() if not suite.on_request]
     of_files = [name for name in wanted if not SUITES[name].reads_sentences]
-    there = []
+    # Read once for the runs of all teachers: these suites look at no model.
+    there: dict[str, Task] = {}
     for name in of_files:
         try:
-            SUITES[name].read(Request(models=(), data=data))
-            there.append(name)
+            there[name] = SUITES[name].read(Request(models=(), data=data, progress=progress))
         except NotThereError as error:  # noqa: PERF203 - a handful of suites
-            if suites is not None:
+            if suites is not None or isinstance(error, NothingToScoreError):
                 missing.append(f"not evaluated: {error}")
     found: dict[Path, dict[str, RunResult]] = {run.folder: {} for run in runs}
 
-    def evaluate(group: Sequence[RunFolder], names: Sequence[str], place: Path | None) -> None:
+    def evaluate(
+        group: Sequence[RunFolder],
+        names: Sequence[str],
+        place: Path | None = None,
+        tasks: Mapping[str, Task] | None = None,
+    ) -> None:
         folders = [str(run.folder) for run in group]
         results = evaluate_suites(
-            folders, suites=names, data=place, device=device, keep=True, progress=progress
+            folders, suites=names, tasks=tasks, data=place, device=device, keep=True, progress=progress
         )
         for result in results:
             teacher = next((report for report in result.models if report.role == _TEACHER), None)
@@ -63,12 +68,12 @@ def evaluate_runs(
 
     for group in _by_teacher(runs):
         if there:
-            evaluate(group, there, data)
+            evaluate(group, list(there), data, there)
         # Runs of other seeds held other sentences out: each is looked at by itself.
         for run in group:
             for name in (name for name in wanted if SUITES[name].reads_sentences):
                 try:
-                    evaluate([run], [name], None)
+                    evaluate([run], [name])
                 except NotThereError as error:  # noqa: PERF203 - as above
                     missing.append(f"{run.name}: not evaluated: {error}")
     return found

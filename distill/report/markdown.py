@@ -9,6 +9,7 @@ from distill.report.data import Report
 from distill.report.tables import (
     Table,
     contract_tables,
+    further_table,
     gather_notes,
     paper_table,
     runs_table,
@@ -26,7 +27,7 @@ def render_markdown(report: Report) -> str:
 
 def _parts(report: Report) -> Iterator[str]:
     yield "# Distillation report"
-    yield from result_parts(report, "##")
+    yield from result_parts(report, "##", further=True)
     if report.examples is not None:
         yield "## Nearest neighbours"
         yield f"Among {report.examples.sentences:,} {report.examples.source}; drawn, not chosen."
@@ -54,12 +55,13 @@ def _parts(report: Report) -> Iterator[str]:
         yield _list(report.missing)
 
 
-def result_parts(report: Report, head: str) -> Iterator[str]:
+def result_parts(report: Report, head: str, *, further: bool = False) -> Iterator[str]:
     """Yield what came out, block by block: the summary, what to read first, the papers' figures, the suites.
 
     Args:
         report: the report.
         head: the marks of a head, ``##`` for example.
+        further: whether to yield the further measures of the suites' sets too.
     """
     yield render_table(summary_table(report))
     marks = [f"{student.key}: {mark}" for student in report.students for mark in student.marks]
@@ -71,6 +73,9 @@ def result_parts(report: Report, head: str) -> Iterator[str]:
     for suite in report.suites:
         yield f"{head} {suite}"
         yield render_table(suite_table(report, suite))
+        if further and (table := further_table(report, suite)) is not None:
+            yield f"{head}# {table.title} of {suite}"
+            yield render_table(table)
 
 
 def render_table(table: Table) -> str:

@@ -13,6 +13,7 @@ from distill.report.data import Report
 from distill.report.tables import (
     Table,
     contract_tables,
+    further_table,
     gather_notes,
     paper_table,
     runs_table,
@@ -36,6 +37,7 @@ class Section:
         intro: a sentence below it.
         charts: drawings.
         tables: tables.
+        folded: tables that are shown when somebody opens them.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Section:
     intro: str = ""
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
+    folded: Sequence[Table] = ()
 
 
 def render_page(report: Report) -> str:
@@ -88,7 +91,17 @@ def _sections(report: Report) -> list[Section]:
         intro = SUITES[suite].summary if suite in SUITES else ""
         if suite == SUITE and (plane := plane_chart(report)) is not None:
             charts.append(plane)
-        sections.append(Section(f"suite-{suite}", suite, intro, charts, [suite_table(report, suite)]))
+        further = further_table(report, suite)
+        sections.append(
+            Section(
+                f"suite-{suite}",
+                suite,
+                intro,
+                charts,
+                tables=[suite_table(report, suite)],
+                folded=[further] if further else [],
+            )
+        )
     if scatters := scatter_charts(report):
         sections.append(Section("scatter", "What people said, and the cosine", "", scatters))
     if curves := curve_charts(report):

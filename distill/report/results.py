@@ -43,12 +43,15 @@ def find_results(
     """
     if unknown := [name for name in suites or () if name not in SUITES]:
         raise DataError(f"no suite is called {', '.join(unknown)}; choose of {', '.join(SUITES)}")
-    found = {run.folder: read_results(run, missing) for run in runs}
+    fresh: dict[Path, dict[str, RunResult]] = {}
     if data is not None:
         able = [run for run in runs if run.has_student]
         fresh = evaluate_runs(able, data, suites, device=device, progress=progress, missing=missing)
-        for folder, results in fresh.items():
-            found[folder] |= results
+    found = {}
+    for run in runs:
+        known = fresh.get(run.folder, {})
+        # Evaluating has read, or written, what is kept of these suites.
+        found[run.folder] = read_results(run, missing, without=known) | known
     if suites is not None:
         found = {
             folder: {name: results[name] for name in suites if name in results}

@@ -9,7 +9,6 @@ from typing import Any
 
 from distill.evaluation.bootstrap import with_intervals
 from distill.evaluation.result import ModelReport
-from distill.evaluation.scores import SetScores
 
 
 @dataclass(frozen=True)
@@ -42,16 +41,14 @@ def make_result(
     facts: Mapping[str, Any],
     notes: Sequence[str],
 ) -> RunResult:
-    """Return a result with intervals and, beside a teacher with a figure above zero, the retention."""
-    own, whole = student.scores.headline, None if teacher is None else teacher.scores.headline
-    retention = 100 * own / whole if own is not None and whole is not None and whole > 0 else None
-    beside = None if teacher is None else _with_interval(teacher)
-    return RunResult(suite, _with_interval(replace(student, retention=retention)), beside, facts, notes)
+    """Return a result with intervals and, beside a teacher with a figure above zero, the retention.
+
+    Intervals are drawn now where the evaluation drew none, or by other draws than a report's, which are
+    those that an evaluation makes where nobody says how many.
+    """
+    whole = None if teacher is None else _with_intervals(teacher)
+    return RunResult(suite, _with_intervals(student).beside(whole), whole, facts, notes)
 
 
-def _with_interval(report: ModelReport) -> ModelReport:
-    """Return ``report`` with intervals, drawn now where the evaluation drew none."""
-    scores = report.scores
-    if not isinstance(scores, SetScores) or all(one.interval for one in scores.sets.values()):
-        return report
-    return replace(report, scores=with_intervals(scores))
+def _with_intervals(report: ModelReport) -> ModelReport:
+    return replace(report, scores=with_intervals(report.scores))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distill.report import words
-from distill.report.data import LATENCY, Model, Report, Student, headline
+from distill.report.data import LATENCY, Model, Report, Student, SuiteFigures
 
 _OF_FIDELITY = {"cosine.mean": "mean cosine", "cosine.p05": "5th percentile", "cosine.worst": "worst cosine"}
 
@@ -45,7 +45,9 @@ def summary_table(report: Report) -> Table:
                 (student.teacher if student else None) or words.NOTHING,
                 words.figure(figures.headline if figures else None),
                 words.interval(figures.interval if figures else None),
-                words.percent(figures.retention if figures else None),
+                words.with_interval(words.percent(figures.retention), figures.retention_interval)
+                if figures
+                else words.NOTHING,
                 words.parameters(model.parameters),
                 words.megabytes(model.megabytes),
                 words.figure(model.sentences_per_second, 0),
@@ -66,7 +68,10 @@ def _summary_caption(report: Report, suite: str | None) -> list[str]:
     if any(len(student.runs) > 1 for student in report.students):
         told.append("Mean ± standard deviation over seeds.")
     if any(one.interval for one in there):
-        told.append("Interval: bootstrap over the items, 95 %; of several seeds the mean of its ends.")
+        told.append(
+            "Intervals, that of the retention behind it: bootstrap over the items, 95 %; of several seeds "
+            "the mean of their ends."
+        )
     if any(model.sentences_per_second for model in report.models):
         told.append(f"Sentences/s: {speed_words(report)}, with whatever else the machine was doing.")
     if any(student.paper for student in report.students):
@@ -114,27 +119,72 @@ def suite_table(report: Report, suite: str) -> Table:
     if not sets:
         names = list(dict.fromkeys(name for model in models for name in model.suites[suite].others))
         columns = [_OF_FIDELITY.get(name, name.replace("_", " ")) for name in names]
-        rows = [
-            [*_names(model), *(words.figure(model.suites[suite].others.get(name), 4) for name in names)]
-            for model in models
-        ]
-        return Table("Figures", ["", "model", *columns], rows)
+        rows = [[*_names(model), *_whole_cells(model.suites[suite], names)] for model in models]
+        return Table("Figures", ["", "model", *columns], rows, _bracket_words(rows))
+    compared = any(model.suites[suite].retention for model in models)
     rows = []
     for model in models:
         there = model.suites[suite].sets
         cells = []
         for name in sets:
             one = there.get(name)
-            ends = "" if one is None or one.interval is None else f" {words.interval(one.interval)}"
-            cells.append(words.figure(one.score if one else None) + ends)
-        rows.append([*_names(model), *cells, words.figure(headline(model, suite))])
+            shown = words.figure(one.score if one else None)
+            cells.append(words.with_interval(shown, one.interval if one else None))
+        whole = model.suites[suite]
+        cells.append(words.with_interval(words.figure(whole.headline), whole.interval))
+        if compared:
+            cells.append(words.with_interval(words.percent(whole.retention), whole.retention_interval))
+        rows.append([*_names(model), *cells])
     columns = [f"{one.label} ({one.measure})" if one.measure else one.label for one in sets.values()]
+    columns += ["average", "retention"] if compared else ["average"]
     counts = "; ".join(
         f"{one.label} {one.items:,} items" + (f", {one.skipped} rows skipped" if one.skipped else "")
         for one in sets.values()
         if one.items is not None
     )
-    return Table("Figures", ["", "model", *columns, "average"], rows, f"{counts}." if counts else "")
+    caption = " ".join(filter(None, [f"{counts}." if counts else "", _bracket_words(rows)]))
+    return Table("Figures", ["", "model", *columns], rows, caption)
+
+
+def further_table(report: Report, suite: str) -> Table | None:
+    """Return one row per further measure and model, a column per set; None where there is only the first.
+
+    Sets with the first measure alone have no column.
+    """
+    models = [model for model in report.models if suite in model.suites]
+    scored = [one for model in models for one in model.suites[suite].sets.values()]
+    measures = dict.fromkeys(name for one in scored for name in one.others)
+    if not measures:
+        return None
+    having = {
+        name: one.label
+        for name, one in report.sets(suite).items()
+        if any(model.suites[suite].sets[name].others for model in models if name in model.suites[suite].sets)
+    }
+    rows = []
+    for measure in measures:
+        for model in models:
+            there = model.suites[suite].sets
+            cells = []
+            for name in having:
+                one = there.get(name)
+                shown = words.figure(one.others.get(measure) if one else None)
+                cells.append(words.with_interval(shown, one.intervals.get(measure) if one else None))
+            if any(cell != words.NOTHING for cell in cells):
+                rows.append([model.key, model.name, measure.replace("_", " "), *cells])
+    columns = ["", "model", "measure", *having.values()]
+    return Table("Further measures", columns, rows, _bracket_words(rows))
+
+
+def _whole_cells(figures: SuiteFigures, names: Sequence[str]) -> list[str]:
+    return [
+        words.with_interval(words.figure(figures.others.get(name), 4), figures.intervals.get(name), 4)
+        for name in names
+    ]
+
+
+def _bracket_words(rows: Sequence[Sequence[str]]) -> str:
+    return "In brackets: 95 % interval." if any("[" in cell for row in rows for cell in row[2:]) else ""
 
 
 def _names(model: Model) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distill.evaluation.scores import Interval
 from distill.evaluation.spread import Score
 
 NOTHING = "–"  # noqa: RUF001 - what tables print where nothing is known
@@ -20,9 +21,14 @@ def percent(score: Score | None) -> str:
     return NOTHING if score is None else f"{figure(score)} %"
 
 
-def interval(ends: tuple[float, float] | None) -> str:
+def interval(ends: Interval | None, digits: int = 2) -> str:
     """Return an interval."""
-    return NOTHING if ends is None else f"[{ends[0]:.2f}, {ends[1]:.2f}]"
+    return NOTHING if ends is None else f"[{ends[0]:,.{digits}f}, {ends[1]:,.{digits}f}]"
+
+
+def with_interval(shown: str, ends: Interval | None, digits: int = 2) -> str:
+    """Return a figure as it is shown, and its interval behind it where there is one."""
+    return shown if ends is None else f"{shown} {interval(ends, digits)}"
 
 
 def parameters(count: int | None) -> str:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from distill.digests import data_digest, model_digest
-from distill.errors import ConfigError
+from distill.digests import data_digest, files_digest, model_digest
+from distill.errors import ConfigError, DataError
 from distill.evaluation.kept import flat_scores, read_kept
 from distill.evaluation.runner import evaluate
 from distill.evaluation.suites import SUITES
+from distill.evaluation.tasks import Request
 from distill.sweep.plan import PlannedRun
 
 
@@ -37,14 +38,24 @@ class SuiteChoice:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the data's files."""
-        return data_digest(self.data)
+        """A digest of the data's files that the suite reads.
+
+        Raises:
+            DataError: if they cannot be used.
+        """
+        if SUITES[self.name].reads_sentences:
+            return data_digest(self.data)
+        return files_digest(SUITES[self.name].read(Request(models=(), data=self.data)).files)
 
 
 def read_scores(folder: Path, suite: SuiteChoice) -> dict[str, float] | None:
     """Return the scores kept in a run's folder; None where there are none, or of other data."""
     kept = read_kept(folder, suite.name)
-    if kept is None or kept.digest["data"] != suite.digest:
+    try:
+        if kept is None or kept.digest["data"] != suite.digest:
+            return None
+    except DataError:
+        # Evaluating says what is wrong with the data.
         return None
     return dict(kept.scores) if kept.digest["student"] == model_digest(str(folder)) else None
 

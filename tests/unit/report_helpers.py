@@ -15,8 +15,9 @@ from distill.evaluation.fidelity import FidelityScores
 from distill.evaluation.geometry import GeometryScores
 from distill.evaluation.kept import Noted, new_kept, write_kept
 from distill.evaluation.latency import LatencyScores
+from distill.evaluation.options import BOOTSTRAP
 from distill.evaluation.result import ModelReport
-from distill.evaluation.scores import PairOutcomes, Scores, SetScore, SetScores
+from distill.evaluation.scores import Draws, PairOutcomes, Scores, SetScore, SetScores
 from distill.evaluation.stopwatch import Timing
 
 CONTRACT = {"architecture": "a1b2", "dimension": 384, "pooling": "mean", "prompt": "", "weights": "c3d4"}
@@ -106,12 +107,22 @@ def set_scores(figures: Mapping[str, float], pairs: int = 60) -> SetScores:
         gold = rng.uniform(0, 5, pairs).round(1)
         cosines = np.clip(gold / 5 * 0.7 + 0.2 + rng.normal(0, (100 - figure) / 150, pairs), -1, 1)
         interval = (figure - 1.5, figure + 1.25)
+        pearson, beside = figure - 2.0, (figure - 3.5, figure - 0.75)
         label = {"stsb": "STS-B", "sickr": "SICK-R"}.get(name, name.upper())
         scores[name] = SetScore(
-            label, "spearman", figure, pairs, 0, {}, PairOutcomes(gold, cosines), interval
+            label,
+            "spearman",
+            figure,
+            pairs,
+            0,
+            {"pearson": pearson},
+            PairOutcomes(gold, cosines),
+            interval,
+            {"pearson": beside},
         )
     average = sum(figures.values()) / len(figures)
-    return SetScores(scores, 7, (average - 1.1, average + 0.9))
+    averages = average + np.random.default_rng(1).normal(0, 0.5, BOOTSTRAP)
+    return SetScores(scores, 7, (average - 1.1, average + 0.9), Draws(BOOTSTRAP, 0, averages))
 
 
 def report(
@@ -139,7 +150,9 @@ def keep(
 
 def keep_geometry(folder: Path, alignment: float, uniformity: float) -> None:
     def scores(by: float) -> GeometryScores:
-        return GeometryScores(alignment + by, uniformity + by, 0.1, 90.5, 384)
+        ends = {"alignment": (alignment + by - 0.01, alignment + by + 0.02)}
+        lying = (alignment + by, uniformity + by, 0.1, 90.5, 384)
+        return GeometryScores(*lying, intervals=ends, drawn=Draws(BOOTSTRAP, 0))
 
     keep(
         folder,
@@ -163,7 +176,8 @@ def keep_latency(folder: Path, seconds: float, threads: int = 2, teacher: bool =
 
 
 def keep_fidelity(folder: Path) -> None:
-    scores = FidelityScores(0.91, 0.8, 0.5, 88.0, 61.0)
+    ends = {"cosine_p05": (0.79, 0.81)}
+    scores = FidelityScores(0.91, 0.8, 0.5, 88.0, 61.0, intervals=ends, drawn=Draws(BOOTSTRAP, 0))
     keep(folder, "fidelity", report(folder.name, "model", scores), None)
 
 

@@ -19,7 +19,8 @@ FLOORS = [
     ["errors"],
     ["keys", "fsio", "arrow_file", "build_report"],
     ["key_index", "codecs", "contract"],
-    ["store", "corpus", "teacher", "sampling", "views", "model_note"],
+    ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout"],
+    ["token_table"],
     ["cache"],
     ["missing", "reuse", "lookalikes", "catalog", "corpus_build", "view_build", "view_coverage"],
     [
@@ -168,7 +169,8 @@ def test_no_file_is_long(name: str) -> None:
 def test_the_init_of_a_folder_only_passes_on(name: str) -> None:
     for node in ast.parse(MODULES[name].read_text(encoding="utf-8")).body:
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        is_all = isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [
-            "__all__"
-        ]
-        assert is_docstring or is_all or isinstance(node, (ast.Import, ast.ImportFrom)), ast.unparse(node)
+        # What is passed on may be loaded when it is first used.
+        is_names = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("__all__", "__getattr__")
+        is_typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        is_import = isinstance(node, (ast.Import, ast.ImportFrom))
+        assert is_docstring or is_names or is_typing or is_import, ast.unparse(node)

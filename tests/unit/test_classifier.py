@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import warnings
+from typing import Any
+
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from distill.evaluation import classifier
 from distill.evaluation.classifier import (
@@ -151,6 +157,98 @@ class TestDev:
         dev_labels[:5] = 2
         answers = answer_by_dev(vectors, labels, dev, dev_labels, dev.copy(), seed=0)
         assert 2 not in answers.predicted
+
+
+def by_nested_folds(vectors, labels, test):
+    return answer_by_nested_folds(vectors, labels, seed=0)
+
+
+def by_folds(vectors, labels, test):
+    return answer_by_folds(vectors, labels, test.copy(), seed=0)
+
+
+def by_dev(vectors, labels, test):
+    dev, dev_labels = clouds(60, classes=3, seed=1)
+    return answer_by_dev(vectors.copy(), labels, dev, dev_labels, test.copy(), seed=0)
+
+
+@pytest.mark.parametrize("answer", [by_nested_folds, by_folds, by_dev])
+class TestThreads:
+    """What holds for every protocol, whose fits are spread over the cores."""
+
+    @pytest.fixture
+    def crews(self, monkeypatch) -> list[int]:
+        """How many threads each pool was given."""
+        sizes: list[int] = []
+
+        class Pool(classifier.ThreadPoolExecutor):
+            def __init__(self, size: int, **rest: Any) -> None:
+                sizes.append(size)
+                super().__init__(size, **rest)
+
+        monkeypatch.setattr(classifier, "ThreadPoolExecutor", Pool)
+        return sizes
+
+    def test_answers_do_not_depend_on_their_number(self, answer, crews, monkeypatch):
+        vectors, labels = clouds(120, classes=3)
+        test, _ = clouds(90, classes=3, seed=2)
+        found = {}
+        for cores in (1, 3):
+            monkeypatch.setenv("OMP_NUM_THREADS", str(cores))
+            crews.clear()
+            found[cores] = answer(vectors, labels, test)
+            # No more threads than there is work for: two rows of strengths where examples choose them.
+            assert set(crews) <= {min(cores, 2), cores}
+            assert max(crews) > 1 or cores == 1
+        np.testing.assert_array_equal(found[1].predicted, found[3].predicted)
+        assert found[1].strengths == found[3].strengths
+        assert found[1].unfinished == found[3].unfinished == 0
+
+    def test_a_system_that_cannot_tell_which_cores_are_ours(self, answer, crews, monkeypatch):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+        monkeypatch.setattr(os, "cpu_count", lambda: None)
+        answer(*clouds(120, classes=3), clouds(9, seed=2)[0])
+        assert set(crews) == {1}
+
+    def test_fits_that_end_early_are_counted_and_warned_of_by_nobody(self, answer, monkeypatch):
+        monkeypatch.setattr(classifier, "MOST_ITERATIONS", 2)
+        assert answer(*clouds(120, classes=3), clouds(9, seed=2)[0]).unfinished > 0
+
+    def test_the_callers_filters_are_left_as_they_were(self, answer):
+        before = list(warnings.filters)
+        answer(*clouds(120, classes=3), clouds(9, seed=2)[0])
+        assert warnings.filters == before
+        with pytest.raises(ConvergenceWarning):
+            warnings.warn("not converged", ConvergenceWarning, stacklevel=1)
+
+
+def test_a_failed_fit_leaves_the_filters_and_the_algebras_threads_as_they_were(monkeypatch):
+    def fail(*_: object) -> None:
+        raise MemoryError("too many examples")
+
+    monkeypatch.setattr(classifier._Classifier, "fit", fail)
+    before = list(warnings.filters)
+    with threadpool_limits(2, user_api="blas"):
+        threads = threads_of_algebra()
+        with pytest.raises(MemoryError, match="too many examples"):
+            by_folds(*clouds(60), clouds(9, seed=2)[0])
+        assert threads_of_algebra() == threads
+    assert warnings.filters == before
+
+
+def test_the_algebra_of_a_thread_has_one_thread():
+    import faiss  # noqa: F401 - brings an algebra whose number of threads belongs to each thread that calls it
+
+    with threadpool_limits(2, user_api="blas"):
+        before = threads_of_algebra()
+        within = classifier._on_all_cores(lambda _: threads_of_algebra(), range(3))
+        assert within == [[1] * len(before)] * 3
+        assert threads_of_algebra() == before
+
+
+def threads_of_algebra() -> list[Any]:
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
 def test_features_of_pairs():

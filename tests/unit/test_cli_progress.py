@@ -32,6 +32,7 @@ def test_a_line_tells_rate_and_time_left() -> None:
     assert progress_line("copy", 1000, 10, 4000) == "copy 1,000/4,000 rows, 100 rows/s, 0:00:30 left"
     assert progress_line("copy", 1000, 10) == "copy 1,000 rows, 100 rows/s"
     assert progress_line("copy", 0, 0, 5, "shards") == "copy 0/5 shards, 0 shards/s"
+    assert progress_line("student", 1000, 10, 4000, "") == "student 1,000/4,000, 100/s, 0:00:30 left"
 
 
 def test_one_is_no_plural() -> None:

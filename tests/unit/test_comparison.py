@@ -16,7 +16,7 @@ from scipy.stats import spearmanr
 from distill.cli import compare as compare_module
 from distill.cli.main import cli
 from distill.errors import DataError
-from distill.evaluation import EvaluatedModel, comparison
+from distill.evaluation import EvaluatedModel, comparison, evaluate
 from distill.evaluation.comparison import DRAWS, compare, compare_scores, holm
 from distill.evaluation.comparison_table import render
 from distill.evaluation.scores import MeanOutcomes, PairOutcomes, SetScore, SetScores
@@ -117,6 +117,34 @@ def test_other_items_are_refused(gold):
     without = SetScores({"set0": replace(a.sets["set0"], outcomes=None)}, 1)
     with pytest.raises(DataError, match="outcomes were not kept"):
         compare_scores("sts", a, without)
+
+
+def test_as_many_items_of_other_texts_are_refused(gold):
+    a = sets(gold, noisy(gold, 1, 0.1))
+
+    def of(items: str | None, accuracy: bool = False) -> SetScores:
+        score = a.sets["set0"]
+        outcomes = MeanOutcomes(gold, items=items) if accuracy else replace(score.outcomes, items=items)
+        return SetScores({"set0": replace(score, outcomes=outcomes)}, 1)
+
+    for accuracy in (False, True):
+        with pytest.raises(DataError, match="spearman, of other texts"):
+            compare_scores("sts", of("x", accuracy), of("y", accuracy), draws=20)
+        compare_scores("sts", of("x", accuracy), of("x", accuracy), draws=20)
+        # What was kept before there were such digests is compared by number.
+        compare_scores("sts", of("x", accuracy), of(None, accuracy), draws=20)
+
+
+def test_evaluations_say_which_items_they_are_of(data):
+    first, again = (evaluate(model(name, 1.0), data=data, bootstrap=0).models[0].scores for name in "ab")
+    path = data / "stsb_test.tsv"
+    path.write_text(path.read_text(encoding="utf-8").replace("dog", "fox"), encoding="utf-8")
+    other = evaluate(model("a", 1.0), data=data, bootstrap=0).models[0].scores
+    assert isinstance(first, SetScores)
+    assert isinstance(other, SetScores)
+    assert compare_scores("sts", first, again, draws=20).sets["stsb"].items == 80
+    with pytest.raises(DataError, match="of other texts"):
+        compare_scores("sts", first, other, draws=20)
 
 
 WORDS = ["red", "green", "blue", "dog", "cat", "bird", "runs", "sings", "sleeps", "jumps"]

@@ -112,7 +112,7 @@ class TestOverlap:
 def test_suites_of_sets_say_what_they_consist_of(suite):
     import importlib
 
-    from distill.evaluation.contamination import HasTestItems
+    from distill.evaluation.set_items import HasTestItems
 
     module = importlib.import_module(f"distill.evaluation.{SUITES[suite].module}")
     made = module.read.__annotations__["return"]
@@ -177,13 +177,63 @@ def test_it_can_be_left_out(run, folder, monkeypatch):
     monkeypatch.setattr("distill.evaluation.origin.training_texts", lambda run: 1 / 0)
     result = evaluate(run, data=folder, beside_teacher=False, bootstrap=0, contamination=False)
     assert "contamination" not in of(result)
-    assert not any("seen in training" in note or "SELECTED" in note for note in result.notes)
-    monkeypatch.undo()
-    monkeypatch.setattr("distill.evaluation.origin.training_texts", lambda run: 1 / 0)
+    assert not any("seen in training" in note for note in result.notes)
+    # What chose the checkpoint needs no search, and is always told.
+    assert [mark["set"] for mark in of(result)["selected_on"]] == ["sts12"]
+    assert any("SELECTED ON TEST PAIRS" in note for note in result.notes)
     command = ["eval", str(run), "--data", str(folder), "--no-contamination", "--bootstrap", "0", "--again"]
     shown = CliRunner().invoke(cli, [*command, "--json"])
     assert shown.exit_code == 0, shown.output
     assert "contamination" not in shown.stdout
+
+
+def test_marks_that_an_earlier_evaluation_did_not_look_for_are_kept_by_the_next(run, folder, tmp_path):
+    own = tmp_path / "copy"
+    shutil.copytree(run, own, ignore=shutil.ignore_patterns("eval-*"))
+
+    def kept() -> dict[str, Any]:
+        return read_kept(own, "sts").result["models"][-1]
+
+    options: dict[str, Any] = {"data": folder, "beside_teacher": False, "keep": True, "bootstrap": 0}
+    evaluate(own, contamination=False, **options)
+    assert "contamination" not in kept()
+    assert [mark["set"] for mark in kept()["selected_on"]] == ["sts12"]
+    again = evaluate(own, **options)
+    assert any("--again" in note for note in again.notes)
+    assert (
+        kept()["contamination"]
+        == of(again)["contamination"]
+        == of(evaluate(run, **{**options, "keep": False}))["contamination"]
+    )
+    assert sum("seen in training" in note for note in again.notes) == 1
+    # And they stay where the next does not look.
+    before = (own / "eval-sts.json").read_bytes()
+    evaluate(own, contamination=False, **options)
+    assert (own / "eval-sts.json").read_bytes() == before
+
+
+def test_what_could_not_be_found_out_is_looked_for_again(run, folder, tmp_path):
+    own = tmp_path / "copy"
+    shutil.copytree(run, own, ignore=shutil.ignore_patterns("eval-*"))
+    record, config = (own / "run.json").read_text(), (own / "config.yaml").read_text()
+    (own / "run.json").write_text(json.dumps({**json.loads(record), "cache": str(tmp_path / "gone")}))
+    parsed = yaml.safe_load(config)
+    parsed["evaluation"]["data"] = str(tmp_path / "gone.tsv")
+    (own / "config.yaml").write_text(yaml.safe_dump(parsed))
+    options: dict[str, Any] = {"data": folder, "beside_teacher": False, "keep": True, "bootstrap": 0}
+    first = evaluate(own, **options)
+    assert sum("is not known" in note for note in first.notes) == 2
+    assert read_kept(own, "sts").result["models"][-1]["selected_on"] is None
+    second = evaluate(own, **options)
+    assert sum("is not known" in note for note in second.notes) == 2
+    (own / "run.json").write_text(record)
+    (own / "config.yaml").write_text(config)
+    third = evaluate(own, **options)
+    assert not any("is not known" in note for note in third.notes)
+    kept = read_kept(own, "sts")
+    assert kept.result["models"][-1]["contamination"]["stsb"]["sentences_seen"] == 2
+    assert [mark["set"] for mark in kept.result["models"][-1]["selected_on"]] == ["sts12"]
+    assert not any("is not known" in note for note in kept.model.notes)
 
 
 def test_of_another_model_the_corpus_is_named(run, folder, tmp_path):

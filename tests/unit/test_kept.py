@@ -8,68 +8,18 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
-from evaluation_helpers import letters_model, write_rows
+from evaluation_helpers import write_rows
+from kept_helpers import HEADER, HELD_OUT, PAIRS, Bench
 
 from distill.cli.evaluate import evaluate_command
-from distill.evaluation import EvaluatedModel, evaluate, evaluate_suites
-from distill.evaluation import model as model_module
+from distill.evaluation import evaluate, evaluate_suites
+from distill.evaluation.comparison import compare
 from distill.evaluation.kept import all_kept, place_of, read_kept
 from distill.evaluation.scores import PairOutcomes, SetScores
 from embedcache import fsio
 from embedcache.fsio import read_sealed_json, write_sealed_json
-
-HEADER = "subset | score | sentence1 | sentence2"
-PAIRS = (
-    "a | 5.0 | a red apple | a red apple!",
-    "a | 3.0 | a red apple | a green pear",
-    "a | 0.0 | zzz qqq | a green pear",
-    "b | 4.0 | a dog runs | a dog ran",
-    "b | 1.0 | a dog runs | the sky",
-    "b | 2.5 | men sing | men shout",
-)
-HELD_OUT = [f"{chr(97 + number) * (number + 1)} held out {chr(122 - number)}" for number in range(12)]
-
-
-class Bench:
-    """A run, its teacher and its data; says who encoded what."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.run, self.data = folder / "runs" / "first", folder / "data"
-        self.seen: dict[str, Counter[str]] = {"first": Counter(), "big": Counter(), "other": Counter()}
-        self.data.mkdir()
-        (self.run / "best").mkdir(parents=True)
-        (self.run / "best" / "model.safetensors").write_bytes(b"weights")
-        record = {"teacher": {"name": "big", "spec": "org/big"}}
-        (self.run / "run.json").write_text(json.dumps(record), encoding="utf-8")
-        lines = "".join(json.dumps(text) + "\n" for text in HELD_OUT)
-        (self.run / "held_out.txt").write_text(lines, encoding="utf-8")
-        write_rows(self.data, "stsb_test", HEADER, *PAIRS)
-        write_rows(self.data, "sts12_test", HEADER, *(row.replace("apple", "fruit") for row in PAIRS))
-        monkeypatch.setattr(model_module, "_load_torch", self.load)
-
-    def load(self, folder: object, name: str | None, *_: object) -> EvaluatedModel:
-        who = name or str(folder).rpartition("/")[2]
-        plain = letters_model(who)
-
-        def encode(texts: list[str]) -> np.ndarray:
-            self.seen[who].update(texts)
-            noise = np.random.default_rng(len(who)).standard_normal((len(texts), 26))
-            return plain.encode(texts) + (0.5 * noise if who == "first" else 0)
-
-        return EvaluatedModel(who, 1000, 4.0, 26, encode)
-
-    def evaluate(self, **settings):
-        return evaluate(self.run, **{"data": self.data, "keep": True, "bootstrap": 20, **settings})
-
-    def encoded(self) -> dict[str, int]:
-        """How many sentences each has encoded since the last time this was asked."""
-        counts = {name: seen.total() for name, seen in self.seen.items() if seen}
-        for seen in self.seen.values():
-            seen.clear()
-        return counts
 
 
 @pytest.fixture
@@ -119,10 +69,9 @@ def test_again_evaluates_anew(bench):
         lambda bench: (bench.run / "best" / "model.safetensors").write_bytes(b"other weights"),
         lambda bench: write_rows(bench.data, "stsb_test", HEADER, *PAIRS[1:]),
         lambda bench: write_rows(bench.data, "sts13_test", HEADER, *PAIRS),
-        lambda bench: {"seed": 1},
         lambda bench: {"compute_dtype": "bfloat16"},
     ],
-    ids=["the student", "a set", "one more set", "the seed", "the number format"],
+    ids=["the student", "a set", "one more set", "the number format"],
 )
 def test_what_decides_the_figures_has_changed(bench, change):
     bench.evaluate()
@@ -179,6 +128,34 @@ def test_a_student_by_itself_is_kept_without_a_teacher(bench):
     assert set(bench.encoded()) == {"big"}
     assert both.models[1].retention is not None
     assert read_kept(bench.run, "sts").teacher.report.name == "big"
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_comparison_leaves_the_teacher_that_stood_there(bench, again):
+    first = bench.evaluate()
+    before = read_kept(bench.run, "sts")
+    bench.encoded()
+    compare(bench.run, "org/other", data=bench.data, draws=100, again=again)
+    assert set(bench.encoded()) == ({"first", "other"} if again else {"other"})
+    after = read_kept(bench.run, "sts")
+    assert after.teacher.report.to_json() == before.teacher.report.to_json()
+    assert after.teacher_digest == before.teacher_digest
+    assert [model["name"] for model in after.result["models"]] == ["big", "first"]
+    assert after.result["teacher"] == "big"
+    assert after.result["models"][1]["retention"] == before.result["models"][1]["retention"] is not None
+    # So nothing has to be encoded for it again.
+    second = bench.evaluate()
+    assert bench.encoded() == {}
+    assert second.models[1].retention == first.models[1].retention
+
+
+def test_the_teacher_of_other_data_goes_with_them(bench):
+    bench.evaluate()
+    write_rows(bench.data, "stsb_test", HEADER, *PAIRS[1:])
+    compare(bench.run, "org/other", data=bench.data, draws=100, again=True)
+    kept = read_kept(bench.run, "sts")
+    assert kept.teacher is None
+    assert [model["name"] for model in kept.result["models"]] == ["first"]
 
 
 def test_models_without_a_folder_of_their_own_stand_beside_kept_ones(bench):
@@ -277,9 +254,25 @@ def test_what_cannot_be_read_is_evaluated_anew(bench, damage):
     bench.encoded()
     damage(place_of(bench.run, "sts"))
     assert read_kept(bench.run, "sts") is None
-    bench.evaluate()
+    told = "first: eval-sts.json was kept and cannot be read; it is made anew"
+    assert told in bench.evaluate().notes
+    assert told not in bench.evaluate().notes
     assert bench.encoded()["first"] > 0
     assert read_kept(bench.run, "sts") is not None
+
+
+def test_a_narrower_evaluation_does_not_take_the_place_of_a_wider_one(bench):
+    bench.evaluate()
+    wide = place_of(bench.run, "sts").read_bytes()
+    (bench.data / "sts12_test.tsv").unlink()
+    narrow = bench.evaluate()
+    assert list(narrow["first"].to_json()["sets"]) == ["stsb"]
+    assert any("not kept, because eval-sts.json has sts12 as well" in note for note in narrow.notes)
+    assert place_of(bench.run, "sts").read_bytes() == wide
+    # Of other weights it is of no use any more.
+    (bench.run / "best" / "model.safetensors").write_bytes(b"other weights")
+    assert not any("not kept" in note for note in bench.evaluate().notes)
+    assert set(read_kept(bench.run, "sts").scores) == {"average", "stsb"}
 
 
 def test_a_folder_that_cannot_be_written_costs_a_note_only(bench, monkeypatch):

@@ -16,11 +16,12 @@ from rich.console import Console
 from distill.cli.main import cli
 from distill.digests import model_digest
 from distill.errors import DataError
-from distill.evaluation.kept import Noted, new_kept, write_kept
+from distill.evaluation.kept import Noted, new_kept, place_of, write_kept
 from distill.evaluation.leaderboard import make_board
 from distill.evaluation.leaderboard_table import render, to_csv
 from distill.evaluation.result import ModelReport
 from distill.evaluation.scores import SetScore, SetScores
+from distill.evaluation.setting import read_setting
 
 
 def report(figures: dict[str, float], retention: float | None, **facts: Any) -> ModelReport:
@@ -96,6 +97,13 @@ def test_runs_that_differ_in_the_seed_alone_are_one_row(runs):
     assert board.notes == ()
 
 
+def test_a_kept_evaluation_that_cannot_be_read_is_named(runs):
+    place_of(runs / "ckd-seed0", "sts").write_text("{}", encoding="utf-8")
+    board = make_board([runs])
+    assert [row.name for row in board.rows] == ["mse"]
+    assert any("ckd-seed0: eval-sts.json cannot be read" in note for note in board.notes)
+
+
 def test_a_copy_of_a_run_does_not_make_the_spread_small(runs):
     run_of(runs / "copy-seed1", 1, {"stsb": 82.0, "sickr": 70.0})
     board = make_board([runs])
@@ -135,7 +143,52 @@ def test_second_stages_of_seeds_of_one_first_stage_are_one_row(runs):
     board = make_board([runs])
     by_name = {row.name: row for row in board.rows}
     assert by_name["stage2"].seeds == (0, 1)
-    assert by_name["stage2-ckd"].seeds == (2,)
+    # Its first stage had another seed.
+    assert by_name["stage2-ckd"].seeds == ("0+2",)
+
+
+def test_second_stages_of_one_seed_after_first_stages_of_two_are_two_seeds(runs):
+    first = runs / "sweep" / "runs"
+    for seed in (0, 1):
+        start = {"run": str(first / f"mse-seed{seed}"), "contract_id": f"weights {seed}"}
+        run_of(runs / "infonce" / f"of-seed{seed}", 0, {"stsb": 85.0 + seed}, loss="infonce", start=start)
+    board = make_board([runs])
+    row = next(row for row in board.rows if "of" in row.name)
+    assert row.seeds == (0, "1+0")
+    assert (row.suites["sts"].score.mean, row.suites["sts"].score.n) == (85.5, 2)
+    assert board.notes == ()
+    # The same where the records say what the first stages were, and their folders are gone.
+    for seed in (0, 1):
+        place = runs / "infonce" / f"of-seed{seed}" / "run.json"
+        record = json.loads(place.read_text())
+        setting = read_setting(first / f"mse-seed{seed}")
+        assert setting is not None
+        record["start"] = {**record["start"], "run": "/gone", **setting.to_json()}
+        place.write_text(json.dumps(record))
+    assert next(row for row in make_board([runs]).rows if "of" in row.name) == row
+
+
+def test_of_two_runs_of_a_seed_each_suite_takes_the_first_that_it_has(runs):
+    board = make_board([runs])
+    copy = run_of(runs / "copy-seed1", 1, {"stsb": 82.0, "sickr": 70.0})
+    keep(copy, "transfer", {"mr": 70.0}, "s", None)
+    # Sorted before its like, and evaluated on other sentences.
+    odd = run_of(runs / "a-seed0", 0, {"stsb": 99.0}, loss="ckd", sentences="other")
+    found = make_board([runs])
+    mse = next(row for row in found.rows if copy in row.runs)
+    assert any("transfer is of 1 of its 2 seeds" in note for note in found.notes)
+    assert mse.suites["transfer"].score.mean == 70.0
+    assert mse.suites["sts"].score.n == 2
+    ckd = next(row for row in found.rows if runs / "ckd-seed0" in row.runs)
+    assert odd not in ckd.runs
+    assert ckd.suites["sts"] == board.rows[0].suites["sts"]
+
+
+def test_runs_called_by_their_seed_alone_have_the_name_of_their_folder(tmp_path):
+    for loss in ("mse", "ckd"):
+        for seed in (0, 1):
+            run_of(tmp_path / loss / f"seed{seed}", seed, {"stsb": 80.0 + seed}, loss=loss)
+    assert {row.name for row in make_board([tmp_path]).rows} == {"mse", "ckd"}
 
 
 def test_suites_are_columns_and_may_be_chosen(runs):
@@ -203,8 +256,8 @@ def test_table_csv_and_json_say_the_same(runs, tmp_path):
     console.print(render(board))
     shown = console.export_text()
     assert "75.50 ± 0.71" in shown
-    assert "95.50 ± 0.71 %" in shown
-    assert "1,000,000" in shown
+    assert "95.50 ± 0.71" in shown
+    assert "1.00 M" in shown
     plain = CliRunner().invoke(cli, ["leaderboard", str(runs), "--suite", "sts"])
     assert "75.50 ± 0.71" in plain.stdout
     assert "transfer" not in plain.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,22 @@ from report_helpers import TEACHER_SETS, keep, keep_latency, make_run, report, s
 
 from distill.cli.main import cli
 from distill.errors import DataError
+from distill.evaluation import kept as kept_module
+from distill.evaluation.bootstrap import with_intervals
+from distill.evaluation.fidelity import score_fidelity
+from distill.evaluation.geometry import score_geometry
+from distill.evaluation.options import BOOTSTRAP
+from distill.evaluation.scores import SetScores
+from distill.evaluation.sts import StsTask
+from distill.evaluation.sts import read as read_sts
+from distill.evaluation.tasks import Request
 from distill.recipe import recipes
 from distill.report import Report, collect_report
 from distill.report.markdown import inline, render_markdown
 from distill.report.neighbours import make_examples
 from distill.report.students import student_key
+from distill.report.tables import further_table, summary_table
+from embedcache.fsio import read_sealed_json
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -199,8 +211,10 @@ def test_settings_that_vary_are_in_the_names(tmp_path):
 def test_a_seed_that_is_there_twice_is_told(tmp_path):
     runs = [make_run(tmp_path / name, sets=SETS) for name in ("one", "two")]
     found = collect_report(runs, queries=0)
-    assert len(found.students) == 1
-    assert any("several runs of seed 0" in note for note in found.notes)
+    (student,) = found.students
+    assert student.seeds == [0]
+    assert student.suites["sts"].headline.n == 1
+    assert "two: not in a mean over seeds, it is of the same settings and seed as one" in found.notes
 
 
 def test_an_average_over_fewer_sets_is_not_mixed_with_the_others(tmp_path):
@@ -231,6 +245,21 @@ def test_a_damaged_evaluation_is_told_and_not_used(tmp_path):
     assert any("eval-sts.json cannot be read" in line for line in found.missing)
 
 
+def test_what_is_kept_is_read_once(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run", sets=SETS)
+    (run / "eval-nli.json").write_text("{}", encoding="utf-8")
+    read: list[str] = []
+
+    def read_and_note(place, largest):
+        read.append(place.name)
+        return read_sealed_json(place, largest)
+
+    monkeypatch.setattr(kept_module, "read_sealed_json", read_and_note)
+    found = collect_report(run, queries=0)
+    assert sorted(read) == ["eval-nli.json", "eval-sts.json"]
+    assert any("eval-nli.json cannot be read" in line for line in found.missing)
+
+
 def test_without_a_teacher_beside_it_there_is_no_retention(tmp_path):
     run = make_run(tmp_path / "run", sets=SETS, teacher_sets=None)
     found = collect_report(run, queries=0)
@@ -249,21 +278,95 @@ def test_a_run_without_a_teacher_may_have_been_evaluated_beside_one(tmp_path):
     assert list(found.pairs.cosines) == ["A"]
 
 
-def test_intervals_that_were_not_kept_are_drawn(tmp_path):
-    from dataclasses import replace
+def bare_scores() -> SetScores:
+    return with_intervals(set_scores(SETS), 0)
 
+
+def test_intervals_that_were_not_kept_are_drawn(tmp_path):
     run = make_run(tmp_path / "run")
-    bare = set_scores(SETS)
-    bare = replace(
-        bare,
-        sets={name: replace(one, interval=None) for name, one in bare.sets.items()},
-        average_interval=None,
-    )
-    keep(run, "sts", report("run", "model", bare), None)
+    keep(run, "sts", report("run", "model", bare_scores()), None)
     (student,) = collect_report(run, queries=0).students
     assert student.suites["sts"].interval is not None
     low, high = student.suites["sts"].sets["stsb"].interval
     assert 0 < low < high < 100
+
+
+def test_intervals_of_other_draws_are_drawn_again_and_those_of_the_same_are_not(tmp_path, monkeypatch):
+    few = with_intervals(bare_scores(), 40)
+    other = with_intervals(bare_scores(), BOOTSTRAP, seed=3)
+    whole = with_intervals(bare_scores(), BOOTSTRAP)
+    assert few.average_interval != whole.average_interval != other.average_interval
+    for place, scores in enumerate((few, other, whole)):
+        run = make_run(tmp_path / f"run{place}", tau=place / 10)
+        keep(run, "sts", report(f"run{place}", "model", scores), None)
+    shown = {one.name: one.suites["sts"] for one in collect_report(tmp_path, queries=0).students}
+    assert len(shown) == 3
+    low, high = whole.average_interval
+    assert {one.interval for one in shown.values()} == {(round(low, 4), round(high, 4))}
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("drawn again")
+
+    monkeypatch.setattr("distill.evaluation.bootstrap._taken", refuse)
+    assert collect_report(tmp_path / "run2", queries=0).students[0].suites["sts"].interval is not None
+    with pytest.raises(AssertionError, match="drawn again"):
+        collect_report(tmp_path / "run0", queries=0)
+
+
+def test_geometry_kept_without_intervals_has_them_drawn(tmp_path):
+    rng = np.random.default_rng(4)
+    vectors = rng.standard_normal((80, 6)).astype(np.float32)
+    scores = score_geometry(vectors, vectors[:40], vectors[:40] + vectors[40:] / 4)
+    assert scores.intervals == {}
+    run = make_run(tmp_path / "run")
+    keep(run, "geometry", report("run", "model", scores), None)
+    keep(run, "fidelity", report("run", "model", score_fidelity(vectors, vectors + vectors[::-1])), None)
+    (student,) = collect_report(run, queries=0).students
+    shape, likeness = student.suites["geometry"], student.suites["fidelity"]
+    assert set(shape.intervals) == {"alignment", "uniformity", "anisotropy"}
+    assert set(likeness.intervals) == {"cosine.mean", "cosine.p05", "similarity_spearman"}
+    for figures in (shape, likeness):
+        for name, (low, high) in figures.intervals.items():
+            assert low < figures.others[name].mean < high, name
+
+
+def test_every_measure_is_in_markdown_and_json_with_its_interval(found):
+    value = found.to_json()
+    (two,) = [one for one in value["students"] if len(one["runs"]) == 2]
+    stsb = two["suites"]["sts"]["sets"]["stsb"]
+    # The mean of both runs, and of the ends of their intervals.
+    assert stsb["others"]["pearson"]["mean"] == pytest.approx(58.9)
+    assert stsb["intervals"]["pearson"] == pytest.approx((57.4, 60.15))
+    low, high = two["suites"]["geometry"]["intervals"]["alignment"]
+    assert (low, high) == pytest.approx((0.295, 0.325))
+    markdown = render_markdown(found)
+    assert "### Further measures of sts" in markdown
+    assert "58.90 ± 1.41 [57.40, 60.15]" in markdown
+    assert "0.3050 ± 0.0071 [0.2950, 0.3250]" in markdown
+    assert "0.8000 [0.7900, 0.8100]" in markdown
+
+
+def test_a_set_without_further_measures_has_no_column_among_them(found):
+    (model,) = found.teachers
+    figures = model.suites["sts"]
+    bare = {**figures.sets, "sts12": replace(figures.sets["sts12"], others={}, intervals={})}
+    alone = replace(model, suites={"sts": replace(figures, sets=bare)})
+    table = further_table(replace(found, teachers=[alone], students=[]), "sts")
+    assert table.columns == ["", "model", "measure", "STS-B", "SICK-R"]
+    none = {name: replace(one, others={}) for name, one in figures.sets.items()}
+    alone = replace(model, suites={"sts": replace(figures, sets=none)})
+    assert further_table(replace(found, teachers=[alone], students=[]), "sts") is None
+
+
+def test_retention_has_an_interval_where_the_teacher_was_drawn_alike(found):
+    (two,) = [one for one in found.students if len(one.runs) == 2]
+    figures = two.suites["sts"]
+    low, high = figures.retention_interval
+    assert low < figures.retention.mean < high
+    row = next(row for row in summary_table(found).rows if row[0] == two.key)
+    assert f"% [{low:.2f}, {high:.2f}]" in row[5]
+    assert found.teachers[0].suites["sts"].retention_interval is None
+    assert found.to_json()["students"][0]["suites"]["sts"]["retention_interval"] is not None
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
@@ -344,12 +447,21 @@ def test_what_is_missing_is_evaluated_where_data_is_given_and_kept(built_cache, 
     lines = [f"x\t{score}\t{left}\t{right}" for left, right, score in pairs]
     text = "\n".join(["subset\tscore\tsentence1\tsentence2", *lines]) + "\n"
     (data / "stsb_test.tsv").write_text(text, encoding="utf-8")
+    read = 0
+
+    def counted(request: Request) -> StsTask:
+        nonlocal read
+        read += 1
+        return read_sts(request)
+
+    monkeypatch.setattr("distill.evaluation.sts.read", counted)
     found = collect_report(run.folder, data=data, suites=["sts", "fidelity", "nli"], queries=2, device="cpu")
     (student,) = found.students
     assert set(student.suites) == {"sts", "fidelity"}
     assert student.suites["sts"].sets["stsb"].items == 60
     assert found.teachers[0].suites["sts"].sets["stsb"].items == 60
     assert any("nli" in line for line in found.missing)
+    assert read == 1
     assert found.examples is not None
     assert found.examples.sentences == HELD_OUT
     assert [list(query.nearest) for query in found.examples.queries] == [["T", "A"]] * 2

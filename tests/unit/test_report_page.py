@@ -99,13 +99,36 @@ def test_the_summary_has_the_figures_of_the_json(page, found):
 def test_sets_have_the_figures_and_intervals_of_the_json(page, found):
     value = found.to_json()
     head, *rows = page.tables["table-suite-sts-1"]
-    assert head[2:] == ["STS12 (spearman)", "STS-B (spearman)", "SICK-R (spearman)", "average"]
+    sets = ["STS12 (spearman)", "STS-B (spearman)", "SICK-R (spearman)"]
+    assert head[2:] == [*sets, "average", "retention"]
     for row in rows:
         (model,) = [one for one in [*value["teachers"], *value["students"]] if one["key"] == row[0]]
         for cell, one in zip(row[2:], model["suites"]["sts"]["sets"].values(), strict=False):
             low, high = one["interval"]
             assert f"{one['score']['mean']:.2f}" in cell
             assert f"[{low:.2f}, {high:.2f}]" in cell
+        low, high = model["suites"]["sts"]["interval"]
+        assert row[5].endswith(f"[{low:.2f}, {high:.2f}]")
+        if ends := model["suites"]["sts"]["retention_interval"]:
+            assert row[6].endswith(f"%\n[{ends[0]:.2f}, {ends[1]:.2f}]")
+
+
+def test_further_measures_are_folded_and_have_the_figures_of_the_json(text, page, found):
+    value = found.to_json()
+    head, *rows = page.tables["folded-suite-sts-1"]
+    assert head == ["", "model", "measure", "STS12", "STS-B", "SICK-R"]
+    models = {one["key"]: one for one in [*value["teachers"], *value["students"]]}
+    assert [row[0] for row in rows] == [key for key, one in models.items() if "sts" in one["suites"]]
+    for row in rows:
+        assert row[2] == "pearson"
+        for cell, one in zip(row[3:], models[row[0]]["suites"]["sts"]["sets"].values(), strict=True):
+            low, high = one["intervals"]["pearson"]
+            assert cell.startswith(f"{one['others']['pearson']['mean']:.2f}")
+            assert cell.endswith(f"[{low:.2f}, {high:.2f}]")
+    assert re.search(r'<details><summary>Further measures</summary>\s*<figure class="table">', text)
+    assert "folded-suite-geometry-1" not in page.tables
+    (_, *rows) = page.tables["table-suite-geometry-1"]
+    assert all("[" in row[2] for row in rows)
 
 
 def test_charts_carry_the_figures_as_text(text, found):
@@ -230,7 +253,8 @@ def test_a_browser_opens_it_without_errors_or_requests(text, tmp_path, width, sc
     </script></body>"""
     open_to_the_probe = text.replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
     place = tmp_path / "page.html"
-    place.write_text(open_to_the_probe.replace("</body>", probe), encoding="utf-8")
+    unfolded = open_to_the_probe.replace("<details>", "<details open>")
+    place.write_text(unfolded.replace("</body>", probe), encoding="utf-8")
     frame = tmp_path / "frame.html"
     frame.write_text(
         f"""<!DOCTYPE html><meta name="color-scheme" content="light dark"><title>none</title><script>

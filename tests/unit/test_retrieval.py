@@ -10,8 +10,8 @@ import pytest
 from evaluation_helpers import letters_model, model_of, read_task, score_task, write_rows
 
 from distill.errors import DataError
-from distill.evaluation import evaluate
-from distill.evaluation.tasks import NotThereError
+from distill.evaluation import evaluate, evaluate_suites
+from distill.evaluation.tasks import NothingToScoreError, NotThereError
 
 VECTORS = {
     "ask east": [1.0, 0.0],
@@ -118,10 +118,46 @@ def test_documents_with_the_same_text_are_told_and_tied(data):
     assert score_task(task, model_of(VECTORS)).sets["sky"].others["success@1"] == pytest.approx(50)
 
 
-@pytest.mark.parametrize("part", ["queries", "qrels"])
+class TestOwnIds:
+    """A document that has the id of a query."""
+
+    def read(self, folder: Path, *judgements: str):
+        # What is nearest to the second query stands for that query itself.
+        rows = ("d1 | west", "d2 | east", "q2 | north", "d4 | east by north")
+        write_rows(folder, "sky_corpus", "doc_id | text", *rows)
+        write_rows(folder, "sky_qrels", "query_id | doc_id | score", *judgements)
+        return read_task("retrieval", folder)
+
+    def test_it_is_not_ranked_for_that_query_but_for_all_others(self, data):
+        task = self.read(data, "q1 | q2 | 1", "q2 | d4 | 1")
+        assert "sky: 1 queries have a document of their own id: not ranked for them" in task.notes
+        assert task.sets[0].left_out == {1: 2}
+        # q1 finds it in the third place; q2 finds what it seeks in the first.
+        score = score_task(task, model_of(VECTORS)).sets["sky"]
+        assert score.others["mrr"] == pytest.approx(100 * np.mean([1 / 3, 1]))
+        assert score.skipped == 0
+
+    def test_a_judgement_of_zero_does_not_bring_it_back(self, data):
+        task = self.read(data, "q1 | q2 | 1", "q2 | d4 | 1", "q2 | q2 | 0")
+        score = score_task(task, model_of(VECTORS)).sets["sky"]
+        assert score.others["mrr"] == pytest.approx(100 * np.mean([1 / 3, 1]))
+
+    def test_one_that_is_relevant_is_another_text_and_stays(self, data):
+        task = self.read(data, "q1 | d2 | 1", "q2 | q2 | 1")
+        assert "sky: 1 queries have a document of their own id that is relevant: ranked" in task.notes
+        assert task.sets[0].left_out == {}
+        assert score_task(task, model_of(VECTORS)).sets["sky"].value == pytest.approx(100)
+
+    def test_of_a_query_that_is_left_out_nothing_is_told(self, data):
+        task = self.read(data, "q1 | d2 | 1")
+        assert task.sets[0].left_out == {}
+        assert not any("own id" in note for note in task.notes)
+
+
+@pytest.mark.parametrize("part", ["corpus", "queries", "qrels"])
 def test_a_part_that_is_not_there_is_named(data, part):
     (data / f"sky_{part}.tsv").unlink()
-    with pytest.raises(DataError, match=rf"but not sky_{part}\.tsv"):
+    with pytest.raises(DataError, match=rf"but not sky_{part}\.tsv,"):
         read_task("retrieval", data)
 
 
@@ -192,9 +228,44 @@ class TestCaptions:
         with pytest.raises(DataError, match="at least two captions"):
             read_task("retrieval", tmp_path)
 
-    def test_a_file_without_a_test_split_is_refused(self, tmp_path):
-        with pytest.raises(DataError, match="no row of a test split in 1 rows"):
+    def test_a_file_without_a_test_split_is_refused_as_one_with_nothing_to_score(self, tmp_path):
+        with pytest.raises(NothingToScoreError, match="no row of a test split in 1 rows"):
             self.read(tmp_path, "train | 0 | a | b | c")
+
+    @pytest.mark.parametrize("rows", [[], ["train | 0 | a | b | c", "te"]], ids=["no rows", "half a row"])
+    def test_where_a_test_split_may_have_been_lost_it_is_damaged(self, tmp_path, rows):
+        with pytest.raises(
+            DataError, match=r"pictures_captions3\.tsv holds no row of a test split"
+        ) as refused:
+            self.read(tmp_path, *rows)
+        assert not isinstance(refused.value, NotThereError)
+
+    def test_sets_beside_it_are_scored_and_the_notes_name_it(self, tmp_path):
+        write_rows(tmp_path, "pictures_captions3", self.HEADER, "train | 0 | a | b | c")
+        write_rows(tmp_path, "others_captions3", self.HEADER, "test | 0 | a | b | c", "test | 1 | d | e | f")
+        task = read_task("retrieval", tmp_path)
+        assert [one.name for one in task.sets] == ["others_captions3"]
+        assert any("not scored" in note and "pictures_captions3" in note for note in task.notes)
+
+    def test_all_suites_go_on_without_it_and_say_why(self, tmp_path):
+        write_rows(tmp_path, "pictures_captions3", self.HEADER, "train | 0 | a | b | c")
+        pairs = ("x | 1 | a cat | a dog", "x | 5 | a cat | a cat!")
+        write_rows(tmp_path, "sts12_test", "subset | score | sentence1 | sentence2", *pairs)
+        results = evaluate_suites(letters_model(), data=tmp_path, bootstrap=0)
+        assert [result.suite for result in results] == ["sts"]
+        (note,) = [note for note in results[0].notes if "left out" in note]
+        assert "retrieval (" in note
+        assert "pictures_captions3.tsv holds no row of a test split" in note
+        with pytest.raises(DataError, match=r"pictures_captions3\.tsv"):
+            evaluate_suites(letters_model(), suites=["sts", "retrieval"], data=tmp_path, bootstrap=0)
+
+    def test_a_damaged_file_beside_it_stops_all_suites(self, tmp_path):
+        write_rows(tmp_path, "a_captions3", self.HEADER, "train | 0 | a | b | c")
+        (tmp_path / "b_captions3.tsv.gz").write_bytes(b"\x1f\x8bhalf")
+        pairs = ("x | 1 | a cat | a dog", "x | 5 | a cat | a cat!")
+        write_rows(tmp_path, "sts12_test", "subset | score | sentence1 | sentence2", *pairs)
+        with pytest.raises(DataError, match=r"b_captions3\.tsv\.gz is not a whole gzip file"):
+            evaluate_suites(letters_model(), data=tmp_path, bootstrap=0)
 
     def test_gzip_reads_the_same(self, tmp_path):
         plain = self.read(tmp_path, "test | 0 | ask east | east | west").texts()

@@ -423,7 +423,7 @@ def test_a_warm_up_that_outlasts_the_run_is_refused_before_anything_is_loaded(
         raise AssertionError("a model was loaded, or a text tokenised")
 
     monkeypatch.setattr("distill.training.setup.build_student", never)
-    monkeypatch.setattr("distill.training.setup.tokenise_corpus", never)
+    monkeypatch.setattr("distill.training.token_views.tokenise_corpus", never)
     with pytest.raises(ConfigError, match=r"optimizer\.warmup: 5 steps of warm-up in a run of 5 steps"):
         small_run(built_cache, tmp_path / "run", warmup=5)
     assert not (tmp_path / "run").exists()

@@ -6,8 +6,8 @@ import errno
 from pathlib import Path
 
 import pytest
+from kept_helpers import Bench
 from report_helpers import keep, keep_geometry, make_run, report, set_scores
-from test_kept import Bench
 
 from distill.card import EVALUATION_BEGIN, EVALUATION_END, with_evaluation
 from distill.digests import folder_digest, model_digest
@@ -39,6 +39,9 @@ def test_the_card_says_what_the_report_says(tmp_path):
     for suite in ("sts", "geometry"):
         assert f"### {suite}\n\n{render_table(suite_table(found, suite))}" in text
     assert "| A | bert-tiny l2 | T | 65.00 |" in text
+    # Main figures with their intervals; the others are in the report.
+    assert "[58.50, 61.25]" in text
+    assert "pearson" not in text
     # What evaluations note names places of this machine.
     assert str(tmp_path) not in text
 

@@ -254,7 +254,38 @@ class TestEvaluate:
         write(data, "sts12_test", PAIRS + "news\t4.0\ta red apple\ta red apple!\n")
         result = evaluate(model(), data=data)
         assert result.to_json()["models"][0]["sets"]["sts12"]["items"] == 7
-        assert "STS12: 1 pairs occur before in the file; each counts" in result.notes
+        assert "STS12: pairs that occur before in the file, each counts: 1 (1 the same)" in result.notes
+
+    def test_pairs_that_are_repeated_in_another_way_are_told_by_kind_and_change_no_figure(self, data):
+        before = evaluate(model(), data=data).to_json()["models"][0]["sets"]["sts12"]
+        rows = (
+            "news\t4.0\ta red apple\ta red apple!\n"  # the same
+            "news\t4.0\tA red  apple\ta RED apple!\n"
+            "news\t4.0\ta red apple!\ta red apple\n"  # the sides swapped
+            "news\t4.0\ta Red apple!\t a red apple\n"  # ... in other capitals: as the one before
+            "news\t4.0\ta red apple\ta red pear!\n"  # another pair
+            "news\t4.0\tsame same\tsame same\n"  # its own mirror image, but there once only
+        )
+        write(data, "sts12_test", PAIRS + rows)
+        result = evaluate(model(), data=data)
+        after = result.to_json()["models"][0]["sets"]["sts12"]
+        assert after["items"] == before["items"] + 6
+        (note,) = [note for note in result.notes if "occur before" in note]
+        assert note == (
+            "STS12: pairs that occur before in the file, each counts: 4 (1 the same, 2 in other capitals or "
+            "blanks, 1 with the sides swapped)"
+        )
+
+    @pytest.mark.parametrize("kind", ["a broken link", "a folder"])
+    def test_what_is_no_file_is_refused_and_not_passed_over(self, data, kind):
+        place = data / "sts13_test.tsv"
+        place.unlink(missing_ok=True)
+        if kind == "a folder":
+            place.mkdir()
+        else:
+            place.symlink_to(data / "gone.tsv")
+        with pytest.raises(DataError, match=r"sts13_test\.tsv cannot be read"):
+            evaluate(model(), data=data)
 
     def test_retention_is_per_cent_of_the_teacher(self, data):
         result = evaluate(model(encoder=Recorder(noise=0.8)), data=data, teacher=model("teacher"))
@@ -321,6 +352,8 @@ class TestEvaluate:
     def test_unknown_suite_and_no_model_are_refused(self, data):
         with pytest.raises(DataError, match=r"'stss'.*sts, .*fidelity"):
             evaluate(model(), suite="stss", data=data)
+        with pytest.raises(TypeError, match=r"no option of an evaluation is called dta; there are data, "):
+            evaluate(model(), dta=data)
         with pytest.raises(DataError, match="no model"):
             evaluate([], data=data)
 
@@ -392,7 +425,10 @@ class TestRuns:
 
     def test_an_unfinished_run_is_refused(self, run, data):
         (run / "best").rmdir()
-        with pytest.raises(DataError, match="no best/ folder"):
+        with pytest.raises(DataError, match=r"no best/ folder.*no checkpoint was written yet"):
+            evaluate(run, data=data, teacher=model("t"))
+        (run / "checkpoint.safetensors").touch()
+        with pytest.raises(DataError, match=r"go on with it by 'distill run --resume .*first'"):
             evaluate(run, data=data, teacher=model("t"))
 
     def test_a_damaged_record_is_refused(self, run, data):

@@ -150,7 +150,7 @@ def test_unusable_rows_and_repeated_pairs_are_counted(tmp_path):
         "empty sentence": 1,
         "wrong number of columns": 1,
     }
-    assert "pairs that occur before in their file, each counts: STS17 EN-AR 1" in task.notes
+    assert "pairs that occur before in their file, each counts: STS17 EN-AR 1 (1 the same)" in task.notes
     assert score_task(task, letters_model()).sets["sts17_en-ar"].skipped == 4
 
 

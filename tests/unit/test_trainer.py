@@ -19,8 +19,8 @@ from distill.errors import TrainingError
 from distill.evaluation import evaluate
 from distill.losses.base import LossBatch
 from distill.losses.pointwise import MSELoss
+from distill.training import objective_setup, state
 from distill.training import setup as preparation
-from distill.training import state
 from distill.training import trainer as trainer_module
 from distill.training.checkpoint import Checkpoint
 from distill.training.run import Run
@@ -321,9 +321,11 @@ def test_others_may_read_a_student_as_far_as_the_umask_says(built_cache, tmp_pat
 
 def test_a_queue_that_starts_full_holds_training_rows(built_cache, tmp_path, monkeypatch):
     losses = []
-    make = preparation.make_loss
+    make = objective_setup.make_loss
     monkeypatch.setattr(
-        preparation, "make_loss", lambda *arguments: losses.append(make(*arguments)) or losses[-1]
+        objective_setup,
+        "make_loss",
+        lambda *arguments, **more: losses.append(make(*arguments, **more)) or losses[-1],
     )
     started = []
     original = Trainer.train
@@ -363,7 +365,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_step(
     built_cache, tmp_path, monkeypatch, scripted, value
 ):
     selector = scripted(0.1, 0.2, 0.3)
-    monkeypatch.setattr(preparation, "make_loss", lambda config, dimension: Spoiled(3, value))
+    monkeypatch.setattr(objective_setup, "make_loss", lambda config, dimension, **_: Spoiled(3, value))
     with pytest.raises(TrainingError, match=rf"the loss became {value} at step 3: .*optimizer\.lr") as caught:
         small_run(built_cache, tmp_path / "run", eval_every=1)
     assert caught.value.exit_code == 1
@@ -376,7 +378,7 @@ def test_a_loss_that_went_wrong_between_two_looks_is_named_by_its_own_step(
     built_cache, tmp_path, monkeypatch, scripted
 ):
     selector = scripted(0.1)
-    monkeypatch.setattr(preparation, "make_loss", lambda config, dimension: Spoiled(2, float("nan")))
+    monkeypatch.setattr(objective_setup, "make_loss", lambda config, dimension, **_: Spoiled(2, float("nan")))
     with pytest.raises(TrainingError, match="at step 2"):
         small_run(built_cache, tmp_path / "run", eval_every=4, tracking={"log_every": 50})
     assert selector.vectors == [], "a student that is no number was scored"
@@ -460,13 +462,13 @@ def test_a_run_computes_on_the_threads_it_was_given(built_cache, tmp_path):
 
 def test_every_batch_enters_the_bank_after_its_step(built_cache, tmp_path, monkeypatch):
     losses = []
-    make = preparation.make_loss
+    make = objective_setup.make_loss
 
-    def remembered(config, dimension):
+    def remembered(config, dimension, **_):
         losses.append(make(config, dimension))
         return losses[0]
 
-    monkeypatch.setattr(preparation, "make_loss", remembered)
+    monkeypatch.setattr(objective_setup, "make_loss", remembered)
     run = small_run(built_cache, tmp_path / "run", loss="ckd", queue=130, tracking={"log_every": 5})
     held = losses[0].queue.content().numpy()
     cache = Cache(built_cache)
@@ -496,7 +498,7 @@ def test_the_loss_is_computed_in_float32_whatever_the_forward_pass(
     built_cache, tmp_path, monkeypatch, precision
 ):
     loss = Watching()
-    monkeypatch.setattr(preparation, "make_loss", lambda config, dimension: loss)
+    monkeypatch.setattr(objective_setup, "make_loss", lambda config, dimension, **_: loss)
     students = []
     inner = []
     build = preparation.build_student

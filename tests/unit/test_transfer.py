@@ -9,84 +9,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from labelled_helpers import (
+    SNLI_HEADER,
+    model,
+    opinion,
+    opinions,
+    snli_rows,
+    subject,
+    write,
+    write_mrpc,
+    write_sick,
+    write_sst2,
+)
 
 from distill.cli.evaluate import evaluate_command
 from distill.errors import DataError
-from distill.evaluation import EvaluatedModel, evaluate, loader
+from distill.evaluation import classification, evaluate, loader
 from distill.evaluation.classification import ALL, DEV, TEST, TRAIN, f1
-from distill.evaluation.encoding import encode_distinct
 from distill.evaluation.nli import load_sick, load_snli
 from distill.evaluation.nli import read as read_nli
 from distill.evaluation.scores import MeanOutcomes
-from distill.evaluation.tasks import NotThereError, Request, Subject
+from distill.evaluation.tasks import NotThereError, Request
 from distill.evaluation.transfer import load_transfer
 from distill.evaluation.transfer import read as read_transfer
-
-WORDS = ("plot", "cast", "film", "score", "scene", "ending", "camera", "story")
-
-
-SIGNS = ("good", "bad", "x", "y", "z")
-
-
-def signs(texts) -> np.ndarray:
-    """How often each sign occurs, and how long a text is: what it says can be told from that."""
-    rows = [[*(1 + text.count(sign) for sign in SIGNS), len(text)] for text in texts]
-    return np.array(rows, dtype=np.float32)
-
-
-def model(name="student") -> EvaluatedModel:
-    return EvaluatedModel(name, 1000, 4.0, 6, signs)
-
-
-def subject(task) -> Subject:
-    return Subject("student", model(), encode_distinct(model(), task.texts()))
-
-
-def opinion(number: int) -> str:
-    return f"the {WORDS[number % 8]} {WORDS[number // 8 % 8]} is {'good' if number % 2 else 'bad'} {number}"
-
-
-def opinions(count: int, first: int = 0) -> list[str]:
-    return [f"{number % 2}\t{opinion(number)}" for number in range(first, first + count)]
-
-
-def write(folder: Path, stem: str, header: str, rows) -> Path:
-    path = folder / f"{stem}.tsv"
-    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
-    return path
-
-
-def write_sst2(folder: Path, stem: str, learnt: int) -> None:
-    rows = [f"train\t{row}" for row in opinions(learnt)]
-    rows += [f"dev\t{row}" for row in opinions(10, 100)] + [f"test\t{row}" for row in opinions(12, 200)]
-    write(folder, stem, "split\tlabel\ttext", rows)
-
-
-def write_mrpc(folder: Path) -> None:
-    parts = ["train"] * 24 + ["val"] * 6 + ["test"] * 10
-    rows = [
-        f"{part}\t{number % 2}\t{opinion(number)}\t{opinion(number if number % 2 else number + 1)}"
-        for number, part in enumerate(parts)
-    ]
-    write(folder, "senteval_mrpc", "split\tlabel\ttext\ttext2", rows)
-
-
-def write_sick(folder: Path) -> None:
-    names = ("ENTAILMENT", "NEUTRAL", "CONTRADICTION")
-    parts = ["train"] * 30 + ["trial"] * 9 + ["test"] * 12
-    rows = [
-        f"{part}\t3\t{opinion(number)}\t{'xyz'[number % 3] * 5} {number}\t{names[number % 3]}"
-        for number, part in enumerate(parts)
-    ]
-    write(folder, "sick", "subset\tscore\tsentence1\tsentence2\tentailment", rows)
-
-
-def snli_rows(count: int, first: int = 0) -> list[str]:
-    names = ("entailment", "neutral", "contradiction")
-    return [f"{names[n % 3]}\t{opinion(n // 3)}\t{'xyz'[n % 3] * 5} {n}" for n in range(first, first + count)]
-
-
-SNLI_HEADER = "label\tpremise\thypothesis"
 
 
 class TestReading:
@@ -164,55 +109,6 @@ class TestReading:
             read_transfer(Request((), tmp_path))
         with pytest.raises(NotThereError, match=r"sick.tsv; snli_train.tsv or snli_train100k.tsv"):
             read_nli(Request((), tmp_path))
-
-
-class TestSnli:
-    def test_the_test_file_is_scored_where_it_is_there(self, tmp_path):
-        for stem in ("snli_train100k", "snli_dev_tokenized", "snli_test"):
-            write(tmp_path, stem, SNLI_HEADER, snli_rows(60, 0 if "train" in stem else 300))
-        one = load_snli(tmp_path, 0)
-        assert one is not None
-        assert "scored on snli_test.tsv" in one.notes()[0]
-        (tmp_path / "snli_test.tsv").unlink()
-        again = load_snli(tmp_path, 0)
-        assert again is not None
-        assert "scored on snli_dev_tokenized.tsv (no snli_test.tsv is there)" in again.notes()[0]
-
-    def test_the_whole_training_file_is_preferred(self, tmp_path):
-        write(tmp_path, "snli_train100k", SNLI_HEADER, snli_rows(60))
-        write(tmp_path, "snli_train", SNLI_HEADER, snli_rows(90))
-        write(tmp_path, "snli_dev", SNLI_HEADER, snli_rows(30, 300))
-        one = load_snli(tmp_path, 0)
-        assert one is not None
-        assert len(one.parts[TRAIN]) + len(one.parts[DEV]) == 90
-        assert len(one.parts[TEST]) == 30
-
-    def test_no_premise_is_learnt_from_and_held_out(self, tmp_path):
-        write(tmp_path, "snli_train", SNLI_HEADER, snli_rows(120))
-        write(tmp_path, "snli_dev", SNLI_HEADER, snli_rows(30, 300))
-        one = load_snli(tmp_path, 0)
-        assert one is not None
-        premises = {part: {texts[0] for texts in one.parts[part].texts} for part in (TRAIN, DEV)}
-        assert not premises[TRAIN] & premises[DEV]
-        assert len(premises[DEV]) == 4
-        assert len(one.parts[TRAIN]) + len(one.parts[DEV]) == 120
-
-    def test_the_seed_decides_what_is_held_out(self, tmp_path):
-        write(tmp_path, "snli_train", SNLI_HEADER, snli_rows(120))
-        write(tmp_path, "snli_dev", SNLI_HEADER, snli_rows(30, 300))
-        held = []
-        for seed in (0, 0, 1):
-            one = load_snli(tmp_path, seed)
-            assert one is not None
-            held.append(one.parts[DEV].texts)
-        assert held[0] == held[1] != held[2]
-
-    def test_training_pairs_without_a_file_to_score_are_a_missing_set(self, tmp_path):
-        write_sick(tmp_path)
-        write(tmp_path, "snli_train", SNLI_HEADER, snli_rows(60))
-        task = read_nli(Request((), tmp_path))
-        assert [one.name for one in task.sets] == ["sicke"]
-        assert "average over 1 of 2 sets; not found: SNLI" in task.notes[0]
 
 
 class TestHonesty:
@@ -334,7 +230,7 @@ class TestScores:
         assert {name: one["items"] for name, one in sets.items()} == {"sicke": 12, "snli": 30}
         assert sets["snli"]["score"] == 100
         assert result.facts["missing"] == []
-        assert any("SNLI: learnt from 81 pairs of snli_train.tsv, whose other 9" in n for n in result.notes)
+        assert any("SNLI: learnt from 81 pairs of snli_train.tsv, 9 others" in n for n in result.notes)
 
     def test_outcomes_are_right_or_wrong_for_each_example_in_file_order(self, tmp_path):
         rows = opinions(48)
@@ -371,8 +267,7 @@ def test_f1_by_hand():
     assert f1(gold, predicted, 7) is None
 
 
-def test_one_premise_alone_leaves_nothing_to_learn_from(tmp_path):
-    write(tmp_path, "snli_train", SNLI_HEADER, [f"neutral\tone premise\t{n}" for n in range(5)])
-    write(tmp_path, "snli_dev", SNLI_HEADER, snli_rows(6))
-    with pytest.raises(DataError, match="SNLI: expected two labels"):
-        load_snli(tmp_path, 0)
+def test_a_strength_at_an_end_of_the_grid_is_told():
+    assert "end of the grid" in classification._span([classification.STRENGTHS[0]])
+    assert "end of the grid" in classification._span([0.0625, classification.STRENGTHS[-1]])
+    assert classification._span([0.0625, 0.0156]) == "0.016 to 0.062"
