@@ -10,10 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from distill.errors import StudentError
 from distill.students.architectures import block_weights, electra_config, lost_layers, read_block, read_layers
@@ -47,7 +45,8 @@ def from_teacher(
     Args:
         teacher: a BERT-, RoBERTa-, MPNet-, DistilBERT- or ELECTRA-like model; left as it is.
         spec: ``compact:e=E[,layers=...][,copy=no][,vocab=N]``.
-        count_tokens: counts tokens of the training texts; needed for ``vocab``.
+        count_tokens: counts tokens of the training texts: the narrow embeddings begin where they serve these
+            best. Needed for ``vocab``.
         on_note: told what could not be carried over, how good the new embeddings are, and the like.
         seed: of the layers' first weights, with ``copy=no``.
 
@@ -75,16 +74,20 @@ def from_teacher(
             f"student {spec.text!r}: e={width}, and the teacher's token embeddings have {block.width} "
             f"numbers; choose 1 to {block.width}"
         )
-    tokenizer = first.tokenizer
-    size = spec.optional_integer("vocab")
+    tokenizer, size = first.tokenizer, spec.optional_integer("vocab")
+    counts = _count(first, count_tokens)
     if size is not None:
-        tokenizer, kept = prune(first, spec.text, size, count_tokens, on_note)
-        block = replace(block, word=block.word[torch.from_numpy(kept)])
+        counts = _required(counts, tokenizer, spec.text, size)
+        pruned = prune_vocabulary(tokenizer, counts.numpy(), size)
+        on_note(pruned.coverage.describe())
+        tokenizer, kept = pruned.tokenizer, torch.from_numpy(pruned.kept)
+        block, counts = replace(block, word=block.word[kept]), counts[kept]
     if width < block.width:
-        block, explained = narrow_block(block, width)
+        block, explained = narrow_block(block, width, counts)
+        of = "a vocabulary whose tokens count alike" if counts is None else "the texts"
         on_note(
             f"token embeddings of width {width} begin with a map that explains {explained:.1%} of what the "
-            "teacher's first layer is fed (R2)"
+            f"teacher's first layer is fed (R2 over {of})"
         )
     copied = spec.yes("copy")
     if not copied:
@@ -114,36 +117,34 @@ def from_teacher(
     return student
 
 
-def prune(
-    first: Any, student: str, size: int, count_tokens: CountTokens | None, on_note: OnNote
-) -> tuple[Any, NDArray[np.int64]]:
-    """Return a teacher's tokenizer with ``size`` tokens, and int64 (size,): the old id of each new one.
+def _count(first: Any, count_tokens: CountTokens | None) -> Tensor | None:
+    """Return how often each row of the teacher's table comes in the texts, int64 (V,); None where unknown."""
+    if count_tokens is None or not getattr(first.tokenizer, "is_fast", False):
+        return None
+    found = torch.from_numpy(count_tokens(FastTokenizer(first.tokenizer, int(first.max_seq_length or 0))))
+    counts = torch.zeros(first.model.get_input_embeddings().num_embeddings, dtype=torch.int64)
+    # A table may have rows that no token has.
+    counts[: len(found)] = found
+    return counts
 
-    Args:
-        first: the teacher's first module.
-        student: the student's spec.
-        size: tokens to keep.
-        count_tokens: counts tokens of the training texts.
-        on_note: told what share of them is kept.
+
+def _required(counts: Tensor | None, tokenizer: Any, student: str, size: int) -> Tensor:
+    """Return the counts that choose ``size`` tokens.
 
     Raises:
-        StudentError: if there are no texts to count in, or the tokenizer cannot be pruned so far.
+        StudentError: if there are none.
     """
-    if count_tokens is None:
-        raise StudentError(
-            f"student {student!r}: vocab={size} keeps the tokens that training texts use most, and there is "
-            "no corpus to count them in; leave vocab out"
-        )
-    tokenizer = first.tokenizer
     if not getattr(tokenizer, "is_fast", False):
         raise StudentError(
             f"student {student!r}: vocab={size} needs a tokenizer with a fast (Rust) backend, which the "
             "teacher has not; leave vocab out"
         )
-    counts = count_tokens(FastTokenizer(tokenizer, int(first.max_seq_length or 0)))
-    pruned = prune_vocabulary(tokenizer, counts, size)
-    on_note(pruned.coverage.describe())
-    return pruned.tokenizer, pruned.kept
+    if counts is None:
+        raise StudentError(
+            f"student {student!r}: vocab={size} keeps the tokens that training texts use most, and there is "
+            "no corpus to count them in; leave vocab out"
+        )
+    return counts
 
 
 def _choose(spec: StudentSpec, total: int) -> list[int]:

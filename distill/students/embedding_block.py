@@ -3,8 +3,10 @@
 The block is what lies between token ids and the first layer: word, position and type embeddings are added up
 and normalised, and where the block is narrower than the layers, a linear map widens the result. SimTDE
 (section 3) makes it narrow and leaves open how that begins; here it begins with the directions in which the
-teacher's word embeddings vary most (principal components, a truncated SVD of the centred table), and with the
-linear map that brings the narrow block's output closest to the teacher's (least squares).
+teacher's word embeddings vary most over the texts (principal components: a truncated SVD of the centred
+table, each token counted as often as it comes), and with the linear map that brings the narrow block's output
+closest to the teacher's (least squares). Counting all tokens alike would spend the few directions on those
+that hardly any text has.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import torch
 from torch import Tensor
 
 # Most texts are short: a student's first steps do not depend on positions further back.
-_POSITIONS = 128
-_ROUNDS = 2
+_POSITIONS = 32
+_DRAWN = 2**17
 _CHUNK = 8192
 _SEED = 0
 # The narrow block's output adds up to zero, so one of its directions says nothing.
@@ -71,21 +73,27 @@ class EmbeddingBlock:
         return torch.nn.functional.linear(normalised, weight.double(), bias.double())
 
 
-def narrow_block(block: EmbeddingBlock, width: int) -> tuple[EmbeddingBlock, float]:
+def narrow_block(
+    block: EmbeddingBlock, width: int, counts: Tensor | None = None
+) -> tuple[EmbeddingBlock, float]:
     """Return ``block`` in a smaller width, its output as near to that of ``block`` as a linear map brings it.
 
-    The same block gives the same bytes each time.
+    The same block and counts give the same bytes each time.
 
     Args:
         block: the teacher's.
         width: e, below the width of ``block``.
+        counts: int64 (V,), how often each token comes in the texts; default: all alike.
 
     Returns:
         The narrow block, float32, with a linear map; and R2, the share of the variance of ``block``'s output
-        over all tokens at positions drawn at random that the narrow block's output explains.
+        that the narrow block's output explains, over tokens drawn as often as they come, at positions that
+        short texts have.
     """
-    basis = _principal_directions(block.word, width)
-    mean = block.word.double().mean(dim=0)
+    # A token that never came may come later.
+    shares = torch.ones(len(block.word), dtype=torch.float64) if counts is None else counts.double() + 1
+    shares = shares / shares.sum()
+    mean, basis = _principal_directions(block.word, shares, width)
     small = EmbeddingBlock(
         word=torch.cat(
             [((chunk.double() - mean) @ basis).float() for chunk in torch.split(block.word, _CHUNK)]
@@ -96,33 +104,36 @@ def narrow_block(block: EmbeddingBlock, width: int) -> tuple[EmbeddingBlock, flo
         norm_bias=torch.zeros(width),
         eps=block.eps,
     )
-    project, explained = _fit(small, block)
+    project, explained = _fit(small, block, shares)
     return EmbeddingBlock(**{**vars(small), "project": project}), explained
 
 
-def _principal_directions(table: Tensor, count: int) -> Tensor:
-    """Return the ``count`` orthonormal directions in which the rows of (V, w) vary most, (w, count) float64.
+def _principal_directions(table: Tensor, shares: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return mean (w,) and the ``count`` orthonormal directions (w, count) of most variance, both float64.
 
-    They are the eigenvectors of the covariance, which is small however many rows there are. Each has the sign
-    that makes its largest component positive: an eigenvector's own is a matter of chance.
+    They are of the rows of (V, w), each counting as its share (V,) says. The directions are eigenvectors of
+    the covariance, which is small however many rows there are. Each has the sign that makes its largest
+    component positive: an eigenvector's own is a matter of chance.
     """
-    mean = table.double().mean(dim=0)
+    mean = torch.zeros(table.shape[1], dtype=torch.float64)
+    for chunk, share in zip(torch.split(table, _CHUNK), torch.split(shares, _CHUNK), strict=True):
+        mean += share @ chunk.double()
     covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64)
-    for chunk in torch.split(table, _CHUNK):
-        centred = chunk.double() - mean
+    for chunk, share in zip(torch.split(table, _CHUNK), torch.split(shares, _CHUNK), strict=True):
+        centred = (chunk.double() - mean) * share.sqrt()[:, None]
         covariance += centred.T @ centred
     vectors: Tensor = torch.linalg.eigh(covariance)[1].flip(1)[:, :count]
     largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
-    return vectors * largest.sign()
+    return mean, vectors * largest.sign()
 
 
-def _fit(small: EmbeddingBlock, block: EmbeddingBlock) -> tuple[tuple[Tensor, Tensor], float]:
+def _fit(small: EmbeddingBlock, block: EmbeddingBlock, shares: Tensor) -> tuple[tuple[Tensor, Tensor], float]:
     """Return weight and bias of the best linear map from ``small`` to the output of ``block``, and its R2."""
     width, target = small.width, len(block.project[1]) if block.project else block.width
     inputs = torch.zeros(width + 1, width + 1, dtype=torch.float64)
     products = torch.zeros(width + 1, target, dtype=torch.float64)
     total, squares, count = torch.zeros(target, dtype=torch.float64), 0.0, 0
-    for ids, positions in _samples(len(block.word), len(block.position)):
+    for ids, positions in _samples(shares, len(block.position)):
         x = small.normalised(ids, positions)
         x = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], dim=1)
         y = block.output(ids, positions)
@@ -138,9 +149,9 @@ def _fit(small: EmbeddingBlock, block: EmbeddingBlock) -> tuple[tuple[Tensor, Te
     return (weight, bias), 1 - error / variance
 
 
-def _samples(tokens: int, positions: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield token ids and positions, both int64: every token a few times, each time somewhere else."""
+def _samples(shares: Tensor, positions: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield token ids, as often as their shares say, and positions near the front, both int64."""
     generator = torch.Generator().manual_seed(_SEED)
-    for _ in range(_ROUNDS):
-        for ids in torch.split(torch.arange(tokens), _CHUNK):
-            yield ids, torch.randint(min(positions, _POSITIONS), (len(ids),), generator=generator)
+    drawn = torch.multinomial(shares, _DRAWN, replacement=True, generator=generator)
+    for ids in torch.split(drawn, _CHUNK):
+        yield ids, torch.randint(min(positions, _POSITIONS), (len(ids),), generator=generator)
