@@ -1,0 +1,33 @@
+"""Pairs of texts: a row of two texts is one text with a separator, so keys, views and files need nothing new.
+
+The separator is the control character that ASCII has for it, the unit separator. A tokenizer makes of such a
+text what the model's own makes of two: both, with the model's tokens between them, each with its token type.
+"""
+
+from __future__ import annotations
+
+SEPARATOR = "\x1f"
+"""What stands between the two texts of a pair; no single text may hold it."""
+
+
+def join_pair(first: str, second: str) -> str:
+    """Return a pair as one text.
+
+    Raises:
+        ValueError: if a text holds the separator itself.
+    """
+    if SEPARATOR in first or SEPARATOR in second:
+        raise ValueError("a text of a pair holds the control character U+001F, which separates pairs")
+    return f"{first}{SEPARATOR}{second}"
+
+
+def split_pair(text: str) -> tuple[str, str] | None:
+    """Return the two texts of a pair; None for a single text.
+
+    Raises:
+        ValueError: if there are more than two.
+    """
+    parts = text.split(SEPARATOR)
+    if len(parts) > 2:
+        raise ValueError("a text holds the control character U+001F, which separates pairs, more than once")
+    return (parts[0], parts[1]) if len(parts) == 2 else None
