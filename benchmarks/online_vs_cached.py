@@ -109,7 +109,8 @@ class Bench:
 def _padded(tokens: TokenArrays, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
     import numpy as np
 
-    return pad_texts((tokens,), np.zeros((1, len(rows)), dtype=np.int64), rows)
+    ids, mask, _ = pad_texts((tokens,), np.zeros((1, len(rows)), dtype=np.int64), rows)
+    return ids, mask
 
 
 def measure(bench: Bench, steps: int, rounds: int) -> dict[str, float]:

@@ -13,19 +13,39 @@ from distill.errors import DistillError
 from embedcache.lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from distill.classification.teach import TeachRun, teach
     from distill.evaluation.runner import evaluate
+    from distill.projection.project import Projection, project
+    from distill.retrieval_classifier import RetrievalAugmentedClassifier
     from distill.training.finetune import FinetuneRun, finetune
     from distill.training.run import Run, run
 
-__all__ = ["DistillError", "FinetuneRun", "Run", "evaluate", "finetune", "run"]
+__all__ = [
+    "DistillError",
+    "FinetuneRun",
+    "Projection",
+    "RetrievalAugmentedClassifier",
+    "Run",
+    "TeachRun",
+    "evaluate",
+    "finetune",
+    "project",
+    "run",
+    "teach",
+]
 
 __getattr__ = lazy_attributes(
     __name__,
     {
         "FinetuneRun": "distill.training.finetune:FinetuneRun",
         "Run": "distill.training.run:Run",
+        "Projection": "distill.projection.project:Projection",
+        "project": "distill.projection.project:project",
         "evaluate": "distill.evaluation.runner:evaluate",
         "finetune": "distill.training.finetune:finetune",
+        "RetrievalAugmentedClassifier": "distill.retrieval_classifier:RetrievalAugmentedClassifier",
+        "TeachRun": "distill.classification.teach:TeachRun",
         "run": "distill.training.run:run",
+        "teach": "distill.classification.teach:teach",
     },
 )

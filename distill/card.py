@@ -43,6 +43,7 @@ class CardFacts:
         in_target_space: whether its vectors are to be like its teacher's; not those before a head that was
             dropped.
         stage1: of a student that was distilled and then fine-tuned, what it was distilled with.
+        labels: of a classifier, the names of the labels.
     """
 
     student: str
@@ -57,6 +58,7 @@ class CardFacts:
     in_target_space: bool = True
     stage1: Mapping[str, object] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    labels: Sequence[str] = ()
 
 
 def write_card(folder: Path, facts: CardFacts) -> None:
@@ -89,9 +91,12 @@ def render_card(facts: CardFacts) -> str:
     introduction = _INTRODUCTION.format(dimension=facts.dimension, closeness=closeness, who=who)
     if not facts.teachers:
         title = "fine-tuned from " + _inline(facts.student)
-        introduction = _WITHOUT_TEACHER.format(dimension=facts.dimension)
+        what = _BY_LABELS if facts.labels else _BY_CONTRAST
+        introduction = _WITHOUT_TEACHER.format(dimension=facts.dimension, what=what)
     elif facts.stage1:
         introduction = f"{introduction} After that it was fine-tuned on texts alone."
+    if facts.labels:
+        introduction += "\n\n" + _CLASSIFIER.format(labels=_inline(", ".join(facts.labels)))
     parts = [
         _front_matter(facts),
         "# Sentence encoder " + title,
@@ -161,7 +166,14 @@ which a head that is not part of it brought close to {what} while it was trained
 
 _WITHOUT_TEACHER = """\
 This [sentence-transformers](https://www.sbert.net) model maps a text to a vector of {dimension} numbers.
-It learnt from texts alone, by telling those of like meaning from others."""
+It learnt from texts alone, {what}."""
+
+_BY_CONTRAST = "by telling those of like meaning from others"
+_BY_LABELS = "by what they are labelled"
+
+_CLASSIFIER = """\
+The classifier beside it (`classifier.json`) makes of such a vector one logit for each of these labels:
+{labels}."""
 
 _USAGE = """```python
 from sentence_transformers import SentenceTransformer
@@ -176,7 +188,7 @@ def _front_matter(facts: CardFacts) -> str:
     lines = [
         "---",
         "library_name: sentence-transformers",
-        "pipeline_tag: sentence-similarity",
+        f"pipeline_tag: {'text-classification' if facts.labels else 'sentence-similarity'}",
         "tags:",
         "- sentence-transformers",
         "- sentence-similarity",

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from distill.errors import ConfigError
-from distill.losses.registry import LOSSES
+from distill.losses.registry import LOSSES, LossName
 from distill.students.spec import FORMS
 
 if TYPE_CHECKING:
@@ -21,21 +21,6 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
-LossName = Literal[
-    "mse",
-    "cosine",
-    "l2",
-    "dual-l2",
-    "skd",
-    "ckd",
-    "disco-ckd",
-    "seed",
-    "congen",
-    "rkd",
-    "simtde",
-    "lrn-kd",
-    "lmx-kd",
-]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 ONLINE = "online"
@@ -85,24 +70,31 @@ class LossConfig(StrictConfig):
         default=None, description="seed, congen: when a batch enters the queue; default: paper"
     )
     tau: Positive | None = Field(
-        default=None, description="(student's) temperature; default: by loss, learned for ckd"
+        default=None,
+        description="(student's) temperature; kd, rkd-kd: of soft labels; default: by loss, learned for ckd",
     )
     teacher_tau: Positive | None = Field(
         default=None, description="seed, congen: the teacher's temperature; default: 0.05"
     )
-    alpha: Fraction | None = Field(
+    alpha: Annotated[float, Field(ge=0)] | None = Field(
         default=None,
-        description="congen: what the first view counts for; simtde: what token embeddings do; default: 0.5",
+        description="congen: what the first view counts for; simtde: what token embeddings do; reaugkd: what "
+        "relations do; default: 0.5, 1 for reaugkd",
+    )
+    soft: Fraction | None = Field(
+        default=None,
+        description="kd, rkd-kd, reaugkd: what the teacher's soft labels count for; the rest is the corpus's "
+        "labels'; default: 0.9, 1 for reaugkd",
     )
     queue: Count | None = Field(
         default=None,
         description="teacher vectors kept; default: 65536 for ckd, else 16384; at most half the rows",
     )
     distance: Annotated[float, Field(ge=0)] | None = Field(
-        default=None, description="rkd: weight of the distances; default: 1"
+        default=None, description="rkd, rkd-kd: weight of the distances; default: 1"
     )
     angle: Annotated[float, Field(ge=0)] | None = Field(
-        default=None, description="rkd: weight of the angles; default: 2"
+        default=None, description="rkd, rkd-kd: weight of the angles; default: 2"
     )
     over: Literal["tokens", "vocabulary"] | None = Field(
         default=None, description="simtde: tokens that are compared, the batch's or all; default: tokens"
@@ -120,6 +112,13 @@ class LossConfig(StrictConfig):
         default=None,
         description="lmx-kd, simtde: what the layers count for, with --teacher online; default: 1 and 0",
     )
+
+    @field_validator("alpha")
+    @classmethod
+    def _check_alpha(cls, alpha: float | None, others: ValidationInfo) -> float | None:
+        if alpha is not None and alpha > 1 and others.data.get("name") != "reaugkd":
+            raise ValueError("it is a share of the loss: give 0 to 1")
+        return alpha
 
 
 class OptimizerConfig(StrictConfig):
@@ -200,16 +199,9 @@ class TrainingConfig(LoopConfig):
     )
 
 
-class EvaluationConfig(StrictConfig):
-    """What the best checkpoint is chosen by."""
+class SelectionConfig(StrictConfig):
+    """When a student is scored, and when its training stops."""
 
-    data: str | None = Field(
-        default=None,
-        description="development set: TSV with subset, score, sentence1, sentence2; default: held-out rows",
-    )
-    held_out: Count | None = Field(
-        default=None, description="rows kept out of training; default: 2 %, at most 1000"
-    )
     every: PositiveInt | None = Field(
         default=None, description="steps between evaluations; default: 20 evaluations a run"
     )
@@ -218,6 +210,27 @@ class EvaluationConfig(StrictConfig):
     )
     patience_epochs: Positive | None = Field(
         default=None, description="stop once the best is so many epochs old"
+    )
+
+
+class EvaluationConfig(SelectionConfig):
+    """What the best checkpoint is chosen by."""
+
+    data: str | None = Field(
+        default=None,
+        description="development set: TSV with subset, score, sentence1, sentence2, of a classifier text and "
+        "label; default: held-out rows",
+    )
+    held_out: Count | None = Field(
+        default=None, description="rows kept out of training; default: 2 %, at most 1000"
+    )
+
+
+class RunEvaluationConfig(EvaluationConfig):
+    """What the best checkpoint is chosen by, that of a classifier too."""
+
+    rows: list[str] | None = Field(
+        default=None, description="kd, rkd-kd, reaugkd: COLUMN=VALUE that the rows of data have to have"
     )
 
 
@@ -247,8 +260,8 @@ class TrainerConfig(Protocol):
         ...
 
     @property
-    def evaluation(self) -> EvaluationConfig:
-        """What the best checkpoint is chosen by."""
+    def evaluation(self) -> SelectionConfig:
+        """When the student is scored."""
         ...
 
     @property
@@ -295,7 +308,7 @@ class RunConfig(StrictConfig):
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
+    evaluation: RunEvaluationConfig = RunEvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
 
     @field_validator("teacher")

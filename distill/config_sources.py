@@ -221,7 +221,12 @@ def _describe(problem: Any, kind: type[BaseModel]) -> str:
     if problem["type"] == "extra_forbidden":
         return f"{path}: unknown key{suggest_key(path, find_keys(kind))}"
     if problem["type"] == "missing":
-        remedies = {"cache": " (give --cache DIR)", "start": " (name what to fine-tune)"}
+        remedies = {
+            "cache": " (give --cache DIR)",
+            "start": " (name what to fine-tune)",
+            "data": " (give --train FILE)",
+            "data.train": " (give --train FILE)",
+        }
         return f"{path}: missing{remedies.get(path, '')}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     # What concerns several keys names them itself.
@@ -270,6 +275,7 @@ SHORT_KEYS = {
     "tau": "loss.tau",
     "teacher_tau": "loss.teacher_tau",
     "alpha": "loss.alpha",
+    "soft": "loss.soft",
     "queue": "loss.queue",
     "distance": "loss.distance",
     "angle": "loss.angle",
@@ -291,6 +297,7 @@ SHORT_KEYS = {
     "device": "training.device",
     "threads": "training.threads",
     "dev": "evaluation.data",
+    "dev_rows": "evaluation.rows",
     "held_out": "evaluation.held_out",
     "eval_every": "evaluation.every",
     "patience": "evaluation.patience",

@@ -19,6 +19,7 @@ from distill.config import (
     TrackingConfig,
 )
 
+Pooling = Literal["mean", "cls", "cls-before-pooler", "pooler", "last"]
 _EPOCHS = 5
 _EVALUATE_EVERY = 125
 _EVALUATIONS_A_RUN = 10
@@ -29,7 +30,7 @@ FEWEST_HELD_OUT = 10
 class FinetuneStudentConfig(StrictConfig):
     """The model to fine-tune, as far as it is not taken as it is."""
 
-    pooling: Literal["mean", "cls", "cls-before-pooler", "pooler", "last"] | None = Field(
+    pooling: Pooling | None = Field(
         default=None, description="pooling of a plain model; default: as it says, else mean"
     )
     head: Literal["none", "linear", "tanh"] = Field(

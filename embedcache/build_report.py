@@ -67,16 +67,37 @@ class TokenTableSummary:
 
 
 @dataclass(frozen=True)
+class OutputSummary:
+    """What a build did about one output of the teacher.
+
+    Attributes:
+        output: ``embedding`` or ``logits``.
+        teacher: the name the cache lists it under.
+        contract_id: sha256 of its contract.
+        stored: rows that this build encoded and stored.
+        carried: rows taken over from the same teacher at another ``max_length``.
+        reused: distinct texts that were there already.
+    """
+
+    output: str
+    teacher: str
+    contract_id: str
+    stored: int
+    carried: int
+    reused: int
+
+
+@dataclass(frozen=True)
 class BuildSummary:
     """What a build did.
 
     Attributes:
         corpus: the corpus's name.
-        teacher: the teacher's name.
+        teacher: the teacher's name; of several outputs the first one's, as in all counts but ``encoded``.
         contract_id: sha256 of the teacher's contract.
         rows: rows of the corpus.
         distinct: distinct texts among them, and among each view that is encoded.
-        encoded: vectors computed by this build.
+        encoded: texts that this build ran the teacher on.
         carried: vectors taken over from the same teacher at another ``max_length``.
         unworthy: vectors of such a teacher that were not taken over, because its codec keeps less than this
             build's.
@@ -92,6 +113,8 @@ class BuildSummary:
         views: what became of the views that were asked for, and of those that had to go.
         embedded_views: names of the views whose texts the teacher has encoded beside the original ones.
         token_embeddings: what became of the teacher's token embeddings; None where they were not asked for.
+        outputs: what became of each output.
+        not_asked: source rows that were not asked for; 0 where the source was not read again.
     """
 
     corpus: str
@@ -114,6 +137,8 @@ class BuildSummary:
     views: list[ViewSummary] = field(default_factory=list)
     embedded_views: list[str] = field(default_factory=list)
     token_embeddings: TokenTableSummary | None = None
+    outputs: list[OutputSummary] = field(default_factory=list)
+    not_asked: int = 0
 
     def to_json(self) -> dict[str, object]:
         """Return the summary as a JSON object."""

@@ -8,34 +8,27 @@ same shards.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from embedcache.build_outputs import Output, codec_of, encode_missing, groups, teachers_of
 from embedcache.build_report import BuildProgress, BuildSummary, OnProgress, TokenTableSummary
 from embedcache.cache import Cache
 from embedcache.codecs import check_codec_name, pq
 from embedcache.contract import describe_differences
-from embedcache.corpus.corpus import Corpus, check_name
+from embedcache.corpus.corpus import check_name
 from embedcache.corpus.readers import ReadOptions, expand_sources
 from embedcache.corpus_build import SourceRows, read_corpus
-from embedcache.errors import InputError, NonFiniteVectorError
-from embedcache.missing import MissingRows
-from embedcache.reuse import Carried, Donor, carry_over, codec_for, donors
-from embedcache.store import ShardStore, VectorBatch
-from embedcache.teacher.encoded import EncodedTexts, EncodeTimes
+from embedcache.errors import InputError
+from embedcache.teacher.encoded import EncodeTimes
 from embedcache.teacher.origin import is_local, origin_of
+from embedcache.teacher.outputs import EMBEDDING, parse_outputs
 from embedcache.token_table import TokenTable, table_path
 from embedcache.view_build import make_views, plan
 from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import Teacher
 
@@ -53,6 +46,8 @@ def build(
     label_column: str | None = None,
     format: str | None = None,  # noqa: A002 - the word of the command line
     limit: int | None = None,
+    text2_column: str | None = None,
+    rows: Sequence[str] = (),
     replace: bool = False,
     pooling: str | None = None,
     prompt: str | None = None,
@@ -61,6 +56,7 @@ def build(
     normalize: bool | None = None,
     teacher_name: str | None = None,
     trust_remote_code: bool = False,
+    output: str = EMBEDDING,
     codec: str | None = None,
     store: str | None = None,
     compute_dtype: str = "auto",
@@ -82,13 +78,15 @@ def build(
         teacher: alias, hub id, folder, or a teacher already loaded.
         cache: the cache's folder; created where there is none.
         name: the corpus's name in the cache; default: from the first source's file name.
-        text_column, id_column, label_column, format, limit: see :class:`ReadOptions`.
+        text_column, id_column, label_column, format, limit, text2_column, rows: see :class:`ReadOptions`.
         replace: replace a corpus of the same name that has other rows; vectors are kept.
         pooling, prompt, max_length, truncate_dim, normalize, trust_remote_code, device: see
             :func:`embedcache.teacher.load.load_teacher`.
         teacher_name: the teacher's name in the cache.
+        output: what to keep: ``embedding``, ``logits`` (of the classifier in the teacher's folder) or both,
+            with a comma between: one pass gives both. Logits are kept as teacher ``NAME.logits``.
         codec: ``float32``, ``float16``, ``int8`` or ``pq``; default: as the cache stores this teacher, or the
-            same teacher at another ``max_length``, else ``float16``.
+            same teacher at another ``max_length``, else ``float16``. Logits are kept as floats.
         store: ``arrow`` or ``lmdb``; default: as the cache keeps this teacher, else ``arrow``.
         compute_dtype, batch_tokens, threads: see :class:`embedcache.teacher.encode.Encoder`.
         shard_rows: vectors a shard; a killed build loses at most one shard.
@@ -115,9 +113,11 @@ def build(
         raise InputError(f"--shard-rows {shard_rows}: expected at least 1")
     if codec is not None:
         check_codec_name(codec)
+    outputs = parse_outputs(output)
+    codecs = [codec_of(one, codec, alone=len(outputs) == 1) for one in outputs]
     paths = expand_sources([sources] if isinstance(sources, (str, Path)) else list(sources))
     name = check_name(name or corpus_name_from(paths[0]))
-    options = ReadOptions(text_column, id_column, label_column, format, limit)
+    options = ReadOptions(text_column, id_column, label_column, format, limit, text2_column, tuple(rows))
 
     # Everything that can be refused is refused before anything is written.
     if not isinstance(views, ViewOptions):
@@ -138,16 +138,19 @@ def build(
         )
     else:
         _refuse_settings_of_a_loaded_teacher({**settings, "teacher_name": teacher_name})
+    wanted = teachers_of(teacher, outputs)
     if encoder is None:
         from embedcache.teacher.encode import Encoder
 
-        encoder = Encoder(teacher, compute_dtype=compute_dtype, batch_tokens=batch_tokens, threads=threads)
-    elif encoder.teacher.contract != teacher.contract:
-        raise InputError(
-            f"the encoder was made of another teacher than {teacher.name!r} "
-            f"({describe_differences(encoder.teacher.contract.differences(teacher.contract))}): "
-            "make one with Encoder(teacher)"
+        encoder = Encoder(
+            wanted[0],
+            compute_dtype=compute_dtype,
+            batch_tokens=batch_tokens,
+            threads=threads,
+            also=wanted[1] if len(wanted) > 1 else None,
         )
+    else:
+        _refuse_other_encoder(encoder, wanted)
     encoder.times = EncodeTimes()
     table_file = table_path(Path(cache).expanduser(), teacher.contract)
     table = _token_table(table_file, teacher) if token_embeddings else None
@@ -157,14 +160,11 @@ def build(
         source.look(1)
         _refuse_untrained(codec, source, shard_rows)
     opened = Cache.create(cache)
-    vectors = opened.store(teacher.contract, codec, store)
-    givers = donors(opened, teacher.contract)
-    codec = codec or codec_for(vectors, givers)
-    if codec != vectors.codec_name:
-        vectors = opened.store(teacher.contract, codec, store)
-    opened.refuse_other_contract(teacher.name, teacher.contract)
-    if not vectors.shards:
-        _refuse_untrained(codec, source, shard_rows)
+    kept = [Output.open(opened, one, asked, store) for one, asked in zip(wanted, codecs, strict=True)]
+    for goal in kept:
+        opened.refuse_other_contract(goal.teacher.name, goal.teacher.contract)
+        if not goal.store.shards:
+            _refuse_untrained(goal.store.codec_name, source, shard_rows)
 
     reading = time.perf_counter()
     corpus = read_corpus(opened, name, source, progress, on_progress, replace=replace)
@@ -173,56 +173,72 @@ def build(
     # Their models are not needed any more, and the teacher can use the room.
     del planned
 
-    missing = {texts: MissingRows.of(texts, vectors) for texts in (corpus, *map(corpus.view, views.embed))}
+    corpora = [corpus, *map(corpus.view, views.embed)]
+    for goal in kept:
+        goal.look_up(corpora)
     # Only now: a build that is refused leaves no teacher without vectors behind.
-    opened.register_teacher(teacher.name, teacher.contract, origin_of(teacher.source))
-    if is_local(teacher.source):
-        opened.remember_model(teacher.contract, str(teacher.folder.resolve()))
-    kept = _keep(table, table_file, teacher) if table is not None else None
-    if not vectors.is_current:
+    for one in wanted:
+        opened.register_teacher(one.name, one.contract, origin_of(one.source))
+        if is_local(one.source):
+            opened.remember_model(one.contract, str(one.folder.resolve()))
+    table_kept = _keep(table, table_file, teacher) if table is not None else None
+    for goal in kept:
         # Garbage collected since it was opened is not to be counted on; from here on the corpus keeps it.
-        vectors = opened.store(teacher.contract, codec, store)
-        missing = {texts: MissingRows.of(texts, vectors) for texts in missing}
-    bytes_before = vectors.bytes_on_disk
-    carried = Carried()
-    absent = encoded = truncated = 0
+        goal.look_again(opened)
+    encoded = truncated = 0
     encode_seconds = 0.0
-    for texts, rows in missing.items():
-        # What views have in common with the texts before them is there by now.
-        rows.refresh(vectors)
-        absent += len(rows)
-        if len(rows) and givers:
-            taken = _carry_over(opened, givers, vectors, rows, shard_rows, progress, on_progress)
-            carried.rows, carried.unworthy = carried.rows + taken.rows, carried.unworthy + taken.unworthy
-        encoded += len(rows)
+    for texts in corpora:
+        for goal in kept:
+            goal.take_over(opened, texts, shard_rows, progress, on_progress)
         encode_started = time.perf_counter()
-        truncated += _encode_missing(texts, rows, vectors, encoder, shard_rows, progress, on_progress)
+        for lacking, left in groups(kept, texts):
+            encoded += len(left)
+            truncated += encode_missing(texts, left, lacking, encoder, shard_rows, progress, on_progress)
         encode_seconds += time.perf_counter() - encode_started
-    vectors.finish()
-    distinct = sum(rows.distinct for rows in missing.values())
+    for goal in kept:
+        goal.store.finish()
+    first = kept[0]
+    distinct = sum(found.distinct for found in first.missing.values())
     opened.last_build = BuildSummary(
         corpus=corpus.name,
-        teacher=teacher.name,
-        contract_id=teacher.contract.id,
+        teacher=first.teacher.name,
+        contract_id=first.teacher.contract.id,
         rows=len(corpus),
         distinct=distinct,
         encoded=encoded,
-        carried=carried.rows,
-        unworthy=carried.unworthy,
-        reused=distinct - absent,
+        carried=first.carried.rows,
+        unworthy=first.carried.unworthy,
+        reused=distinct - first.absent,
         truncated=truncated,
         skipped=dict(source.report.skipped),
+        not_asked=source.report.not_asked,
         tokens=encoder.times.tokens,
         batches_halved=encoder.times.batches_halved,
-        bytes_written=vectors.bytes_on_disk - bytes_before,
+        bytes_written=sum(goal.store.bytes_on_disk - goal.bytes_before for goal in kept),
         seconds=time.perf_counter() - started,
         encode_seconds=encode_seconds,
         busy=dict(progress.busy),
         views=made,
         embedded_views=list(views.embed),
-        token_embeddings=kept,
+        token_embeddings=table_kept,
+        outputs=[goal.summary() for goal in kept],
     )
     return opened
+
+
+def _refuse_other_encoder(encoder: Encoder, wanted: Sequence[Teacher]) -> None:
+    """Refuse an encoder that does not give exactly what is wanted."""
+    if encoder.teacher.contract != wanted[0].contract:
+        raise InputError(
+            f"the encoder was made of another teacher than {wanted[0].name!r} "
+            f"({describe_differences(encoder.teacher.contract.differences(wanted[0].contract))}): "
+            "make one with Encoder(teacher)"
+        )
+    if [one.contract for one in encoder.teachers] != [one.contract for one in wanted]:
+        raise InputError(
+            f"the encoder gives {len(encoder.teachers)} outputs, this build needs {len(wanted)}: make one "
+            "with Encoder(teacher, also=logits_teacher(teacher)), or leave it out"
+        )
 
 
 def _token_table(path: Path, teacher: Teacher) -> TokenTable:
@@ -245,101 +261,12 @@ def _refuse_untrained(codec: str | None, source: SourceRows, shard_rows: int) ->
         pq.refuse_too_few(min(source.look(pq.LEAST_TRAINING_ROWS), shard_rows))
 
 
-def _carry_over(
-    cache: Cache,
-    givers: Sequence[Donor],
-    store: ShardStore,
-    missing: MissingRows,
-    shard_rows: int,
-    progress: BuildProgress,
-    on_progress: OnProgress | None,
-) -> Carried:
-    """Take over what donors have of the missing rows, which those then no longer are."""
-    started = time.perf_counter()
-    progress.phase, progress.total = "carry over", len(missing)
-
-    def report(looked_up: int) -> None:
-        progress.rows, progress.seconds = looked_up, time.perf_counter() - started
-        if on_progress is not None:
-            on_progress(progress)
-
-    carried = carry_over(cache, store, missing.keys(), shard_rows, report, givers=givers)
-    missing.refresh(store)
-    return carried
-
-
-def _encode_missing(
-    corpus: Corpus,
-    missing: MissingRows,
-    store: ShardStore,
-    encoder: Encoder,
-    shard_rows: int,
-    progress: BuildProgress,
-    on_progress: OnProgress | None,
-) -> int:
-    """Encode and store the missing rows and return how many texts were truncated."""
-    total, rows_before, tokens_before = len(missing), encoder.times.rows, encoder.times.tokens
-    started = time.perf_counter()
-    truncated = 0
-    taken: deque[NDArray[np.int64]] = deque()
-
-    def texts_of_windows() -> Iterator[list[str]]:
-        for rows in missing.windows(shard_rows):
-            began = time.perf_counter()
-            texts = corpus.texts(rows)
-            progress.busy["read"] += time.perf_counter() - began
-            taken.append(rows)
-            yield texts
-
-    def report() -> None:
-        progress.phase, progress.total = "encode", total
-        progress.rows = encoder.times.rows - rows_before
-        progress.tokens = encoder.times.tokens - tokens_before
-        progress.seconds = time.perf_counter() - started
-        progress.busy["tokenise"] = encoder.times.tokenise
-        # Forward passes run on several streams at once; what counts is the time they take together.
-        progress.busy["encode"] = encoder.times.forward / encoder.streams
-        if on_progress is not None:
-            on_progress(progress)
-
-    # Closed at once where storing fails: the windows worked on ahead would keep the process from ending.
-    with closing(encoder.encode_windows(texts_of_windows(), report)) as results:
-        for encoded in results:
-            rows = taken.popleft()
-            _refuse_non_finite(encoded, corpus, rows)
-            began = time.perf_counter()
-            store.put(
-                VectorBatch(
-                    missing.keys(rows),
-                    encoded.vectors,
-                    encoded.tokens,
-                    encoded.truncated,
-                    encoder.provenance,
-                )
-            )
-            progress.busy["write"] += time.perf_counter() - began
-            truncated += int(encoded.truncated.sum())
-            report()
-    return truncated
-
-
 def _refuse_settings_of_a_loaded_teacher(settings: Mapping[str, object]) -> None:
     given = [name for name, value in settings.items() if value is not None]
     if given:
         raise InputError(
             f"{', '.join(given)} cannot be changed on a teacher that is already loaded: "
             "give it to load_teacher, or give build the teacher's name"
-        )
-
-
-def _refuse_non_finite(encoded: EncodedTexts, corpus: Corpus, rows: NDArray[np.int64]) -> None:
-    bad = np.flatnonzero(~np.isfinite(encoded.vectors).all(axis=1))
-    if len(bad):
-        row = rows[bad[:1]]
-        raise NonFiniteVectorError(
-            f"the teacher returned NaN or infinity for row {row[0]} of {corpus.title} "
-            f"({corpus.texts(row)[0][:80]!r}) and {len(bad) - 1} more rows of its shard; what was "
-            "stored before is kept. Try --compute-dtype float32, or take the text out of the corpus"
         )
 
 

@@ -13,13 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.codecs import Codec, check_codec_name, get_codec, pq
+from embedcache.codecs import FLOAT_CODECS, Codec, check_codec_name, get_codec, pq
 from embedcache.codecs.quality import measure
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, View
 from embedcache.corpus.view_record import VIEWS, is_recorded, read_record, write_record
+from embedcache.derived import PROJECTION, is_derived, read_projection
 from embedcache.errors import InputError
 from embedcache.fsio import copy_file, write_sealed_json
 from embedcache.store import ShardStore
+from embedcache.teacher.outputs import LOGITS
 from embedcache.token_table import TokenTable, table_path
 
 OnShard = Callable[[int, int], None]
@@ -68,7 +70,7 @@ def convert(
         out: folder of the cache to write; new, or begun by the same command.
         teacher: convert this one only; default: all.
         store: ``arrow`` or ``lmdb``; default: as it is.
-        codec: default: as it is.
+        codec: default: as it is. Logits become no other than floats.
         on_shard: called as shards are done.
 
     Raises:
@@ -140,12 +142,19 @@ def _convert_teacher(
     on_shard: OnShard | None,
 ) -> Converted:
     before = source.store(teacher.contract)
+    if teacher.contract.output == LOGITS and codec_name is not None and codec_name not in FLOAT_CODECS:
+        # Logits stay floats, see embedcache.build_outputs.codec_of.
+        codec_name = before.codec_name
     after = target.store(teacher.contract, codec_name, kind or before.kind)
     target_folder = target.teacher_folder(teacher.contract)
     table = table_path(source.folder, teacher.contract)
     if table.exists():
         TokenTable.read(table, teacher.contract)
         copy_file(table, target_folder / table.name)
+    projection = source.teacher_folder(teacher.contract) / PROJECTION
+    if is_derived(teacher.contract):
+        read_projection(source, teacher)
+        copy_file(projection, target_folder / projection.name)
     codec = _codec(before, codec_name, target_folder / "codebooks")
     worst = 1.0
     for number, shard in enumerate(before.shards):

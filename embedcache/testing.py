@@ -134,6 +134,7 @@ class FakeEncoder:
 
     Attributes:
         teacher: whose encoder it is.
+        teachers: the same, alone: it gives no other output.
         times: counts of the build that runs.
         rows_encoded: texts encoded so far, over all builds.
     """
@@ -142,6 +143,7 @@ class FakeEncoder:
 
     def __init__(self, teacher: Teacher) -> None:
         self.teacher = teacher
+        self.teachers = (teacher,)
         self.times = EncodeTimes()
         self.rows_encoded = 0
         self._salt = np.frombuffer(bytes.fromhex(teacher.contract.id)[:KEY_BYTES], dtype=np.uint64)

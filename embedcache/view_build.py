@@ -34,6 +34,11 @@ def plan(
             to be encoded that nobody makes.
         TeacherError, MissingExtraError: if a model cannot be found, or something is not installed.
     """
+    if reading.text2_column is not None and (options.views or options.embed):
+        raise InputError(
+            "views are made of single texts, and --text2-column makes pairs: leave --view and --embed-views "
+            "out, or build the texts as a corpus of their own"
+        )
     planned = plan_views(options)
     for view in planned:
         if view.recipe.reads_source:

@@ -12,14 +12,18 @@ from distill.cli.data import data_command
 from distill.cli.demo import demo_command
 from distill.cli.evaluate import evaluate_command
 from distill.cli.finetune import finetune_command
+from distill.cli.kb import kb_command
 from distill.cli.leaderboard import leaderboard_command
 from distill.cli.losses import losses_command
 from distill.cli.pipeline import pipeline_command
+from distill.cli.predict import predict_command
+from distill.cli.project import project_command
 from distill.cli.recipes import recipes_command
 from distill.cli.report import report_command
 from distill.cli.ship import export_command
 from distill.cli.suites import suites_command
 from distill.cli.sweep import sweep_command
+from distill.cli.teach import teach_command
 from distill.cli.train import run_command
 from distill.errors import DistillError
 from embedcache import EmbedCacheError, __version__
@@ -35,8 +39,12 @@ def cli() -> None:
     """Distil small sentence encoders from cached teacher vectors."""
 
 
+cli.add_command(project_command)
 cli.add_command(run_command)
 cli.add_command(finetune_command)
+cli.add_command(teach_command)
+cli.add_command(kb_command)
+cli.add_command(predict_command)
 cli.add_command(losses_command)
 cli.add_command(recipes_command)
 cli.add_command(pipeline_command)

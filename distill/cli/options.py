@@ -38,15 +38,17 @@ _PROGRESS_OPTIONS = (
     click.option("--seed", type=int, help="[default: 0]"),
 )
 
-_SOURCE_OPTIONS = (
-    click.option(
-        "--overwrite", is_flag=True, default=None, help="Replace a run that is in the folder already."
-    ),
-    click.option(
-        "--recipe",
-        metavar="NAME",
-        help="Settings of a published experiment, which all others win over; 'distill recipes' lists them.",
-    ),
+_OVERWRITE = click.option(
+    "--overwrite", is_flag=True, default=None, help="Replace a run that is in the folder already."
+)
+
+_RECIPE = click.option(
+    "--recipe",
+    metavar="NAME",
+    help="Settings of a published experiment, which all others win over; 'distill recipes' lists them.",
+)
+
+_CONFIG_OPTIONS = (
     click.option(
         "--config",
         "config_file",
@@ -86,7 +88,12 @@ def progress_options(command: F) -> F:
 
 def source_options(command: F) -> F:
     """Add where the configuration comes from, and whether a run may be replaced."""
-    return all_of(*_SOURCE_OPTIONS)(command)
+    return all_of(_OVERWRITE, _RECIPE, *_CONFIG_OPTIONS)(command)
+
+
+def config_options(command: F) -> F:
+    """Add the same but for recipes, for commands that there are none of."""
+    return all_of(_OVERWRITE, *_CONFIG_OPTIONS)(command)
 
 
 def output_options(command: F) -> F:

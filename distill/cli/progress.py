@@ -18,11 +18,12 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from distill.classification.teach import TeachRun
     from distill.training.finetune import FinetuneRun
     from distill.training.run import Run
     from distill.training.tracking import OnProgress, TrainProgress
 
-R = TypeVar("R", "Run", "FinetuneRun")
+R = TypeVar("R", "Run", "FinetuneRun", "TeachRun")
 
 _LINE_SECONDS = 30.0
 # What stays on the screen: a selection of the wrong rows, say, is to be seen at once.
@@ -109,12 +110,16 @@ def report(train: Callable[[OnProgress], R], show: Callable[[R], None], as_json:
 
 def print_run(run: Run) -> None:
     """Print how a run ended and what to type next."""
+    from distill.losses.registry import LOSSES
     from embedcache.corpus.part import ORIGINAL
 
     config, score = run.config, run.result.best_score
     selected = None if run.selected is None else f"{run.selected:,} of {run.corpus_rows:,} rows by --where"
     views = config.training.views or [ORIGINAL]
     by = "development pairs" if config.evaluation.data else "held-out rows"
+    best = None if score is None else f"{100 * score:.2f} Spearman on {by}"
+    if LOSSES[config.loss.name].inside == "classes":
+        best = describe_scores(run.scores, f"on {by.replace('pairs', 'rows')}")
     _print_result(
         run,
         f"{config.student.spec} from {' + '.join(run.teachers)} on {run.corpus}",
@@ -126,7 +131,7 @@ def print_run(run: Run) -> None:
         {
             "loss": f"{config.loss.name} {run.result.final_loss:.6f}",
             "queue": f"{config.loss.queue:,} teacher vectors" if config.loss.queue else None,
-            "best": None if score is None else f"{100 * score:.2f} Spearman on {by}",
+            "best": best,
         },
         # Without held-out rows the command would have no sentences to compare on.
         "--suite fidelity" if config.evaluation.held_out else None,
@@ -137,14 +142,13 @@ def print_finetune(run: FinetuneRun) -> None:
     """Print how a fine-tuning ended and what to type next."""
     config, score = run.config, run.result.best_score
     kind = ("sentences", "pairs", "triples")[run.texts - 1]
-    skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(run.skipped.items()))
     by = "Spearman on development pairs" if config.evaluation.data else "% of held-out anchors right"
     _print_result(
         run,
         f"{Path(config.start).name} fine-tuned on {Path(config.triples or config.sentences or '').name}",
         {
             "trained on": f"{run.rows:,} {kind}",
-            "skipped": skipped or None,
+            "skipped": _skipped(run.skipped),
             "in the dev file": None if run.in_dev is None else f"{run.in_dev:,} of them hold a text of it",
         },
         {
@@ -155,8 +159,48 @@ def print_finetune(run: FinetuneRun) -> None:
     )
 
 
+def print_teach(run: TeachRun) -> None:
+    """Print how a teaching ended and what to type next."""
+    config = run.config
+    by = "development" if config.evaluation.has_set else "held-out"
+    _print_result(
+        run,
+        f"{Path(config.start).name} taught on {Path(config.data.train).name}",
+        {
+            "trained on": f"{run.rows:,} {'pairs' if config.data.text2 else 'texts'}",
+            "labels": run.balance,
+            "skipped": _skipped(run.skipped),
+            "in the dev rows": None
+            if run.in_dev is None
+            else f"{run.in_dev:,} of them have a text of theirs",
+        },
+        {
+            "loss": f"{run.result.final_loss:.6f}",
+            "best": describe_scores(run.scores, f"on {run.scored:,} {by} rows"),
+        },
+        None,
+    )
+
+
+def describe_scores(scores: Mapping[str, float], rows: str) -> str | None:
+    """Return accuracy and macro F1 in words; None where there are no scores.
+
+    Args:
+        scores: by names that end in ``_accuracy`` (or ``_agreement``) and ``_f1``.
+        rows: what they were taken on.
+    """
+    words = {"accuracy": "% right", "agreement": "% as the teacher", "f1": "macro F1"}
+    parts = [f"{100 * value:.2f} {words[name.rpartition('_')[2]]}" for name, value in scores.items()]
+    return f"{', '.join(parts)} {rows}" if parts else None
+
+
+def _skipped(skipped: Mapping[str, int]) -> str | None:
+    """Return how many rows of a file were left out, and why."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items())) or None
+
+
 def _print_result(
-    run: Run | FinetuneRun,
+    run: Run | FinetuneRun | TeachRun,
     title: str,
     data: Mapping[str, str | None],
     outcome: Mapping[str, str | None],

@@ -97,20 +97,31 @@ from distill.cli.resume import MACHINE, refuse_settings
 @click.option(
     "--variant", metavar="KIND", help="seed, congen: the queue as in the paper or code.  [default: paper]"
 )
-@click.option("--tau", type=float, help="(Student's) temperature.  [default: by loss, learned for ckd]")
+@click.option(
+    "--tau",
+    type=float,
+    help="(Student's) temperature; kd, rkd-kd: of soft labels.  [default: by loss, learned for ckd]",
+)
 @click.option("--teacher-tau", type=float, help="seed, congen: the teacher's temperature.  [default: 0.05]")
 @click.option(
     "--alpha",
     type=float,
-    help="congen: what the first view counts for; simtde: what the token embeddings do.  [default: 0.5]",
+    help="congen: what the first view counts for; simtde: what the token embeddings do; reaugkd: what "
+    "relations do.  [default: 0.5, 1 for reaugkd]",
+)
+@click.option(
+    "--soft",
+    type=float,
+    help="kd, rkd-kd, reaugkd: what soft labels count for, beside the corpus's labels.  "
+    "[default: 0.9, 1 for reaugkd]",
 )
 @click.option(
     "--queue",
     type=int,
     help="Teacher vectors kept.  [default: 65536 for ckd, else 16384; at most half the training rows]",
 )
-@click.option("--distance", type=float, help="rkd: weight of the distances.  [default: 1]")
-@click.option("--angle", type=float, help="rkd: weight of the angles.  [default: 2]")
+@click.option("--distance", type=float, help="rkd, rkd-kd: weight of the distances.  [default: 1]")
+@click.option("--angle", type=float, help="rkd, rkd-kd: weight of the angles.  [default: 2]")
 @click.option("--over", metavar="WHAT", help="simtde: compare tokens or vocabulary.  [default: tokens]")
 @click.option(
     "--embeddings",
@@ -126,7 +137,14 @@ from distill.cli.resume import MACHINE, refuse_settings
 @click.option(
     "--dev",
     metavar="FILE",
-    help="Development pairs (TSV) to choose the best checkpoint by.  [default: held-out rows]",
+    help="Development pairs (TSV), for a classifier labelled rows (columns text, label and for pairs text2), "
+    "to choose the best checkpoint by.  [default: held-out rows]",
+)
+@click.option(
+    "--dev-rows",
+    metavar="COLUMN=VALUE",
+    multiple=True,
+    help="kd, rkd-kd, reaugkd: only such rows of --dev, as in split=dev; repeatable, all have to hold.",
 )
 @click.option("--held-out", type=int, help="Rows kept out of training.  [default: 2 %, at most 1000]")
 @click.option("--eval-every", type=int, help="Steps between evaluations.  [default: 20 a run]")
@@ -164,6 +182,7 @@ def run_command(
     flags["teacher"] = flags["teacher"][0] if len(flags["teacher"]) == 1 else list(flags["teacher"]) or None
     flags["teacher_weights"] = list(flags["teacher_weights"]) or None
     flags["views"] = list(flags["views"]) or None
+    flags["dev_rows"] = list(flags["dev_rows"]) or None
     if resumed is not None:
         refuse_settings("cache", *MACHINE)
         from distill.training.run import resume

@@ -28,6 +28,8 @@ class Batch:
         counted: how many of the B rows count: B, or 0 where a step has fewer rows than there are processes
             and this one takes part with a row of another.
         tokens: real tokens of the first texts of all ``rows``; 0 where nobody has counted them.
+        token_types: int64, shape (V * B, longest); 1 on the second texts of pairs; None where no text is a
+            pair, or the student does not look at it.
     """
 
     input_ids: Tensor
@@ -38,6 +40,7 @@ class Batch:
     offset: int
     counted: int
     tokens: int = 0
+    token_types: Tensor | None = None
 
     def __len__(self) -> int:
         """Return B."""
@@ -60,13 +63,14 @@ class Batch:
             attention_mask=change(self.attention_mask),
             rows=change(self.rows),
             targets=change(self.targets),
+            token_types=None if self.token_types is None else change(self.token_types),
         )
 
 
 def pad_texts(
     arrays: Sequence[TokenArrays], which: NDArray[np.integer], rows: NDArray[np.integer]
-) -> tuple[Tensor, Tensor]:
-    """Return (input_ids, attention_mask) of several texts of each row, padded to the longest of them.
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return (input_ids, attention_mask, token_types) of several texts of each row, padded to the longest.
 
     Args:
         arrays: token arrays of one tokenizer, one a view.
@@ -74,7 +78,7 @@ def pad_texts(
         rows: shape (B,); the rows.
 
     Returns:
-        int64, shape (V * B, longest).
+        int64, shape (V * B, longest); the token types are None where the arrays know of no pairs.
     """
     flat, rows = which.reshape(-1), np.tile(rows, len(which))
     starts, lengths = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.int32)
@@ -88,4 +92,11 @@ def pad_texts(
         # Past a row's end the address may run into the next row or past the array: overwritten below.
         ids[here] = np.take(tokens.ids, starts[here, None] + columns, mode="clip")
     ids[~real] = arrays[0].pad_id
-    return torch.from_numpy(ids), torch.from_numpy(real.astype(np.int64))
+    types = None
+    if any(tokens.first is not None for tokens in arrays):
+        second = lengths.copy()
+        for tokens, here in zip(arrays, inside, strict=True):
+            if tokens.first is not None:
+                second[here] = tokens.first[rows[here]]
+        types = torch.from_numpy((real & (columns >= second[:, None])).astype(np.int64))
+    return torch.from_numpy(ids), torch.from_numpy(real.astype(np.int64)), types

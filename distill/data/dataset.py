@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL
 from embedcache.key_index import first_occurrences
 from embedcache.keys import KeyArray
+
+if TYPE_CHECKING:
+    from distill.classification.soft_labels import SoftLabels
 
 _HELD_OUT_STREAM = 2**31 - 1
 """Epoch number of the permutation that picks held-out rows; no training reaches it."""
@@ -39,6 +43,7 @@ class DistillDataset:
         duplicates: rows left out because their text stands earlier among the rows to train on.
         selected: rows that satisfy ``where``; None where all rows of the corpus were to be trained on.
         queue_rows: uint32; the rows whose vectors a queue starts with, in the order they enter it.
+        soft: what a classifier is distilled from; None for losses that do not look at labels.
     """
 
     corpus: Corpus
@@ -49,6 +54,7 @@ class DistillDataset:
     duplicates: int
     selected: int | None
     queue_rows: NDArray[np.uint32]
+    soft: SoftLabels | None = None
 
     def __len__(self) -> int:
         """Return the number of training rows."""

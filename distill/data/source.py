@@ -88,10 +88,10 @@ class DistillSource:
         for batch, part in zip(batches, parts, strict=True):
             rows = self.dataset.rows[batch]
             own, counted = share.of(len(rows))
-            ids, mask = pad_texts(self.views, self._which(rows[own], epoch), rows[own])
+            ids, mask, types = pad_texts(self.views, self._which(rows[own], epoch), rows[own])
             numbers = torch.from_numpy(rows.astype(np.int64))
             tokens = int(self.views[0].lengths(rows).sum())
-            made.append(Batch(ids, mask, self.texts, numbers, part, own.start, counted, tokens))
+            made.append(Batch(ids, mask, self.texts, numbers, part, own.start, counted, tokens, types))
         return made
 
     def _which(self, rows: NDArray[np.integer], epoch: int) -> NDArray[np.int64]:

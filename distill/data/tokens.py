@@ -33,8 +33,8 @@ from embedcache.fsio import (
 )
 from embedcache.teacher.tokenize import FastTokenizer
 
-TOKENS_VERSION = 1
-_HEADER, _IDS, _OFFSETS = "tokens.json", "ids.bin", "offsets.npy"
+TOKENS_VERSION = 2
+_HEADER, _IDS, _OFFSETS, _FIRST = "tokens.json", "ids.bin", "offsets.npy", "first.bin"
 _UINT16 = 2**16
 _COUNTED_AT_ONCE = 100_000
 
@@ -47,11 +47,14 @@ class TokenArrays:
         ids: uint16 or int32, all rows' ids one after the other.
         offsets: int64, shape (rows + 1,); row i has ``ids[offsets[i]:offsets[i + 1]]``.
         pad_id: the id that fills a batch up.
+        first: int32, shape (rows,); tokens of each row before those of a pair's second text, all of them for
+            a single text; None where no row is a pair, or the tokenizer's model has no token types.
     """
 
     ids: NDArray[np.uint16] | NDArray[np.int32]
     offsets: NDArray[np.int64]
     pad_id: int
+    first: NDArray[np.int32] | None = None
 
     def lengths(self, rows: NDArray[np.integer]) -> NDArray[np.int32]:
         """Return the tokens of each of ``rows``, int32, in the order asked."""
@@ -140,22 +143,28 @@ def _write(
     staging, ids = _make_staging(folder)
     dtype = np.dtype(np.uint16 if tokenizer.vocabulary_size <= _UINT16 else np.int32)
     done = written = 0
+    has_pairs = False
     try:
         with ids:
-            with (staging / _OFFSETS).open("wb") as offsets:
+            with (staging / _OFFSETS).open("wb") as offsets, (staging / _FIRST).open("wb") as first:
                 _begin_offsets(offsets, len(corpus))
                 for texts in corpus.iter_texts():
                     tokenized = tokenizer(texts)
                     ids.write(tokenized.ids.astype(dtype).tobytes())
                     ends = written + np.cumsum(tokenized.lengths, dtype=np.int64)
                     offsets.write(ends.tobytes())
+                    has_pairs = has_pairs or (tokenized.first is not None and tokenizer.uses_token_types)
+                    first.write(tokenized.first_tokens.tobytes())
                     written = int(ends[-1]) if len(ends) else written
                     done += len(texts)
                     if on_progress is not None:
                         on_progress(done)
-                _make_durable(ids)
-                _make_durable(offsets)
-            digests = {name: sha256_file(staging / name) for name in (_IDS, _OFFSETS)}
+                for sink in (ids, offsets, first):
+                    _make_durable(sink)
+            if not has_pairs:
+                (staging / _FIRST).unlink()
+            names = (_IDS, _OFFSETS, _FIRST) if has_pairs else (_IDS, _OFFSETS)
+            digests = {name: sha256_file(staging / name) for name in names}
             header = {"corpus": corpus.info.digest, "dtype": dtype.name, "rows": done, "files": digests}
             write_sealed_json(staging / _HEADER, header)
             if _open(folder, done, tokenizer.pad_id) is None:
@@ -222,8 +231,11 @@ def _open(folder: Path, rows: int, pad_id: int) -> TokenArrays | None:
         # As plain arrays over the mapping: numpy's own class of mapped arrays costs time at every access.
         offsets = np.asarray(np.load(folder / _OFFSETS, mmap_mode="r", allow_pickle=False))
         ids = np.asarray(np.memmap(folder / _IDS, dtype=header["dtype"], mode="r"))
+        first = None
+        if _FIRST in header["files"]:
+            first = np.asarray(np.memmap(folder / _FIRST, dtype=np.int32, mode="r"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if len(offsets) != rows + 1 or offsets[-1] != len(ids):
+    if len(offsets) != rows + 1 or offsets[-1] != len(ids) or (first is not None and len(first) != rows):
         return None
-    return TokenArrays(ids, offsets, pad_id)
+    return TokenArrays(ids, offsets, pad_id, first)

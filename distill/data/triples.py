@@ -24,6 +24,7 @@ from embedcache.corpus.readers import ReadReport, expand_sources, row_problem
 from embedcache.corpus.sources import STDIN, Source, format_of
 from embedcache.doctor.evaluation_sets import fold
 from embedcache.errors import MissingInputError
+from embedcache.pairs import SEPARATOR
 from embedcache.teacher.tokenize import FastTokenizer
 
 _KNOWN_COLUMNS = (
@@ -277,9 +278,10 @@ class TripleSource:
     def _batch(self, rows: NDArray[np.integer], share: Share) -> Batch:
         own, counted = share.of(len(rows))
         which = np.minimum(np.arange(self.texts), len(self.arrays) - 1)[:, None]
-        ids, mask = pad_texts(self.arrays, np.tile(which, len(rows[own])), rows[own])
+        ids, mask, types = pad_texts(self.arrays, np.tile(which, len(rows[own])), rows[own])
         numbers = torch.from_numpy(rows.astype(np.int64))
-        return Batch(ids, mask, self.texts, numbers, torch.empty(len(rows), 0), own.start, counted)
+        nothing = torch.empty(len(rows), 0)
+        return Batch(ids, mask, self.texts, numbers, nothing, own.start, counted, token_types=types)
 
 
 def tokenise(
@@ -298,12 +300,16 @@ def tokenise(
     found = []
     for texts in columns:
         ids, lengths = [np.empty(0, dtype=np.int32)], [np.zeros(1, dtype=np.int64)]
+        first = [np.empty(0, dtype=np.int32)]
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             tokenized = tokenizer(texts[start : start + _TEXTS_AT_ONCE])
             ids.append(tokenized.ids)
             lengths.append(tokenized.lengths)
+            first.append(tokenized.first_tokens)
             done += len(tokenized.lengths)
             if on_progress is not None:
                 on_progress(done)
-        found.append(TokenArrays(np.concatenate(ids), np.cumsum(np.concatenate(lengths)), tokenizer.pad_id))
+        arrays = TokenArrays(np.concatenate(ids), np.cumsum(np.concatenate(lengths)), tokenizer.pad_id)
+        types = tokenizer.uses_token_types and any(SEPARATOR in text for text in texts)
+        found.append(replace(arrays, first=np.concatenate(first)) if types else arrays)
     return tuple(found)

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from distill.errors import DataError
 from distill.layout import CONFIG, RECORD
+from embedcache.pairs import SEPARATOR
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from distill.classification.rows import LabelledRows
+    from distill.data.triples import Triples
     from embedcache.corpus.corpus import Corpus
 
 _ROWS_AT_ONCE = 16_384
@@ -72,7 +75,7 @@ def file_texts(path: Path) -> TrainingTexts:
 def selection_data(run: Path) -> list[tuple[Path, str | None]]:
     """Return the files of pairs that the checkpoints of ``run`` and of those before it were chosen on.
 
-    Each with the sha256 that it had then, where the record says so.
+    Each with the sha256 that it had then, where the record says so. Classifiers are chosen on labelled texts.
 
     Raises:
         DataError: if a record or configuration cannot be read.
@@ -80,7 +83,7 @@ def selection_data(run: Path) -> list[tuple[Path, str | None]]:
     record, config = _read(run)
     start = (record.get("start") or {}).get("run")
     before = selection_data(Path(start)) if start else []
-    data = (config.get("evaluation") or {}).get("data")
+    data = None if record.get("labels") else (config.get("evaluation") or {}).get("data")
     return [*before, (Path(data), (record.get("dev") or {}).get("sha256"))] if data else before
 
 
@@ -132,19 +135,36 @@ def _blocks(views: Sequence[Corpus], rows: NDArray[np.uint32]) -> Iterator[Seque
 
 
 def _of_file(run: Path, record: Mapping[str, Any], config: Mapping[str, Any]) -> TrainingTexts:
-    from distill.data.triples import read_sentences, read_triples
-
-    columns, limit = config.get("columns"), (config.get("training") or {}).get("limit")
-    options = {"format": config.get("format"), "limit": limit}
-    if config.get("sentences"):
-        rows = read_sentences(config["sentences"], column=columns[0] if columns else None, **options)
+    rows: LabelledRows | Triples
+    if record.get("labels"):
+        rows = _labelled(config)
+        # A sentence of a test set may stand in either half of a pair.
+        texts = list(dict.fromkeys(part for text in rows.texts for part in text.split(SEPARATOR)))
     else:
-        rows = read_triples(str(config.get("triples")), columns=columns, **options)
+        rows = _unlabelled(config)
+        texts = rows.texts()
     named = record.get("corpus") or {}
     if len(rows) != named.get("rows"):
         raise DataError(
             f"what {run.name} was trained on is not there: {rows.name} has {len(rows)} rows, "
             f"and had {named.get('rows')}"
         )
-    texts = rows.texts()
     return TrainingTexts(rows.name, f"rows {rows.digest}", len(texts), lambda: iter([texts]))
+
+
+def _labelled(config: Mapping[str, Any]) -> LabelledRows:
+    from distill.classification.rows import Columns, read_labelled
+
+    data, limit = config["data"], (config.get("training") or {}).get("limit")
+    columns = Columns(data["text"], data["text2"], data["label"], data["format"])
+    return read_labelled(data["train"], columns, data["rows"] or (), limit=limit)
+
+
+def _unlabelled(config: Mapping[str, Any]) -> Triples:
+    from distill.data.triples import read_sentences, read_triples
+
+    columns, limit = config.get("columns"), (config.get("training") or {}).get("limit")
+    options = {"format": config.get("format"), "limit": limit}
+    if config.get("sentences"):
+        return read_sentences(config["sentences"], column=columns[0] if columns else None, **options)
+    return read_triples(str(config.get("triples")), columns=columns, **options)

@@ -49,6 +49,21 @@ class HiddenPairs:
 
 
 @dataclass(frozen=True)
+class ClassPairs:
+    """What student and teacher take rows to be, float32.
+
+    Attributes:
+        students: shape (B, c); the student's logits, gradients on.
+        targets: shape (B, c); the teacher's logits.
+        labels: int64, shape (B,); what the corpus says the rows are; None where it does not say.
+    """
+
+    students: Tensor
+    targets: Tensor
+    labels: Tensor | None
+
+
+@dataclass(frozen=True)
 class LossBatch:
     """The vectors of one step, float32.
 
@@ -59,6 +74,7 @@ class LossBatch:
             a part.
         tokens: for losses that look at token embeddings.
         hidden: for losses that look at layers.
+        classes: for losses that look at labels.
     """
 
     students: tuple[Tensor, ...]
@@ -66,6 +82,7 @@ class LossBatch:
     others: Tensor
     tokens: TokenPairs | None = None
     hidden: HiddenPairs | None = None
+    classes: ClassPairs | None = None
 
     @classmethod
     def alone(cls, students: tuple[Tensor, ...], targets: Tensor) -> LossBatch:

@@ -12,6 +12,25 @@ if TYPE_CHECKING:
     from distill.config import LossConfig
     from distill.losses.base import DistillLoss
 
+LossName = Literal[
+    "mse",
+    "cosine",
+    "l2",
+    "dual-l2",
+    "skd",
+    "ckd",
+    "disco-ckd",
+    "seed",
+    "congen",
+    "rkd",
+    "simtde",
+    "lrn-kd",
+    "lmx-kd",
+    "kd",
+    "rkd-kd",
+    "reaugkd",
+]
+
 
 @dataclass(frozen=True)
 class LossFacts:
@@ -21,10 +40,11 @@ class LossFacts:
         summary: what it does, in a line.
         views: views of each row that the student encodes.
         targets: whether teacher's vectors are compared with as they are, or scaled to length one; the
-            student's are treated alike.
+            student's are treated alike; or that they are not looked at.
         settings: the keys of the ``loss`` group it takes, with their defaults; None where there is a reason
             for there being none, which the key's description tells.
-        inside: what it looks at inside the models, beside their vectors.
+        inside: what it looks at inside the models, beside their vectors: token embeddings, layers, or the
+            logits of their classifiers.
         full_queue: whether its queue is full of vectors of random rows at the start; None without a queue.
         lr: peak learning rate used where the user gives none.
         batch_size: rows a step used where the user gives none.
@@ -32,14 +52,15 @@ class LossFacts:
 
     summary: str
     views: int = 1
-    targets: Literal["as they are", "unit vectors"] = "unit vectors"
+    targets: Literal["as they are", "unit vectors", "soft labels alone"] = "unit vectors"
     settings: Mapping[str, Any] = field(default_factory=dict)
-    inside: Literal["tokens", "layers"] | None = None
+    inside: Literal["tokens", "layers", "classes"] | None = None
     full_queue: bool | None = None
     lr: float = 7e-4
     batch_size: int = 128
 
 
+_FINE_TUNING: dict[str, Any] = {"lr": 2e-5, "batch_size": 64}
 _DISTRIBUTION = {"queue": 16384, "tau": 0.05, "teacher_tau": 0.05, "variant": "paper"}
 
 LOSSES: dict[str, LossFacts] = {
@@ -91,6 +112,27 @@ LOSSES: dict[str, LossFacts] = {
         settings={"hidden": 1.0},
         inside="layers",
     ),
+    "kd": LossFacts(
+        "the teacher's soft labels at a temperature, and the corpus's labels: for classifiers (Hinton)",
+        targets="soft labels alone",
+        settings={"tau": 4.0, "soft": 0.9},
+        inside="classes",
+        **_FINE_TUNING,
+    ),
+    "rkd-kd": LossFacts(
+        "kd, and the teacher's distances and angles among the rows of a batch: for classifiers",
+        targets="as they are",
+        settings={"tau": 4.0, "soft": 0.9, "distance": 1.0, "angle": 2.0},
+        inside="classes",
+        **_FINE_TUNING,
+    ),
+    "reaugkd": LossFacts(
+        "the teacher's soft labels, and its distribution of similarity over a batch: for classifiers that "
+        "look their neighbours up (ReAugKD)",
+        settings={"tau": 0.07, "alpha": 1.0, "soft": 1.0},
+        inside="classes",
+        **_FINE_TUNING,
+    ),
 }
 
 
@@ -102,6 +144,11 @@ def needs_live_teacher(config: LossConfig) -> bool:
 def needs_token_table(config: LossConfig) -> bool:
     """Return whether a loss, its settings filled in, looks at the teacher's token embeddings."""
     return bool(LOSSES[config.name].inside == "tokens" and config.alpha)
+
+
+def needs_labels(config: LossConfig) -> bool:
+    """Return whether a loss, its settings filled in, looks at the corpus's own labels."""
+    return config.soft is not None and config.soft < 1
 
 
 def refuse_long_queue(config: LossConfig, rows: int) -> None:
@@ -149,7 +196,14 @@ def make_loss(
         widths: of the layers that are compared, the student's and the teacher's.
         seed: of first values that are drawn.
     """
-    from distill.losses import contrastive, inside, pointwise, queue_distribution, relational
+    from distill.losses import (
+        classification,
+        contrastive,
+        inside,
+        pointwise,
+        queue_distribution,
+        relational,
+    )
 
     settings = {name: getattr(config, name) for name in LOSSES[config.name].settings}
     plain: dict[str, Callable[..., DistillLoss]] = {
@@ -161,6 +215,9 @@ def make_loss(
         "rkd": relational.RKDLoss,
         "simtde": inside.SimTDELoss,
         "lrn-kd": inside.LRNKDLoss,
+        "kd": classification.KDLoss,
+        "rkd-kd": classification.RKDKDLoss,
+        "reaugkd": classification.ReAugKDLoss,
     }
     against_a_queue: dict[str, Callable[..., DistillLoss]] = {
         "ckd": contrastive.CKDLoss,

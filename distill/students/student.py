@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from distill.errors import StudentError
 from distill.layout import describe_missing
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 Head = Literal["auto", "linear", "tanh", "none"]
 _LONGEST = 512
 """Tokens after which a text is cut where neither model nor user says."""
+_STATIC_LENGTH = (
+    "student.max_length {length}: {spec!r} reads texts to their end; leave student.max_length out"
+)
 _ADDED = "is_added_head"
 """Attribute of the head that was put on a model here, and not by who made the model."""
 
@@ -38,6 +41,7 @@ def build_student(
     live_teacher: Callable[[], Teacher],
     *,
     dimension: int | None = None,
+    classifier: Literal["on targets", "alone"] | None = None,
     head: Head = "auto",
     pooling: str | None = None,
     max_length: int | None = None,
@@ -54,6 +58,8 @@ def build_student(
         live_teacher: loads the teacher itself; called only for students that are made from it.
         dimension: width of targets that are combined or projected, and so have length one; default: the
             targets are the teacher's own vectors.
+        classifier: that its vectors are read by a classifier, and so are not scaled: vectors that have to be
+            like the targets too, or (``alone``) need not have their width.
         head: ``auto`` adds a linear head where widths differ, ``linear`` always, ``tanh`` one that is
             followed by a tanh (ConGen, section 4.2), ``none`` never.
         pooling: of a student that is no cut-out of its teacher; default: as its folder says, else ``mean``.
@@ -92,9 +98,13 @@ def build_student(
     model.truncate_dim = None
     model.float()
     _drop_normalize(model)
-    _add_head(model, dimension or contract.dimension, head, seed)
+    if classifier == "alone":
+        _add_head(model, int(model.get_embedding_dimension() or 0), head, seed)
+    else:
+        _add_head(model, dimension or contract.dimension, head, seed)
     # A truncated vector is the beginning of a unit vector, not one of length one itself.
-    if dimension or (contract.normalize and contract.truncate_dim is None):
+    scaled = dimension or (contract.normalize and contract.truncate_dim is None)
+    if scaled and classifier is None:
         from sentence_transformers.base.modules import Normalize
 
         model.append(Normalize())
@@ -102,10 +112,7 @@ def build_student(
     if not is_static(model):
         model.max_seq_length = _length(spec, max_length, contract.max_length, positions)
     elif max_length is not None:
-        raise StudentError(
-            f"student.max_length {max_length}: {spec!r} reads texts to their end; leave "
-            "student.max_length out"
-        )
+        raise StudentError(_STATIC_LENGTH.format(length=max_length, spec=spec))
     _set_dropout(model, dropout)
     if full is not None and parsed.kind != "layers":
         own = count_parameters(model)
@@ -136,6 +143,9 @@ def open_student(
     *,
     head: Literal["none", "linear", "tanh"] = "none",
     pooling: str | None = None,
+    layers: str | None = None,
+    max_length: int | None = None,
+    scaled: bool = True,
     dropout: float = 0.0,
     seed: int = 0,
 ) -> tuple[SentenceTransformer, Contract]:
@@ -145,6 +155,11 @@ def open_student(
         spec: a folder, an alias or a hub id.
         head: a linear head of the model's own width, put before vectors are scaled; ``none`` adds none.
         pooling: default: as the folder says, else ``mean``.
+        layers: which of its layers to keep; default: all. See
+            :func:`distill.students.initialise.parse_layers`.
+        max_length: tokens after which it cuts a text; default, and at most: as the model does.
+        scaled: whether vectors are scaled to length one where the model does so; those that a classifier
+            reads are not.
         dropout, seed: as :func:`build_student`.
 
     Returns:
@@ -155,18 +170,23 @@ def open_student(
     """
     loaded = _load(spec, pooling)
     model, contract = loaded.model, loaded.contract
+    if layers is not None:
+        model = from_teacher_layers(model, layers)
     model.requires_grad_(True)
     model.truncate_dim = None
     model.float()
-    if head != "none":
+    if head != "none" or not scaled:
         _drop_normalize(model)
+    if head != "none":
         _add_head(model, int(model.get_embedding_dimension() or 0), head, seed)
-        if contract.normalize:
+        if contract.normalize and scaled:
             from sentence_transformers.base.modules import Normalize
 
             model.append(Normalize())
     if not is_static(model):
-        model.max_seq_length = contract.max_length or _LONGEST
+        model.max_seq_length = _length(spec, max_length, contract.max_length, contract.max_length)
+    elif max_length is not None:
+        raise StudentError(_STATIC_LENGTH.format(length=max_length, spec=spec))
     _set_dropout(model, dropout)
     return model, contract
 
@@ -258,9 +278,20 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def forward(model: SentenceTransformer, input_ids: Any, attention_mask: Any) -> torch.Tensor:
-    """Return the sentence vectors (B, d) of padded token ids (B, T), as the model's own pipeline has them."""
+def forward(
+    model: SentenceTransformer, input_ids: Tensor, attention_mask: Tensor, token_types: Tensor | None = None
+) -> Tensor:
+    """Return the sentence vectors (B, d) of padded token ids (B, T), as the model's own pipeline has them.
+
+    Args:
+        model: the model.
+        input_ids, attention_mask: int64, shape (B, T).
+        token_types: int64, shape (B, T); 1 on the second texts of pairs; None where all of it is 0, or the
+            model does not look at it.
+    """
     features = {"input_ids": input_ids, "attention_mask": attention_mask}
-    features = model(flat_features(**features) if is_static(model) else features)
-    vectors: torch.Tensor = features["sentence_embedding"]
+    if token_types is not None:
+        features["token_type_ids"] = token_types
+    features = model(flat_features(input_ids, attention_mask) if is_static(model) else features)
+    vectors: Tensor = features["sentence_embedding"]
     return vectors

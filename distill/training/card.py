@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.card import CardFacts, write_card
+from distill.training.record import is_in_target_space
 
 if TYPE_CHECKING:
     from distill.config import LoopConfig, RunConfig
@@ -38,9 +39,9 @@ def write_run_card(run: Run, dataset: DistillDataset, dimension: int, selected_b
     config, result = run.config, run.result
     where = config.training.where
     selected = {} if where is None else {"selected by": where, "selected": run.selected}
-    scores = (
-        {} if result.best_score is None or selected_by is None else {selected_by: result.best_score * 100}
-    )
+    scores = {}
+    if result.best_score is not None and selected_by is not None:
+        scores = {name: value * 100 for name, value in run.scores.items()}
     write_card(
         run.best,
         CardFacts(
@@ -70,7 +71,8 @@ def write_run_card(run: Run, dataset: DistillDataset, dimension: int, selected_b
             parameters=run.parameters,
             notes=run.notes,
             dimension=dimension,
-            in_target_space=not config.student.drop_head,
+            in_target_space=is_in_target_space(config),
+            labels=() if dataset.soft is None else dataset.soft.names,
             seconds=result.seconds,
         ),
     )

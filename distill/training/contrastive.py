@@ -150,6 +150,10 @@ class NearestSelector:
         # Not "as near as": to a student whose vectors are all alike, everything is.
         return float((own > cosines.max(dim=1).values).float().mean())
 
+    def details(self) -> dict[str, float]:
+        """Return nothing."""
+        return {}
+
 
 def nearest_selector(held_out: Triples, tokenizer: FastTokenizer) -> NearestSelector | None:
     """Return the selector for held-out triples or pairs; None where there are too few."""

@@ -18,10 +18,9 @@ from distill.config_sources import keyword_flags, load_config
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
 from distill.errors import ConfigError
 from distill.evaluation.record import run_folder
-from distill.evaluation.setting import read_setting
 from distill.evaluation.sts import read_pairs
 from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
-from distill.layout import BEST, CONFIG, HELD_OUT, IN_TARGET_SPACE, TARGETS, default_folder, describe_missing
+from distill.layout import BEST, CONFIG, HELD_OUT, IN_TARGET_SPACE, TARGETS, default_folder
 from distill.students.student import open_student
 from distill.training.contrastive import Contrast, InfoNCE, nearest_selector
 from distill.training.device import make_accelerator, seeded
@@ -32,9 +31,10 @@ from distill.training.folder import (
     read_interrupted,
     require_free,
 )
-from distill.training.record import describe_dev, read_record, refuse_other_data
+from distill.training.record import describe_dev, refuse_other_data
 from distill.training.selection import pair_selector
 from distill.training.setup import Training, machine_flags, make_trainer, refuse_long_warmup
+from distill.training.start import Start, find_start
 from distill.training.student import student_parts, tokenizer_of
 from distill.training.token_views import prepare_progress
 from distill.training.tracking import OnProgress, require_tensorboard
@@ -97,20 +97,11 @@ class FinetuneRun:
 
 
 @dataclass(frozen=True)
-class _Start:
-    """What is fine-tuned: the model's place, and the run it comes from with its record."""
-
-    model: str
-    run: Path | None
-    record: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class FinetuneTraining(Training):
     """A fine-tuning that is ready to start."""
 
     config: FinetuneConfig
-    start: _Start
+    start: Start
     contract: Contract
     rows: Triples
     held_out: Triples | None
@@ -223,7 +214,7 @@ def resume_finetune(
 def _prepare(config: FinetuneConfig, folder: Path, on_progress: OnProgress | None) -> FinetuneTraining:
     if config.tracking.tensorboard:
         require_tensorboard()
-    start = _find_start(config.start)
+    start = find_start(config.start)
     everything = _read_rows(config)
     config = config.resolved(len(everything))
     rows, held_out = everything, None
@@ -280,25 +271,6 @@ def _make_selector(data: str | None, held_out: Triples | None, tokenizer: FastTo
     return None if held_out is None else nearest_selector(held_out, tokenizer)
 
 
-def _find_start(spec: str) -> _Start:
-    run = run_folder(spec)
-    if run is None:
-        if missing := describe_missing(spec):
-            raise ConfigError(f"start: {missing}")
-        return _Start(spec, None, {})
-    record = read_record(run)
-    if record is None:
-        raise ConfigError(
-            f"start: the record of the run {run} is damaged; name {run / BEST} copied elsewhere"
-        )
-    if record.get("result") is None:
-        raise ConfigError(
-            f"start: the run {run} is not finished; go on with it by 'distill {record.get('kind', 'run')} "
-            f"--resume {run}'"
-        )
-    return _Start(str(run / BEST), run, record)
-
-
 def _read_rows(config: FinetuneConfig) -> Triples:
     options: dict[str, Any] = {"format": config.format, "limit": config.training.limit}
     if config.sentences is not None:
@@ -312,18 +284,11 @@ def _read_rows(config: FinetuneConfig) -> Triples:
 def _record(training: FinetuneTraining, recipe: str | None) -> dict[str, Any]:
     """Return the record of a run that has no result yet, with all that the record of its start says."""
     config, before, rows, held_out = training.config, training.start.record, training.rows, training.held_out
-    before_setting = None if training.start.run is None else read_setting(training.start.run)
     return {
         "version": _VERSION,
         "kind": KIND,
         "recipe": recipe,
-        "start": {
-            "spec": config.start,
-            "run": None if training.start.run is None else str(training.start.run),
-            "contract_id": training.contract.id,
-            # Two runs are one student but for their seeds only where what they began with was.
-            **(before_setting.to_json() if before_setting is not None else {}),
-        },
+        "start": training.start.to_json(config.start, training.contract.id),
         # An evaluation finds the teacher, its vectors and how they became targets where a run has them.
         "teacher": before.get("teacher"),
         "teachers": before.get("teachers", []),

@@ -23,6 +23,7 @@ from embedcache.teacher.load import quiet_transformers
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from distill.classification.head import LabelHead
     from distill.data.dataset import DistillDataset
 
 _OLD = "-old"
@@ -224,8 +225,14 @@ def _cut_metrics(folder: Path, step: int) -> None:
     write_bytes(path, "".join(kept).encode())
 
 
-def save_student(model: SentenceTransformer, folder: Path) -> None:
-    """Save ``model`` so that ``folder/best`` is always a whole model, the old one or the new."""
+def save_student(model: SentenceTransformer, folder: Path, classifier: LabelHead | None = None) -> None:
+    """Save ``model`` so that ``folder/best`` is always a whole model, the old one or the new.
+
+    Args:
+        model: the student.
+        folder: the run's folder.
+        classifier: what reads its vectors, to be saved with it.
+    """
     target = folder / BEST
     staging = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{target.name}")
     old = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{_OLD}")
@@ -234,6 +241,8 @@ def save_student(model: SentenceTransformer, folder: Path) -> None:
             model.save_pretrained(str(staging), create_model_card=False)
             for weights in staging.rglob("*.safetensors"):
                 share(weights)
+            if classifier is not None:
+                classifier.kept().write(staging)
             if target.exists():
                 target.rename(old)
             staging.rename(target)

@@ -71,9 +71,10 @@ class HiddenStates:
         self._teacher.to(device)
         first = len(batch)
         ids, mask = batch.input_ids[:first], batch.attention_mask[:first]
+        types = None if batch.token_types is None else batch.token_types[:first]
         # Losses are computed outside autocast; what is only looked at may run in what the student runs in.
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self._own.is_half()):
-            forward(self._teacher, ids, mask)
+            forward(self._teacher, ids, mask, types)
         pairs = HiddenPairs(
             tuple(states[:first].float() for states in self._own.take()),
             tuple(states.float() for states in self._others.take()),

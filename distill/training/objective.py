@@ -86,12 +86,9 @@ class Distillation:
         if self.module.needs_whole_batch:
             if share.processes > 1:
                 views = tuple(gather_all(view, batch, share) for view in views)
-            return self._of(LossBatch.alone(tuple(views), targets)).mean()
+            return self._of(self._looked_inside(LossBatch.alone(tuple(views), targets), batch)).mean()
         own = targets[batch.offset : batch.offset + len(batch)]
-        step = LossBatch(tuple(views), own, targets)
-        for inside in self._inside:
-            step = inside.add(step, batch)
-        rows = self._of(step)
+        rows = self._of(self._looked_inside(LossBatch(tuple(views), own, targets), batch))
         return rows[: batch.counted].sum() * (share.processes / len(targets))
 
     def restored(self) -> None:
@@ -103,6 +100,11 @@ class Distillation:
             rows = queue.rows[: len(queue)][start : start + _ROWS_AT_ONCE].cpu().numpy()
             vectors = torch.from_numpy(self._dataset.targets_of(rows))
             queue.refill(start, vectors.to(queue.vectors.device))
+
+    def _looked_inside(self, step: LossBatch, batch: Batch) -> LossBatch:
+        for inside in self._inside:
+            step = inside.add(step, batch)
+        return step
 
     def _of(self, batch: LossBatch) -> Tensor:
         found: Tensor = self.module(batch)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from distill.classification.outputs import ClassOutputs
+from distill.classification.teachers import base_teacher
 from distill.errors import ConfigError
 from distill.losses.registry import LOSSES, make_loss, needs_live_teacher, needs_token_table
 from distill.training.hidden_states import HiddenStates
@@ -44,6 +46,11 @@ def make_objective(
         inside.append(layers)
         widths = layers.widths
     made = make_loss(loss, dataset.targets.dimension, widths=widths, seed=config.seed)
+    if dataset.soft is not None and student.classifier is not None:
+        outputs = ClassOutputs(student.classifier, dataset.soft)
+        # Optimised, moved and saved as what a loss learns is.
+        made.add_module("outputs", outputs)
+        inside.append(outputs)
     return Distillation(made, dataset, inside)
 
 
@@ -52,13 +59,14 @@ def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None =
 
     Args:
         cache: the cache.
-        teacher: the cached teacher.
+        teacher: the cached teacher; of one that was derived, the model it was derived from is meant.
         source: alias, hub id or folder to load from; default: as it was built.
 
     Raises:
         TeacherError: if it cannot be found.
         ContractMismatchError: if it is another teacher now; it names the fields that differ.
     """
+    teacher = base_teacher(cache, teacher)
     return load_by_contract(
         source or cache.model_source(teacher),
         teacher.contract,

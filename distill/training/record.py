@@ -12,6 +12,7 @@ from distill.data.dataset import DistillDataset
 from distill.data.targets import Targets
 from distill.errors import CheckpointError
 from distill.layout import IN_TARGET_SPACE, RECORD, TARGETS
+from distill.losses.registry import LOSSES
 from embedcache.cache import Cache
 from embedcache.corpus.part import ORIGINAL
 from embedcache.fsio import sha256_file
@@ -62,20 +63,31 @@ def new_record(
         "student": config.student.spec,
         "parameters": parameters,
         "notes": list(notes),
-        # Without its head, a student gives vectors of a space of its own.
-        IN_TARGET_SPACE: not config.student.drop_head,
-        "dev": describe_dev(config.evaluation.data),
+        "labels": None if dataset.soft is None else list(dataset.soft.names),
+        # Without its head, or learning from labels alone, a student gives vectors of a space of its own.
+        IN_TARGET_SPACE: is_in_target_space(config),
+        "dev": describe_dev(config.evaluation.data, config.evaluation.rows),
         "loss": config.loss.name,
         "result": None,
     }
 
 
-def describe_dev(data: str | None) -> dict[str, str] | None:
-    """Return what tells a development set from another; None where there is none."""
+def is_in_target_space(config: RunConfig) -> bool:
+    """Return whether the student's vectors are to be like its targets, number by number."""
+    return not config.student.drop_head and LOSSES[config.loss.name].targets != "soft labels alone"
+
+
+def describe_dev(data: str | None, rows: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Return what tells a development set from another; None where there is none.
+
+    Args:
+        data: the file.
+        rows: the conditions on its rows.
+    """
     if data is None:
         return None
     path = Path(data)
-    return {"name": path.name, "sha256": sha256_file(path)}
+    return {"name": path.name, "sha256": sha256_file(path), **({"rows": list(rows)} if rows else {})}
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
@@ -89,7 +101,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     return record if is_run else None
 
 
-_FIXED = ("corpus", "views", "teachers", "rows", "held_out", "selected", "parameters", "dev")
+_FIXED = ("corpus", "views", "teachers", "rows", "held_out", "selected", "labels", "parameters", "dev")
 
 
 def refuse_other_data(before: dict[str, Any], now: dict[str, Any], fixed: Sequence[str] = _FIXED) -> None:

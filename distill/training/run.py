@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from distill.training.folder import (
 )
 from distill.training.record import new_record, refuse_other_data
 from distill.training.setup import DistillTraining, machine_flags, open_training_data, prepare
-from distill.training.tracking import OnProgress
+from distill.training.tracking import OnProgress, best_scores
 from distill.training.trainer import TrainResult
 from embedcache.cache import Cache
 
@@ -39,6 +39,8 @@ class Run:
         selected: rows that satisfy ``training.where``; None where there is none.
         resumed: the step it went on from last; 0 where it was never interrupted, or had to start anew.
         notes: sentences that are worth knowing about how the student was made.
+        scores: what the best checkpoint was chosen by, and what was found out beside it; empty where there
+            was nothing to choose by.
     """
 
     folder: Path
@@ -52,6 +54,7 @@ class Run:
     selected: int | None
     resumed: int = 0
     notes: tuple[str, ...] = ()
+    scores: dict[str, float] = field(default_factory=dict)
 
     @property
     def best(self) -> Path:
@@ -69,6 +72,7 @@ class Run:
             "teachers": list(self.teachers),
             "resumed": self.resumed,
             "notes": list(self.notes),
+            "scores": self.scores,
             **asdict(self.result),
         }
 
@@ -176,10 +180,11 @@ def _train(training: DistillTraining, record: dict[str, Any], on_progress: OnPro
         selected=dataset.selected,
         resumed=resumed,
         notes=training.notes,
+        scores=best_scores(training.folder, result.best_step) if training.is_first else {},
     )
     if training.is_first:
         write_run_card(run, dataset, training.dimension, training.selected_by)
-        finish_folder(training.folder, {**record, "result": asdict(result)})
+        finish_folder(training.folder, {**record, "scores": run.scores, "result": asdict(result)})
     return run
 
 

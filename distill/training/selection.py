@@ -46,6 +46,10 @@ class Selector(Protocol):
         """Return the score, given a function that encodes tokenised texts with the student."""
         ...
 
+    def details(self) -> dict[str, float]:
+        """Return what else was found out by the last score, to be logged beside it."""
+        ...
+
 
 @dataclass(frozen=True)
 class PairSelector:
@@ -68,6 +72,10 @@ class PairSelector:
         """Return the correlation, -1 to 1."""
         vectors = _unit(encode(self.texts))
         return _correlation((vectors[self.first] * vectors[self.second]).sum(axis=1), self.gold)
+
+    def details(self) -> dict[str, float]:
+        """Return nothing."""
+        return {}
 
 
 def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastTokenizer) -> Selector | None:
@@ -105,12 +113,7 @@ def pair_selector(data: str, tokenizer: FastTokenizer) -> PairSelector:
         DataError: if it is not one of pairs with scores.
     """
     path = Path(data)
-    # A word that begins with "test", not any that holds it: latest_dev.tsv is no test set.
-    if re.search(r"(?<![a-z])test", path.name.lower()):
-        raise ConfigError(
-            f"evaluation.data: {path.name} looks like a test set; a checkpoint chosen on a test set "
-            "makes its score worthless. Choose on a development set (stsb_dev.tsv, say)"
-        )
+    refuse_test_file(path)
     pairs = read_pairs(path, path.stem)
     if held_back := sum(subset.strip().lower() == "test" for subset in pairs.subsets):
         raise ConfigError(
@@ -124,6 +127,16 @@ def pair_selector(data: str, tokenizer: FastTokenizer) -> PairSelector:
     )
     gold = np.asarray(pairs.scores, dtype=np.float64)
     return PairSelector(tokenizer(list(place)), first, second, gold, "dev_spearman")
+
+
+def refuse_test_file(path: Path) -> None:
+    """Raise :class:`ConfigError` where the file to choose a checkpoint on is called as a test set is."""
+    # A word that begins with "test", not any that holds it: latest_dev.tsv is no test set.
+    if re.search(r"(?<![a-z])test", path.name.lower()):
+        raise ConfigError(
+            f"evaluation.data: {path.name} looks like a test set; a checkpoint chosen on a test set "
+            "makes its score worthless. Choose on a development set (stsb_dev.tsv, say)"
+        )
 
 
 def _pairs(
@@ -163,10 +176,11 @@ class StudentEncoder:
         try:
             for rows in token_budget_batches(texts.lengths, _BATCH_TOKENS):
                 features = padded_features(texts, rows, self._tokenizer)
-                ids = features["input_ids"].to(self._device)
-                mask = features["attention_mask"].to(self._device)
+                features = {name: value.to(self._device) for name, value in features.items()}
+                types = None if texts.first is None else features.get("token_type_ids")
+                ids, mask = features["input_ids"], features["attention_mask"]
                 with torch.no_grad(), self._autocast():
-                    vectors = forward(self._model, ids, mask).float().cpu().numpy()
+                    vectors = forward(self._model, ids, mask, types).float().cpu().numpy()
                 if out is None:
                     out = np.empty((len(texts.lengths), vectors.shape[1]), dtype=np.float32)
                 out[rows] = vectors

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from distill.classification.head import LabelHead
+from distill.classification.selection import class_selector
+from distill.classification.soft_labels import open_soft_labels
 from distill.config import ONLINE
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.source import DistillSource
+from distill.errors import ConfigError
 from distill.losses.registry import (
     LOSSES,
     refuse_long_queue,
@@ -83,6 +87,13 @@ def open_training_data(
     resolved = config.resolved(distinct)
     refuse_long_warmup(resolved, len(dataset))
     refuse_online(resolved, dataset)
+    if facts.inside == "classes":
+        dataset = replace(dataset, soft=open_soft_labels(cache, resolved, dataset))
+    elif resolved.evaluation.rows:
+        raise ConfigError(
+            f"evaluation.rows: they are of labelled texts, and the loss {resolved.loss.name} makes no "
+            "classifier; leave --dev-rows out"
+        )
     training = resolved.training.model_copy(update={"views": views})
     return dataset, resolved.model_copy(
         update={
@@ -222,6 +233,10 @@ def prepare_student(
     if config.tracking.tensorboard:
         require_tensorboard()
     targets, student = dataset.targets, config.student
+    facts = LOSSES[config.loss.name]
+    reader: Literal["on targets", "alone"] | None = None
+    if facts.inside == "classes":
+        reader = "alone" if facts.targets == "soft labels alone" else "on targets"
     view = (config.training.views or [ORIGINAL])[0]
     # Weights that a model's file lacks are drawn at random when it is loaded.
     with seeded(config.seed, torch.device("cpu")):
@@ -230,6 +245,7 @@ def prepare_student(
             dataset.teacher.contract,
             lambda: load_live_teacher(cache, dataset.teacher, config.teacher_model),
             dimension=targets.dimension if targets.combination else None,
+            classifier=reader,
             head=student.head,
             pooling=student.pooling,
             max_length=student.max_length,
@@ -238,13 +254,22 @@ def prepare_student(
             count_tokens=lambda tokenizer: count_tokens(cache, dataset, view, tokenizer, on_progress),
             on_note=on_note,
         )
+    soft, head = dataset.soft, None
+    if soft is not None:
+        width = int(model.get_embedding_dimension() or 0)
+        head = LabelHead(soft.names, width, dropout=student.dropout, seed=config.seed)
     return student_parts(
         model,
         student.spec,
-        lambda tokenizer: make_selector(config.evaluation.data, dataset, tokenizer),
+        lambda tokenizer: (
+            make_selector(config.evaluation.data, dataset, tokenizer)
+            if soft is None or head is None
+            else class_selector(config, dataset, soft, head, tokenizer)
+        ),
         config.evaluation,
         drop_head=student.drop_head,
         held_out=len(dataset.held_out),
+        classifier=head,
     )
 
 
@@ -267,7 +292,7 @@ def make_trainer(
         config,
         accelerator,
         folder,
-        lambda: save_student(student.kept, folder),
+        lambda: save_student(student.kept, folder, student.classifier),
     )
 
 

@@ -14,7 +14,8 @@ from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from distill.config import EvaluationConfig
+    from distill.classification.head import LabelHead
+    from distill.config import SelectionConfig
     from distill.training.selection import Selector
 
 
@@ -27,22 +28,25 @@ class StudentParts:
         kept: what is scored and saved of it: the student itself, or the student without its head.
         tokenizer: its tokenizer.
         selector: what the best checkpoint is chosen by; None where there is nothing to choose by.
+        classifier: the classifier that reads its vectors and is saved with it; None for an encoder alone.
     """
 
     model: SentenceTransformer
     kept: SentenceTransformer
     tokenizer: FastTokenizer
     selector: Selector | None
+    classifier: LabelHead | None = None
 
 
 def student_parts(
     model: SentenceTransformer,
     spec: str,
     select: Callable[[FastTokenizer], Selector | None],
-    evaluation: EvaluationConfig,
+    evaluation: SelectionConfig,
     *,
     drop_head: bool,
     held_out: int,
+    classifier: LabelHead | None = None,
 ) -> StudentParts:
     """Return a student with what it is chosen and fed by.
 
@@ -53,6 +57,7 @@ def student_parts(
         evaluation: the settings of evaluations.
         drop_head: whether it is scored and saved without its head.
         held_out: rows kept out of training.
+        classifier: the classifier that reads its vectors.
 
     Raises:
         ConfigError: if patience is asked for and there is nothing to choose by; else as ``select``.
@@ -62,7 +67,7 @@ def student_parts(
     tokenizer = tokenizer_of(model, spec)
     selector = select(tokenizer)
     refuse_patience_without_scores(evaluation, selector, held_out)
-    return StudentParts(model, kept, tokenizer, selector)
+    return StudentParts(model, kept, tokenizer, selector, classifier)
 
 
 def tokenizer_of(model: SentenceTransformer, spec: str, max_length: int | None = None) -> FastTokenizer:
@@ -104,7 +109,7 @@ def tokenizer_of(model: SentenceTransformer, spec: str, max_length: int | None =
 
 
 def refuse_patience_without_scores(
-    evaluation: EvaluationConfig, selector: Selector | None, held_out: int
+    evaluation: SelectionConfig, selector: Selector | None, held_out: int
 ) -> None:
     """Raise :class:`ConfigError` where patience is asked for and there is nothing to select by."""
     for key, value in (("patience", evaluation.patience), ("patience_epochs", evaluation.patience_epochs)):

@@ -51,6 +51,19 @@ def require_tensorboard() -> None:
         )
 
 
+def best_scores(folder: Path, step: int) -> dict[str, float]:
+    """Return what a run was chosen by at its best step, by name; empty where there was nothing to choose by.
+
+    Args:
+        folder: the run's folder.
+        step: the best step.
+    """
+    lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+    # The line of an evaluation has no loss: that is logged on lines of its own.
+    at_best = [values for line in lines if (values := json.loads(line)).pop("step") == step]
+    return next((values for values in at_best if "loss" not in values), {})
+
+
 class Tracker:
     """Writes metrics of a run.
 

@@ -289,7 +289,7 @@ class Trainer:
         else:
             state.since_best += 1
         if self._selector is not None and score is not None:
-            tracker.log(state.step, {self._selector.name: score})
+            tracker.log(state.step, {self._selector.name: score, **self._selector.details()})
         steps = (evaluation.patience_epochs or math.inf) * self._steps_an_epoch
         state.stopped = (
             state.since_best >= (evaluation.patience or math.inf) or state.step - state.best_step >= steps
@@ -312,7 +312,7 @@ class Trainer:
         batch = batch.to(self._device)
         self._objective.begin_step(batch)
         with self._accelerator.autocast():
-            vectors = forward(self._model, batch.input_ids, batch.attention_mask)
+            vectors = forward(self._model, batch.input_ids, batch.attention_mask, batch.token_types)
         with torch.autocast(self._device.type, enabled=False):
             loss = self._objective.loss(vectors.float(), batch, self._share)
         self._accelerator.backward(loss)

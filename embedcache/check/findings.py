@@ -27,6 +27,7 @@ class Kind(str, Enum):
     LOCK = "lock of an LMDB store"
     CODEBOOK = "codebook"
     TABLE = "token embeddings"
+    PROJECTION = "projection"
     INDEX = "index"
     TOKENS = "token arrays"
     DERIVED = "derived note"
@@ -78,6 +79,9 @@ Findings = Iterator[Finding]
 
 REPAIR = "'embedcache repair' brings it back"
 UPGRADE = "upgrade embedcache: a newer one wrote here"
+PROJECTION_WAY_OUT = (
+    "copy it back, or run 'distill project' again as the teacher's name file says; vectors are kept"
+)
 DERIVED_WAY_OUT = "'embedcache repair' removes it; it is made anew when it is needed"
 
 

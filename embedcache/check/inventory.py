@@ -33,11 +33,12 @@ _PLACES = (
     (Kind.LOCK, rf"teachers/(?P<teacher>{_ID})/vectors\.mdb-lock"),
     (Kind.CODEBOOK, rf"teachers/(?P<teacher>{_ID})/codebooks/{_ID}\.npy"),
     (Kind.TABLE, rf"teachers/(?P<teacher>{_ID})/token_embeddings\.safetensors"),
+    (Kind.PROJECTION, rf"teachers/(?P<teacher>{_ID})/projection\.safetensors"),
     (Kind.INDEX, rf"derived/index/(?P<teacher>{_ID})/[0-9a-f]{{32}}-{_ID}\.mdb"),
     (Kind.DERIVED, rf"derived/index/(?P<teacher>{_ID})/checked\.json"),
     (Kind.DERIVED, rf"derived/models/(?P<teacher>{_ID})\.json"),
     (Kind.DERIVED, rf"derived/sources/(?P<corpus>{_NAME})\.json"),
-    (Kind.TOKENS, r"derived/tokens/[0-9a-f]{32}/(tokens\.json|ids\.bin|offsets\.npy)"),
+    (Kind.TOKENS, r"derived/tokens/[0-9a-f]{32}/(tokens\.json|ids\.bin|offsets\.npy|first\.bin)"),
     (Kind.QUARANTINED, rf"{QUARANTINE}/.*"),
 )
 _RULES = [(kind, re.compile(rule, re.DOTALL)) for kind, rule in _PLACES]

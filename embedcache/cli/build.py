@@ -18,7 +18,7 @@ from embedcache.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from embedcache.build_report import BuildProgress, BuildSummary, ViewSummary
+    from embedcache.build_report import BuildProgress, BuildSummary, OutputSummary, ViewSummary
     from embedcache.views.plan import ViewOptions
 
 
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 @click.option("--name", help="The corpus's name in the cache.  [default: from the first file's name]")
 @reader_options
 @click.option("--replace", is_flag=True, help="Replace a corpus of the same name that has other rows.")
+@click.option(
+    "--output",
+    default="embedding",
+    show_default=True,
+    help="What to keep: embedding, logits (the teacher's folder needs a classifier), or embedding,logits.",
+)
 @click.option("--codec", type=click.Choice(CODEC_NAMES), help="How vectors are stored.  [default: float16]")
 @click.option(
     "--store",
@@ -144,6 +150,8 @@ def print_build_summary(summary: BuildSummary) -> None:
         ("time", f"{summary.seconds:.1f} s ({summary.encode_seconds:.1f} s encoding)"),
         ("contract", summary.contract_id[:12]),
     ]
+    if summary.not_asked:
+        rows.insert(6, ("not asked for", f"{summary.not_asked:,} rows, by --rows"))
     if summary.batches_halved:
         rows.insert(
             6, ("halved", f"{summary.batches_halved:,} batches did not fit into memory; lower --batch-tokens")
@@ -154,9 +162,16 @@ def print_build_summary(summary: BuildSummary) -> None:
     if (table_kept := summary.token_embeddings) is not None:
         shape = f"{table_kept.tokens:,} x {table_kept.width:,}"
         rows.append(("token embeddings", f"{shape}, {size(table_kept.bytes)} ({table_kept.outcome})"))
+    if len(summary.outputs) > 1:
+        rows += [(one.output, _output_line(one)) for one in summary.outputs]
     for name, value in rows:
         table.add_row(name, value)
     Console().print(table)
+
+
+def _output_line(one: OutputSummary) -> str:
+    carried = f", {one.carried:,} taken over" if one.carried else ""
+    return f"as teacher {one.teacher}: {one.stored:,} stored, {one.reused:,} already in the cache{carried}"
 
 
 def _view_line(view: ViewSummary) -> str:

@@ -21,6 +21,13 @@ _READER = (
         "--text-column",
         help="Column of the text.  [default: the only text column, or text, sentence, content]",
     ),
+    click.option("--text2-column", help="Column of a second text: rows are pairs of texts then."),
+    click.option(
+        "--rows",
+        multiple=True,
+        metavar="COLUMN=VALUE",
+        help="Read such rows alone, say split=train. May be repeated; all have to hold.",
+    ),
     click.option("--id-column", help="Column of unique row ids to keep."),
     click.option("--label-column", help="Column of labels to keep."),
     click.option(

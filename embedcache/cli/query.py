@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedcache.cli.options import cache_option, json_option
+from embedcache.pairs import SEPARATOR
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _LONGEST_CELL = 80
 _SHOWN_COMPONENTS = 3
+_SHOWN_SEPARATOR = " \N{SYMBOL FOR UNIT SEPARATOR} "
+"""What a terminal shows between the texts of a pair."""
 _EXPLAINED = ["explain_key", "explain_value"]
 _SPREAD = ("least", "median", "mean", "95 %", "most")
 
@@ -161,6 +164,7 @@ def _cell(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
+    text = text.replace(SEPARATOR, _SHOWN_SEPARATOR)
     # A text may hold anything; control characters could rewrite the terminal.
     return "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text

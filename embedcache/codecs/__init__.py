@@ -3,11 +3,12 @@
 from embedcache.codecs import pq
 from embedcache.codecs.base import Codec, Stored, Vectors
 from embedcache.codecs.quality import CodecError, measure
-from embedcache.codecs.registry import CODEC_NAMES, DEFAULT_CODEC, check_codec_name, get_codec
+from embedcache.codecs.registry import CODEC_NAMES, DEFAULT_CODEC, FLOAT_CODECS, check_codec_name, get_codec
 
 __all__ = [
     "CODEC_NAMES",
     "DEFAULT_CODEC",
+    "FLOAT_CODECS",
     "Codec",
     "CodecError",
     "Stored",

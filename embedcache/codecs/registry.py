@@ -10,6 +10,8 @@ from embedcache.errors import InputError
 
 _FIXED: dict[str, Codec] = {codec.name: codec for codec in (FLOAT32, FLOAT16, INT8)}
 CODEC_NAMES = (*_FIXED, PQ)
+FLOAT_CODECS = ("float32", "float16")
+"""Those that keep every component by itself, whatever stands beside it."""
 DEFAULT_CODEC = "float16"
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from itertools import islice
 
 from embedcache.corpus.formats import Columns, is_utf8, raw_rows
-from embedcache.corpus.readers import NOT_ASKED, ReadOptions, row_problem
+from embedcache.corpus.readers import NOT_ASKED, ReadOptions, is_asked_for, row_problem
 from embedcache.corpus.sources import STDIN, Source, format_of, source_name
 from embedcache.errors import InputError
 from embedcache.views.kept import Kept, Made
@@ -75,12 +75,15 @@ def _cells(sources: Sequence[Source], options: ReadOptions, column: str) -> Iter
 
 
 def _cells_of(source: Source, options: ReadOptions, column: str) -> Iterator[tuple[str, Made]]:
-    wanted = Columns(options.text_column, options.id_column, options.label_column)
+    wanted, conditions = options.columns, options.conditions
     kind = format_of(source, options.format)
     with ExitStack() as stack:
         rows = stack.enter_context(raw_rows(source, kind, wanted))
         beside = stack.enter_context(raw_rows(source, kind, _view_columns(column)))
-        for (_, text, id_, label), (_, cell, _, _) in zip(rows, beside, strict=True):
+        for row, (_, cell, _, _) in zip(rows, beside, strict=True):
+            if not is_asked_for(row, conditions):
+                continue
+            text, id_, label = row[1:4]
             problem = row_problem(
                 text,
                 id_ if wanted.id is not None else NOT_ASKED,

@@ -2,7 +2,8 @@
 
 A raw row is ``(position, text, id, label)``: the position counts lines from 1 (a CSV record: its first line),
 or rows from 1 for Parquet and Arrow; ``text`` is whatever stands in the column, or the :class:`Problem` that
-kept it from being read; ``id`` and ``label`` mean nothing where they were not asked for.
+kept it from being read; ``id`` and ``label`` mean nothing where they were not asked for. What stands in
+further columns comes behind, but not behind a problem.
 
 Bytes that are not UTF-8 become lone surrogates (``surrogateescape``), as a JSON escape of half a pair does:
 neither can be encoded again, and that is how the reader finds them, value by value.
@@ -55,22 +56,30 @@ class Problem(Enum):
     NULL_ID = "null id"
     NULL_LABEL = "null label"
     BAD_LABEL = "unusable label"
+    PAIR_SEPARATOR = "pair separator"
 
 
-RawRow: TypeAlias = tuple[int, Any, Any, Any]
+RawRow: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Columns:
     """The columns to read; ``text`` None means the one that :func:`raw_rows` finds fitting.
 
-    ``text_option`` is what the user asked for the text column with; messages name it.
+    ``text_option`` is what the user asked for the text column with; messages name it. ``more`` are further
+    columns, each with its option.
     """
 
     text: str | None = None
     id: str | None = None
     label: str | None = None
     text_option: str = "--text-column"
+    more: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def others(self) -> list[str | None]:
+        """The columns after the text's, in the order of a raw row."""
+        return [self.id, self.label, *(column for _, column in self.more)]
 
 
 @contextmanager
@@ -113,7 +122,7 @@ def _text_column(wanted: Columns, found: Sequence[str], textual: Sequence[str], 
     shown = ", ".join(found[:20]) + (f", and {len(found) - 20} more" if len(found) > 20 else "")
     text = wanted.text
     if text is None:
-        candidates = [column for column in textual if column not in (wanted.id, wanted.label)]
+        candidates = [column for column in textual if column not in wanted.others]
         if len(candidates) > 1:
             candidates = [column for column in candidates if column in _COLUMN_NAMES]
         if len(candidates) != 1:
@@ -138,6 +147,7 @@ def _asked(wanted: Columns) -> Iterator[tuple[str, str]]:
     """Yield the option and the name of each column that is asked for."""
     asked = ((wanted.text_option, wanted.text), ("--id-column", wanted.id), ("--label-column", wanted.label))
     yield from ((option, column) for option, column in asked if column is not None)
+    yield from wanted.more
 
 
 def _lines(stream: io.BufferedReader, name: str) -> Iterator[bytes]:
@@ -189,12 +199,7 @@ def _jsonl_rows(lines: Iterator[bytes], name: str, wanted: Columns) -> Iterator[
             textual = [key for key, value in row.items() if isinstance(value, str)]
             text = _text_column(wanted, list(row), textual, f"{name}:{number}")
         try:
-            yield (
-                number,
-                row[text],
-                None if wanted.id is None else row[wanted.id],
-                None if wanted.label is None else row[wanted.label],
-            )
+            yield (number, row[text], *(None if name is None else row[name] for name in wanted.others))
         except KeyError:
             yield number, Problem.MISSING_COLUMN, None, None
     if text is None and first is not None:
@@ -248,8 +253,7 @@ def _csv_rows(lines: Iterator[bytes], name: str, wanted: Columns) -> Iterator[Ra
             yield number, Problem.MALFORMED_CSV, None, None
             continue
         if len(fields) == len(found):
-            text, id_, label = (field.replace(_NUL_STAND_IN, "\0") for field in pick(fields))
-            yield number, text, id_, label
+            yield (number, *(field.replace(_NUL_STAND_IN, "\0") for field in pick(fields)))
         else:
             yield number, Problem.COLUMN_COUNT if fields else Problem.EMPTY, None, None
 
@@ -260,11 +264,11 @@ def _header(fields: list[str], name: str) -> list[str]:
     return fields
 
 
-def _picker(wanted: Columns, found: list[str], name: str) -> Callable[[list[str]], tuple[str, str, str]]:
-    """Return the function that takes (text, id, label) from the fields of a row."""
+def _picker(wanted: Columns, found: list[str], name: str) -> Callable[[list[str]], tuple[str, ...]]:
+    """Return the function that takes (text, id, label), and more, from the fields of a row."""
     text = _text_column(wanted, found, found, name)
     # A column not asked for gives the text, which nobody looks at: itemgetter twice as fast as a closure.
-    return itemgetter(*(found.index(column or text) for column in (text, wanted.id, wanted.label)))
+    return itemgetter(*(found.index(column or text) for column in (text, *wanted.others)))
 
 
 _LINE_FORMATS: dict[str, Callable[[Iterator[bytes], str, Columns], Iterator[RawRow]]] = {
@@ -283,11 +287,11 @@ def _columnar_rows(path: Path, kind: str, name: str, wanted: Columns) -> Iterato
             # One batch may be the whole file: only a slice of it becomes Python objects at a time.
             for start in range(0, batch.num_rows, _SLICE_ROWS):
                 part = batch.slice(start, _SLICE_ROWS)
-                texts, ids, labels = (
+                values = (
                     repeat(None) if column is None else _values(part.column(column))
-                    for column in (columns.text, columns.id, columns.label)
+                    for column in (columns.text, *columns.others)
                 )
-                yield from zip(range(number, number + part.num_rows), texts, ids, labels)  # noqa: B905 - repeat
+                yield from zip(range(number, number + part.num_rows), *values)  # noqa: B905 - repeat
                 number += part.num_rows
 
 
@@ -317,7 +321,7 @@ def _open_arrow(path: Path, name: str, wanted: Columns, stack: ExitStack) -> tup
 
 
 def _names(columns: Columns) -> list[str]:
-    return sorted({column for column in (columns.text, columns.id, columns.label) if column is not None})
+    return sorted({column for column in (columns.text, *columns.others) if column is not None})
 
 
 def _schema_columns(schema: Any, name: str, wanted: Columns) -> Columns:

@@ -20,7 +20,7 @@ from embedcache.corpus.sources import STDIN, Source
 from embedcache.errors import StorageError
 from embedcache.fsio import read_sealed_json, write_sealed_json
 
-NOTE_VERSION = 1
+NOTE_VERSION = 2
 """To be raised as well when the readers come to give other rows of the same file."""
 
 # A file system's clock ticks this fast at worst: one written within a tick may change unseen in the same
@@ -120,4 +120,5 @@ def _note(value: Mapping[str, Any]) -> SourceNote:
         SourceFile(str(file["path"]), int(file["size"]), int(file["mtime_ns"]), int(file["ctime_ns"]))
         for file in value["files"]
     )
-    return SourceNote(str(value["digest"]), files, ReadOptions(**value["options"]))
+    options = {**value["options"], "rows": tuple(value["options"]["rows"])}
+    return SourceNote(str(value["digest"]), files, ReadOptions(**options))

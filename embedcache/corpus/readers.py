@@ -8,6 +8,7 @@ null text (JSON, Parquet, Arrow)                       skipped, ``null``
 text that is a number, list or object (JSON)           skipped, ``not a string``
 bytes that are not UTF-8, half a surrogate pair        that row skipped, ``invalid utf-8``
 a NUL in the text                                      skipped, ``nul byte``
+a U+001F in the text, which separates pairs            skipped, ``pair separator``
 a line that is not JSON, or not an object              skipped, ``malformed json``
 an object without a column that the first one has      skipped, ``missing column``
 a CSV or TSV row of another width than the header      skipped, ``wrong number of columns``
@@ -19,6 +20,8 @@ labels of text and numbers, fractions after integers   refused: a corpus has one
 a line ending (LF, CRLF), a byte order mark in front   taken off
 any other character, blanks at the ends of a text      kept
 a line of 1 MB                                         kept; over 64 MiB, the file is refused
+a second text asked for: any of this in either text    skipped likewise; else both are one text, a pair
+a row for which ``--rows`` does not hold               left out, counted by itself
 a column that is not there                             refused, naming the columns found
 an empty file, a header alone, every row skipped       refused, with the counts
 gzip, zstd, Parquet or Arrow data cut off or damaged   refused; rows before it may have been given
@@ -46,9 +49,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
-from embedcache.corpus.formats import Columns, Problem, is_utf8, raw_rows
+from embedcache.corpus.formats import Columns, Problem, RawRow, is_utf8, raw_rows
 from embedcache.corpus.sources import Source, expand_sources, format_of, source_name
 from embedcache.errors import InputError
+from embedcache.pairs import SEPARATOR, join_pair
 
 __all__ = [
     "NOT_ASKED",
@@ -57,6 +61,7 @@ __all__ = [
     "RowBatch",
     "Source",
     "expand_sources",
+    "is_asked_for",
     "read_batches",
     "row_problem",
 ]
@@ -79,6 +84,8 @@ class ReadOptions:
         format: ``text``, ``jsonl``, ``csv``, ``tsv``, ``parquet`` or ``arrow`` for every source; by default
             the ending says, and standard input is plain text.
         limit: stop after so many kept rows of all sources together.
+        text2_column: the column of a second text: rows are pairs then, see :mod:`embedcache.pairs`.
+        rows: ``COLUMN=VALUE`` each; rows for which not all of them hold are left out.
 
     """
 
@@ -87,6 +94,29 @@ class ReadOptions:
     label_column: str | None = None
     format: str | None = None
     limit: int | None = None
+    text2_column: str | None = None
+    rows: tuple[str, ...] = ()
+
+    @property
+    def conditions(self) -> list[tuple[str, str]]:
+        """The column and the value of each of ``rows``.
+
+        Raises:
+            InputError: if one has another form.
+
+        """
+        found = [(column, value) for column, _, value in (row.partition("=") for row in self.rows)]
+        for row, (column, value) in zip(self.rows, found, strict=True):
+            if not column or not value:
+                raise InputError(f"--rows {row!r}: expected COLUMN=VALUE, such as split=train")
+        return found
+
+    @property
+    def columns(self) -> Columns:
+        """What is read of a source."""
+        second = [("--text2-column", self.text2_column)] if self.text2_column is not None else []
+        more = (*second, *(("--rows", column) for column, _ in self.conditions))
+        return Columns(self.text_column, self.id_column, self.label_column, more=more)
 
 
 @dataclass
@@ -97,12 +127,14 @@ class ReadReport:
         rows: rows kept and given.
         skipped: reason -> rows skipped for it.
         first_skipped: reason -> ``file:line`` of the first such row (``file:row`` for Parquet and Arrow).
+        not_asked: rows that were not asked for.
 
     """
 
     rows: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     first_skipped: dict[str, str] = field(default_factory=dict)
+    not_asked: int = 0
 
     def skip(self, reason: str, where: str) -> None:
         """Count one row as skipped at ``where``."""
@@ -167,25 +199,31 @@ def _batches(
 def _rows(
     sources: list[tuple[Source, str]], options: ReadOptions, report: ReadReport
 ) -> Generator[_Row, None, None]:
-    wanted = Columns(options.text_column, options.id_column, options.label_column)
     labels = _LabelType()
     for source, kind in sources:
-        yield from _kept(source, kind, wanted, labels, report)
+        yield from _kept(source, kind, options, labels, report)
 
 
 def _kept(
-    source: Source, kind: str, wanted: Columns, labels: _LabelType, report: ReadReport
+    source: Source, kind: str, options: ReadOptions, labels: _LabelType, report: ReadReport
 ) -> Iterator[_Row]:
-    name = source_name(source)
+    name, wanted, conditions = source_name(source), options.columns, options.conditions
     own = ReadReport()
     with_id, with_label = wanted.id is not None, wanted.label is not None
     with raw_rows(source, kind, wanted) as rows:
-        for position, text, id_, label in rows:
+        for row in rows:
+            position, text, id_, label = row[:4]
+            if not is_asked_for(row, conditions):
+                own.not_asked += 1
+                report.not_asked += 1
+                continue
             problem = row_problem(text, id_ if with_id else NOT_ASKED, label if with_label else NOT_ASKED)
+            if options.text2_column is not None and not isinstance(text, Problem):
+                problem = problem or _text_problem(row[4])
             if problem is None:
                 own.rows += 1
                 yield (
-                    text,
+                    text if options.text2_column is None else join_pair(text, row[4]),
                     str(id_) if with_id else "",
                     labels.fitted(label, name, position) if with_label else None,
                 )
@@ -193,12 +231,26 @@ def _kept(
                 own.skip(problem.value, f"{name}:{position}")
                 report.skip(problem.value, f"{name}:{position}")
     if not own.rows:
-        found = own.describe_skipped()
-        raise InputError(
-            f"{name}: no rows to read as {kind}: "
-            + (f"every row was skipped: {found}; " if found else "it has a header alone; ")
-            + "expected at least one text; check the file, the format and the text column"
+        raise InputError(f"{name}: no rows to read as {kind}: {_why_none(own, options)}")
+
+
+def _why_none(own: ReadReport, options: ReadOptions) -> str:
+    if own.not_asked and not own.skipped:
+        return (
+            f"none of its {own.not_asked:,} rows has {' and '.join(options.rows)}; check the column's values"
         )
+    found = own.describe_skipped()
+    return (
+        f"every row was skipped: {found}; " if found else "it has a header alone; "
+    ) + "expected at least one text; check the file, the format and the text column"
+
+
+def is_asked_for(row: RawRow, conditions: Sequence[tuple[str, str]]) -> bool:
+    """Return whether :attr:`ReadOptions.conditions` hold for a raw row; one without columns is not judged."""
+    if not conditions or len(row) == 4:
+        return True
+    values = row[len(row) - len(conditions) :]
+    return all(str(value) == wanted for value, (_, wanted) in zip(values, conditions, strict=True))
 
 
 def row_problem(text: object, id_: object = NOT_ASKED, label: object = NOT_ASKED) -> Problem | None:
@@ -217,6 +269,8 @@ def _text_problem(text: object) -> Problem | None:
         return Problem.EMPTY
     if "\0" in text:
         return Problem.NUL_BYTE
+    if SEPARATOR in text:
+        return Problem.PAIR_SEPARATOR
     return None if text.isascii() or is_utf8(text) else Problem.INVALID_UTF8
 
 

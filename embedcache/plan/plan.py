@@ -157,6 +157,8 @@ def plan_build(
     label_column: str | None = None,
     format: str | None = None,  # noqa: A002 - the word of the command line
     limit: int | None = None,
+    text2_column: str | None = None,
+    rows: Sequence[str] = (),
     pooling: str | None = None,
     prompt: str | None = None,
     max_length: int | None = None,
@@ -179,7 +181,8 @@ def plan_build(
     The source is read once; nothing is written into the cache, which need not exist.
 
     Args:
-        sources, text_column, id_column, label_column, format, limit: as for :func:`embedcache.build`.
+        sources, text_column, id_column, label_column, format, limit, text2_column, rows: as for
+            :func:`embedcache.build`.
         teacher: alias, hub id, folder, or a teacher already loaded.
         cache: the cache's folder; None for a new one.
         name: the corpus's name in the cache, for the views that it has there.
@@ -207,7 +210,9 @@ def plan_build(
         raise InputError(f"--probe-seconds {probe_seconds}: expected 0 or more")
     paths = expand_sources([sources] if isinstance(sources, (str, Path)) else list(sources))
     opened = _open(cache)
-    reading_options = ReadOptions(text_column, id_column, label_column, format, limit)
+    reading_options = ReadOptions(
+        text_column, id_column, label_column, format, limit, text2_column, tuple(rows)
+    )
     if not isinstance(views, ViewOptions):
         views = ViewOptions(list(views), device=device)
     name = check_name(name or corpus_name_from(paths[0]))

@@ -22,12 +22,15 @@ from numpy.typing import NDArray
 
 from embedcache.codecs import Vectors
 from embedcache.errors import InputError, TeacherError
+from embedcache.pairs import split_pair
 from embedcache.teacher.batching import token_budget_batches
 from embedcache.teacher.encoded import EncodedTexts, EncodeTimes
 from embedcache.teacher.inference import prepare, resolve_compute_dtype
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_tokenizer
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
     from embedcache.teacher.load import Teacher
 
 DEFAULT_BATCH_TOKENS = {"cpu": 2048, "cuda": 65536, "mps": 16384}
@@ -45,6 +48,8 @@ class Encoder:
         batch_tokens: tokens of a forward batch, padding counted; default: chosen by device.
         threads: CPU threads for the forward pass; default: all cores.
         optimise: use the faster CPU layers; off only to measure what they bring.
+        also: the same model as a teacher of another output, see :mod:`embedcache.teacher.outputs`; what it
+            gives stands to the right of the teacher's vectors, and costs no pass of its own.
 
     Raises:
         InputError: if an argument is out of range, or the device cannot compute in the dtype.
@@ -58,11 +63,13 @@ class Encoder:
         batch_tokens: int | None = None,
         threads: int | None = None,
         optimise: bool = True,
+        also: Teacher | None = None,
     ) -> None:
         for flag, value in (("--batch-tokens", batch_tokens), ("--threads", threads)):
             if value is not None and value < 1:
                 raise InputError(f"{flag} {value}: expected at least 1")
         self.teacher = teacher
+        self.teachers = (teacher,) if also is None else (teacher, also)
         self.device = torch.device(teacher.model.device)
         self.dtype = resolve_compute_dtype(compute_dtype, self.device)
         self.batch_tokens = batch_tokens or DEFAULT_BATCH_TOKENS.get(self.device.type, 16384)
@@ -71,6 +78,10 @@ class Encoder:
         contract = teacher.contract
         self.tokenizer = fast_tokenizer(teacher.model, contract.max_length, contract.prompt)
         self._model = prepare(teacher.model, self.dtype, optimise=optimise)
+        self._scales = False
+        if any(one.head is not None for one in self.teachers):
+            # A classifier takes vectors before they are scaled, which is done here where it is asked for.
+            self._scales = _drop_last_normalize(self._model)
         self._prompt_length = self._measure_prompt()
         # One stream per core on a CPU; on a GPU a second launches work while the first waits for its result.
         self.streams = self.threads if self.device.type == "cpu" else 2
@@ -89,13 +100,18 @@ class Encoder:
             "transformers": transformers.__version__,
         }
 
+    @property
+    def width(self) -> int:
+        """Width of the rows it gives: of all outputs together."""
+        return sum(one.dimension for one in self.teachers)
+
     def encode(self, texts: Sequence[str]) -> EncodedTexts:
         """Encode ``texts`` and return everything at once, in order."""
         windows = [texts[i : i + _WINDOW] for i in range(0, len(texts), _WINDOW)]
         parts = list(self.encode_windows(windows))
         if not parts:
             return EncodedTexts(
-                np.empty((0, self.teacher.dimension), np.float32),
+                np.empty((0, self.width), np.float32),
                 np.empty(0, np.int32),
                 np.empty(0, np.bool_),
             )
@@ -148,7 +164,7 @@ class Encoder:
             batches = token_budget_batches(tokenized.lengths, self.batch_tokens)
             seen = tokenized.lengths.astype(np.int32)
             truncated = tokenized.truncated
-        result = EncodedTexts(np.empty((len(texts), self.teacher.dimension), np.float32), seen, truncated)
+        result = EncodedTexts(np.empty((len(texts), self.width), np.float32), seen, truncated)
         window = _Window(result)
         for rows in batches:
             window.pending.append(pool.submit(self._forward_into, result.vectors, rows, texts, tokenized))
@@ -190,24 +206,43 @@ class Encoder:
     ) -> dict[str, Any]:
         if tokenized is None or self.tokenizer is None:
             prompt = self.teacher.contract.prompt or None
-            features: dict[str, Any] = self._model.preprocess([texts[i] for i in rows], prompt=prompt)
+            asked = [split_pair(texts[i]) or texts[i] for i in rows]
+            if any(isinstance(text, tuple) for text in asked):
+                self._refuse_pairs()
+            features: dict[str, Any] = self._model.preprocess(asked, prompt=prompt)
             return features
         features = {**padded_features(tokenized, rows, self.tokenizer)}
         if self._prompt_length is not None:
             features["prompt_length"] = self._prompt_length
         return features
 
+    def _refuse_pairs(self) -> None:
+        """Refuse pairs where the model's first module is none that takes two texts."""
+        if (kind := type(self._model[0]).__name__) != "Transformer":
+            raise InputError(
+                f"the corpus holds pairs of texts, and {self.teacher.name} (its first module is a {kind}) "
+                "has no form for pairs: take a BERT-like transformer, or a corpus of single texts"
+            )
+
     def forward(self, features: dict[str, Any]) -> Vectors:
-        """Return the vectors of one padded batch, float32 of shape (rows, d)."""
+        """Return the vectors of one padded batch, float32 of shape (rows, width)."""
         moved = {
             name: value.to(self.device, non_blocking=True) if isinstance(value, torch.Tensor) else value
             for name, value in features.items()
         }
         with torch.inference_mode():
             vectors = self._model(moved)["sentence_embedding"]
-            if self.teacher.contract.truncate_dim is not None:
-                vectors = vectors[:, : self.teacher.contract.truncate_dim]
-            return np.asarray(vectors.float().cpu().numpy(), dtype=np.float32)
+            outputs = [self._output(one, vectors) for one in self.teachers]
+        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1)
+
+    def _output(self, teacher: Teacher, vectors: torch.Tensor) -> Vectors:
+        if teacher.head is not None:
+            return teacher.head.logits(vectors.float().cpu().numpy())
+        if self._scales:
+            vectors = torch.nn.functional.normalize(vectors, p=2, dim=1)
+        if teacher.contract.truncate_dim is not None:
+            vectors = vectors[:, : teacher.contract.truncate_dim]
+        return np.asarray(vectors.float().cpu().numpy(), dtype=np.float32)
 
     def _measure_prompt(self) -> int | None:
         prompt = self.teacher.contract.prompt
@@ -247,7 +282,8 @@ def padded_features(
     ids[real] = tokenized.ids[(tokenized.offsets[rows][:, None] + position)[real]]
     features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(real.astype(np.int64))}
     if tokenizer.uses_token_types:
-        features["token_type_ids"] = torch.zeros_like(features["input_ids"])
+        types = np.zeros_like(real) if tokenized.first is None else position >= tokenized.first[rows][:, None]
+        features["token_type_ids"] = torch.from_numpy((real & types).astype(np.int64))
     return features
 
 
@@ -267,6 +303,15 @@ def encode_texts(
 def available_cores() -> int:
     """Return how many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _drop_last_normalize(model: SentenceTransformer) -> bool:
+    """Take the scaling to length one off a model's end; return whether it was there."""
+    name, last = list(model.named_children())[-1]
+    if type(last).__name__ != "Normalize":
+        return False
+    del model[int(name)]
+    return True
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

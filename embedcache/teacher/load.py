@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from embedcache.contract import Contract
 from embedcache.errors import PoolingNeededError, TeacherError
 from embedcache.fsio import canonical_json
+from embedcache.teacher.classifier import ClassifierHead
 from embedcache.teacher.digest import architecture_digest, read_json, tokenizer_digest, weights_digest
 from embedcache.teacher.layout import read_modules, transformer_subfolder
 from embedcache.teacher.resolve import ModelSource, resolve
@@ -39,11 +40,13 @@ class Teacher:
         source: where the model came from.
         model: the sentence-transformers model, in eval mode, gradients off.
         contract: what determines its vectors.
+        head: the classifier whose logits are its vectors; None where the model's own vectors are.
     """
 
     source: ModelSource
     model: SentenceTransformer
     contract: Contract
+    head: ClassifierHead | None = None
 
     @property
     def name(self) -> str:

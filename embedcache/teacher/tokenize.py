@@ -1,4 +1,7 @@
-"""Texts to token ids, in bulk: flat arrays instead of a list of lists, truncation recorded."""
+"""Texts to token ids, in bulk: flat arrays instead of a list of lists, truncation recorded.
+
+A text with a separator in it is a pair (:mod:`embedcache.pairs`): its ids are those of both texts together.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from embedcache.errors import InputError
+from embedcache.pairs import SEPARATOR, join_pair, split_pair
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -22,29 +28,39 @@ class TokenizedTexts:
         ids: int32, all texts' ids one after the other.
         offsets: int64, shape (n + 1,); text i has ``ids[offsets[i]:offsets[i + 1]]``.
         truncated: bool, shape (n,); which texts were cut to the maximal length.
+        first: int32, shape (n,); tokens of each text that come before those of a pair's second text, all of
+            them for a single text; None where there is no pair among the texts.
     """
 
     ids: NDArray[np.int32]
     offsets: NDArray[np.int64]
     truncated: NDArray[np.bool_]
+    first: NDArray[np.int32] | None = None
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each text, shape (n,)."""
         return np.diff(self.offsets)
 
+    @property
+    def first_tokens(self) -> NDArray[np.int32]:
+        """:attr:`first` also where no text is a pair, shape (n,)."""
+        return self.lengths.astype(np.int32) if self.first is None else self.first
+
 
 class FastTokenizer:
     """Drives the Rust tokenizer of a transformers tokenizer directly.
 
-    The ids are those of ``tokenizer(text, truncation=True, max_length=...)``; going around the Python wrapper
-    is several times faster. Works on a copy, so the caller's tokenizer keeps its settings.
+    The ids are those of ``tokenizer(text, truncation=True, max_length=...)``, for a pair those of
+    ``tokenizer(text, text2, ...)``; going around the Python wrapper is several times faster. Works on a copy,
+    so the caller's tokenizer keeps its settings.
 
     Args:
         tokenizer: a transformers tokenizer with a Rust backend.
         max_length: tokens after which a text is cut, special tokens counted; 0 means never.
-        prompt: text put before every text.
-        special_tokens: whether the tokenizer puts its own tokens around a text.
+        prompt: text put before every text, of a pair before the first.
+        special_tokens: whether the tokenizer puts its own tokens around a text; without them there is no
+            telling a pair from one text, and pairs are refused.
     """
 
     def __init__(
@@ -64,6 +80,8 @@ class FastTokenizer:
         self.uses_token_types = "token_type_ids" in tokenizer.model_input_names
         self.pads_left = tokenizer.padding_side == "left"
         self._prompt = prompt
+        self._max_length = max_length
+        self.takes_pairs = special_tokens
 
     @property
     def vocabulary_size(self) -> int:
@@ -77,15 +95,60 @@ class FastTokenizer:
         return hashlib.sha256(state.encode()).hexdigest()
 
     def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
-        """Tokenise ``texts``; runs on all cores outside Python's lock."""
+        """Tokenise ``texts``; runs on all cores outside Python's lock.
+
+        Raises:
+            InputError: if a text is a pair and the tokenizer has no form for pairs, or no room for one.
+        """
         prompted = [self._prompt + text for text in texts] if self._prompt else list(texts)
-        encodings = self._backend.encode_batch_fast(prompted)
+        pairs = [place for place, text in enumerate(prompted) if SEPARATOR in text]
+        inputs: list[Any] = prompted
+        if pairs:
+            self._refuse_pairs()
+            inputs = [_split(text) if SEPARATOR in text else text for text in prompted]
+        encodings = self._backend.encode_batch_fast(inputs)
         rows = [encoding.ids for encoding in encodings]
         offsets = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         ids = np.fromiter((i for row in rows for i in row), dtype=np.int32, count=int(offsets[-1]))
         truncated = np.fromiter((bool(e.overflowing) for e in encodings), dtype=np.bool_, count=len(rows))
-        return TokenizedTexts(ids, offsets, truncated)
+        if not pairs:
+            return TokenizedTexts(ids, offsets, truncated)
+        first = np.diff(offsets).astype(np.int32)
+        for place in pairs:
+            first[place] = encodings[place].type_ids.count(0)
+        return TokenizedTexts(ids, offsets, truncated, first)
+
+    @property
+    def has_room_for_pairs(self) -> bool:
+        """Whether a pair keeps a token of each text; with less room, a tokenizer cuts nothing at all."""
+        return not self._max_length or self._max_length >= self._beside_pairs + 2
+
+    @property
+    def _beside_pairs(self) -> int:
+        return int(self._backend.num_special_tokens_to_add(True))
+
+    def _refuse_pairs(self) -> None:
+        if not self.takes_pairs:
+            raise InputError(
+                "the corpus holds pairs of texts, and the model has no form for pairs that is known here "
+                "(static embeddings, say, look at tokens one by one): take a BERT-like transformer, or a "
+                "corpus of single texts"
+            )
+        if not self.has_room_for_pairs:
+            raise InputError(
+                f"--max-length {self._max_length}: the model puts {self._beside_pairs} tokens of its own "
+                f"around a pair of texts; expected at least {self._beside_pairs + 2}"
+            )
+
+
+def _split(text: str) -> tuple[str, str]:
+    try:
+        pair = split_pair(text)
+    except ValueError as error:
+        raise InputError(f"{text[:80]!r}: {error}; take it out of the corpus") from error
+    assert pair is not None  # noqa: S101  # asked for texts with a separator only
+    return pair
 
 
 def fast_tokenizer(model: SentenceTransformer, max_length: int, prompt: str) -> FastTokenizer | None:
@@ -93,7 +156,7 @@ def fast_tokenizer(model: SentenceTransformer, max_length: int, prompt: str) -> 
 
     Returns None for models whose input is more than token ids (chat templates, images, static embeddings),
     for tokenizers without a Rust backend, and wherever the two disagree on a few probe texts: a fast path may
-    skip work, never change the result.
+    skip work, never change the result. Where they disagree on pairs alone, pairs are refused.
     """
     first: Any = model[0]
     tokenizer = getattr(first, "tokenizer", None)
@@ -106,10 +169,25 @@ def fast_tokenizer(model: SentenceTransformer, max_length: int, prompt: str) -> 
         " blank  ends ",
         "word " * (max_length or 64),
     ]
-    for probe in probes:
-        features = model.preprocess([probe], prompt=prompt or None)
-        if set(features) - {"input_ids", "attention_mask", "token_type_ids", "modality", "prompt_length"}:
-            return None
-        if features["input_ids"][0].tolist() != fast([probe]).ids.tolist():
-            return None
+    if not all(_agree(fast, model, probe, prompt) for probe in probes):
+        return None
+    if fast.has_room_for_pairs:
+        pairs = [
+            join_pair(probe, other) for probe, other in zip(probes, probes[1:] + probes[:1], strict=True)
+        ]
+        fast.takes_pairs = all(_agree(fast, model, pair, prompt) for pair in pairs)
     return fast
+
+
+def _agree(fast: FastTokenizer, model: SentenceTransformer, text: str, prompt: str) -> bool:
+    """Return whether the fast way makes of a text what the model's own preprocessing does."""
+    features = model.preprocess([split_pair(text) or text], prompt=prompt or None)
+    if set(features) - {"input_ids", "attention_mask", "token_type_ids", "modality", "prompt_length"}:
+        return False
+    found = fast([text])
+    if features["input_ids"][0].tolist() != found.ids.tolist():
+        return False
+    if found.first is None or "token_type_ids" not in features:
+        return True
+    types = np.arange(len(found.ids)) >= found.first[0]
+    return bool(features["token_type_ids"][0].tolist() == types.tolist())

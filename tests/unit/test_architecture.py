@@ -22,7 +22,7 @@ FLOORS = [
     ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout"],
     ["token_table"],
     ["cache"],
-    ["missing", "reuse", "lookalikes", "catalog", "corpus_build", "view_build", "view_coverage"],
+    ["missing", "derived", "reuse", "lookalikes", "catalog", "corpus_build", "view_build", "view_coverage"],
     [
         "builder",
         "check",

@@ -52,6 +52,7 @@ FLAG_VALUES = {
     "tau": 0.07,
     "teacher_tau": 0.08,
     "alpha": 0.3,
+    "soft": 0.25,
     "queue": 12,
     "distance": 3.0,
     "angle": 4.0,
@@ -71,7 +72,7 @@ FLAG_VALUES = {
     "overwrite": True,
 }
 # What is given several times has a test of its own.
-NOT_ALONE = {"teacher_weights", "views"}
+NOT_ALONE = {"teacher_weights", "views", "dev_rows"}
 SETTINGS = [option for option in run_command.params if option.name not in NOT_SETTINGS | NOT_ALONE]
 
 
@@ -112,10 +113,12 @@ def test_every_flag_changes_its_key_and_no_other(option):
 def test_flags_that_repeat_make_lists():
     several = ("--teacher", "a", "--teacher", "b", "--teacher-weight", "1", "--teacher-weight", "0.5")
     several += ("--view", "original", "--view", "crop")
+    several += ("--dev-rows", "split=dev", "--dev-rows", "lang=en")
     expected = {
         "teacher": ["a", "b"],
         "teacher_weights": [1.0, 0.5],
         "training.views": ["original", "crop"],
+        "evaluation.rows": ["split=dev", "lang=en"],
     }
     assert dumped("--cache", "c", *several) == {**dumped("--cache", "c"), **expected}
 
@@ -483,7 +486,7 @@ def test_the_losses_are_listed_with_their_defaults(monkeypatch, capsys, columns)
     assert facts["ckd"]["settings"] == {"queue": 65536, "tau": None}
     assert [name for name, loss in facts.items() if loss["views"] == 2] == ["dual-l2", "skd", "congen"]
     plain = [name for name, loss in facts.items() if loss["targets"] == "as they are"]
-    assert plain == ["mse", "rkd", "simtde", "lrn-kd", "lmx-kd"]
+    assert plain == ["mse", "rkd", "simtde", "lrn-kd", "lmx-kd", "rkd-kd"]
 
 
 def test_progress_lines_say_where_a_run_stands():

@@ -484,7 +484,7 @@ def test_the_registry_says_of_each_loss_what_its_class_says(name):
     parameters = set(inspect.signature(type(loss).__init__).parameters) - {"self", "dimension"}
     of_the_models = {"student_widths", "teacher_widths", "seed"}
     assert parameters - {"args", "kwargs"} - of_the_models == set(facts.settings)
-    assert loss.needs_whole_batch is (name == "rkd")
+    assert loss.needs_whole_batch is (name in ("rkd", "rkd-kd"))
     assert (loss.queue is None) is (facts.full_queue is None) is ("queue" not in facts.settings)
     assert facts.lr > 0
     assert facts.batch_size > 0

@@ -561,4 +561,10 @@ def test_the_sweeps_of_the_papers_can_be_run(file):
 def test_there_is_a_sweep_for_every_table():
     stems = {path.stem for path in SWEEPS}
     congen = {f"congen_{what}" for what in ("losses", "alpha", "views", "queue", "multilingual")}
-    assert stems == congen | {"distilcse_losses", "distilcse_scale", "simtde_front", "simtde_table2"}
+    assert stems == congen | {
+        "distilcse_losses",
+        "distilcse_scale",
+        "simtde_front",
+        "simtde_table2",
+        "reaugkd",
+    }

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedcache.cache import Cache, CachedTeacher, read_contract, read_origin
-from embedcache.check.findings import UPGRADE, Finding, Kind, is_of, reason
+from embedcache.check.findings import PROJECTION_WAY_OUT, UPGRADE, Finding, Kind, is_of, reason
 from embedcache.check.live import Computing
 from embedcache.check.progress import OnCheck
 from embedcache.check.repair.mend_codebooks import mend_codebook
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from embedcache.teacher.encode import Encoder
 
 _OF_VIEWS = (Kind.VIEW, Kind.VIEW_PART, Kind.RECIPE)
-_OF_TEACHERS = (Kind.SHARD, Kind.STORE, Kind.CODEBOOK, Kind.SEAL, Kind.TABLE)
+_OF_TEACHERS = (Kind.SHARD, Kind.STORE, Kind.CODEBOOK, Kind.SEAL, Kind.TABLE, Kind.PROJECTION)
 _DERIVED = (Kind.INDEX, Kind.TOKENS, Kind.DERIVED)
 
 
@@ -268,6 +268,8 @@ class _Repairer:
         for finding in mine:
             if finding.kind == Kind.TABLE.value:
                 mend_token_table(self.mending, maker, self.mending.folder / finding.path)
+            if finding.kind == Kind.PROJECTION.value:
+                self.mending.done(finding.path, finding.kind, NOT_REPAIRED, PROJECTION_WAY_OUT)
             if finding.kind == Kind.CODEBOOK.value:
                 mend_codebook(self.mending, maker, self.mending.folder / finding.path, lost)
         if joins_folder:

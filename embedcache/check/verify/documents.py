@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from embedcache.cache import CACHE_MARKER, CACHE_VERSION, read_contract, read_origin
 from embedcache.check.bench import Bench
 from embedcache.check.findings import (
     DERIVED_WAY_OUT,
+    PROJECTION_WAY_OUT,
     REPAIR,
     UPGRADE,
     Finding,
@@ -24,6 +26,7 @@ from embedcache.check.inventory import Entry
 from embedcache.codecs import pq
 from embedcache.contract import CONTRACT_VERSION
 from embedcache.corpus.corpus import CORPUS_VERSION, read_info
+from embedcache.derived import PROJECTION, is_derived, projection_digest
 from embedcache.errors import CacheFormatError, CorruptCacheError
 from embedcache.fsio import (
     canonical_json,
@@ -83,10 +86,13 @@ def _is_newer_description(path: Path) -> bool:
 def check_contract(bench: Bench, entry: Entry) -> Findings:
     """Check ``contract.json``: it has to be spelled as it is written, and to be that of its folder."""
     try:
-        read_contract(bench.folder / entry.path)
+        contract = read_contract(bench.folder / entry.path)
     except CorruptCacheError as error:
         path = bench.folder / entry.path
         yield _refused(path, entry, error, is_newer=_is_newer_contract(path))
+        return
+    if is_derived(contract) and not (bench.folder / entry.folder / PROJECTION).exists():
+        yield damage(f"{entry.folder}/{PROJECTION}", Kind.PROJECTION, "it is gone", PROJECTION_WAY_OUT)
 
 
 def _is_newer_contract(path: Path) -> bool:
@@ -135,6 +141,16 @@ def check_token_table(bench: Bench, entry: Entry) -> Findings:
     except (CorruptCacheError, CacheFormatError) as error:
         yield _refused(path, entry, error, is_newer=isinstance(error, CacheFormatError))
     bench.meter.add(size=entry.size)
+
+
+def check_projection(bench: Bench, entry: Entry) -> Findings:
+    """Check the map of a derived teacher by the digest in its contract."""
+    with suppress(CorruptCacheError):
+        contract = read_contract(bench.folder / entry.folder / "contract.json")
+        digest = bench.meter.digest(bench.folder / entry.path)
+        if digest != projection_digest(contract):
+            found = f"its bytes have the digest {digest[:12]}…, and its contract names another"
+            yield damage(entry.path, entry.kind, found, PROJECTION_WAY_OUT)
 
 
 def check_special(bench: Bench, entry: Entry) -> Findings:

@@ -49,6 +49,7 @@ _CHECKS: Mapping[Kind, Check] = {
     Kind.LOCK: documents.check_lock,
     Kind.CODEBOOK: documents.check_codebook,
     Kind.TABLE: documents.check_token_table,
+    Kind.PROJECTION: documents.check_projection,
     Kind.INDEX: derived.check_index,
     Kind.TOKENS: derived.check_tokens,
     Kind.DERIVED: documents.check_sealed,

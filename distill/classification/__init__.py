@@ -1,0 +1,1 @@
+"""Encoders with a classifier on top: how they are taught, scored and distilled."""

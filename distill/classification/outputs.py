@@ -1,0 +1,49 @@
+"""What student and teacher take the rows of a step to be, for losses that look at labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from distill.losses.base import ClassPairs
+
+if TYPE_CHECKING:
+    from distill.classification.head import LabelHead
+    from distill.classification.soft_labels import SoftLabels
+    from distill.data.collate import Batch
+    from distill.losses.base import LossBatch
+
+
+class ClassOutputs(nn.Module):
+    """Gives a loss what student and teacher take the rows of a step to be.
+
+    It is a part of the loss's module, so that the classifier is optimised and saved with the student.
+
+    Args:
+        head: the student's classifier.
+        soft: what it learns from.
+    """
+
+    def __init__(self, head: LabelHead, soft: SoftLabels) -> None:
+        super().__init__()
+        self.head = head
+        # Buffers follow the model to its device; a checkpoint need not hold what the cache does.
+        self.register_buffer("rows", torch.from_numpy(soft.rows), persistent=False)
+        self.register_buffer("logits", torch.from_numpy(soft.logits), persistent=False)
+        labels = None if soft.labels is None else torch.from_numpy(soft.labels)
+        self.register_buffer("labels", labels, persistent=False)
+
+    def add(self, step: LossBatch, batch: Batch) -> LossBatch:
+        """Return ``step`` with logits and labels; see :class:`distill.training.inside.Inside`."""
+        vectors = step.students[0]
+        # A loss that compares rows with each other is given those of all processes.
+        first = 0 if len(vectors) == len(batch.rows) else batch.offset
+        places = torch.searchsorted(self._of("rows"), batch.rows[first : first + len(vectors)])
+        labels = None if self.labels is None else self._of("labels")[places]
+        return replace(step, classes=ClassPairs(self.head(vectors), self._of("logits")[places], labels))
+
+    def _of(self, name: str) -> Tensor:
+        return self.get_buffer(name)

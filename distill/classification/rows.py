@@ -1,0 +1,205 @@
+"""Labelled texts, or pairs of texts, out of a file: what a classifier is taught with and scored on."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distill.data.sampler import permutation
+from distill.errors import ConfigError, DataError
+from embedcache.corpus.formats import Columns as RawColumns
+from embedcache.corpus.formats import raw_rows
+from embedcache.corpus.readers import NOT_ASKED, ReadReport, expand_sources, row_problem
+from embedcache.corpus.sources import STDIN, Source, format_of
+from embedcache.doctor.evaluation_sets import fold
+from embedcache.pairs import SEPARATOR
+
+_HELD_OUT_STREAM = 2**31 - 1
+"""Epoch number of the permutation that picks held-out rows; no training reaches it."""
+
+FEWEST_SCORED = 10
+"""Rows that a classifier can be scored on; fewer tell nothing."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where in a file the texts and the labels stand.
+
+    Attributes:
+        text: column of the text; None: the one that is plainly it.
+        text2: column of the second text of a pair; None: rows are single texts.
+        label: column of the label; None: rows have none, and are given an empty one.
+        format: the file's format; None: by its ending.
+    """
+
+    text: str | None = None
+    text2: str | None = None
+    label: str | None = "label"
+    format: str | None = None
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Labelled texts in the order of their file.
+
+    Attributes:
+        name: what they are called in reports.
+        texts: the texts; a pair is one text, see :mod:`embedcache.pairs`.
+        labels: their names.
+        skipped: why rows of the file were left out -> how many.
+        described: the same in words, with the place of the first of each.
+    """
+
+    name: str
+    texts: list[str]
+    labels: list[str]
+    skipped: Counter[str] = field(default_factory=Counter)
+    described: str = ""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.texts)
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of all texts and labels in order."""
+        digest = hashlib.sha256()
+        for text, label in zip(self.texts, self.labels, strict=True):
+            encoded = f"{label}\n{text}".encode()
+            digest.update(len(encoded).to_bytes(8, "little") + encoded)
+        return digest.hexdigest()
+
+    def take(self, rows: NDArray[np.integer]) -> LabelledRows:
+        """Return some of the rows."""
+        chosen = rows.tolist()
+        return replace(
+            self, texts=[self.texts[row] for row in chosen], labels=[self.labels[row] for row in chosen]
+        )
+
+    def split(self, share: float, seed: int) -> tuple[LabelledRows, LabelledRows]:
+        """Return what is left, and the rows of a share of the texts, drawn at random.
+
+        Rows of one text stay together: else the held-out ones would not be new to the classifier.
+        """
+        distinct = list(dict.fromkeys(self.texts))
+        places = permutation(len(distinct), seed, _HELD_OUT_STREAM, first=round(share * len(distinct)))
+        drawn = {distinct[place] for place in places.tolist()}
+        inside = np.array([text in drawn for text in self.texts], dtype=np.bool_)
+        return self.take(np.flatnonzero(~inside)), self.take(np.flatnonzero(inside))
+
+    def overlap(self, texts: Collection[str]) -> int:
+        """Return how many rows are one of ``texts``; case, blanks and punctuation do not count."""
+        folded = {fold(text) for text in texts}
+        return sum(fold(text) in folded for text in self.texts)
+
+
+def read_labelled(
+    path: str | Path, columns: Columns, rows: Sequence[str] = (), *, limit: int | None = None
+) -> LabelledRows:
+    """Read labelled texts from a file with columns.
+
+    Rows without a usable text or label are skipped and counted; rows that are not asked for are not.
+
+    Args:
+        path: a TSV, CSV, JSONL, Parquet or Arrow file, compressed or not.
+        columns: where in it texts and labels stand.
+        rows: ``COLUMN=VALUE``, all of which have to hold.
+        limit: stop after so many kept rows.
+
+    Raises:
+        InputError: if the file or a column is not there, or cannot be read.
+        ConfigError: if a condition is not of that form.
+        DataError: if no row is left.
+    """
+    sources = expand_sources([str(path)])
+    if len(sources) > 1 or sources[0] == STDIN:
+        raise DataError(f"{path} is not one file: give the path of one; put what comes from a pipe into one")
+    source = sources[0]
+    wanted = [_condition(row) for row in rows]
+    report = ReadReport()
+    found = list(islice(_kept(source, format_of(source, columns.format), columns, wanted, report), limit))
+    if not found:
+        where = f" with {', '.join(rows)}" if rows else ""
+        why = f"; skipped {report.describe_skipped()}" if report.skipped else ""
+        raise DataError(f"{source} holds no labelled texts{where}{why}: check the columns and their values")
+    name = Path(source).name.split(".")[0] or str(source)
+    texts, labels = ([row[place] for row in found] for place in (0, 1))
+    return LabelledRows(name, texts, labels, report.skipped, report.describe_skipped())
+
+
+def _condition(row: str) -> tuple[str, str]:
+    column, separator, value = row.partition("=")
+    if not separator or not column:
+        raise ConfigError(f"rows: {row!r} given, expected COLUMN=VALUE, as in split=train")
+    return column, value
+
+
+def _kept(
+    source: Source,
+    kind: str,
+    columns: Columns,
+    wanted: Sequence[tuple[str, str]],
+    report: ReadReport,
+) -> Iterator[tuple[str, str]]:
+    """Yield the text and the label of each row that is asked for and can be used."""
+    # The readers give one text and one label; several columns are read side by side.
+    asked = [RawColumns(text=columns.text, label=columns.label, text_option="--text")]
+    if columns.text2 is not None:
+        asked.append(RawColumns(text=columns.text2, text_option="--text2"))
+    asked += [RawColumns(text=columns.text, label=column) for column, _ in wanted]
+    texts = len(asked) - len(wanted)
+    with ExitStack() as stack:
+        readers = [stack.enter_context(raw_rows(source, kind, one)) for one in asked]
+        for cells in zip(*readers, strict=True):
+            values = [cell[3] for cell in cells[texts:]]
+            if any(str(value) != has for value, (_, has) in zip(values, wanted, strict=True)):
+                continue
+            label = NOT_ASKED if columns.label is None else cells[0][3]
+            problem = row_problem(cells[0][1], label=label) or (
+                row_problem(cells[1][1]) if texts == 2 else None
+            )
+            parts = [cell[1] for cell in cells[:texts]]
+            if problem is not None:
+                report.skip(problem.value, f"{source}:{cells[0][0]}")
+            elif any(SEPARATOR in part for part in parts):
+                report.skip("pair separator", f"{source}:{cells[0][0]}")
+            else:
+                yield SEPARATOR.join(parts), _named(label)
+
+
+def _named(label: object) -> str:
+    if label is NOT_ASKED:
+        return ""
+    return str(int(label) if isinstance(label, bool) else label)
+
+
+def refuse_test_rows(key: str, rows: Sequence[str]) -> None:
+    """Raise :class:`ConfigError` where the rows to choose a checkpoint on are those of a test set.
+
+    Args:
+        key: the key of the configuration that names them.
+        rows: ``COLUMN=VALUE`` each.
+    """
+    for row in rows:
+        if re.fullmatch(r"[^=]*=\s*test", row, flags=re.IGNORECASE):
+            raise ConfigError(
+                f"{key}: {row} are the rows of a test set; a checkpoint chosen on them makes the test score "
+                "worthless. Choose on a development split, or leave it out and hold out training rows"
+            )
+
+
+def refuse_few(rows: LabelledRows, what: str) -> None:
+    """Raise :class:`DataError` where too few rows are there to score a classifier on."""
+    if len(rows) < FEWEST_SCORED:
+        raise DataError(
+            f"{what}: {len(rows)} labelled rows to choose a checkpoint by, expected {FEWEST_SCORED} at least"
+        )

@@ -1,0 +1,350 @@
+"""``distill kb``: the knowledge base beside a student."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedcache.cli.options import F, all_of
+from embedcache.cli.progress import watched
+
+if TYPE_CHECKING:
+    from distill.knowledge_base.base import KnowledgeBase
+    from distill.knowledge_base.build import Built
+    from distill.knowledge_base.choose import Choice
+
+_MODEL = click.argument("model", type=click.Path(path_type=Path))
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_MACHINE = (
+    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..."),
+    click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: all cores]"),
+)
+_COLUMNS = (
+    click.option(
+        "--text", metavar="COLUMN", help="Column of the text.  [default: the one that is plainly it]"
+    ),
+    click.option("--text2", metavar="COLUMN", help="Column of the second text, for pairs."),
+    click.option(
+        "--rows",
+        metavar="COLUMN=VALUE",
+        multiple=True,
+        help="Take such rows only, as in split=dev; repeatable, all have to hold.",
+    ),
+    click.option("--format", metavar="KIND", help="Format of the file.  [default: by its ending]"),
+)
+
+
+def column_options(command: F) -> F:
+    """Add where in a file the texts stand."""
+    return all_of(*_COLUMNS)(command)
+
+
+def machine_options(command: F) -> F:
+    """Add where and how a student runs."""
+    return all_of(*_MACHINE)(command)
+
+
+@click.group("kb")
+def kb_command() -> None:
+    """Make and tune the knowledge base that a student asks while it predicts.
+
+    MODEL is a run of 'distill run --loss reaugkd', or a model folder with a classifier. The base is part of
+    the folder: 'distill predict' and RetrievalAugmentedClassifier open both.
+    """
+
+
+@kb_command.command("build")
+@_MODEL
+@click.option(
+    "--cache", type=click.Path(path_type=Path), required=True, help="Cache with the teacher's vectors."
+)
+@click.option("--corpus", metavar="NAME", help="Corpus to put in.  [default: the one the run names]")
+@click.option("--teacher", metavar="NAME", help="Projected teacher.  [default: the one the run names]")
+@click.option("--m", type=int, default=32, show_default=True, help="Links a row keeps on each level.")
+@click.option(
+    "--ef-construction", type=int, default=200, show_default=True, help="Candidates looked at to link a row."
+)
+@click.option(
+    "--ef-search", type=int, default=64, show_default=True, help="Candidates looked at to find neighbours."
+)
+@click.option(
+    "--codec",
+    type=click.Choice(["float32", "float16", "int8"]),
+    default="float16",
+    show_default=True,
+    help="How vectors are kept.",
+)
+@click.option("--texts", is_flag=True, help="Keep the texts too, so that neighbours can be shown.")
+@click.option(
+    "--tau", type=float, help="Temperature of neighbours' weights.  [default: as in training, else 0.07]"
+)
+@click.option("--overwrite", is_flag=True, help="Replace a base that is there.")
+@_JSON
+def build_command(
+    model: Path,
+    cache: Path,
+    corpus: str | None,
+    teacher: str | None,
+    m: int,
+    ef_construction: int,
+    ef_search: int,
+    codec: str,
+    texts: bool,
+    tau: float | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Make the knowledge base of MODEL from a cache.
+
+    Of each text of the corpus it holds the projected vector and the softmax of the logits. Rows that the run
+    held out stay out: k and beta are chosen on them.
+    """
+    from distill.knowledge_base.build import build_base
+    from distill.knowledge_base.index import IndexSettings
+
+    settings = IndexSettings(m, ef_construction, ef_search, codec)
+    with watched() as on_step:
+        built = build_base(
+            model,
+            cache,
+            corpus=corpus,
+            teacher=teacher,
+            settings=settings,
+            texts=texts,
+            tau=tau,
+            overwrite=overwrite,
+            on_step=on_step,
+        )
+    _print_built(built, as_json)
+
+
+@kb_command.command("add")
+@_MODEL
+@click.option(
+    "--cache", type=click.Path(path_type=Path), required=True, help="Cache with the teacher's vectors."
+)
+@click.option("--corpus", metavar="NAME", help="Corpus to add.  [default: the only one]")
+@_JSON
+def add_command(model: Path, cache: Path, corpus: str | None, as_json: bool) -> None:
+    """Add the rows of another corpus to the knowledge base of MODEL; nothing is trained.
+
+    Texts that are in it already, and those that the run held out, are left out. k and beta stay.
+    """
+    from distill.knowledge_base.build import add_rows
+
+    with watched() as on_step:
+        built = add_rows(model, cache, corpus=corpus, on_step=on_step)
+    _print_built(built, as_json)
+
+
+@kb_command.command("info")
+@_MODEL
+@_JSON
+def info_command(model: Path, as_json: bool) -> None:
+    """Say what the knowledge base of MODEL holds, of whom, and what k and beta were chosen on."""
+    base = _base(model)
+    if as_json:
+        click.echo(json.dumps(base.facts(), indent=2, ensure_ascii=False))
+        return
+    from embedcache.cli.tables import counted, size
+
+    origin, settings = base.origin, base.index.settings
+    corpora = ", ".join(f"{corpus['name']} ({corpus['rows']:,})" for corpus in base.corpora)
+    click.echo(f"rows         {counted(len(base), 'row')} of {corpora}")
+    click.echo(f"vectors      {base.index.dimension} numbers of {origin.teacher} ({origin.contract[:12]})")
+    click.echo(f"labels       {', '.join(origin.labels)} (logits {origin.logits[:12]})")
+    click.echo(
+        f"index        HNSW, m {settings.m}, ef-construction {settings.ef_construction}, ef-search "
+        f"{settings.ef_search}, {settings.codec}; {size(len(base.index.to_bytes()))}"
+    )
+    click.echo(f"texts        {'kept' if base.texts is not None else 'not kept'}")
+    click.echo(f"tau          {base.tau:g}")
+    click.echo(f"k and beta   {_describe_chosen(base)}")
+
+
+@kb_command.command("check")
+@_MODEL
+@click.option("--sample", type=click.IntRange(1), default=1000, show_default=True, help="Rows to search for.")
+@click.option("--k", type=click.IntRange(1), default=10, show_default=True, help="Neighbours of each.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Chooses the rows.")
+@_JSON
+def check_command(model: Path, sample: int, k: int, seed: int, as_json: bool) -> None:
+    """Compare the graph of MODEL's knowledge base with exact search, and read every file of it.
+
+    It searches for rows of the base itself, each of which is moved a little, as a student's vectors are.
+    """
+    from distill.knowledge_base.recall import measure_recall, moved_rows
+
+    base = _base(model)
+    found = measure_recall(base.index, moved_rows(base.index, sample, seed), k)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=2))
+        return
+    click.echo(
+        f"recall@{found.k} {found.recall:.4f} over {found.queries:,} searches of {len(base):,} rows; as near "
+        f"as the nearest {found.k}: {found.as_near:.4f}"
+    )
+    click.echo(f"a search {1e6 * found.seconds:,.0f} us, exact {1e6 * found.exact_seconds:,.0f} us")
+
+
+@kb_command.command("tune")
+@_MODEL
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path),
+    help="Cache of the run, to take its held-out rows from.  [default: the one the run names]",
+)
+@click.option("--data", metavar="FILE", help="Labelled rows instead.  [default: rows held out by the run]")
+@column_options
+@click.option("--label", metavar="COLUMN", default="label", show_default=True, help="Column of the label.")
+@click.option("--table", is_flag=True, help="Print the table over k (ReAugKD, Table 2).")
+@click.option(
+    "--ks",
+    metavar="K,K,...",
+    default="5,10,15,20",
+    show_default=True,
+    help="The k of the table, at most 20.",
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the table, as .tsv or .json."
+)
+@click.option("--keep/--no-keep", default=True, show_default=True, help="Write k and beta into the base.")
+@machine_options
+@_JSON
+def tune_command(
+    model: Path,
+    cache: Path | None,
+    data: str | None,
+    text: str | None,
+    text2: str | None,
+    label: str,
+    rows: tuple[str, ...],
+    format: str | None,  # noqa: A002 - the option's name
+    table: bool,
+    ks: str,
+    out: Path | None,
+    keep: bool,
+    device: str,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Choose k (1 to 20) and beta (0, 0.1 ... 1) on rows held out from training; predictions then use them.
+
+    Rows that stand in the base are left out. Give other rows than those that are to be reported.
+    """
+    from distill.classification.rows import Columns
+    from distill.knowledge_base.choose import choose
+
+    wanted = _parse_ks(ks)
+    if out is not None and out.suffix not in (".tsv", ".json"):
+        raise click.BadParameter(f"{out}: expected a file that ends in .tsv or .json", param_hint="'--out'")
+    choice = choose(
+        model,
+        cache=cache,
+        data=data,
+        columns=Columns(text, text2, label, format),
+        rows=rows,
+        ks=wanted,
+        keep=keep,
+        device=device,
+        threads=threads,
+    )
+    if out is not None:
+        _write_table(choice, out)
+    if as_json:
+        click.echo(json.dumps(choice.to_json(), indent=2, ensure_ascii=False))
+        return
+    chosen = choice.chosen
+    left = f"; {choice.in_base:,} others stand in the base" if choice.in_base else ""
+    click.echo(
+        f"k {chosen.k}, beta {chosen.beta:g}: {100 * chosen.accuracy:.2f} % right on {chosen.rows:,} "
+        f"{chosen.source}{left}; without retrieval {100 * chosen.without:.2f} %"
+    )
+    if chosen.beta == 1:
+        click.echo("neighbours do not help on these rows: predictions are those of the student alone")
+    if table:
+        _print_table(choice)
+
+
+def _base(model: Path) -> KnowledgeBase:
+    from distill.knowledge_base.build import require_base
+    from distill.knowledge_base.student import open_folder
+
+    return require_base(open_folder(model))
+
+
+def _parse_ks(ks: str) -> list[int]:
+    from distill.knowledge_base.tune import MOST_NEIGHBOURS
+
+    parts = [part.strip() for part in ks.split(",")]
+    if not all(part.isdigit() and 1 <= int(part) <= MOST_NEIGHBOURS for part in parts):
+        raise click.BadParameter(
+            f"{ks!r}: expected numbers from 1 to {MOST_NEIGHBOURS} with commas between", param_hint="'--ks'"
+        )
+    return [int(part) for part in parts]
+
+
+def _describe_chosen(base: KnowledgeBase) -> str:
+    chosen = base.chosen
+    if chosen is None:
+        return "not chosen yet ('distill kb tune')"
+    grown = f", when it had {chosen.base_rows:,} rows" if chosen.base_rows != len(base) else ""
+    return (
+        f"{chosen.k} and {chosen.beta:g}, chosen on {chosen.rows:,} {chosen.source}{grown}: "
+        f"{100 * chosen.accuracy:.2f} % right, without retrieval {100 * chosen.without:.2f} %"
+    )
+
+
+def _print_built(built: Built, as_json: bool) -> None:
+    counts = {
+        "added": built.added,
+        "repeated": built.repeated,
+        "held_out": built.held_out,
+        "known": built.known,
+    }
+    if as_json:
+        facts: dict[str, Any] = {"folder": str(built.folder), **counts, **built.base.facts()}
+        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        return
+    words = {"repeated": "of a text that stands earlier", "held_out": "held out", "known": "in it already"}
+    left = ", ".join(f"{counts[name]:,} {what}" for name, what in words.items() if counts[name])
+    click.echo(
+        f"{built.added:,} rows added to {built.folder}, which has {len(built.base):,} now"
+        + (f"; left out: {left}" if left else "")
+    )
+
+
+def _table_rows(choice: Choice) -> list[dict[str, str]]:
+    return [
+        {
+            "k": str(row.k) if row.k else "no retrieval",
+            "accuracy": f"{100 * row.accuracy:.2f}",
+            "best_beta": f"{row.best_beta:g}",
+            "best_accuracy": f"{100 * row.best_accuracy:.2f}",
+            "seconds": f"{row.seconds:.3f}" if not row.k else f"+{row.seconds:.4f}",
+            "added": f"{100 * row.added:.2f} %" if row.k else "",
+        }
+        for row in choice.table
+    ]
+
+
+def _print_table(choice: Choice) -> None:
+    from embedcache.cli.tables import print_table
+
+    heads = ("k", f"% right, beta {choice.chosen.beta:g}", "its best beta", "% right", "s", "of the student")
+    title = f"{choice.chosen.rows:,} {choice.chosen.source}"
+    print_table(heads, [list(row.values()) for row in _table_rows(choice)], title=title)
+
+
+def _write_table(choice: Choice, out: Path) -> None:
+    from embedcache.fsio import write_bytes, write_json
+
+    if out.suffix == ".json":
+        write_json(out, choice.to_json())
+        return
+    rows = _table_rows(choice)
+    lines = ["\t".join(rows[0]), *("\t".join(row.values()) for row in rows)]
+    write_bytes(out, "".join(f"{line}\n" for line in lines).encode())

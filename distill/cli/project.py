@@ -1,0 +1,107 @@
+"""``distill project``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from distill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from distill.projection import Projection
+
+
+@click.command("project")
+@click.option("--cache", metavar="DIR", required=True, help="The cache's folder.")
+@click.option("--corpus", metavar="NAME", help="Corpus with labels in the cache.  [default: the only one]")
+@click.option(
+    "--teacher",
+    metavar="NAME",
+    help="Teacher in the cache; with --apply, a projection.  [default: the only one]",
+)
+@click.option("--dim", type=int, help="Width, that of the student's vectors.  [default: the teacher's]")
+@click.option("--name", metavar="NAME", help="What to call it.  [default: TEACHER.projected]")
+@click.option("--tau", type=float, help="Temperature.  [default: 0.07]")
+@click.option("--batch-size", type=int, help="Rows a step.  [default: 512]")
+@click.option("--lr", type=float, help="Learning rate.  [default: 2e-5]")
+@click.option("--epochs", type=int, help="Times that all rows are seen.  [default: 3]")
+@click.option("--seed", type=int, help="Of its first values and of the order of rows.  [default: 0]")
+@click.option("--threads", type=int, help="CPU threads.  [default: all cores]")
+@click.option(
+    "--apply", "only_apply", is_flag=True, help="Train nothing: add the vectors that the corpus lacks."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def project_command(
+    cache: str,
+    corpus: str | None,
+    teacher: str | None,
+    dim: int | None,
+    name: str | None,
+    threads: int | None,
+    only_apply: bool,
+    as_json: bool,
+    **training: float | None,
+) -> None:
+    """Map a teacher's cached vectors so that rows of one label lie together, and keep that as a teacher.
+
+    A linear map is trained with the supervised contrastive loss from the cached vectors and the corpus's
+    labels: no model is loaded. Its vectors have length one and are kept as those of a teacher of its own, for
+    'distill run --loss reaugkd' and everything else that reads vectors.
+    """
+    import json
+
+    from distill.projection import extend_projection, project
+    from distill.projection.train import ProjectionSettings
+    from embedcache.cli.progress import watched
+
+    given = {key: value for key, value in training.items() if value is not None}
+    if only_apply:
+        others = [key for key, value in (("dim", dim), ("name", name)) if value is not None]
+        if strangers := [f"--{key.replace('_', '-')}" for key in (*others, *given)]:
+            raise ConfigError(f"--apply trains nothing: leave {', '.join(strangers)} out")
+        with watched() as on_step:
+            added = extend_projection(cache, teacher, corpus=corpus, on_step=on_step)
+        click.echo(json.dumps({"written": added}) if as_json else f"{added:,} vectors added")
+        return
+    with watched() as on_step:
+        found = project(
+            cache,
+            teacher=teacher,
+            corpus=corpus,
+            dim=dim,
+            name=name,
+            settings=ProjectionSettings(**given),  # type: ignore[arg-type]
+            threads=threads,
+            on_step=on_step,
+        )
+    if as_json:
+        click.echo(json.dumps(found.facts(), indent=2))
+    else:
+        _print(found, cache)
+
+
+def _print(found: Projection, cache: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{found.of} projected on {found.corpus}", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    counts = ", ".join(f"{label} {count:,}" for label, count in found.labels.items())
+    alone = f", {found.alone:,} times a row had no partner in its batch" if found.alone else ""
+    rows = {
+        "teacher": f"{found.teacher}, {found.dimension} dimensions",
+        "trained on": f"{found.rows:,} rows ({counts}){alone}",
+        "loss": " -> ".join(f"{loss:.4f}" for loss in found.losses),
+        "neighbours": f"{100 * found.accuracy_of:.2f} % right before, {100 * found.accuracy:.2f} % after "
+        f"(leave-one-out, {found.sample:,} rows of the training)",
+        "vectors": f"{found.written:,} added",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        f"Use it:  distill run --cache {cache} --teacher {found.teacher} --loss reaugkd", soft_wrap=True
+    )

@@ -1,0 +1,209 @@
+"""A knowledge base from a cache: made, and added to later, without training anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from distill.errors import ConfigError, DataError
+from distill.knowledge_base.base import FOLDER, KnowledgeBase, read_base
+from distill.knowledge_base.index import IndexSettings, NeighbourIndex
+from distill.knowledge_base.rows import BaseRows, find_origin, read_rows
+from distill.knowledge_base.student import ClassifierFolder, open_folder, refuse_other_origin
+from embedcache.cache import Cache
+from embedcache.key_index import first_occurrences
+from embedcache.keys import key_array
+
+if TYPE_CHECKING:
+    from embedcache.cache import CachedTeacher
+    from embedcache.corpus.corpus import Corpus
+
+OnStep = Callable[[str, int, int], None]
+"""Told what is done, how many rows of it are, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A knowledge base that was written.
+
+    Attributes:
+        folder: its folder.
+        base: what is in it.
+        added: rows that went in now.
+        repeated: rows left out because their text stands earlier in the corpus.
+        held_out: rows left out because the run held them out, for beta and k to be chosen on.
+        known: rows left out because they were in already.
+    """
+
+    folder: Path
+    base: KnowledgeBase
+    added: int
+    repeated: int
+    held_out: int
+    known: int = 0
+
+
+def build_base(
+    model: str | Path,
+    cache: str | Path,
+    *,
+    corpus: str | None = None,
+    teacher: str | None = None,
+    settings: IndexSettings | None = None,
+    texts: bool = False,
+    tau: float | None = None,
+    overwrite: bool = False,
+    on_step: OnStep | None = None,
+) -> Built:
+    """Make the knowledge base of a student and write it into its folder.
+
+    Args:
+        model: the student: a run, or a model folder with a classifier.
+        cache: the cache with the teacher's vectors and logits.
+        corpus: default: the one the run names, or the only one.
+        teacher: the teacher whose vectors to take; default: the one the run names.
+        settings: of the index.
+        texts: whether to keep the texts, so that neighbours can be shown.
+        tau: temperature of neighbours' weights; default: as the run's, else 0.07.
+        overwrite: whether a base that is there may be replaced.
+        on_step: told how far it is.
+
+    Raises:
+        ConfigError: if there is a base already, or nobody says with which teacher the student was trained.
+        DataError: if the teacher, its projection or its labels are not the student's, or vectors are missing.
+        InputError: if there is no such corpus or teacher.
+        StorageError: if it cannot be written.
+    """
+    student = open_folder(model)
+    if (student.folder / FOLDER).exists() and not overwrite:
+        raise ConfigError(
+            f"{student.folder / FOLDER} is there already: add rows with 'distill kb add', or replace it with "
+            "--overwrite"
+        )
+    opened = Cache(cache)
+    trained = student.trained_on
+    if teacher is None and trained is None:
+        raise ConfigError(
+            f"nobody says with which teacher {student.title} was trained, it lies in no run: name it with "
+            "--teacher"
+        )
+    # By its contract: a teacher may have had another name in another cache.
+    chosen = _teacher(opened, teacher or (trained[1].id if trained else ""), trained[0] if trained else "")
+    found = opened.corpus(corpus or student.corpus)
+    origin, logits = find_origin(opened, chosen)
+    refuse_other_origin(
+        student, origin, chosen.contract.dimension, f"teacher {chosen.name!r} in {opened.folder}"
+    )
+    rows = read_rows(opened, found, chosen, logits, key_array(student.held_out()), texts=texts)
+    _refuse_none(rows, found)
+
+    def told(done: int, total: int) -> None:
+        if on_step is not None:
+            on_step("linked", done, total)
+
+    index = NeighbourIndex.build(rows.vectors, settings or IndexSettings(), told)
+    base = KnowledgeBase(
+        origin=origin,
+        index=index,
+        soft_labels=rows.soft_labels,
+        keys=rows.keys,
+        tau=tau or student.tau,
+        corpora=(_entry(found, len(rows.keys)),),
+        texts=rows.texts,
+    )
+    return Built(base.write(student.folder), base, len(base), rows.repeated, rows.left_out)
+
+
+def add_rows(
+    model: str | Path, cache: str | Path, *, corpus: str | None = None, on_step: OnStep | None = None
+) -> Built:
+    """Add the rows of another corpus to a student's knowledge base; those that are in it already stay as is.
+
+    Rows that the run held out are left out here as well. Beta and k stay as they were chosen.
+
+    Args:
+        model: the student.
+        cache: the cache with vectors and logits of the same teacher for the corpus.
+        corpus: default: the only one of the cache.
+        on_step: told how far it is.
+
+    Raises:
+        DataError: if there is no base, the cache's teacher is not the base's, or vectors are missing.
+        InputError: if there is no such corpus, or the cache does not hold the teacher.
+        StorageError: if it cannot be written; what was there before stays.
+    """
+    student = open_folder(model)
+    base = require_base(student)
+    opened = Cache(cache)
+    teacher = _teacher(opened, base.origin.contract, base.origin.teacher)
+    origin, logits = find_origin(opened, teacher)
+    if (origin.logits, origin.labels) != (base.origin.logits, base.origin.labels):
+        raise DataError(
+            f"another classifier: the base's soft labels are of contract {base.origin.logits[:12]}, those in "
+            f"{opened.folder} of {origin.logits[:12]}: build the base anew with 'distill kb build'"
+        )
+    found = opened.corpus(corpus)
+    held_out = key_array(student.held_out())
+    without = np.concatenate([base.keys, held_out])
+    rows = read_rows(opened, found, teacher, logits, without, texts=base.texts is not None)
+    _refuse_none(rows, found)
+    keys = found.keys()
+    there = int(base.holds(keys[first_occurrences([keys])]).sum())
+
+    def told(done: int, total: int) -> None:
+        if on_step is not None:
+            on_step("linked", done, total)
+
+    base.index.add(rows.vectors, told)
+    grown = replace(
+        base,
+        soft_labels=np.concatenate([base.soft_labels, rows.soft_labels]),
+        keys=np.concatenate([base.keys, rows.keys]),
+        corpora=(*base.corpora, _entry(found, len(rows.keys))),
+        texts=None if base.texts is None or rows.texts is None else base.texts + rows.texts,
+    )
+    return Built(
+        grown.write(student.folder), grown, len(rows.keys), rows.repeated, rows.left_out - there, there
+    )
+
+
+def require_base(student: ClassifierFolder) -> KnowledgeBase:
+    """Return the knowledge base of a student.
+
+    Raises:
+        DataError: if there is none, or it is not one that the student can ask.
+        CorruptCacheError: if it is damaged.
+    """
+    base = read_base(student.folder)
+    if base is None:
+        raise DataError(f"{student.title} has no knowledge base: make one with 'distill kb build'")
+    what = f"the knowledge base in {student.folder}"
+    refuse_other_origin(student, base.origin, base.index.dimension, what)
+    return base
+
+
+def _teacher(cache: Cache, wanted: str, name: str) -> CachedTeacher:
+    names = {teacher.contract.id for teacher in cache.teachers()}
+    if len(wanted) == 64 and wanted not in names:
+        held = ", ".join(teacher.name for teacher in cache.teachers()) or "none"
+        raise DataError(
+            f"{cache.folder} does not hold the teacher {name!r} (contract {wanted[:12]}) that the student "
+            f"was trained with; it holds {held}"
+        )
+    return cache.teacher(wanted)
+
+
+def _entry(corpus: Corpus, rows: int) -> dict[str, object]:
+    return {"name": corpus.name, "digest": corpus.info.digest, "rows": rows}
+
+
+def _refuse_none(rows: BaseRows, corpus: Corpus) -> None:
+    if not len(rows.keys):
+        raise DataError(
+            f"{corpus.title} has no row for the knowledge base: {rows.left_out} of its texts are in it "
+            "already or were held out"
+        )

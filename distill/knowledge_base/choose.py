@@ -1,0 +1,173 @@
+"""Choosing k and beta of a student's knowledge base on labelled rows that are in no base and in no report."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from distill.classification.labels import label_numbers
+from distill.classification.rows import FEWEST_SCORED, Columns, LabelledRows, read_labelled, refuse_test_rows
+from distill.errors import DataError
+from distill.knowledge_base.base import Chosen, KnowledgeBase
+from distill.knowledge_base.build import require_base
+from distill.knowledge_base.student import ClassifierFolder, open_folder
+from distill.knowledge_base.tune import (
+    MOST_NEIGHBOURS,
+    SHOWN_KS,
+    SensitivityRow,
+    Tuning,
+    sensitivity,
+    tune,
+)
+from distill.knowledge_base.vote import Probabilities, mixed, neighbour_vote, softmax
+from distill.retrieval_classifier import DEFAULT_BETA, student_encoder, unit
+from embedcache.cache import Cache
+from embedcache.key_index import first_occurrences
+from embedcache.keys import key_array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from embedcache.codecs import Vectors
+
+_TIMES = 3
+"""How often retrieval is timed: it is so short that anything else on the machine shows."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, on what, and all that was tried.
+
+    Attributes:
+        chosen: k and beta, as they were written into the base's header.
+        tuning: everything tried.
+        table: the table over k, on the same rows.
+        in_base: rows that were left out because their texts stand in the base.
+    """
+
+    chosen: Chosen
+    tuning: Tuning
+    table: list[SensitivityRow]
+    in_base: int
+
+    def to_json(self) -> dict[str, object]:
+        """Return the choice as a JSON object, without the single trials."""
+        return {
+            "chosen": vars(self.chosen),
+            "in_base": self.in_base,
+            "table": [row.to_json() for row in self.table],
+        }
+
+
+def choose(
+    model: str | Path,
+    *,
+    cache: str | Path | None = None,
+    data: str | Path | None = None,
+    columns: Columns | None = None,
+    rows: Sequence[str] = (),
+    ks: Sequence[int] = SHOWN_KS,
+    keep: bool = True,
+    device: str = "auto",
+    threads: int | None = None,
+) -> Choice:
+    """Choose k and beta on rows held out from training, and write them into the base.
+
+    Rows whose texts stand in the base are left out: they would find themselves.
+
+    Args:
+        model: the student: a run, or a model folder with a classifier and a knowledge base.
+        cache: the cache the run was trained from: its held-out rows are taken, with the corpus's labels.
+        data: a file of labelled rows instead.
+        columns, rows: where in it they stand, and which are asked for.
+        ks: the k of the table.
+        keep: whether to write the choice into the base.
+        device, threads: where and how the student runs.
+
+    Raises:
+        ConfigError: if the rows asked for are those of a test set.
+        DataError: if there is no base, or too few rows are left.
+        InputError: if the file or the corpus cannot be read.
+    """
+    student = open_folder(model)
+    base = require_base(student)
+    if data is not None:
+        refuse_test_rows("--rows", rows)
+        labelled = read_labelled(data, columns or Columns(), rows)
+    else:
+        labelled = held_out_rows(student, cache)
+    keys = key_array(labelled.texts)
+    new = np.flatnonzero(~base.holds(keys))
+    if len(new) < FEWEST_SCORED:
+        raise DataError(
+            f"{labelled.name}: {len(labelled)} labelled rows, {len(labelled) - len(new)} of which stand in "
+            f"the knowledge base; expected {FEWEST_SCORED} others at least to choose k and beta on"
+        )
+    left = labelled.take(new)
+    labels = label_numbers(left.labels, student.head.labels, left.name)
+    encode = student_encoder(student.folder, device, threads)
+    # What a process does once is no part of what predicting costs.
+    encode(left.texts[:1])
+    began = time.perf_counter()
+    vectors = encode(left.texts)
+    probabilities = softmax(student.head.logits(vectors))
+    seconds = time.perf_counter() - began
+    found, cosines = base.index.search(unit(vectors), MOST_NEIGHBOURS)
+    tuning = tune(probabilities, cosines, base.soft_labels[found], labels, base.tau)
+    best = tuning.best
+    chosen = Chosen(
+        k=best.k,
+        beta=best.beta,
+        source=left.name,
+        digest=left.digest,
+        rows=len(left),
+        accuracy=best.accuracy,
+        without=tuning.without.accuracy,
+        base_rows=len(base),
+    )
+    if keep:
+        base.choosing(chosen, keys[new]).write(student.folder)
+    table = sensitivity(tuning, ks, seconds, lambda k: _retrieval_seconds(base, probabilities, vectors, k))
+    return Choice(chosen, tuning, table, len(labelled) - len(left))
+
+
+def held_out_rows(student: ClassifierFolder, cache: str | Path | None) -> LabelledRows:
+    """Return the rows that a run kept out of its training, with the labels of its corpus.
+
+    Raises:
+        DataError: if it held none out, or nobody says where its corpus is.
+        InputError: if the corpus has no labels.
+    """
+    from distill.evaluation.record import read_run_cache
+
+    texts = student.held_out()
+    place = cache or (read_run_cache(student.run) if student.run else None)
+    if not texts or place is None or student.corpus is None:
+        why = "its cache is not named" if texts else "no row was held out from its training"
+        raise DataError(
+            f"{student.title}: {why}: give labelled rows with --data FILE, or the cache of its run with "
+            "--cache"
+        )
+    corpus = Cache(place).corpus(student.corpus)
+    keys = corpus.keys()
+    rows = np.flatnonzero(first_occurrences([keys]))
+    place_of = {key: int(row) for key, row in zip(keys[rows].tolist(), rows, strict=True)}
+    wanted = [place_of[key] for key in key_array(texts).tolist() if key in place_of]
+    picked = np.array(wanted, dtype=np.int64)
+    name = f"rows of corpus {corpus.name!r} held out by the run"
+    return LabelledRows(name, corpus.texts(picked), corpus.labels(picked))
+
+
+def _retrieval_seconds(base: KnowledgeBase, student: Probabilities, vectors: Vectors, k: int) -> float:
+    """Return how long all that retrieval adds to the student's work takes: the quickest of a few times."""
+    seconds = []
+    for _ in range(_TIMES):
+        began = time.perf_counter()
+        rows, cosines = base.index.search(unit(vectors), k)
+        mixed(student, neighbour_vote(cosines, base.soft_labels[rows], base.tau), DEFAULT_BETA)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

@@ -1,0 +1,151 @@
+"""A classifier's folder, and whether a knowledge base is one that its student can ask.
+
+A student asks with its own vectors for its teacher's projected ones. Those of another teacher, or of another
+projection of the same, lie in a space that it has never seen, and their soft labels may be of other labels.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distill.classification.teachers import module_entry
+from distill.errors import ConfigError, DataError
+from distill.evaluation.record import run_folder
+from distill.layout import BEST, CONFIG, HELD_OUT, describe_missing, describe_unfinished
+from embedcache.contract import Contract
+from embedcache.teacher.classifier import ClassifierHead
+
+if TYPE_CHECKING:
+    from distill.knowledge_base.base import Origin
+
+DEFAULT_TAU = 0.07
+"""The temperature of neighbours where no run says with which one its student was trained."""
+
+
+@dataclass(frozen=True)
+class ClassifierFolder:
+    """A model folder with a classifier, and what its run says of it.
+
+    Attributes:
+        folder: the model's folder.
+        head: its classifier.
+        run: the run it lies in; None for a folder of its own.
+        record: that run's record; empty without one.
+    """
+
+    folder: Path
+    head: ClassifierHead
+    run: Path | None
+    record: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return str(self.run or self.folder)
+
+    @property
+    def trained_on(self) -> tuple[str, Contract] | None:
+        """Name and contract of the teacher it was trained on; None where nobody says."""
+        teacher = self.record.get("teacher")
+        if not isinstance(teacher, dict) or not teacher.get("contract"):
+            return None
+        return str(teacher.get("name")), Contract.from_json(teacher["contract"])
+
+    @property
+    def corpus(self) -> str | None:
+        """Name of the corpus it was trained on; None where nobody says."""
+        corpus = self.record.get("corpus")
+        name = corpus.get("name") if isinstance(corpus, dict) else None
+        return name if isinstance(name, str) else None
+
+    @property
+    def tau(self) -> float:
+        """The temperature it was trained with; :data:`DEFAULT_TAU` where nobody says."""
+        if self.run is None or not (self.run / CONFIG).is_file():
+            return DEFAULT_TAU
+        import yaml
+
+        config = yaml.safe_load((self.run / CONFIG).read_text(encoding="utf-8"))
+        loss = config.get("loss", {})
+        # The tau of other losses is no temperature of neighbours.
+        return float(loss["tau"]) if loss.get("name") == "reaugkd" and loss.get("tau") else DEFAULT_TAU
+
+    def held_out(self) -> list[str]:
+        """Return the texts that were kept out of its training; none where nobody says."""
+        if self.run is None or not (self.run / HELD_OUT).is_file():
+            return []
+        # Not splitlines, which also cuts at line ends of other scripts that a text may hold.
+        lines = (self.run / HELD_OUT).read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines if line]
+
+
+def open_folder(spec: str | Path) -> ClassifierFolder:
+    """Return the classifier's folder that ``spec`` means: a run (its ``best/``) or a folder.
+
+    Raises:
+        ConfigError: if there is no such folder.
+        DataError: if it holds no classifier, or its run's record is damaged.
+        CorruptCacheError: if the classifier is damaged.
+    """
+    from distill.training.record import read_record
+
+    run = run_folder(spec)
+    folder = run / BEST if run else Path(spec).expanduser()
+    if run and not folder.is_dir():
+        raise DataError(describe_unfinished(run))
+    if not folder.is_dir():
+        raise ConfigError(describe_missing(str(spec)) or f"there is no folder {folder}: check the path")
+    head = ClassifierHead.read(folder)
+    if head is None:
+        raise DataError(
+            f"{folder} holds no classifier: give a model that 'distill teach' made, or 'distill run' with "
+            "--loss kd or reaugkd"
+        )
+    record = read_record(run) if run else {}
+    if record is None:
+        raise DataError(f"the record of the run {run} is damaged: copy {folder} elsewhere and name the copy")
+    return ClassifierFolder(folder.resolve(), head, run, record)
+
+
+def refuse_other_origin(student: ClassifierFolder, origin: Origin, dimension: int, what: str) -> None:
+    """See that a student can ask a knowledge base.
+
+    Args:
+        student: the student.
+        origin: whose vectors and labels the base has.
+        dimension: width of its vectors.
+        what: what messages call the base, or what it is to be made of.
+
+    Raises:
+        DataError: if it is of another label set, another teacher or another projection than the student was
+            trained with, or of another width; it says which.
+    """
+    if origin.labels != student.head.labels:
+        raise DataError(
+            f"another label set: {what} has the labels {_listed(origin.labels)}, the student {student.title} "
+            f"{_listed(student.head.labels)}: use a base of the teacher that the student was trained with"
+        )
+    if (trained := student.trained_on) is not None and trained[1].id != origin.contract:
+        name, contract = trained
+        projection = module_entry(contract, "Projection")
+        same_teacher = projection is not None and projection["of"] == origin.base
+        of = "another projection of the same teacher" if same_teacher else "another teacher"
+        raise DataError(
+            f"{of}: {what} has the vectors of {origin.teacher!r} (contract {origin.contract[:12]}), the "
+            f"student {student.title} was trained with {name!r} (contract {contract.id[:12]}): give that one "
+            "with --teacher, or train a student with this one"
+        )
+    if dimension != student.head.dimension:
+        raise DataError(
+            f"another width: {what} has vectors of {dimension} numbers, the student {student.title} gives "
+            f"{student.head.dimension}: project the teacher to that width with 'distill project --dim "
+            f"{student.head.dimension}'"
+        )
+
+
+def _listed(labels: tuple[str, ...]) -> str:
+    shown = ", ".join(repr(label) for label in labels[:5])
+    return shown + (f" and {len(labels) - 5} more" if len(labels) > 5 else "")

@@ -1,0 +1,223 @@
+"""``distill project``: a derived teacher, made of what a cache holds alone. No model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distill.data.dataset import DistillDataset, open_dataset
+from distill.data.sampler import permutation
+from distill.errors import ConfigError, DataError
+from distill.projection.neighbours import neighbour_accuracy
+from distill.projection.train import ProjectionSettings, train_map
+from distill.training.device import cpu_threads
+from embedcache.cache import Cache, CachedTeacher
+from embedcache.derived import apply_projection, extend, write_derived
+from embedcache.errors import ContractMismatchError
+
+OnStep = Callable[[str, int, int], None]
+"""Told what is done, how much of it, and how much there is."""
+
+_SAMPLE_ROWS = 2000
+_SAMPLE_STREAM = 2**31 - 4
+"""Epoch number of the permutation that picks rows to look at the neighbours of; no training reaches it."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A derived teacher, and what its training came to.
+
+    Attributes:
+        teacher: its name in the cache.
+        contract: id of its contract.
+        of: the teacher whose vectors it maps.
+        corpus: the corpus whose labels it was trained with.
+        dimension: width of its vectors.
+        rows: rows it was trained on.
+        labels: label -> rows of it, most rows first.
+        losses: mean loss of each epoch.
+        alone: how often a row was left out, as no other row of its batch had its label.
+        sample: rows whose neighbours were looked at.
+        accuracy_of: their leave-one-out accuracy by nearest neighbours with the vectors it maps.
+        accuracy: the same with its own.
+        written: vectors added to the cache.
+    """
+
+    teacher: str
+    contract: str
+    of: str
+    corpus: str
+    dimension: int
+    rows: int
+    labels: dict[str, int]
+    losses: tuple[float, ...]
+    alone: int
+    sample: int
+    accuracy_of: float
+    accuracy: float
+    written: int
+
+    def facts(self) -> dict[str, object]:
+        """Return it as a JSON object."""
+        return asdict(self)
+
+
+def project(
+    cache: Cache | str | Path,
+    *,
+    teacher: str | None = None,
+    corpus: str | None = None,
+    dim: int | None = None,
+    name: str | None = None,
+    settings: ProjectionSettings | None = None,
+    threads: int | None = None,
+    on_step: OnStep | None = None,
+) -> Projection:
+    """Train a linear map of a teacher's cached vectors with the labels of a corpus, and keep it as a teacher.
+
+    Source: ReAugKD, section 3.1, step 1, and appendix A.2.
+
+    Args:
+        cache: the cache, or its folder.
+        teacher, corpus: names; either may be left out where the cache holds one.
+        dim: width of the vectors it makes, at most the teacher's; default: the teacher's.
+        name: what it is called; default: the teacher's name and ``.projected``.
+        settings: of the training.
+        threads: CPU threads; default: all cores.
+        on_step: told how far it is.
+
+    Raises:
+        ConfigError: if ``dim`` does not fit the teacher, or a setting is out of range.
+        DataError: if the corpus has no labels to tell apart, or vectors are missing.
+        InputError: if there is no such corpus or teacher, or ``name`` is another teacher's.
+        TrainingError: if a loss is not finite.
+    """
+    opened = cache if isinstance(cache, Cache) else Cache(cache)
+    chosen, tell = settings or ProjectionSettings(), on_step or _silent
+    _refuse_out_of_range(chosen)
+    base = opened.teacher(teacher)
+    width = base.contract.dimension
+    if dim is not None and not 1 <= dim <= width:
+        raise ConfigError(
+            f"--dim {dim}: teacher {base.name!r} has {width} dimensions, and a projection has 1 to {width}; "
+            "give that or less"
+        )
+    dataset = open_dataset(opened, corpus=corpus, teacher=base.contract.id)
+    names, labels = _labels(dataset)
+
+    def gather(indices: NDArray[np.integer]) -> NDArray[np.float32]:
+        return dataset.targets.gather(indices).astype(np.float32, copy=False)
+
+    with cpu_threads(threads):
+        trained = train_map(
+            gather, labels, (dim or width, width), chosen, lambda done, total: tell("train", done, total)
+        )
+    derived = _registered(opened, base, name or f"{base.name}.projected", trained.matrix, chosen, dataset)
+    written = extend_projection(opened, derived, corpus=dataset.corpus.name, on_step=tell)
+    sample = np.sort(permutation(len(labels), chosen.seed, _SAMPLE_STREAM, first=_SAMPLE_ROWS))
+    vectors, own = gather(sample), labels[sample]
+    counts = np.bincount(labels)
+    return Projection(
+        teacher=derived.name,
+        contract=derived.contract.id,
+        of=base.name,
+        corpus=dataset.corpus.name,
+        dimension=derived.contract.dimension,
+        rows=len(dataset),
+        labels={names[at]: int(counts[at]) for at in np.argsort(-counts, kind="stable")},
+        losses=trained.losses,
+        alone=trained.alone,
+        sample=len(sample),
+        accuracy_of=neighbour_accuracy(vectors, own),
+        accuracy=neighbour_accuracy(apply_projection(trained.matrix, vectors), own),
+        written=written,
+    )
+
+
+def extend_projection(
+    cache: Cache | str | Path,
+    teacher: CachedTeacher | str | None = None,
+    *,
+    corpus: str | None = None,
+    on_step: OnStep | None = None,
+) -> int:
+    """Make the vectors of a derived teacher that a corpus lacks, and return how many they were.
+
+    Args:
+        cache: the cache, or its folder.
+        teacher: the derived teacher; may be left out where the cache holds one teacher.
+        corpus: the corpus; may be left out where the cache holds one.
+        on_step: told how far it is.
+
+    Raises:
+        InputError: if there is no such corpus or teacher, or it is not derived.
+        MissingVectorsError: if the vectors it is made of are missing too.
+    """
+    opened, tell = cache if isinstance(cache, Cache) else Cache(cache), on_step or _silent
+    derived = teacher if isinstance(teacher, CachedTeacher) else opened.teacher(teacher)
+    total = 0
+    for done, total in extend(opened, derived, opened.corpus(corpus)):
+        tell("project", done, total)
+    return total
+
+
+def _labels(dataset: DistillDataset) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the names of the labels, and the number of each row's."""
+    title = dataset.corpus.title
+    if not dataset.corpus.info.has_labels:
+        raise DataError(
+            f"{title} has no labels, which a projection is trained with: build it with --label-column"
+        )
+    values = dataset.corpus.labels(dataset.rows)
+    if isinstance(values[0], float):
+        raise DataError(
+            f"{title} has fractions for labels ({values[0]} for one), expected the names or numbers of "
+            "classes: build it with another --label-column"
+        )
+    names, numbers = np.unique(np.array(values), return_inverse=True)
+    if len(names) < 2:
+        raise DataError(
+            f"all {len(values)} rows of {title} have the label {names[0]}: there is nothing to tell apart; "
+            "use a corpus with two labels or more"
+        )
+    return [str(one) for one in names.tolist()], numbers.astype(np.int64)
+
+
+def _registered(
+    cache: Cache,
+    base: CachedTeacher,
+    name: str,
+    matrix: NDArray[np.float32],
+    settings: ProjectionSettings,
+    dataset: DistillDataset,
+) -> CachedTeacher:
+    note = ", ".join(
+        [
+            f"of {base.name}",
+            f"corpus {dataset.corpus.name}",
+            *(f"{k} {v}" for k, v in asdict(settings).items()),
+        ]
+    )
+    try:
+        return write_derived(cache, base, name, matrix, note)
+    except ContractMismatchError as error:
+        raise ConfigError(
+            f"--name {name}: the cache holds another teacher of that name; give the settings that one was "
+            "made with, another --name, or take it out with 'embedcache rm'"
+        ) from error
+
+
+def _refuse_out_of_range(settings: ProjectionSettings) -> None:
+    for key, least in (("tau", 0), ("batch_size", 1), ("lr", 0), ("epochs", 0)):
+        value = getattr(settings, key)
+        if not np.isfinite(value) or value <= least:
+            flag = f"--{key.replace('_', '-')}"
+            raise ConfigError(f"{flag} {value}: expected a number above {least}")
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass

@@ -1,0 +1,68 @@
+"""What a model that is trained further comes from: a folder, a hub id, an alias, or a finished run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distill.errors import ConfigError
+from distill.evaluation.record import run_folder
+from distill.evaluation.setting import read_setting
+from distill.layout import BEST, describe_missing
+from distill.training.record import read_record
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is trained further.
+
+    Attributes:
+        model: the model's place.
+        run: the run it comes from; None where it comes from none.
+        record: that run's record.
+    """
+
+    model: str
+    run: Path | None
+    record: dict[str, Any]
+
+    def to_json(self, spec: str, contract_id: str) -> dict[str, object]:
+        """Return what the record of the next run says of it.
+
+        Args:
+            spec: how it was named.
+            contract_id: of the vectors that it gave.
+        """
+        setting = None if self.run is None else read_setting(self.run)
+        return {
+            "spec": spec,
+            "run": None if self.run is None else str(self.run),
+            "contract_id": contract_id,
+            # Two runs are one student but for their seeds only where what they began with was.
+            **(setting.to_json() if setting is not None else {}),
+        }
+
+
+def find_start(spec: str) -> Start:
+    """Return what ``spec`` names; of a run, its best student.
+
+    Raises:
+        ConfigError: if there is no such folder, or the run is damaged or not finished.
+    """
+    run = run_folder(spec)
+    if run is None:
+        if missing := describe_missing(spec):
+            raise ConfigError(f"start: {missing}")
+        return Start(spec, None, {})
+    record = read_record(run)
+    if record is None:
+        raise ConfigError(
+            f"start: the record of the run {run} is damaged; name {run / BEST} copied elsewhere"
+        )
+    if record.get("result") is None:
+        raise ConfigError(
+            f"start: the run {run} is not finished; go on with it by 'distill {record.get('kind', 'run')} "
+            f"--resume {run}'"
+        )
+    return Start(str(run / BEST), run, record)

@@ -1,0 +1,297 @@
+"""A knowledge base: what goes in, how it lies on disk, and which student may ask it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from knowledge_base_helpers import (
+    HELD,
+    LABELS,
+    TEXTS,
+    contracts,
+    head,
+    make_cache,
+    make_run,
+    sentiment,
+    teacher_logits,
+    teacher_vectors,
+)
+
+from distill.errors import ConfigError, DataError
+from distill.knowledge_base.base import FOLDER, HEADER, INDEX, ROWS, read_base
+from distill.knowledge_base.base import TEXTS as TEXTS_FILE
+from distill.knowledge_base.build import add_rows, build_base, require_base
+from distill.knowledge_base.choose import held_out_rows
+from distill.knowledge_base.index import IndexSettings
+from distill.knowledge_base.student import DEFAULT_TAU, open_folder
+from distill.knowledge_base.vote import softmax
+from distill.layout import BEST, RECORD
+from embedcache.cache import Cache
+from embedcache.corpus.readers import ReadReport, RowBatch
+from embedcache.corpus.store import store_corpus
+from embedcache.errors import CorruptCacheError, InputError
+from embedcache.fsio import read_sealed_json
+from embedcache.keys import key_array
+from embedcache.testing import sentences
+
+MORE = sentences(25, seed=77, longest=9)
+EXACT = IndexSettings(codec="float32")
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return make_cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def run(tmp_path, cache):
+    return make_run(tmp_path / "run", cache, contracts()[1])
+
+
+def built(run, cache, **options):
+    return build_base(run, cache.folder, settings=EXACT, **options)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_it_holds_vectors_and_soft_labels_of_all_but_the_held_out_rows(run, cache):
+    made = built(run, cache)
+    kept = [text for text in TEXTS if text not in HELD]
+    assert (made.added, made.held_out, made.repeated) == (len(kept), len(HELD), 0)
+    base = require_base(open_folder(run))
+    assert np.array_equal(base.keys, key_array(kept))
+    assert np.allclose(base.index.vectors(), teacher_vectors(kept), atol=1e-6)
+    assert np.allclose(base.soft_labels, softmax(teacher_logits(kept)), atol=1e-6)
+    assert base.origin.labels == LABELS
+    assert base.texts is None
+    assert base.tau == 0.2
+    assert not base.holds(key_array(HELD)).any()
+
+
+def test_a_text_that_stands_twice_is_in_it_once(tmp_path, run):
+    cache = make_cache(tmp_path / "twice", [*TEXTS, *TEXTS[20:25]])
+    made = built(run, cache)
+    assert (made.added, made.repeated, made.held_out) == (len(TEXTS) - len(HELD), 5, len(HELD))
+
+
+def test_texts_are_kept_where_asked_for(run, cache):
+    base = built(run, cache, texts=True).base
+    assert base.texts == tuple(text for text in TEXTS if text not in HELD)
+    assert read_base(run / BEST).texts == base.texts
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path, run, cache):
+    first = contents(built(run, cache, texts=True).folder)
+    again = contents(built(run, cache, texts=True, overwrite=True).folder)
+    assert first == again
+    assert set(first) == {HEADER, INDEX, ROWS, TEXTS_FILE}
+    other = contents(build_base(run, cache.folder, texts=True, overwrite=True).folder)
+    assert other[INDEX] != first[INDEX]
+    assert other[ROWS] == first[ROWS]
+
+
+def test_a_base_is_not_replaced_unasked(run, cache):
+    built(run, cache)
+    with pytest.raises(ConfigError, match="kb add"):
+        built(run, cache)
+
+
+def test_nothing_is_left_behind_by_a_base_that_is_replaced(run, cache):
+    built(run, cache, texts=True)
+    built(run, cache, overwrite=True)
+    assert sorted(path.name for path in (run / BEST).iterdir()) == [
+        "classifier.json",
+        "classifier.safetensors",
+        FOLDER,
+    ]
+    assert read_base(run / BEST).texts is None
+
+
+@pytest.mark.parametrize("name", [HEADER, INDEX, ROWS, TEXTS_FILE])
+@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+def test_damage_of_any_file_is_found(run, cache, name, how):
+    path = built(run, cache, texts=True).folder / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data if how == "flipped" else data[: len(data) // 2])
+    with pytest.raises(CorruptCacheError, match=r"knowledge base .* is damaged"):
+        read_base(run / BEST)
+
+
+def test_files_of_another_base_are_no_part_of_it(tmp_path, run, cache):
+    folder = built(run, cache).folder
+    other = build_base(run, cache.folder, settings=IndexSettings(m=4), overwrite=True)
+    old = contents(other.folder)
+    built(run, cache, overwrite=True)
+    (folder / INDEX).write_bytes(old[INDEX])
+    with pytest.raises(CorruptCacheError, match=r"index\.faiss is not the file"):
+        read_base(run / BEST)
+
+
+def test_rows_of_another_corpus_are_added_without_training(tmp_path, run, cache):
+    before = built(run, cache, texts=True).base
+    more = make_cache(tmp_path / "more", [*MORE, *TEXTS[20:23], *HELD[:2]], name="more")
+    added = add_rows(run, more.folder)
+    assert (added.added, added.known, added.held_out) == (len(MORE), 3, 2)
+    base = require_base(open_folder(run))
+    assert len(base) == len(before) + len(MORE)
+    assert base.texts == (*before.texts, *MORE)
+    assert np.array_equal(base.keys[: len(before)], before.keys)
+    assert [corpus["name"] for corpus in base.corpora] == ["films", "more"]
+    # What came later is found like what was there.
+    rows, _ = base.index.search(teacher_vectors(MORE), 1)
+    assert rows[:, 0].tolist() == list(range(len(before), len(base)))
+    assert np.array_equal(base.soft_labels[rows[:, 0]].argmax(axis=1), sentiment(MORE))
+    with pytest.raises(DataError, match="has no row for the knowledge base"):
+        add_rows(run, more.folder)
+
+
+def test_rows_of_another_classifier_are_not_added(tmp_path, run, cache):
+    built(run, cache)
+    more = make_cache(tmp_path / "more", MORE, name="more")
+    logits = contracts()[2]
+    shutil.rmtree(more.teacher_folder(logits))
+    other = json.loads(logits.modules)
+    other[0]["weights"] = "d" * 64
+    changed = replace(logits, modules=json.dumps(other))
+    more.register_teacher("tiny.logits", changed, {})
+    with pytest.raises(DataError, match="another classifier"):
+        add_rows(run, more.folder)
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        ({"weights": "b"}, "another teacher"),
+        ({"projection": "q"}, "another projection of the same teacher"),
+        ({"labels": ("good", "bad")}, "another label set"),
+        ({"labels": ("bad", "good", "so-so")}, "another label set"),
+    ],
+)
+def test_what_the_student_was_not_trained_with_is_refused_by_name(tmp_path, run, of, said):
+    others = make_cache(tmp_path / "others", **of)
+    with pytest.raises(DataError, match=f"^{said}: .*tiny.projected"):
+        build_base(run, others.folder, teacher="tiny.projected")
+    assert not (run / BEST / FOLDER).exists()
+
+
+@pytest.mark.parametrize(
+    ("of", "said"), [({"weights": "b"}, "another teacher"), ({"projection": "q"}, "another projection")]
+)
+def test_a_base_that_was_moved_to_another_student_is_refused_by_name(tmp_path, run, cache, of, said):
+    built(run, cache)
+    stranger = make_run(tmp_path / "stranger", cache, contracts(**of)[1])
+    shutil.copytree(run / BEST / FOLDER, stranger / BEST / FOLDER)
+    with pytest.raises(DataError, match=f"^{said}.*the knowledge base in .*stranger"):
+        require_base(open_folder(stranger))
+
+
+def test_a_base_of_other_labels_or_another_width_is_refused(tmp_path, run, cache):
+    built(run, cache)
+    copy = tmp_path / "copy"
+    shutil.copytree(run / BEST, copy)
+    assert len(require_base(open_folder(copy))) > 0
+    head(("no", "yes")).write(copy)
+    with pytest.raises(DataError, match=r"^another label set: .*'bad', 'good'.*'no', 'yes'"):
+        require_base(open_folder(copy))
+    head(width=16).write(copy)
+    with pytest.raises(DataError, match=r"^another width: .* of 8 numbers.* gives 16"):
+        require_base(open_folder(copy))
+
+
+def test_the_run_names_the_teacher_by_its_contract(tmp_path, run):
+    other = make_cache(tmp_path / "others", weights="b")
+    with pytest.raises(DataError, match=r"does not hold the teacher 'tiny\.projected'"):
+        build_base(run, other.folder)
+
+
+def test_a_folder_of_its_own_needs_its_teacher_named(tmp_path, cache):
+    head().write(tmp_path / "model")
+    with pytest.raises(ConfigError, match="name it with --teacher"):
+        build_base(tmp_path / "model", cache.folder)
+    base = build_base(tmp_path / "model", cache.folder, teacher="tiny.projected").base
+    assert len(base) == len(TEXTS)
+    assert base.tau == DEFAULT_TAU
+
+
+def test_the_tau_of_another_loss_is_no_temperature_of_neighbours(tmp_path, cache):
+    run = make_run(tmp_path / "kd", cache, contracts()[1], loss="kd")
+    assert open_folder(run).tau == DEFAULT_TAU
+
+
+def test_missing_vectors_are_told_with_what_to_run(tmp_path, run, cache):
+    store_corpus(cache.corpora_folder, "new", [RowBatch(MORE, None, None)], ReadReport())
+    with pytest.raises(DataError, match=r"25 of 25 .*distill project --apply"):
+        build_base(run, cache.folder, corpus="new")
+
+
+def test_without_logits_there_are_no_soft_labels(run, cache):
+    shutil.rmtree(cache.teacher_folder(contracts()[2]))
+    with pytest.raises(DataError, match="--output embedding,logits"):
+        built(run, Cache(cache.folder))
+
+
+def test_no_classifier_no_base(tmp_path, cache):
+    (tmp_path / "plain").mkdir()
+    with pytest.raises(DataError, match="holds no classifier"):
+        build_base(tmp_path / "plain", cache.folder)
+    with pytest.raises(ConfigError, match="there is no folder"):
+        build_base(tmp_path / "missing", cache.folder)
+
+
+def test_a_student_without_a_base_is_told_how_to_get_one(run):
+    with pytest.raises(DataError, match="distill kb build"):
+        require_base(open_folder(run))
+
+
+def test_held_out_rows_come_with_the_labels_of_the_corpus(run, cache):
+    rows = held_out_rows(open_folder(run), None)
+    assert rows.texts == HELD
+    assert rows.labels == [LABELS[number] for number in sentiment(HELD)]
+
+
+def test_where_no_row_was_held_out_a_file_is_asked_for(tmp_path, cache):
+    run = make_run(tmp_path / "all", cache, contracts()[1], held=())
+    with pytest.raises(DataError, match="--data FILE"):
+        held_out_rows(open_folder(run), None)
+
+
+def test_the_header_says_whose_it_is(run, cache):
+    folder = built(run, cache).folder
+    header = read_sealed_json(folder / HEADER)
+    base, projected, logits = contracts()
+    assert header["origin"] == {
+        "teacher": "tiny.projected",
+        "contract": projected.id,
+        "base": base.id,
+        "projection": "p" * 64,
+        "logits": logits.id,
+        "labels": list(LABELS),
+    }
+    assert header["index"] == EXACT.to_json()
+    assert header["chosen"] is None
+
+
+def test_a_damaged_classifier_or_record_is_told(run):
+    (run / RECORD).write_text("{}", encoding="utf-8")
+    with pytest.raises(DataError, match="record of the run"):
+        open_folder(run)
+    (run / BEST / "classifier.safetensors").write_bytes(b"nothing")
+    with pytest.raises(CorruptCacheError, match="classifier"):
+        open_folder(run)
+
+
+def test_names_that_are_not_there_are_told(run, cache):
+    with pytest.raises(InputError, match="no corpus 'series'"):
+        built(run, cache, corpus="series")
+    with pytest.raises(InputError, match="no teacher 'large'"):
+        built(run, cache, teacher="large")

@@ -1,0 +1,324 @@
+"""Losses of classifiers against their formulas in loops over float64, in value and gradient."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import loss_helpers as reference
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loss_helpers import draw, draw_batch, made
+from torch import Tensor
+
+from distill.config import LossConfig, RunConfig
+from distill.errors import ConfigError
+from distill.losses.base import ClassPairs, DistillLoss, LossBatch
+from distill.losses.classification import KDLoss, ReAugKDLoss, RKDKDLoss
+from distill.losses.registry import LOSSES, needs_labels, needs_live_teacher, needs_token_table
+from distill.losses.relational import RKDLoss
+from distill.losses.supervised_contrastive import supervised_contrastive
+
+NAMES = [name for name, facts in LOSSES.items() if facts.inside == "classes"]
+SHAPES = {
+    "rows": st.integers(1, 4),
+    "width": st.integers(2, 4),
+    "count": st.integers(2, 3),
+    "seed": st.integers(0, 10_000),
+}
+TAU, SOFT = st.floats(0.05, 5.0), st.sampled_from([0.0, 0.3, 0.9, 1.0])
+examples = settings(max_examples=10, deadline=None)
+
+
+def draw_classes(rows: int, width: int, count: int, seed: int) -> LossBatch:
+    """Return a step of one process with logits of ``count`` labels."""
+    logits = draw(rows, count, seed + 50).requires_grad_()
+    labels = torch.randint(count, (rows,), generator=torch.Generator().manual_seed(seed))
+    pairs = ClassPairs(logits, draw(rows, count, seed + 60), labels)
+    return replace(draw_batch(1, rows, width, seed), classes=pairs)
+
+
+def classes(batch: LossBatch) -> ClassPairs:
+    assert batch.classes is not None
+    return batch.classes
+
+
+def softmax(logits: Tensor, tau: float) -> list[Tensor]:
+    weights = [torch.exp(logit / tau) for logit in logits]
+    return [weight / sum(weights) for weight in weights]
+
+
+def label_loss(batch: LossBatch, logits: Tensor, tau: float, soft: float) -> Tensor:
+    pairs = classes(batch)
+    assert pairs.labels is not None
+    found = []
+    for u, v, y in zip(logits, pairs.targets.double(), pairs.labels, strict=True):
+        wanted, has = softmax(v, tau), softmax(u, tau)
+        from_teacher = -sum(w * torch.log(h) for w, h in zip(wanted, has, strict=True))
+        found.append(soft * tau**2 * from_teacher - (1 - soft) * torch.log(softmax(u, 1.0)[int(y)]))
+    return reference.mean(found)
+
+
+def relations(batch: LossBatch, student: Tensor, tau: float) -> Tensor:
+    others = list(batch.others.double())
+    found = []
+    for s, z in zip(student, batch.targets.double(), strict=True):
+        q, own = reference.distribution(z, others, tau), reference.distribution(s, others, tau)
+        found.append(sum(a * (torch.log(a) - torch.log(b)) for a, b in zip(q, own, strict=True)))
+    return reference.mean(found)
+
+
+def assert_is(loss: DistillLoss, batch: LossBatch, of: object) -> None:
+    """Assert that a loss and its gradients are those of a function of (vectors, logits) in float64."""
+    students = (batch.students[0], classes(batch).students)
+    exact = [student.detach().double().requires_grad_() for student in students]
+    found, expected = loss(batch), of(*exact)
+    assert found.shape == (len(batch.targets),)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.mean().double(), expected.detach(), rtol=1e-5, atol=2e-5)
+    wanted = torch.autograd.grad(expected, exact, allow_unused=True)
+    got = torch.autograd.grad(found.mean(), students, allow_unused=True)
+    for have, want, student in zip(got, wanted, exact, strict=True):
+        zero = torch.zeros_like(student)
+        have, want = (zero if one is None else one.double() for one in (have, want))
+        torch.testing.assert_close(have, want, rtol=1e-4, atol=2e-5)
+
+
+@given(**SHAPES, tau=TAU, soft=SOFT)
+@examples
+def test_kd_is_its_formula(rows, width, count, seed, tau, soft):
+    batch = draw_classes(rows, width, count, seed)
+    assert_is(KDLoss(tau=tau, soft=soft), batch, lambda _, u: label_loss(batch, u, tau, soft))
+
+
+@given(**SHAPES, tau=TAU, soft=SOFT, alpha=st.floats(0, 2))
+@examples
+def test_reaugkd_is_its_formula(rows, width, count, seed, tau, soft, alpha):
+    batch = draw_classes(rows, width, count, seed)
+    assert_is(
+        ReAugKDLoss(tau=tau, alpha=alpha, soft=soft),
+        batch,
+        lambda s, u: label_loss(batch, u, 1.0, soft) + alpha * relations(batch, s, tau),
+    )
+
+
+@given(**SHAPES)
+@settings(max_examples=6, deadline=None)
+def test_rkd_kd_is_its_formula(rows, width, count, seed):
+    batch = draw_classes(rows, width, count, seed)
+    targets = batch.targets.double()
+    assert_is(
+        RKDKDLoss(tau=2.0, soft=0.9, distance=1.5, angle=0.5),
+        batch,
+        lambda s, u: (
+            label_loss(batch, u, 2.0, 0.9)
+            + 1.5 * reference.rkd_distance(s, targets)
+            + 0.5 * reference.rkd_angle(s, targets)
+        ),
+    )
+
+
+def test_relations_are_those_to_the_teachers_vectors_the_rows_own_among_them():
+    batch = draw_classes(4, 3, 2, 0)
+    loss = ReAugKDLoss(tau=0.5, alpha=1.0)
+    plain = KDLoss(tau=1.0, soft=1.0)(batch)
+    assert float((loss(batch) - plain).detach().min()) > 0
+    # A student that is the teacher: nothing is left but the soft labels.
+    same = replace(batch, students=(3 * batch.targets,))
+    torch.testing.assert_close(loss(same), plain)
+    # Were it compared with the students' vectors, turning all of them would cost nothing.
+    turn = torch.linalg.qr(draw(3, 3, 9))[0]
+    turned = replace(batch, students=(batch.targets @ turn,))
+    assert float((loss(turned) - plain).detach().max()) > 0.1
+    # A row alone has itself only. Were it left out, there would be nothing to distribute.
+    alone = draw_classes(1, 3, 2, 0)
+    torch.testing.assert_close(loss(alone), KDLoss(tau=1.0, soft=1.0)(alone))
+
+
+def test_the_divergence_is_from_the_teachers_distribution_and_not_back():
+    batch = draw_classes(4, 3, 2, 0)
+    turned = replace(batch, students=(batch.targets,), targets=batch.students[0].detach())
+    turned = replace(turned, others=batch.others)
+    parts = [ReAugKDLoss(tau=0.5)(one) - ReAugKDLoss(tau=0.5, alpha=0)(one) for one in (batch, turned)]
+    assert not torch.allclose(*parts, rtol=0.01)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_counts_changes_the_loss(name):
+    batch = draw_classes(5, 3, 3, 1)
+    whole = made(name)(batch).detach()
+    for setting, other in (("tau", 1.0), ("soft", 0.5), ("alpha", 0.2), ("distance", 0.0), ("angle", 0.0)):
+        if setting in LOSSES[name].settings:
+            assert not torch.allclose(made(name, **{setting: other})(batch), whole, rtol=1e-3), setting
+
+
+def test_labels_are_looked_at_only_where_soft_labels_are_not_all():
+    batch = draw_classes(5, 3, 3, 1)
+    pairs = classes(batch)
+    other = replace(batch, classes=replace(pairs, labels=(pairs.labels + 1) % 3))
+    without = replace(batch, classes=replace(pairs, labels=None))
+    for name in NAMES:
+        soft, hard = made(name, soft=1.0), made(name, soft=0.9)
+        assert torch.equal(soft(batch), soft(other))
+        assert torch.equal(soft(batch), soft(without))
+        assert not torch.allclose(hard(batch), hard(other))
+        with pytest.raises(ValueError, match="the batch holds none"):
+            hard(without)
+
+
+def test_the_temperature_leaves_the_size_of_gradients_as_it_is():
+    batch = draw_classes(6, 3, 3, 2)
+    logits = classes(batch).students
+
+    def size(tau: float) -> float:
+        (gradient,) = torch.autograd.grad(KDLoss(tau=tau, soft=1.0)(batch).mean(), logits)
+        return float(gradient.norm())
+
+    assert size(50.0) == pytest.approx(size(100.0), rel=0.05)
+
+
+def test_low_temperatures_and_large_logits_overflow_nowhere():
+    batch = draw_classes(4, 3, 2, 0)
+    logits = (1e4 * classes(batch).students.detach()).requires_grad_()
+    pairs = replace(classes(batch), students=logits, targets=1e4 * classes(batch).targets)
+    large, students = replace(batch, classes=pairs), (batch.students[0], logits)
+    for name in NAMES:
+        loss = made(name, tau=0.001)(large)
+        assert loss.isfinite().all(), name
+        found = torch.autograd.grad(loss.mean(), students, allow_unused=True)
+        assert all(gradient.isfinite().all() for gradient in found if gradient is not None), name
+
+
+@pytest.mark.parametrize("parts", [[5], [2, 3], [1, 3, 1], [0, 5]])
+@pytest.mark.parametrize("name", ["kd", "reaugkd"])
+def test_processes_that_share_a_step_make_the_loss_of_the_whole(name, parts):
+    loss, whole = made(name, soft=0.9), draw_classes(5, 3, 3, 0)
+    pairs = classes(whole)
+    assert not loss.needs_whole_batch
+    start, shares = 0, []
+    for count in parts:
+        own = slice(start, start + count)
+        labels = None if pairs.labels is None else pairs.labels[own]
+        of_these = ClassPairs(pairs.students[own], pairs.targets[own], labels)
+        batch = LossBatch((whole.students[0][own],), whole.targets[own], whole.targets, classes=of_these)
+        shares.append(loss(batch))
+        start += count
+    expected = loss(whole)
+    torch.testing.assert_close(torch.cat(shares), expected)
+    students = (whole.students[0], pairs.students)
+    wanted = torch.autograd.grad(expected.mean(), students, allow_unused=True)
+    found = torch.autograd.grad(torch.cat(shares).mean(), students, allow_unused=True)
+    for got, want in zip(found, wanted, strict=True):
+        assert (got is None) is (want is None)
+        if want is not None:
+            torch.testing.assert_close(got, want)
+
+
+def test_relations_to_the_other_rows_of_a_step_count():
+    whole = draw_classes(4, 3, 2, 0)
+    pairs = classes(whole)
+    half = ClassPairs(pairs.students[:2], pairs.targets[:2], None)
+    own = LossBatch((whole.students[0][:2],), whole.targets[:2], whole.targets[:2], classes=half)
+    assert not torch.allclose(made("reaugkd")(own), made("reaugkd")(replace(own, others=whole.targets)))
+    assert torch.equal(made("kd", soft=1.0)(own), made("kd", soft=1.0)(replace(own, others=whole.targets)))
+
+
+def test_rkd_kd_is_kd_and_rkd():
+    batch = draw_classes(5, 3, 3, 0)
+    torch.testing.assert_close(RKDKDLoss()(batch), KDLoss()(batch) + RKDLoss()(batch))
+    torch.testing.assert_close(RKDKDLoss(distance=0, angle=0)(batch), KDLoss()(batch))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_registry_says_what_a_loss_needs(name):
+    def of(**given: object) -> LossConfig:
+        loss = LossConfig.model_validate({"name": name, **given})
+        return RunConfig(cache="c", loss=loss).resolved(1000).loss
+
+    assert needs_labels(of()) is (name in ("kd", "rkd-kd"))
+    if name in NAMES:
+        assert needs_labels(of(soft=0.99))
+        assert not needs_labels(of(soft=1.0))
+        assert not needs_live_teacher(of())
+        assert not needs_token_table(of())
+    else:
+        with pytest.raises(ConfigError, match=r"loss\.soft"):
+            of(soft=0.5)
+
+
+def test_a_share_is_at_most_one_and_what_relations_count_for_is_not_a_share():
+    assert LossConfig(name="reaugkd", alpha=3.0).alpha == 3
+    for name in ("congen", "simtde"):
+        assert LossConfig(name=name, alpha=1.0).alpha == 1
+        with pytest.raises(ValueError, match="give 0 to 1"):
+            LossConfig(name=name, alpha=1.5)
+
+
+def drawn_labels(rows: int, count: int, seed: int) -> Tensor:
+    return torch.randint(count, (rows,), generator=torch.Generator().manual_seed(seed))
+
+
+@given(
+    rows=st.integers(1, 6),
+    width=st.integers(2, 4),
+    count=st.integers(1, 4),
+    seed=st.integers(0, 10_000),
+    tau=st.floats(0.05, 2.0),
+)
+@examples
+def test_the_supervised_contrastive_loss_is_its_formula(rows, width, count, seed, tau):
+    vectors, labels = draw(rows, width, seed).requires_grad_(), drawn_labels(rows, count, seed)
+    exact = vectors.detach().double().requires_grad_()
+    expected = []
+    for i in range(rows):
+        partners = [p for p in range(rows) if p != i and labels[p] == labels[i]]
+        total = sum(torch.exp(reference.cosine(exact[i], exact[a]) / tau) for a in range(rows) if a != i)
+        of_partners = [
+            torch.log(torch.exp(reference.cosine(exact[i], exact[p]) / tau) / total) for p in partners
+        ]
+        if partners:
+            expected.append(-reference.mean(of_partners))
+    found = supervised_contrastive(vectors, labels, tau)
+    assert found.shape == (len(expected),)
+    assert found.dtype == torch.float32
+    if expected:
+        torch.testing.assert_close(found.double(), torch.stack(expected), rtol=1e-5, atol=2e-5)
+        (wanted,) = torch.autograd.grad(reference.mean(expected), exact)
+        (got,) = torch.autograd.grad(found.mean(), vectors)
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=2e-5)
+
+
+def test_a_row_without_a_partner_has_no_loss_and_others_are_pushed_from_it():
+    vectors = draw(4, 3, 0)
+    labels = torch.tensor([0, 0, 0, 1])
+    found = supervised_contrastive(vectors, labels, 0.5)
+    assert len(found) == 3
+    assert float((found - supervised_contrastive(vectors[:3], labels[:3], 0.5)).min()) > 0
+    assert len(supervised_contrastive(vectors, torch.arange(4), 0.5)) == 0
+
+
+def test_the_mean_over_partners_stands_outside_the_logarithm():
+    """Inside, one near partner would be enough."""
+    labels = torch.tensor([0, 0, 0, 1])
+    vectors = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])
+    sims = torch.tensor([1.0, -1.0, 0.0]) / 0.5
+    outside = torch.logsumexp(sims, 0) - (sims[0] + sims[1]) / 2
+    inside = torch.logsumexp(sims, 0) - torch.log((sims[0].exp() + sims[1].exp()) / 2)
+    found = supervised_contrastive(vectors, labels, 0.5)[0]
+    torch.testing.assert_close(found, outside)
+    assert float(outside - inside) > 0.5
+
+
+def test_a_row_is_not_compared_with_itself():
+    """With itself among the others, the loss of rows that are all alike would be log N, not log (N - 1)."""
+    found = supervised_contrastive(torch.ones(5, 3), torch.zeros(5, dtype=torch.long), 0.07)
+    torch.testing.assert_close(found, torch.full((5,), 4.0).log())
+
+
+def test_the_length_of_rows_does_not_count():
+    vectors, labels = draw(5, 3, 0), torch.tensor([0, 0, 1, 1, 1])
+    lengths = torch.tensor([1.0, 2.0, 0.5, 7.0, 3.0])[:, None]
+    torch.testing.assert_close(
+        supervised_contrastive(vectors * lengths, labels, 0.2), supervised_contrastive(vectors, labels, 0.2)
+    )

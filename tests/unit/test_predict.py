@@ -1,0 +1,273 @@
+"""A classifier that asks its knowledge base: a real (tiny) student, from the folder to the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from knowledge_base_helpers import HELD, LABELS, TEXTS, contracts, head, make_cache, make_run, sentiment
+
+from distill import RetrievalAugmentedClassifier
+from distill.cli.main import cli
+from distill.errors import ConfigError, DataError
+from distill.knowledge_base.base import read_base
+from distill.knowledge_base.build import build_base
+from distill.knowledge_base.choose import choose
+from distill.knowledge_base.index import IndexSettings
+from distill.knowledge_base.vote import mixed, neighbour_vote, softmax
+from distill.layout import BEST
+from distill.retrieval_classifier import DEFAULT_BETA, DEFAULT_K, student_encoder, unit
+from embedcache.pairs import join_pair
+from embedcache.testing import sentences, tiny_encoder
+
+FRESH = sentences(40, seed=91, longest=9)
+"""Texts that are in no base and were not held out."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose tiny student has a knowledge base with texts; not to be changed."""
+    folder = tmp_path_factory.mktemp("made")
+    cache = make_cache(folder / "cache")
+    run = make_run(folder / "run", cache, contracts()[1])
+    shutil.rmtree(run / BEST)
+    tiny_encoder(run / BEST, dimension=8, layers=1, normalize=False)
+    head().write(run / BEST)
+    build_base(run, cache.folder, texts=True, settings=IndexSettings(codec="float32"))
+    return run
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    """A copy of that run, to be changed."""
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Labelled rows, some of them of another split."""
+    path = tmp_path / "films.tsv"
+    rows = [f"dev\t{LABELS[label]}\t{text}" for label, text in zip(sentiment(FRESH), FRESH, strict=True)]
+    path.write_text("\n".join(["split\tlabel\ttext", *rows, "train\tbad\tnot asked for"]) + "\n")
+    return path
+
+
+def command(*arguments: object, fails: bool = False) -> str:
+    done = CliRunner().invoke(cli, [str(one) for one in arguments])
+    assert (done.exit_code != 0) == fails, done.output
+    if fails:
+        return f"{done.output}{done.exception}"
+    return done.stdout
+
+
+def test_an_answer_is_put_together_as_the_paper_says(made):
+    classifier = RetrievalAugmentedClassifier.from_folder(made, k=5, beta=0.3, device="cpu", threads=1)
+    base = read_base(made / BEST)
+    vectors = student_encoder(made / BEST, "cpu", 1)(FRESH)
+    student = softmax(head().logits(vectors))
+    cosines = unit(vectors) @ base.index.vectors().T
+    nearest = np.argsort(-cosines, axis=1)[:, :5]
+    voted = neighbour_vote(np.take_along_axis(cosines, nearest, axis=1), base.soft_labels[nearest], 0.2)
+    found = classifier.predict_proba(FRESH)
+    assert np.allclose(found, mixed(student, voted, 0.3), atol=1e-5)
+    assert np.allclose(found.sum(axis=1), 1)
+    assert not np.allclose(found, student, atol=1e-2)
+    assert not np.allclose(found, voted, atol=1e-2)
+
+
+def test_it_is_used_as_scikit_learns_are(made):
+    classifier = RetrievalAugmentedClassifier.from_folder(made, device="cpu", threads=1)
+    assert classifier.classes_.tolist() == list(LABELS)
+    predicted = classifier.predict(FRESH)
+    assert predicted.tolist() == classifier.classes_[classifier.predict_proba(FRESH).argmax(axis=1)].tolist()
+    assert classifier.score(FRESH, predicted) == 1
+    wrong = [LABELS[1 - LABELS.index(label)] for label in predicted]
+    assert classifier.score(FRESH, wrong) == 0
+    assert classifier.predict_proba([]).shape == (0, 2)
+    with pytest.raises(DataError, match="'awful'"):
+        classifier.score(FRESH[:1], ["awful"])
+
+
+def test_two_texts_are_a_pair(made):
+    classifier = RetrievalAugmentedClassifier.from_folder(made, device="cpu", threads=1)
+    first, second = FRESH[:2]
+    pair = classifier.vectors([(first, second)])
+    assert np.array_equal(pair, classifier.vectors([join_pair(first, second)]))
+    assert not np.allclose(pair, classifier.vectors([(second, first)]), atol=1e-2)
+    assert not np.allclose(pair, classifier.vectors([f"{first} {second}"]), atol=1e-2)
+
+
+def test_without_retrieval_it_is_the_student_alone(made):
+    alone = RetrievalAugmentedClassifier.from_folder(made, retrieval=False, device="cpu", threads=1)
+    whole = RetrievalAugmentedClassifier.from_folder(made, beta=1, device="cpu", threads=1)
+    voted = RetrievalAugmentedClassifier.from_folder(made, beta=0, device="cpu", threads=1)
+    assert np.array_equal(alone.predict_proba(FRESH), whole.predict_proba(FRESH))
+    assert not np.allclose(alone.predict_proba(FRESH), voted.predict_proba(FRESH), atol=1e-2)
+    with pytest.raises(ConfigError, match="no knowledge base"):
+        alone.neighbours(FRESH[:1])
+
+
+def test_a_model_without_a_base_is_a_plain_classifier(run):
+    shutil.rmtree(run / BEST / "knowledge_base")
+    plain = RetrievalAugmentedClassifier.from_folder(run / BEST, device="cpu", threads=1)
+    assert plain.base is None
+    assert np.allclose(plain.predict_proba(FRESH).sum(axis=1), 1)
+    with pytest.raises(ConfigError, match="k and beta are of a knowledge base"):
+        RetrievalAugmentedClassifier.from_folder(run, k=3)
+
+
+def test_neighbours_are_the_texts_that_spoke(made):
+    classifier = RetrievalAugmentedClassifier.from_folder(made, k=5, beta=0, device="cpu", threads=1)
+    (near,) = classifier.neighbours(FRESH[:1])
+    kept = [text for text in TEXTS if text not in HELD]
+    assert [one.text for one in near] == [kept[one.row] for one in near]
+    assert sum(one.weight for one in near) == pytest.approx(1)
+    assert [one.cosine for one in near] == sorted((one.cosine for one in near), reverse=True)
+    assert [one.label for one in near] == [LABELS[number] for number in sentiment([o.text for o in near])]
+    # They are all of the answer where the student itself counts for nothing.
+    spoken = sum(
+        one.weight * (one.probability if one.label == "good" else 1 - one.probability) for one in near
+    )
+    assert classifier.predict_proba(FRESH[:1])[0, 1] == pytest.approx(spoken, abs=1e-5)
+    assert len(classifier.neighbours(FRESH[:1], 2)[0]) == 2
+
+
+@pytest.mark.parametrize("settings", [{"k": 0}, {"beta": 1.5}, {"beta": -0.1}])
+def test_settings_out_of_range_are_refused(made, settings):
+    with pytest.raises(ConfigError, match="expected"):
+        RetrievalAugmentedClassifier.from_folder(made, device="cpu", **settings)
+
+
+def test_k_and_beta_are_chosen_on_held_out_rows_and_then_used(run):
+    before = RetrievalAugmentedClassifier.from_folder(run, device="cpu", threads=1)
+    assert (before.k, before.beta) == (DEFAULT_K, DEFAULT_BETA)
+    choice = choose(run, device="cpu", threads=1)
+    after = RetrievalAugmentedClassifier.from_folder(run, device="cpu", threads=1)
+    assert (after.k, after.beta) == (choice.chosen.k, choice.chosen.beta)
+    labels = [LABELS[number] for number in sentiment(HELD)]
+    assert after.score(HELD, labels) == pytest.approx(choice.chosen.accuracy)
+    assert choice.chosen.accuracy >= choice.chosen.without
+    assert (choice.chosen.rows, choice.in_base) == (len(HELD), 0)
+    # What is given by hand goes before what was chosen.
+    assert RetrievalAugmentedClassifier.from_folder(run, k=7, device="cpu").k == 7
+    assert [row.k for row in choice.table] == [0, 5, 10, 15, 20]
+    assert all(row.seconds > 0 for row in choice.table)
+
+
+def test_a_choice_can_be_looked_at_without_being_kept(run):
+    choose(run, keep=False, device="cpu", threads=1)
+    assert read_base(run / BEST).chosen is None
+
+
+def test_rows_of_the_base_do_not_choose(run, tmp_path):
+    path = tmp_path / "mixed.tsv"
+    mixed_rows = [*FRESH[:12], *TEXTS[20:30]]
+    labels = [LABELS[number] for number in sentiment(mixed_rows)]
+    path.write_text("label\ttext\n" + "".join(f"{a}\t{b}\n" for a, b in zip(labels, mixed_rows, strict=True)))
+    choice = choose(run, data=path, device="cpu", threads=1)
+    assert (choice.chosen.rows, choice.in_base) == (12, 10)
+    path.write_text(
+        "label\ttext\n" + "".join(f"{a}\t{b}\n" for a, b in zip(labels[12:], TEXTS[20:30], strict=True))
+    )
+    with pytest.raises(DataError, match="10 of which stand in the knowledge base"):
+        choose(run, data=path, device="cpu", threads=1)
+
+
+def test_a_test_split_does_not_choose(run, file):
+    with pytest.raises(ConfigError, match="test set"):
+        choose(run, data=file, rows=("split=test",), device="cpu")
+
+
+def test_the_command_scores_writes_and_says_what_was_chosen(run, file, tmp_path):
+    out = tmp_path / "answers.jsonl"
+    told = command(
+        "predict", run, file, "--text", "text", "--label", "label", "--rows", "split=dev", "--neighbours", 2,
+        "--out", out, "--device", "cpu", "--threads", 1,
+    )  # fmt: skip
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row["text"] for row in rows] == FRESH
+    assert [row["gold"] for row in rows] == [LABELS[number] for number in sentiment(FRESH)]
+    right = np.mean([row["gold"] == row["label"] for row in rows])
+    assert f"{100 * right:.2f} % of 40 right" in told
+    assert "k 10, beta 0.5 (never tuned)" in told
+    assert "retrieval added" in told
+    assert all(len(row["neighbours"]) == 2 for row in rows)
+    assert command("predict", run, file, "--text", "text", "--no-retrieval", "--out", out, "--device", "cpu")
+    assert "neighbours" not in json.loads(out.read_text(encoding="utf-8").splitlines()[0])
+
+
+def test_tsv_has_a_row_for_every_text(run, file, tmp_path):
+    out = tmp_path / "answers.tsv"
+    command("predict", run, file, "--text", "text", "--out", out, "--device", "cpu", "--threads", 1)
+    lines = out.read_text(encoding="utf-8").splitlines()
+    assert lines[0].split("\t") == ["text", "label", "student", "p(bad)", "p(good)"]
+    assert len(lines) == 1 + len(FRESH) + 1
+    assert all(len(line.split("\t")) == 5 for line in lines)
+
+
+def test_answers_are_printed_where_no_file_is_named(run):
+    asked = ["predict", str(run), "--device", "cpu", "--threads", "1", "--neighbours", "1"]
+    done = CliRunner().invoke(cli, asked, input="a fine film\nanother\n")
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert lines[0].split("\t")[2] == "a fine film"
+    # The weightiest of ten, and what its teacher thought.
+    assert re.match(r"  0\.\d{3}\t(good|bad) 0\.98\d\d\t", lines[1])
+    assert "texts in" in done.stderr
+
+
+def test_a_score_on_the_rows_that_chose_is_refused_or_marked(run, tmp_path):
+    choose(run, device="cpu", threads=1)
+    path = tmp_path / "seen.tsv"
+
+    def write(texts: list[str]) -> None:
+        labels = sentiment(texts)
+        path.write_text(
+            "label\ttext\n" + "".join(f"{LABELS[a]}\t{b}\n" for a, b in zip(labels, texts, strict=True))
+        )
+
+    ask = ("predict", run, path, "--text", "text", "--label", "label", "--device", "cpu", "--threads", 1)
+    write(HELD)
+    assert "k and beta were chosen on these rows" in command(*ask, fails=True)
+    assert "right" in command(*ask, "--no-retrieval", "--out", tmp_path / "a.tsv")
+    assert "note" not in command(*ask, "--k", 5, "--beta", 0.5, "--out", tmp_path / "a.tsv")
+    write([*HELD, *FRESH])
+    assert f"chosen on {len(HELD)} of these rows" in command(*ask, "--out", tmp_path / "a.tsv")
+    write(FRESH)
+    assert "note" not in command(*ask, "--out", tmp_path / "a.tsv")
+
+
+def test_the_commands_of_a_base(run, tmp_path):
+    (tmp_path / "cache").mkdir()
+    cache = make_cache(tmp_path / "cache")
+    assert "held out" in command(
+        "kb", "build", run, "--cache", cache.folder, "--overwrite", "--codec", "int8"
+    )
+    more = make_cache(tmp_path / "more", [*FRESH, *TEXTS[20:22]], name="more")
+    assert "2 in it already" in command("kb", "add", run, "--cache", more.folder)
+    told = command("kb", "info", run)
+    assert "int8" in told
+    assert "films (46), more (40)" in told
+    assert "not chosen yet" in told
+    facts = json.loads(command("kb", "check", run, "--sample", 50, "--json"))
+    assert facts["queries"] == 50
+    assert facts["recall"] >= 0.99
+    table = tmp_path / "table.tsv"
+    told = command("kb", "tune", run, "--table", "--ks", "1,2", "--out", table, "--device", "cpu")
+    assert "without retrieval" in told
+    lines = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()]
+    assert [line[0] for line in lines] == ["k", "no retrieval", "1", "2"]
+    assert "chosen on 14 rows of corpus 'films'" in command("kb", "info", run)
+    assert command("kb", "tune", run, "--ks", "1,30", fails=True)
+
+
+def test_files_of_other_endings_are_refused(run, file, tmp_path):
+    assert "expected a file that ends in" in command(
+        "predict", run, file, "--text", "text", "--out", tmp_path / "x.csv", fails=True
+    )
