@@ -128,14 +128,22 @@ def want(
         found = cache.teacher(teacher)
         return Wanted(found.name, found.contract, loaded=False)
     from embedcache.teacher.load import load_teacher
+    from embedcache.teacher.outputs import LOGITS, PROJECTION, logits_teacher
 
-    spec = teacher
+    spec, of_logits = teacher, False
     if in_cache and teacher not in ALIASES and not Path(teacher).is_dir():
         found = cache.teacher(teacher)
+        if found.contract.output == PROJECTION:
+            raise TeacherError(
+                f"teacher {found.name!r} is a projection of another teacher's vectors, which has no settings "
+                "and no model: leave them and --load out, or explain the teacher it was made of"
+            )
+        of_logits = found.contract.output == LOGITS
         spec = cache.model_source(found)
         given = {name: _setting(found.contract, name) if old is None else old for name, old in given.items()}
     try:
         loaded = load_teacher(spec, **given, trust_remote_code=trust_remote_code, device="cpu")
+        loaded = logits_teacher(loaded) if of_logits else loaded
     except TeacherError as error:
         # With a slash it is no name in a cache, and the error has nothing to do with what the cache holds.
         if in_cache or "/" in teacher or teacher in ALIASES:

@@ -27,6 +27,7 @@ _CANDIDATES_SHOWN = 5
     "text_column",
     help="A file's column of the text.  [default: the only text column, or text, sentence, content]",
 )
+@click.option("--text2-column", help="A file's column of a second text: rows are pairs of texts then.")
 @click.option(
     "--format", type=click.Choice(FORMATS), help="Format of the file.  [default: by the file's ending]"
 )
@@ -45,6 +46,7 @@ def explain_command(
     teacher: str,
     cache: str,
     text_column: str | None,
+    text2_column: str | None,
     format: str | None,  # noqa: A002 - the word of the command line
     limit: int | None,
     show: int,
@@ -69,7 +71,8 @@ def explain_command(
         raise click.UsageError("the text is empty: give a text or a file; a build skips empty texts, too")
     of_file = _is_file(text)
     if not of_file:
-        _refuse_options_of_files(text, {"--text-column": text_column, "--format": format, "--limit": limit})
+        of_files = {"--text-column": text_column, "--text2-column": text2_column}
+        _refuse_options_of_files(text, {**of_files, "--format": format, "--limit": limit})
     opened = Cache(cache)
     with ticker() as line:
         wanted = want(opened, teacher, load=load, **settings)
@@ -78,7 +81,7 @@ def explain_command(
             line(progress_line(f"read {what}", rows, seconds))
 
         if of_file:
-            options = ReadOptions(text_column, format=format, limit=limit)
+            options = ReadOptions(text_column, format=format, limit=limit, text2_column=text2_column)
             sources = expand_sources([text])
             found = explain_sources(opened, wanted, sources, options, show=show, on_rows=on_rows)
         else:

@@ -15,6 +15,7 @@ from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.convert import convert
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError, TeacherError
+from embedcache.explain import want
 from embedcache.teacher.by_contract import load_by_contract
 from embedcache.teacher.classifier import CLASSIFIER, WEIGHTS, ClassifierHead
 from embedcache.teacher.encode import Encoder, encode_texts
@@ -226,3 +227,13 @@ def test_rows_of_another_length_are_carried_over_for_both(file: Path, folder: Pa
     assert summary is not None
     assert summary.encoded == 0
     assert [(one.teacher, one.carried) for one in summary.outputs] == [("short", 40), ("short.logits", 40)]
+
+
+def test_explain_loads_the_classifier_of_logits(file: Path, folder: Path, tmp_path: Path) -> None:
+    cache = make(file, folder, tmp_path / "cache", output=BOTH)
+    logits = cache.teacher("model.logits").contract
+    loaded = want(cache, "model.logits", load=True)
+    assert loaded.loaded
+    assert loaded.contract == logits
+    changed = want(cache, "model.logits", max_length=9)
+    assert changed.contract == replace(logits, max_length=9)
