@@ -90,7 +90,7 @@ class Distillation:
         own = targets[batch.offset : batch.offset + len(batch)]
         step = LossBatch(tuple(views), own, targets)
         for inside in self._inside:
-            step = inside.add(step, batch)
+            step = inside.add(step, batch, share)
         rows = self._of(step)
         return rows[: batch.counted].sum() * (share.processes / len(targets))
 
