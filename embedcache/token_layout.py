@@ -16,7 +16,9 @@ from typing import Any, BinaryIO
 from embedcache.errors import CacheFormatError, CorruptCacheError
 from embedcache.fsio import canonical_json, parsed_json, regular_size
 
-TOKEN_TABLE_VERSION = 1
+TOKEN_TABLE_VERSION = 2
+_WITHOUT_PROJECTION = 1
+"""Version of files that hold no projection, which readers of version 1 know."""
 
 # Larger than any model has, and small enough to be read through before anybody gives up.
 MOST_BYTES = 16 << 30
@@ -38,6 +40,7 @@ class Layout:
         token_bytes: bytes that the tokens are spelled in.
         parts: names of the tensors.
         norm_eps: as in the table.
+        projected: h, width of what a projection makes of them; None without one.
     """
 
     contract_id: str
@@ -46,12 +49,21 @@ class Layout:
     token_bytes: int
     parts: frozenset[str]
     norm_eps: float | None
+    projected: int | None = None
 
     def places(self) -> Iterator[tuple[str, list[int], int, int]]:
         """Yield name, shape, first byte and the byte after the last one of each tensor, in file order."""
         begin = 0
         vector = [self.width]
-        shapes = {"norm.bias": vector, "norm.weight": vector, "type": vector, "word": [self.rows, self.width]}
+        h = self.projected or 0
+        shapes = {
+            "norm.bias": vector,
+            "norm.weight": vector,
+            "project.bias": [h],
+            "project.weight": [h, self.width],
+            "type": vector,
+            "word": [self.rows, self.width],
+        }
         for name, shape in shapes.items():
             if name in self.parts:
                 yield name, shape, begin, (end := begin + 4 * math.prod(shape))
@@ -65,7 +77,8 @@ class Layout:
 
     def fields(self) -> dict[str, dict[str, Any]]:
         """Return the header as JSON, without the digest."""
-        metadata = {"contract": self.contract_id, "version": str(TOKEN_TABLE_VERSION)}
+        version = _WITHOUT_PROJECTION if self.projected is None else TOKEN_TABLE_VERSION
+        metadata = {"contract": self.contract_id, "version": str(version)}
         if self.norm_eps is not None:
             metadata["norm_eps"] = repr(self.norm_eps)
         found: dict[str, dict[str, Any]] = {"__metadata__": metadata}
@@ -176,12 +189,27 @@ def _layout_of(header: Mapping[str, Any], metadata: Mapping[str, Any]) -> Layout
         eps = float(metadata["norm_eps"]) if "norm_eps" in metadata else None
     except (KeyError, TypeError, ValueError):
         raise ValueError("its header is not that of token embeddings") from None
-    counts = (rows, width, token_bytes)
+    parts = frozenset(header) - {"__metadata__"}
+    projected = _projected_in(header)
+    counts = (rows, width, token_bytes, 1 if projected is None else projected)
     if not all(type(count) is int and count > 0 for count in counts) or token_bytes > MOST_TOKEN_BYTES:
         raise ValueError(f"its header tells of {str(counts)[:80]} rows, components and bytes of tokens")
-    parts = frozenset(header) - {"__metadata__"}
     if ("norm.weight" in parts) != (eps is not None) or ("norm.bias" in parts and eps is None):
         raise ValueError("its header tells of a part of a norm only")
     if eps is not None and not 0 <= eps < math.inf:
         raise ValueError("its header tells of a norm that divides by no number")
-    return Layout(str(metadata.get("contract")), rows, width, token_bytes, parts, eps)
+    return Layout(str(metadata.get("contract")), rows, width, token_bytes, parts, eps, projected)
+
+
+def _projected_in(header: Mapping[str, Any]) -> Any:
+    """Return what a header says that a projection makes of embeddings, whatever that is; None without one."""
+    found = [name in header for name in ("project.weight", "project.bias")]
+    if not any(found):
+        return None
+    if not all(found):
+        raise ValueError("its header tells of a part of a projection only")
+    try:
+        (projected,) = header["project.bias"]["shape"]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError("its header tells of a projection of no width") from None
+    return projected

@@ -38,6 +38,9 @@ class TokenTable:
         norm_bias: its bias, float32 of shape (d,); None without one.
         norm_eps: what it adds to the variance; None without a norm.
         type_row: first row of the table of token types, float32 of shape (d,); None without one.
+        project_weight: matrix of the linear map to the width h of the layers, float32 of shape (h, d); None
+            where they take embeddings as they are.
+        project_bias: its bias, float32 of shape (h,); None without one.
     """
 
     word: Vectors
@@ -46,6 +49,8 @@ class TokenTable:
     norm_bias: NDArray[np.float32] | None = None
     norm_eps: float | None = None
     type_row: NDArray[np.float32] | None = None
+    project_weight: NDArray[np.float32] | None = None
+    project_bias: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together.
@@ -67,6 +72,15 @@ class TokenTable:
             self.norm_weight is None and self.norm_bias is not None
         ):
             raise InputError("norm_weight and norm_eps go together, norm_bias needs both: give them or none")
+        weight, bias = self.project_weight, self.project_bias
+        if weight is None or bias is None:
+            if weight is not bias:
+                raise InputError("project_weight and project_bias go together: give both or none")
+        elif bias.ndim != 1 or not bias.size or weight.shape != (len(bias), *wanted):
+            raise InputError(
+                f"project_weight has shape {weight.shape} and project_bias {bias.shape}, expected (h, "
+                f"{self.word.shape[1]}) and (h,), h at least 1"
+            )
 
     @classmethod
     def from_teacher(cls, teacher: Teacher) -> TokenTable:
@@ -85,6 +99,8 @@ class TokenTable:
             found.norm_bias,
             found.norm_eps,
             found.type_row,
+            found.project_weight,
+            found.project_bias,
         )
 
     def write(self, path: Path, contract: Contract) -> None:
@@ -149,8 +165,31 @@ class TokenTable:
             )
         return np.array([self._row_of[token] for token in tokens], dtype=np.int64)
 
+    def words(self) -> Vectors:
+        """Return the word embeddings in the width of the layers, float32 of shape (V, h).
+
+        Without a projection they are ``word`` itself, not copied; with one, what it makes of them.
+        """
+        return self._projected(self.word)
+
     def block(self) -> Vectors:
-        """Return LayerNorm(word + type), float32 of shape (V, d); without a norm, the sum alone."""
+        """Return what the layers are fed but for positions, float32 of shape (V, h).
+
+        This is LayerNorm(word + type), or without a norm the sum alone; with a projection, what that makes
+        of it.
+        """
+        return self._projected(self._normalised())
+
+    def _projected(self, rows: Vectors) -> Vectors:
+        if self.project_weight is None or self.project_bias is None:
+            return rows
+        matrix, bias = self.project_weight.T.astype(np.float64), self.project_bias
+        out = np.empty((len(rows), len(bias)), dtype=np.float32)
+        for first in range(0, len(out), _BLOCK_ROWS):
+            out[first : first + _BLOCK_ROWS] = rows[first : first + _BLOCK_ROWS] @ matrix + bias
+        return out
+
+    def _normalised(self) -> Vectors:
         out = np.empty(self.word.shape, dtype=np.float32)
         for first in range(0, len(out), _BLOCK_ROWS):
             rows = self.word[first : first + _BLOCK_ROWS].astype(np.float64)
@@ -175,6 +214,8 @@ class TokenTable:
         found = {
             "norm.bias": self.norm_bias,
             "norm.weight": self.norm_weight,
+            "project.bias": self.project_bias,
+            "project.weight": self.project_weight,
             "type": self.type_row,
             "word": self.word,
         }
@@ -186,7 +227,9 @@ class TokenTable:
     def _layout(self, contract_id: str) -> Layout:
         parts = self._parts()
         rows, width = self.word.shape
-        return Layout(contract_id, rows, width, parts["tokens"].nbytes, frozenset(parts), self.norm_eps)
+        size = parts["tokens"].nbytes
+        projected = None if self.project_bias is None else len(self.project_bias)
+        return Layout(contract_id, rows, width, size, frozenset(parts), self.norm_eps, projected)
 
 
 def read_stored(cache: Path, teacher: str, contract: Contract) -> TokenTable:
@@ -243,4 +286,6 @@ def _table_in(mapped: mmap.mmap, layout: Layout, start: int) -> TokenTable:
         parts.get("norm.bias"),
         layout.norm_eps,
         parts.get("type"),
+        parts.get("project.weight"),
+        parts.get("project.bias"),
     )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from distill.classification.head import LabelHead
     from distill.classification.soft_labels import SoftLabels
     from distill.data.collate import Batch
+    from distill.data.source import Share
     from distill.losses.base import LossBatch
 
 
@@ -36,7 +37,7 @@ class ClassOutputs(nn.Module):
         labels = None if soft.labels is None else torch.from_numpy(soft.labels)
         self.register_buffer("labels", labels, persistent=False)
 
-    def add(self, step: LossBatch, batch: Batch) -> LossBatch:
+    def add(self, step: LossBatch, batch: Batch, share: Share) -> LossBatch:
         """Return ``step`` with logits and labels; see :class:`distill.training.inside.Inside`."""
         vectors = step.students[0]
         # A loss that compares rows with each other is given those of all processes.

@@ -1,4 +1,4 @@
-"""``distill data``: what evaluation suites read, fetched from named, pinned sources."""
+"""``distill data``: what evaluation suites read, fetched from pinned sources, and what to learn from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group("data")
 def data_command() -> None:
-    """List and fetch the files that evaluation suites read."""
+    """List and fetch the files that evaluation suites read; take from them what may be learnt from."""
 
 
 @data_command.command("list")
@@ -119,6 +119,33 @@ def fetch_command(
             f"a network here: run 'distill data list {suite} --urls | wget -x -i -' in a folder on a machine "
             "that has one, and give that folder with --downloads"
         )
+
+
+@data_command.command("pairs")
+@click.argument("data", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder to write pairs.tsv and texts.tsv to.",
+)
+def pairs_command(data: Path, folder: Path) -> None:
+    """Write what may be learnt from the sets of the suite entities in DATA, which 'distill eval' then asks.
+
+    pairs.tsv (anchor, positive), for 'distill finetune', has each query that is not of the split test with
+    its entity. texts.tsv, for 'embedcache build', has these queries and the entities of all catalogues.
+    """
+    from distill.evaluation.entity_pairs import PAIRS, TEXTS, read_entity_pairs, write_entity_pairs
+
+    found = read_entity_pairs(data)
+    write_entity_pairs(found, folder)
+    for name, counts in found.sets.items():
+        told = {what: counts[what] for what in counts if what not in ("queries", "entities")}
+        without = "; left out: " + ", ".join(f"{count:,} {what}" for what, count in told.items())
+        click.echo(f"{name}: {counts['queries']:,} queries, {counts['entities']:,} entities{without}")
+    click.echo(f"{folder / PAIRS}: {len(found.pairs):,} pairs")
+    click.echo(f"{folder / TEXTS}: {len(found.texts):,} texts")
 
 
 def _print_list(suites: dict[str, list[Table]]) -> None:

@@ -9,7 +9,7 @@ import click
 from distill.evaluation.suites import SUITES
 from embedcache.cli.progress import watched
 
-_ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
+_ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".svg": "svg"}
 
 
 @click.command("report")
@@ -20,8 +20,9 @@ _ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["html", "md", "json"]),
-    help="html: one page that needs nothing from outside.  [default: by the ending of --out, else md]",
+    type=click.Choice(["html", "md", "json", "svg"]),
+    help="html: one page that needs nothing from outside; svg: retention over size and speed, a picture.  "
+    "[default: by the ending of --out, else md]",
 )
 @click.option(
     "--data",
@@ -65,10 +66,12 @@ def report_command(
     from distill.report.markdown import render_markdown
 
     form = form or _ENDINGS.get(out.suffix.lower() if out else "", "md")
-    if form == "html":
+    if form in ("html", "svg"):
         from distill.report.charts.style import require_matplotlib
 
         require_matplotlib()  # before the work
+    if form == "svg":
+        neighbours = 0  # none are drawn
     with watched("") as progress:
         report = collect_report(
             runs,
@@ -82,6 +85,10 @@ def report_command(
         from distill.report.page import render_page
 
         text = render_page(report)
+    elif form == "svg":
+        from distill.report.charts.picture import front_picture
+
+        text = front_picture(report)
     elif form == "json":
         text = json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n"
     else:

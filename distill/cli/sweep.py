@@ -11,7 +11,6 @@ import click
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from distill.evaluation.spread import Score
     from distill.sweep.leaderboard import Row
@@ -51,8 +50,21 @@ if TYPE_CHECKING:
 @click.option(
     "--more-seeds", metavar="N,...", help="Seeds that only the settings so chosen are run with as well."
 )
-@click.option("--suite", help="Evaluate each finished student with this suite: sts or fidelity.")
+@click.option(
+    "--suite", help="Evaluate finished students, and their teacher, by this suite of 'distill suites'."
+)
 @click.option("--data", type=click.Path(path_type=Path), metavar="PATH", help="What the suite reads.")
+@click.option(
+    "--speed",
+    is_flag=True,
+    help="When all is trained, time students and teachers on a CPU, whatever was timed before.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.svg",
+    help="Draw what students keep of their teacher, over parameters and over speed.",
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The sweep's folder."
 )
@@ -66,6 +78,8 @@ def sweep_command(
     more_seeds: str | None,
     suite: str | None,
     data: Path | None,
+    speed: bool,
+    plot: Path | None,
     out: Path,
     dry_run: bool,
     as_json: bool,
@@ -73,34 +87,47 @@ def sweep_command(
 ) -> None:
     """Train many students on one cache and rank them, as FILE or --vary says.
 
-    The teacher is not run. The same command again skips what is finished and goes on with what is not; failed
-    runs are listed at the end. Rows are ordered by the development score, seeds make mean and deviation.
+    Training does not run the teacher. The same command again skips what is finished and goes on with what is
+    not; failed runs are listed at the end. Rows are ordered by the development score, seeds make mean and
+    deviation. 'distill report' on the folder says more, without the cache.
     """
     from distill.errors import TrainingError
     from distill.sweep.runner import run_sweep
     from distill.sweep.scores import SuiteChoice
 
     spec = _spec(file, vary, students, best_of, more_seeds, given)
-    if data is not None and suite is None:
+    if data is not None and suite is None and not speed:
         raise click.UsageError("--data is what a suite reads: give --suite too")
+    if speed and data is None:
+        raise click.UsageError(
+            "--speed is measured on the sentences of STS-B test: give their folder by --data"
+        )
+    if plot is not None:
+        _check_plot(plot, suite)
     choice = None if suite is None else SuiteChoice(suite, data)
     if choice is not None:
         choice.check()
     if dry_run:
         _print_plan(spec, out, as_json)
         return
-    with _progress() as (on_progress, on_plan, say):
+    with _progress() as (on_progress, on_plan, on_compare, say):
         result = run_sweep(
             spec,
             out,
             suite=choice,
+            time_on=data if speed else None,
             on_progress=on_progress,
             on_outcome=lambda outcome: say(_line(outcome)),
             on_plan=on_plan,
+            on_compare=on_compare,
         )
     if not result.worked_on:
         click.echo(f"{len(result.outcomes)} runs, all finished before; nothing to do", err=True)
+    for note in result.notes:
+        click.echo(note, err=True)
     _print_result(result, spec, out, suite, as_json)
+    if plot is not None and suite is not None:
+        _draw(out, suite, plot)
     if result.failed:
         raise TrainingError(
             f"{len(result.failed)} of {len(result.outcomes)} runs failed; the same command tries them again"
@@ -148,9 +175,14 @@ def _numbers(text: str | None) -> list[int]:
 
 @contextmanager
 def _progress() -> Iterator[
-    tuple[Callable[[SweepProgress], None], Callable[[int, int], None], Callable[[str], None]]
+    tuple[
+        Callable[[SweepProgress], None],
+        Callable[[int, int], None],
+        Callable[[str, int, int], None],
+        Callable[[str], None],
+    ]
 ]:
-    """Yield what keeps a line up to date on standard error (twice), and what writes a line that stays."""
+    """Yield what keeps a line up to date on standard error (thrice), and what writes a line that stays."""
     import time
     from datetime import timedelta
 
@@ -173,6 +205,7 @@ def _progress() -> Iterator[
         yield (
             on_progress,
             lambda done, total: show(f"look at run {done}/{total}"),
+            lambda what, done, total: show(f"compare: {what}, {done:,} of {total:,} sentences"),
             lambda line: click.echo(line, err=True),
         )
 
@@ -193,6 +226,7 @@ def _print_plan(spec: SweepSpec, out: Path, as_json: bool) -> None:
 
     from rich.table import Table
 
+    from distill.cli.sweep_table import heading
     from distill.sweep.plan import plan_runs, spelled
     from distill.sweep.runner import look
 
@@ -206,8 +240,8 @@ def _print_plan(spec: SweepSpec, out: Path, as_json: bool) -> None:
         return
     keys = _shown_keys([outcome.run for outcome in outcomes], spec)
     table = Table(title=f"{len(outcomes)} runs", title_justify="left")
-    for heading in ("", *map(_heading, keys), "steps", "status", "folder"):
-        table.add_column(heading, overflow="fold", justify="right" if heading == "steps" else "left")
+    for name in ("", *map(heading, keys), "steps", "status", "folder"):
+        table.add_column(name, overflow="fold", justify="right" if name == "steps" else "left")
     for number, outcome in enumerate(outcomes):
         run = outcome.run
         cells = [spelled(run.varied[key]) for key in keys]
@@ -227,18 +261,24 @@ def _print_plan(spec: SweepSpec, out: Path, as_json: bool) -> None:
 
 def _print_result(result: SweepResult, spec: SweepSpec, out: Path, suite: str | None, as_json: bool) -> None:
     import json
+    from dataclasses import asdict
 
+    from distill.cli.sweep_table import leaderboard_table, teacher_line
     from distill.sweep.leaderboard import LEADERBOARD, RUNS_TABLE
 
     if as_json:
         facts = {
             "leaderboard": [_row_facts(row) for row in result.rows],
+            "teachers": [asdict(teacher) for teacher in result.teachers],
             "failed": {o.run.name: o.error for o in result.failed},
         }
         click.echo(json.dumps(facts, indent=2))
         return
     console = _console()
-    console.print(_leaderboard_table(result.rows, _shown_keys([o.run for o in result.outcomes], spec), suite))
+    keys = _shown_keys([o.run for o in result.outcomes], spec)
+    console.print(leaderboard_table(result.rows, keys, suite))
+    for teacher in result.teachers:
+        console.print(teacher_line(teacher, suite), highlight=False, markup=False, soft_wrap=True)
     for outcome in result.failed:
         console.print(f"failed: {outcome.run.name}: {outcome.error}", highlight=False, markup=False)
     console.print(
@@ -246,27 +286,9 @@ def _print_result(result: SweepResult, spec: SweepSpec, out: Path, suite: str | 
     )
 
 
-def _leaderboard_table(rows: Sequence[Row], keys: Sequence[str], suite: str | None) -> Table:
-    from rich.table import Table
-
-    from distill.sweep.plan import spelled
-
-    table = Table(title="best development score first", title_justify="left")
-    keys = [key for key in keys if key != "seed"]
-    for key in keys:
-        table.add_column(_heading(key), overflow="fold")
-    for heading in ("runs", "dev", *([suite] if suite else [])):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        if row.chosen:
-            runs = str(row.finished) if row.finished == row.planned else f"{row.finished}/{row.planned}"
-            scores = (row.dev, row.suite) if suite else (row.dev,)
-            cells = [spelled(row.varied[key]) for key in keys]
-            table.add_row(*cells, runs, *("-" if score is None else str(score) for score in scores))
-    return table
-
-
 def _row_facts(row: Row) -> dict[str, object]:
+    from dataclasses import asdict
+
     def facts(score: Score | None) -> dict[str, object] | None:
         return None if score is None else {"mean": score.mean, "std": score.std, "n": score.n}
 
@@ -276,6 +298,10 @@ def _row_facts(row: Row) -> dict[str, object]:
         "planned": row.planned,
         "dev": facts(row.dev),
         "suite": facts(row.suite),
+        "retention": facts(row.retention),
+        "parameters": row.parameters,
+        "megabytes": row.megabytes,
+        "sentences_per_second": None if row.speed is None else asdict(row.speed),
         "chosen": row.chosen,
     }
 
@@ -285,11 +311,30 @@ def _shown_keys(runs: Sequence[PlannedRun], spec: SweepSpec) -> list[str]:
     return [key for key in spec.keys if len({str(run.varied[key]) for run in runs}) > 1]
 
 
-def _heading(key: str) -> str:
-    return "student" if key == "student.spec" else "loss" if key == "loss.name" else key.rpartition(".")[2]
-
-
 def _console() -> Console:
     from distill.cli.evaluate import table_console
 
     return table_console()
+
+
+def _check_plot(plot: Path, suite: str | None) -> None:
+    """Refuse before the work what could not be drawn after it."""
+    from distill.report.charts.style import require_matplotlib
+
+    if plot.suffix.lower() != ".svg":
+        raise click.BadParameter(f"{plot}: a picture is an SVG, name it FILE.svg", param_hint="--plot")
+    if suite is None:
+        raise click.UsageError("--plot draws what a suite says of the students: give --suite too")
+    require_matplotlib()
+
+
+def _draw(out: Path, suite: str, plot: Path) -> None:
+    """Draw what 'distill report OUT --out FILE.svg' draws."""
+    from distill.report.charts.picture import front_picture
+    from distill.report.collect import collect_report
+    from distill.sweep.measured import SPEED_SUITE
+    from embedcache.fsio import write_bytes
+
+    report = collect_report(out, suites=[suite, SPEED_SUITE], queries=0)
+    write_bytes(plot, front_picture(report).encode())
+    click.echo(f"written to {plot}", err=True)

@@ -120,11 +120,12 @@ class Archive:
         run = run_folder(spec)
         if run is None or not self.write:
             return
-        kept = self.recall_model(spec, found)
+        kept = self.kept.get(run, {})
         fresh = new | {
             suite: noted
             for suite, noted in found.items()
-            if suite in self.new_teacher or noted.report.facts != kept[suite].report.facts
+            if self._has_another_teacher(kept[suite], board)
+            or noted.report.facts != kept[suite].model.report.facts
         }
         notes += [
             f"{run.name}: {place.name} was kept and cannot be read; it is made anew"
@@ -158,6 +159,14 @@ class Archive:
 
             if fault := update_card(run):
                 notes.append(fault)
+
+    def _has_another_teacher(self, kept: Kept, board: Scoreboard) -> bool:
+        """Return whether what is kept is to be written anew for the teacher that stands beside it now.
+
+        It may have been evaluated now, or be known from another run that was evaluated beside it.
+        """
+        known = kept.suite in board.teacher and kept.teacher_digest != self.teacher_digest
+        return known or kept.suite in self.new_teacher
 
     def _lost(self, stands: Kept | None, run: Path, suite: str, noted: Noted) -> str:
         """Return the sets that a kept evaluation of the same student has beside the new one's; "" if none."""

@@ -49,6 +49,9 @@ BATCH_SIZE = 32
 SPEED = "batch_1_sentences_per_second"
 """What the JSON of the scores calls the sentences a second, one at a time."""
 
+BATCH_SPEED = f"batch_{BATCH_SIZE}_sentences_per_second"
+"""What it calls those in batches."""
+
 _FILE = "stsb_test"
 
 
@@ -96,7 +99,7 @@ class LatencyScores:
             "batch_1_ms_p50": round(timing.text_p50_ms, 3),
             "batch_1_ms_p95": round(timing.text_p95_ms, 3),
             f"batch_{BATCH_SIZE}_passes": [round(seconds, 3) for seconds in timing.batch],
-            f"batch_{BATCH_SIZE}_sentences_per_second": round(self.sentences / self.batch_seconds, 1),
+            BATCH_SPEED: round(self.sentences / self.batch_seconds, 1),
             "passes_std": [None if one is None or one.std is None else round(one.std, 4) for one in passes],
             "peak_memory_megabytes": None if peak is None else round(peak, 1),
         }
@@ -138,7 +141,7 @@ class LatencyTask:
         sentences: both sides of every pair, in the file's order.
         skipped: rows left out, by reason.
         threads: threads of a model.
-        progress: called with (what is done, passes done, passes in all).
+        progress: called with (what is done, sentences done, sentences in all), each pass's counted.
     """
 
     path: Path
@@ -190,26 +193,24 @@ class LatencyTask:
             DataError: if it cannot be run.
         """
         model = subject.model.whole() if subject.model.whole is not None else subject.model
-        name = f"{subject.model.name}: passes"
+        name = f"time {subject.model.name}"
 
-        def passed(done: int) -> None:
-            self.progress(name, done, 2 * PASSES)
+        def told(done: int) -> None:
+            self.progress(name, done, 2 * PASSES * len(self.sentences))
 
-        passed(0)
+        told(0)
         if model.source is None:
             notes.append(
                 f"{subject.model.name} is in memory only: timed by its own encoder, beside whatever else "
                 "this process holds; its memory is not known"
             )
-            timing = measure(
-                _sliced(model), self.sentences, passes=PASSES, batch_size=BATCH_SIZE, passed=passed
-            )
+            timing = measure(_sliced(model), self.sentences, passes=PASSES, batch_size=BATCH_SIZE, told=told)
             return LatencyScores(timing, len(self.sentences), "encoder in memory")
-        timing = self._in_own_process(model, model.source, passed)
+        timing = self._in_own_process(model, model.source, told)
         runtime = "onnxruntime" if model.contract is None else "sentence-transformers"
         return LatencyScores(timing, len(self.sentences), runtime)
 
-    def _in_own_process(self, model: EvaluatedModel, source: Path, passed: Callable[[int], None]) -> Timing:
+    def _in_own_process(self, model: EvaluatedModel, source: Path, told: Callable[[int], None]) -> Timing:
         job = {
             "source": str(source.absolute()),
             "contract": None if model.contract is None else model.contract.to_json(),
@@ -240,7 +241,7 @@ class LatencyTask:
             ) as process,
         ):
             try:
-                timing = _listen(process, json.dumps(job), passed, model.name)
+                timing = _listen(process, json.dumps(job), told, model.name)
             finally:
                 process.kill()
             if timing is not None:
@@ -267,7 +268,7 @@ def read(request: Request) -> LatencyTask:
 
 
 def _listen(
-    process: subprocess.Popen[str], job: str, passed: Callable[[int], None], name: str
+    process: subprocess.Popen[str], job: str, told: Callable[[int], None], name: str
 ) -> Timing | None:
     """Hand the job over and return what comes back; None where the process ends without a word.
 
@@ -281,8 +282,8 @@ def _listen(
     with suppress(BrokenPipeError), stdin:
         stdin.write(job)
     for message in _messages(stdout):
-        if "pass" in message:
-            passed(int(message["pass"]))
+        if "done" in message:
+            told(int(message["done"]))
         elif "error" in message:
             raise DataError(f"{name} cannot be timed: {message['error']}")
         elif "timing" in message:

@@ -24,9 +24,9 @@ class SimTDELoss(DistillLoss):
         alpha: what the token embeddings count for.
         over: ``tokens`` of the batch, or the whole ``vocabulary`` at every step.
         embeddings: which embeddings are compared; see :class:`distill.training.token_embeddings`.
-        scale: ``paper`` takes the errors as they are; ``relative`` divides each by the mean square of its
-            targets. Components of vectors of length one are so small that beside them the token embeddings
-            would decide nearly alone.
+        scale: ``paper`` takes the errors as they are; ``relative`` divides each, that of every layer too, by
+            the mean square of its targets. Components of vectors of length one are so small that beside them
+            the token embeddings would decide nearly alone.
         hidden: what the layers count for.
     """
 
@@ -54,7 +54,8 @@ class SimTDELoss(DistillLoss):
             loss = loss + self.alpha * (tokens / pairs.mean_square if self.scale == "relative" else tokens)
         if self.hidden:
             layers = _required(batch.hidden)
-            loss = loss + self.hidden * _hidden_error(batch, layers, layers.students)
+            units = layers.mean_squares if self.scale == "relative" else None
+            loss = loss + self.hidden * _hidden_error(batch, layers, layers.students, units)
         return loss
 
 
@@ -122,13 +123,24 @@ def _token_error(batch: LossBatch, pairs: TokenPairs) -> Tensor:
     return mean_over_tokens(errors, pairs.rows, batch, pairs.total)
 
 
-def _hidden_error(batch: LossBatch, pairs: HiddenPairs, students: Sequence[Tensor]) -> Tensor:
-    """Return each row's share of the error, the mean over layers, real tokens and dimensions, shape (B,)."""
-    layers = [
-        (own - target).square().mean(dim=-1) for own, target in zip(students, pairs.targets, strict=True)
-    ]
+def _hidden_error(
+    batch: LossBatch, pairs: HiddenPairs, students: Sequence[Tensor], units: Tensor | None = None
+) -> Tensor:
+    """Return each row's share of the error, the mean over layers, real tokens and dimensions, shape (B,).
+
+    Args:
+        batch: the step.
+        pairs: what layers give.
+        students: the student's states, as wide as the teacher's.
+        units: shape (layers,); what each layer's error is divided by; None takes the errors as they are.
+    """
+    errors = torch.stack(
+        [(own - target).square().mean(dim=-1) for own, target in zip(students, pairs.targets, strict=True)]
+    )
+    if units is not None:
+        errors = errors / units[:, None, None]
     rows, _ = torch.nonzero(pairs.mask, as_tuple=True)
-    return mean_over_tokens(torch.stack(layers).mean(dim=0)[pairs.mask], rows, batch, pairs.total)
+    return mean_over_tokens(errors.mean(dim=0)[pairs.mask], rows, batch, pairs.total)
 
 
 def _required(pairs: PairsT | None) -> PairsT:

@@ -121,7 +121,16 @@ def lost_layers(kind: str) -> str:
     return _architecture(kind).lost
 
 
-def first_position(config: PreTrainedConfig) -> int:
+def text_positions(config: PreTrainedConfig) -> int | None:
+    """Return how many tokens of a text a model has positions for; None where its configuration says nothing.
+
+    Of an architecture that is not known none are taken to be kept back.
+    """
+    stated: int | None = getattr(config, "max_position_embeddings", None)
+    return None if stated is None else stated - (_first(config) if config.model_type in _KNOWN else 0)
+
+
+def _first(config: PreTrainedConfig) -> int:
     """Return the row of a model's position table that a text's first token has."""
     known: Any = config
     return int(known.pad_token_id) + 1 if _architecture(known.model_type).after_padding else 0
@@ -148,7 +157,7 @@ def electra_config(config: PreTrainedConfig, width: int, layers: int) -> Electra
         **values,
         embedding_size=width,
         num_hidden_layers=layers,
-        max_position_embeddings=config.max_position_embeddings - first_position(config),
+        max_position_embeddings=text_positions(config),
         type_vocab_size=getattr(config, "type_vocab_size", None) or 1,
         pad_token_id=config.pad_token_id,
     )
@@ -161,7 +170,7 @@ def read_block(model: Any) -> EmbeddingBlock:
         StudentError: if its architecture is not known.
     """
     config, inner = model.config, model.embeddings
-    start = first_position(config)
+    start = _first(config)
     word = _read(inner.word_embeddings.weight)
     types = getattr(inner, "token_type_embeddings", None)
     project = getattr(model, "embeddings_project", None)

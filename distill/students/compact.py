@@ -17,8 +17,8 @@ from distill.errors import StudentError
 from distill.students.architectures import block_weights, electra_config, lost_layers, read_block, read_layers
 from distill.students.embedding_block import narrow_block
 from distill.students.initialise import parse_layers
-from distill.students.transformer_module import as_module
-from distill.students.vocabulary import CountTokens, prune_vocabulary
+from distill.students.transformer_module import as_module, transformer_of
+from distill.students.vocabulary import CountTokens, SampleTexts, prune_to_texts
 from embedcache.teacher.tokenize import FastTokenizer
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def from_teacher(
     *,
     count_tokens: CountTokens | None,
     on_note: OnNote,
+    sample_texts: SampleTexts | None = None,
     seed: int = 0,
 ) -> SentenceTransformer:
     """Return a compact student of ``teacher``: its own layers behind narrow token embeddings.
@@ -48,6 +49,7 @@ def from_teacher(
         count_tokens: counts tokens of the training texts: the narrow embeddings begin where they serve these
             best. Needed for ``vocab``.
         on_note: told what could not be carried over, how good the new embeddings are, and the like.
+        sample_texts: gives texts to tell by what ``vocab`` does to them.
         seed: of the layers' first weights, with ``copy=no``.
 
     Returns:
@@ -59,13 +61,8 @@ def from_teacher(
     from sentence_transformers import SentenceTransformer
     from transformers import ElectraModel
 
-    first: Any = teacher[0]
-    source = getattr(first, "model", None)
-    if source is None:
-        raise StudentError(
-            f"student {spec.text!r}: the teacher starts with a {type(first).__name__}, which has no layers "
-            "to take over; choose a teacher that is a transformer"
-        )
+    first = transformer_of(teacher, spec.text)
+    source = first.model
     config = source.config
     chosen = _choose(spec, config.num_hidden_layers)
     block, width = read_block(source), spec.integer("e")
@@ -77,11 +74,11 @@ def from_teacher(
     tokenizer, size = first.tokenizer, spec.optional_integer("vocab")
     counts = _count(first, count_tokens)
     if size is not None:
-        counts = _required(counts, tokenizer, spec.text, size)
-        pruned = prune_vocabulary(tokenizer, counts.numpy(), size)
-        on_note(pruned.coverage.describe())
+        found = None if counts is None else counts.numpy()
+        pruned = prune_to_texts(tokenizer, found, size, spec.text, on_note, sample_texts)
         tokenizer, kept = pruned.tokenizer, torch.from_numpy(pruned.kept)
-        block, counts = replace(block, word=block.word[kept]), counts[kept]
+        block = replace(block, word=block.word[kept])
+        counts = None if counts is None else counts[kept]
     if width < block.width:
         block, explained = narrow_block(block, width, counts)
         of = "a vocabulary whose tokens count alike" if counts is None else "the texts"
@@ -119,31 +116,12 @@ def from_teacher(
 
 def _count(first: Any, count_tokens: CountTokens | None) -> Tensor | None:
     """Return how often each row of the teacher's table comes in the texts, int64 (V,); None where unknown."""
-    if count_tokens is None or not getattr(first.tokenizer, "is_fast", False):
+    if count_tokens is None:
         return None
     found = torch.from_numpy(count_tokens(FastTokenizer(first.tokenizer, int(first.max_seq_length or 0))))
     counts = torch.zeros(first.model.get_input_embeddings().num_embeddings, dtype=torch.int64)
     # A table may have rows that no token has.
     counts[: len(found)] = found
-    return counts
-
-
-def _required(counts: Tensor | None, tokenizer: Any, student: str, size: int) -> Tensor:
-    """Return the counts that choose ``size`` tokens.
-
-    Raises:
-        StudentError: if there are none.
-    """
-    if not getattr(tokenizer, "is_fast", False):
-        raise StudentError(
-            f"student {student!r}: vocab={size} needs a tokenizer with a fast (Rust) backend, which the "
-            "teacher has not; leave vocab out"
-        )
-    if counts is None:
-        raise StudentError(
-            f"student {student!r}: vocab={size} keeps the tokens that training texts use most, and there is "
-            "no corpus to count them in; leave vocab out"
-        )
     return counts
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from distill.students.one_thread import one_thread
+
 # Most texts are short: a student's first steps do not depend on positions further back.
 _POSITIONS = 32
 _DRAWN = 2**17
@@ -73,12 +75,13 @@ class EmbeddingBlock:
         return torch.nn.functional.linear(normalised, weight.double(), bias.double())
 
 
+@one_thread()
 def narrow_block(
     block: EmbeddingBlock, width: int, counts: Tensor | None = None
 ) -> tuple[EmbeddingBlock, float]:
     """Return ``block`` in a smaller width, its output as near to that of ``block`` as a linear map brings it.
 
-    The same block and counts give the same bytes each time.
+    The same block and counts give the same bytes each time, on however many threads.
 
     Args:
         block: the teacher's.

@@ -8,16 +8,20 @@ sentence-transformers' ``StaticEmbedding`` and a linear layer to the teacher's w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from distill.errors import StudentError
+from distill.students.one_thread import one_thread
 from distill.students.subwords import is_unused
-from distill.students.vocabulary import CountTokens, prune_vocabulary
+from distill.students.transformer_module import transformer_of
+from distill.students.vocabulary import CountTokens, SampleTexts, prune_to_texts
 from embedcache.teacher.tokenize import FastTokenizer
 
 if TYPE_CHECKING:
@@ -44,6 +48,7 @@ def from_teacher(
     vocab: int | None,
     count_tokens: CountTokens | None,
     on_note: Callable[[str], None],
+    sample_texts: SampleTexts | None = None,
 ) -> SentenceTransformer:
     """Return a static student that starts from its teacher's vectors of single tokens.
 
@@ -58,43 +63,39 @@ def from_teacher(
         count_tokens: counts the corpus' tokens; without it, frequencies fall with a token's number, as in
             vocabularies that are sorted by frequency (Zipf).
         on_note: told what there is to know about the student.
+        sample_texts: gives texts to tell by what ``vocab`` does to them.
 
     Returns:
         [StaticEmbedding, Dense], gradients on; its vectors have the teacher's width and are not normalised.
 
     Raises:
         StudentError: if the teacher has no tokenizer of its own that can be used, ``dim`` is more than its
-            width, or ``vocab`` is given without a corpus or does not fit, as :func:`prune_vocabulary`.
+            width, or ``vocab`` is given without a corpus or does not fit, as :func:`prune_to_texts`.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
     spec = f"static:dim={dim}" + ("" if vocab is None else f",vocab={vocab}")
-    tokenizer = _tokenizer(teacher, spec)
+    tokenizer: PreTrainedTokenizerFast = transformer_of(teacher.model, spec).tokenizer
     if not 1 <= dim <= teacher.dimension:
         raise StudentError(
             f"student {spec!r}: the teacher's vectors have {teacher.dimension} dimensions; choose dim from 1 "
             f"to {teacher.dimension}"
         )
-    if vocab is not None and count_tokens is None:
-        raise StudentError(
-            f"student {spec!r}: which tokens to keep is counted in a corpus, and there is none; leave vocab "
-            "out"
-        )
     counts = None if count_tokens is None else count_tokens(FastTokenizer(tokenizer, 0, special_tokens=False))
     backend = tokenizer.backend_tokenizer
     old_ids = np.arange(_ids_of(backend), dtype=np.int64)
-    if vocab is not None and counts is not None:
-        pruned = prune_vocabulary(tokenizer, counts, vocab)
-        on_note(pruned.coverage.describe())
+    if vocab is not None:
+        pruned = prune_to_texts(tokenizer, counts, vocab, spec, on_note, sample_texts)
         backend, old_ids = pruned.tokenizer.backend_tokenizer, pruned.kept
-        counts = counts[old_ids]
+        counts = None if counts is None else counts[old_ids]
     ordinary = _ordinary(backend, len(old_ids))
     shares = token_shares(counts, ordinary)
     vectors = _token_vectors(teacher, tokenizer, old_ids[ordinary], spec)
-    centre = shares[ordinary] @ vectors.astype(np.float64)
-    scores, basis = _reduce(vectors, centre, dim)
+    with one_thread():
+        centre = shares[ordinary] @ vectors.astype(np.float64)
+        scores, basis = _reduce(vectors, centre, dim)
     # Special tokens never stand in a text, and those nobody uses say nothing.
     rows = np.zeros((len(old_ids), dim), dtype=np.float32)
     rows[ordinary] = scores * token_weights(shares)[ordinary, None]
@@ -112,8 +113,12 @@ def from_teacher(
 
 
 def is_static(model: nn.Module) -> bool:
-    """Return whether a sentence-transformers model begins with a table of token vectors."""
-    first: Any = next(iter(model.children()), None)
+    """Return whether a sentence-transformers model begins with a table of token vectors.
+
+    So does one that is wrapped for training in several processes.
+    """
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    first: Any = next(iter(inner.children()), None)
     return type(first).__name__ == "StaticEmbedding"
 
 
@@ -205,18 +210,6 @@ def token_weights(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     return scaled
 
 
-def _tokenizer(teacher: Teacher, spec: str) -> PreTrainedTokenizerFast:
-    first: Any = teacher.model[0]
-    tokenizer = getattr(first, "tokenizer", None)
-    if type(first).__name__ != "Transformer" or not getattr(tokenizer, "is_fast", False):
-        raise StudentError(
-            f"student {spec!r}: the teacher is a {type(first).__name__} without a tokenizer that has a fast "
-            "(Rust) backend, whose tokens it would have vectors of; choose another kind of student"
-        )
-    found: PreTrainedTokenizerFast = tokenizer
-    return found
-
-
 def _ids_of(backend: Tokenizer) -> int:
     return int(max(backend.get_vocab(with_added_tokens=True).values())) + 1
 
@@ -257,7 +250,9 @@ def _token_vectors(
     inside = np.flatnonzero(np.array(framed.special_tokens_mask) == 0)
     before, after = [*framed.ids[: inside[0]], *prompt], framed.ids[inside[-1] + 1 :]
     vectors = np.empty((len(ids), teacher.dimension), dtype=np.float32)
-    for start in range(0, len(ids), _TOKENS_AT_ONCE):
+    uses_token_types = encoder.tokenizer.uses_token_types
+
+    def fill(start: int) -> None:
         part = ids[start : start + _TOKENS_AT_ONCE]
         columns = np.empty((len(part), len(before) + 1 + len(after)), dtype=np.int64)
         columns[:, : len(before)] = before
@@ -265,11 +260,15 @@ def _token_vectors(
         columns[:, len(before) + 1 :] = after
         features: dict[str, Any] = {"input_ids": torch.from_numpy(columns)}
         features["attention_mask"] = torch.ones_like(features["input_ids"])
-        if encoder.tokenizer.uses_token_types:
+        if uses_token_types:
             features["token_type_ids"] = torch.zeros_like(features["input_ids"])
         if prompt:
             features["prompt_length"] = len(before)
         vectors[start : start + len(part)] = encoder.forward(features)
+
+    # Each batch on one thread: were it divided, their number would decide how it is rounded.
+    with ThreadPoolExecutor(encoder.streams, initializer=encoder.start_stream) as pool:
+        list(pool.map(fill, range(0, len(ids), _TOKENS_AT_ONCE)))
     return vectors
 
 

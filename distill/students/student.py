@@ -15,7 +15,7 @@ from distill.students.aliases import STUDENTS
 from distill.students.initialise import from_teacher_layers
 from distill.students.spec import LAYERS, parse_spec
 from distill.students.static import flat_features, is_static
-from distill.students.vocabulary import CountTokens
+from distill.students.vocabulary import CountTokens, SampleTexts
 from embedcache.contract import Contract
 from embedcache.errors import PoolingNeededError, TeacherError
 from embedcache.teacher.load import Teacher, load_teacher
@@ -48,6 +48,7 @@ def build_student(
     dropout: float = 0.0,
     seed: int = 0,
     count_tokens: CountTokens | None = None,
+    sample_texts: SampleTexts | None = None,
     on_note: compact.OnNote = lambda note: None,
 ) -> SentenceTransformer:
     """Build a student whose vectors have the width of its targets, and length one where those have it.
@@ -68,6 +69,7 @@ def build_student(
         seed: of new weights: the head's, or a whole narrow student's.
         count_tokens: counts tokens of the texts to train on; default: there are no texts, and what is made
             of such counts is refused.
+        sample_texts: gives texts to train on, to tell by what a smaller vocabulary does to them.
         on_note: told what is worth knowing about how the student is made.
 
     Returns:
@@ -87,7 +89,7 @@ def build_student(
             )
         teacher = live_teacher()
         full = count_parameters(teacher.model)
-        model = _from_teacher(parsed, teacher, seed, count_tokens, on_note)
+        model = _from_teacher(parsed, teacher, seed, count_tokens, sample_texts, on_note)
         positions = contract.max_length
     else:
         loaded = _load(spec, pooling)
@@ -125,16 +127,26 @@ def _from_teacher(
     teacher: Teacher,
     seed: int,
     count_tokens: CountTokens | None,
+    sample_texts: SampleTexts | None,
     on_note: compact.OnNote,
 ) -> SentenceTransformer:
     model = teacher.model.cpu()
     if spec.kind == "compact":
-        return compact.from_teacher(model, spec, count_tokens=count_tokens, on_note=on_note, seed=seed)
+        return compact.from_teacher(
+            model, spec, count_tokens=count_tokens, on_note=on_note, sample_texts=sample_texts, seed=seed
+        )
     if spec.kind == "narrow":
         return narrow.from_teacher(model, spec, seed=seed)
     if spec.kind == "static":
         dim, vocab = spec.integer("dim"), spec.optional_integer("vocab")
-        return static.from_teacher(teacher, dim=dim, vocab=vocab, count_tokens=count_tokens, on_note=on_note)
+        return static.from_teacher(
+            teacher,
+            dim=dim,
+            vocab=vocab,
+            count_tokens=count_tokens,
+            on_note=on_note,
+            sample_texts=sample_texts,
+        )
     return from_teacher_layers(model, spec.text.removeprefix(LAYERS))
 
 

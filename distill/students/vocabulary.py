@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 CountTokens = Callable[[FastTokenizer], NDArray[np.int64]]
 """Counts the tokens of the training texts: a tokenizer -> how often each of its ids comes, (V,)."""
 
+SampleTexts = Callable[[], Sequence[str]]
+"""Gives some of the training texts."""
+
 _CHARACTER_SHARE = 8
 """All characters stay, used or not, where they take at most one token in so many."""
 
@@ -82,6 +85,37 @@ class PrunedVocabulary:
     tokenizer: PreTrainedTokenizerFast
     kept: NDArray[np.int64]
     coverage: Coverage
+
+
+def prune_to_texts(
+    tokenizer: PreTrainedTokenizerFast,
+    counts: NDArray[np.int64] | None,
+    size: int,
+    student: str,
+    on_note: Callable[[str], None],
+    sample_texts: SampleTexts | None = None,
+) -> PrunedVocabulary:
+    """Return the teacher's tokenizer with the ``size`` tokens that its student needs most for its texts.
+
+    Args:
+        tokenizer: the teacher's; it is left as it is.
+        counts: int64, shape (V,); how often each id stands in the training texts; None where there are none.
+        size: tokens to keep.
+        student: the student's spec, for messages.
+        on_note: told how much of the texts stays as it was.
+        sample_texts: gives texts to tell by how much longer they become.
+
+    Raises:
+        StudentError: if there are no counts; else as :func:`prune_vocabulary`.
+    """
+    if counts is None:
+        raise StudentError(
+            f"student {student!r}: vocab={size} keeps the tokens that training texts use most, and there is "
+            "no corpus to count them in; leave vocab out"
+        )
+    pruned = prune_vocabulary(tokenizer, counts, size, sample_texts() if sample_texts else None)
+    on_note(pruned.coverage.describe())
+    return pruned
 
 
 def prune_vocabulary(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from distill.evaluation.kept import AVERAGE
 from distill.evaluation.spread import Score
+from distill.sweep.measured import Measured, Speed
 from distill.sweep.plan import spelled
 from distill.sweep.spec import SEED, SweepSpec
 from embedcache.fsio import write_bytes
@@ -32,6 +33,10 @@ class Row:
         finished: those that are finished.
         dev: development score times 100, by which rows are ordered.
         suite: the suite's figure.
+        retention: that in per cent of the teacher's.
+        parameters: number of parameters of the student; None where not known.
+        megabytes: size of its saved weights in units of 10^6 bytes; None where not known.
+        speed: how fast it is; None where it was not timed.
         chosen: whether ``best_of`` has chosen it; True without one.
     """
 
@@ -40,6 +45,10 @@ class Row:
     finished: int
     dev: Score | None
     suite: Score | None
+    retention: Score | None
+    parameters: int | None
+    megabytes: float | None
+    speed: Speed | None
     chosen: bool
 
 
@@ -57,6 +66,7 @@ def leaderboard(
     rows = []
     for setting, group in _by_setting(outcomes).items():
         varied = {key: value for key, value in group[0].run.varied.items() if key != SEED}
+        known = [outcome.measured for outcome in group if outcome.measured is not None]
         rows.append(
             Row(
                 varied,
@@ -64,6 +74,11 @@ def leaderboard(
                 sum(outcome.result is not None for outcome in group),
                 Score.of([outcome.dev for outcome in group]),
                 Score.of([(outcome.scores or {}).get(AVERAGE) for outcome in group]),
+                Score.of([one.retention for one in known]),
+                # These do not depend on the seed.
+                next((one.parameters for one in known if one.parameters), None),
+                next((one.megabytes for one in known if one.megabytes), None),
+                next((one.speed for one in known if one.speed), None),
                 not spec.best_of or setting in chosen,
             )
         )
@@ -89,6 +104,8 @@ def write_tables(
             "planned": row.planned,
             **_score_cells("dev", row.dev),
             **_score_cells("suite", row.suite),
+            **_score_cells("retention", row.retention),
+            **_size_cells(row),
             **({"chosen": row.chosen} if spec.best_of else {}),
         }
         for row in rows
@@ -99,7 +116,7 @@ def write_tables(
 
 
 def _run_line(outcome: Outcome, keys: Sequence[str], sets: Sequence[str]) -> dict[str, object]:
-    result, scores = outcome.result or {}, outcome.scores or {}
+    result, scores, measured = outcome.result or {}, outcome.scores or {}, outcome.measured
     facts = ("steps", "best_step", "final_loss", "seconds", "stopped_early")
     return {
         "run": outcome.run.name,
@@ -108,6 +125,8 @@ def _run_line(outcome: Outcome, keys: Sequence[str], sets: Sequence[str]) -> dic
         "dev": _number(outcome.dev),
         "suite": _number(scores.get(AVERAGE)),
         **{name: _number(scores.get(name)) for name in sets},
+        "retention": _number(measured.retention if measured else None),
+        **_size_cells(measured),
         **{name: result.get(name, "") for name in facts},
         "error": outcome.error or "",
     }
@@ -117,6 +136,18 @@ def _score_cells(name: str, score: Score | None) -> dict[str, object]:
     return {
         f"{name}_mean": _number(score.mean if score else None),
         f"{name}_std": _number(score.std if score else None),
+    }
+
+
+def _size_cells(known: Row | Measured | None) -> dict[str, object]:
+    parameters, megabytes, speed = (
+        (None, None, None) if known is None else (known.parameters, known.megabytes, known.speed)
+    )
+    return {
+        "parameters": "" if parameters is None else parameters,
+        "megabytes": "" if megabytes is None else megabytes,
+        "sentences_per_second_1": "" if speed is None else speed.single,
+        "sentences_per_second_32": "" if speed is None else speed.batch,
     }
 
 

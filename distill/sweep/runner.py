@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from distill.errors import CheckpointError, DistillError
+from distill.evaluation.encoding import Progress, silent
 from distill.layout import CHECKPOINT, CONFIG
+from distill.sweep.beside import evaluate_teachers, time_models
 from distill.sweep.leaderboard import Row, chosen_settings, leaderboard, write_tables
+from distill.sweep.measured import SPEED_SUITE, Measured, measure_student, measure_teachers
 from distill.sweep.plan import PlannedRun, plan_runs
-from distill.sweep.scores import SuiteChoice, evaluate_run, read_scores
+from distill.sweep.scores import SuiteChoice, evaluate_run
 from distill.sweep.spec import SweepSpec, with_seeds
 from distill.training.folder import locked
 from distill.training.processes import refuse_launcher
@@ -36,7 +39,7 @@ class Outcome:
         run: the run.
         status: ``finished``, ``interrupted`` (there is a checkpoint), ``open`` or ``failed``.
         result: what the run's record says of its result; None until it is finished.
-        scores: what the suite says of its student; None without a suite and until it is evaluated.
+        measured: what else is known of its student; None until it is finished.
         error: what it failed of.
         note: what is worth knowing about how it went.
     """
@@ -44,7 +47,7 @@ class Outcome:
     run: PlannedRun
     status: Status
     result: dict[str, Any] | None = None
-    scores: dict[str, float] | None = None
+    measured: Measured | None = None
     error: str | None = None
     note: str | None = None
 
@@ -53,6 +56,11 @@ class Outcome:
         """Best development score, times 100; None where there is none."""
         score = (self.result or {}).get("best_score")
         return None if score is None else 100 * float(score)
+
+    @property
+    def scores(self) -> dict[str, float] | None:
+        """What the suite says of the student; None without a suite and until it is evaluated."""
+        return None if self.measured is None else self.measured.scores
 
 
 @dataclass(frozen=True)
@@ -81,12 +89,16 @@ class SweepResult:
     Attributes:
         outcomes: its runs.
         rows: one row a setting, the best by development score first.
-        worked_on: runs that were trained, gone on with or evaluated; the others were finished before.
+        teachers: what is known of the teachers that the students were evaluated beside.
+        worked_on: runs that were trained, gone on with, evaluated or timed; the others were finished before.
+        notes: why something is not known that was asked for.
     """
 
     outcomes: tuple[Outcome, ...]
     rows: tuple[Row, ...]
+    teachers: tuple[Measured, ...]
     worked_on: int
+    notes: tuple[str, ...] = ()
 
     @property
     def failed(self) -> list[Outcome]:
@@ -102,26 +114,35 @@ def run_sweep(
     out: str | Path,
     *,
     suite: SuiteChoice | None = None,
+    time_on: Path | None = None,
     on_progress: OnSweepProgress | None = None,
     on_outcome: Callable[[Outcome], None] | None = None,
     on_plan: Callable[[int, int], None] | None = None,
+    on_compare: Progress = silent,
 ) -> SweepResult:
     """Train every run of a sweep that is not finished, and keep the tables in ``out`` up to date.
 
     Args:
         spec: what is varied.
         out: the sweep's folder; ``runs/`` in it receives a folder per run.
-        suite: what to evaluate every finished student with.
+        suite: what to evaluate every finished student with and, once for all of them, their teachers.
+        time_on: the folder of STS-B test, on whose sentences finished students and teachers are timed when
+            all is trained; None: nothing is timed.
         on_progress: called after every step.
         on_outcome: called with every run once it is done, those done before too.
         on_plan: called with runs looked at and runs in all, before the first is trained.
+        on_compare: called with (what is done, sentences done, sentences in all) when all is trained.
 
     Raises:
+        DataError: if ``time_on`` has no sentences to time models on.
         ConfigError: if a run cannot be run as it is (nothing is trained then), another process is at it, or a
             launcher has started several processes.
     """
     refuse_launcher("a sweep")
     out = Path(out).expanduser()
+    if time_on is not None:
+        # What reads the sentences says what is wrong with them, before hours of training.
+        _ = SuiteChoice(SPEED_SUITE, time_on).digest
     runs = plan_runs(spec, out, on_plan)
     with locked(out):
         outcomes = [look(run, suite) for run in runs]
@@ -132,8 +153,17 @@ def run_sweep(
             known = {outcome.run.name for outcome in outcomes}
             more = plan_runs(with_seeds(spec, chosen), out, keys=spec.keys) if chosen else []
             outcomes += [look(run, suite) for run in more if run.name not in known]
-            worked_on += _train_all(outcomes, spec, out, suite, on_progress, on_outcome, choose_from=first)
-    return SweepResult(tuple(outcomes), tuple(leaderboard(outcomes, spec, first)), worked_on)
+            worked_on |= _train_all(outcomes, spec, out, suite, on_progress, on_outcome, choose_from=first)
+        notes = _compare(outcomes, suite, time_on, on_compare, worked_on)
+        write_tables(out, outcomes, spec, first)
+    finished = [outcome.run.folder for outcome in outcomes if outcome.status == "finished"]
+    return SweepResult(
+        tuple(outcomes),
+        tuple(leaderboard(outcomes, spec, first)),
+        tuple(measure_teachers(finished, suite)),
+        len(worked_on),
+        tuple(notes),
+    )
 
 
 def look(run: PlannedRun, suite: SuiteChoice | None = None) -> Outcome:
@@ -144,8 +174,7 @@ def look(run: PlannedRun, suite: SuiteChoice | None = None) -> Outcome:
     if record.get("result") is None:
         there = (run.folder / CHECKPOINT).is_file() and (run.folder / CONFIG).is_file()
         return Outcome(run, "interrupted" if there else "open")
-    scores = read_scores(run.folder, suite) if suite is not None else None
-    return Outcome(run, "finished", record["result"], scores)
+    return Outcome(run, "finished", record["result"], measure_student(run.folder, suite))
 
 
 def _train_all(
@@ -157,9 +186,9 @@ def _train_all(
     on_outcome: Callable[[Outcome], None] | None,
     *,
     choose_from: Sequence[Outcome] | None,
-) -> int:
-    """Bring ``outcomes`` up to date in place, one after the other; return how many were not."""
-    worked_on = 0
+) -> set[str]:
+    """Bring ``outcomes`` up to date in place, one by one; return the names of those that were not."""
+    worked_on = set()
     clock = _Clock(sum(o.run.work for o in outcomes if o.result is None))
     for number, before in enumerate(outcomes):
         if before.status == "failed" or (choose_from is not None and number < len(choose_from)):
@@ -167,7 +196,8 @@ def _train_all(
 
         report = _reporter(number + 1, len(outcomes), before.run, clock, on_progress)
         outcomes[number] = after = _finish(before, suite, report)
-        worked_on += after is not before
+        if after is not before:
+            worked_on.add(after.run.name)
         if before.result is None:
             clock.done(before.run)
         if on_outcome is not None:
@@ -175,6 +205,43 @@ def _train_all(
         write_tables(out, outcomes, spec, choose_from or outcomes)
     write_tables(out, outcomes, spec, choose_from or outcomes)
     return worked_on
+
+
+def _compare(
+    outcomes: list[Outcome],
+    suite: SuiteChoice | None,
+    time_on: Path | None,
+    progress: Progress,
+    worked_on: set[str],
+) -> list[str]:
+    """Put what is finished beside its teachers, in place; return why something is not known.
+
+    Args:
+        outcomes: the runs.
+        suite: the suite of their scores.
+        time_on: the folder whose sentences models are timed on.
+        progress: called while models encode.
+        worked_on: takes the names of the runs of which more is known now.
+    """
+    finished = [outcome for outcome in outcomes if outcome.status == "finished"]
+    notes = []
+    if suite is not None:
+        notes += evaluate_teachers([outcome.run for outcome in finished], suite, progress)
+    if time_on is not None:
+        # What a student is made of does not depend on the seed.
+        once = {outcome.run.setting: outcome.run for outcome in reversed(finished)}
+        notes += time_models(list(once.values())[::-1], time_on, progress)
+    for number, outcome in enumerate(outcomes):
+        if outcome.status != "finished":
+            continue
+        now = measure_student(outcome.run.folder, suite)
+        # Scores that could not be kept are known all the same.
+        now = replace(now, scores=now.scores or outcome.scores)
+        if now != outcome.measured:
+            outcomes[number] = replace(outcome, measured=now)
+            worked_on.add(outcome.run.name)
+    _free_memory()
+    return notes
 
 
 def _reporter(
@@ -198,7 +265,8 @@ def _finish(
             outcome = replace(look(run, suite), note=note)
         if suite is not None and outcome.scores is None:
             report(None)
-            outcome = replace(outcome, scores=evaluate_run(run, suite))
+            scores = evaluate_run(run, suite)
+            outcome = replace(outcome, measured=replace(measure_student(run.folder, suite), scores=scores))
     except _OF_ONE_RUN as error:
         return replace(outcome, status="failed", error=" ".join(str(error).split()) or type(error).__name__)
     finally:

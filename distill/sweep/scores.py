@@ -8,7 +8,7 @@ from pathlib import Path
 
 from distill.digests import data_digest, files_digest, model_digest
 from distill.errors import ConfigError, DataError
-from distill.evaluation.kept import flat_scores, read_kept
+from distill.evaluation.kept import Kept, flat_scores, read_kept
 from distill.evaluation.runner import evaluate
 from distill.evaluation.suites import SUITES
 from distill.evaluation.tasks import Request
@@ -48,8 +48,8 @@ class SuiteChoice:
         return files_digest(SUITES[self.name].read(Request(models=(), data=self.data)).files)
 
 
-def read_scores(folder: Path, suite: SuiteChoice) -> dict[str, float] | None:
-    """Return the scores kept in a run's folder; None where there are none, or of other data."""
+def read_evaluation(folder: Path, suite: SuiteChoice) -> Kept | None:
+    """Return the evaluation kept in a run's folder; None where there is none, or of other data."""
     kept = read_kept(folder, suite.name)
     try:
         if kept is None or kept.digest["data"] != suite.digest:
@@ -57,11 +57,14 @@ def read_scores(folder: Path, suite: SuiteChoice) -> dict[str, float] | None:
     except DataError:
         # Evaluating says what is wrong with the data.
         return None
-    return dict(kept.scores) if kept.digest["student"] == model_digest(str(folder)) else None
+    return kept if kept.digest["student"] == model_digest(str(folder)) else None
 
 
 def evaluate_run(run: PlannedRun, suite: SuiteChoice) -> dict[str, float]:
-    """Evaluate a finished run's student, keep the scores in its folder and return them.
+    """Evaluate a finished run's student by itself, keep that in its folder and return the scores.
+
+    Its teacher's turn comes once for all students of a sweep; only ``fidelity``, which compares the two,
+    takes it now.
 
     Raises:
         DistillError, EmbedCacheError: as :func:`distill.evaluation.runner.evaluate`.
@@ -69,7 +72,6 @@ def evaluate_run(run: PlannedRun, suite: SuiteChoice) -> dict[str, float]:
     from distill.training.device import cpu_threads
 
     config = run.config
-    # Where the suite does not need it, the teacher is not loaded to stand beside its student.
     compared = suite.name == "fidelity"
     with cpu_threads(config.training.threads):
         result = evaluate(

@@ -7,6 +7,7 @@ layers runs the teacher at every step, which is what everything else here is the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,11 +18,14 @@ from distill.errors import ConfigError, StudentError
 from distill.losses.base import HiddenPairs
 from distill.students.stack import find_layers
 from distill.students.student import forward
+from distill.training.processes import mean_of
+from embedcache.teacher.attention import use_short_attention
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distill.data.collate import Batch
+    from distill.data.source import Share
     from distill.losses.base import LossBatch
     from embedcache.teacher.load import Teacher
 
@@ -31,9 +35,10 @@ class HiddenStates:
 
     Args:
         model: the student.
-        teacher: the live teacher.
+        teacher: the live teacher; it is moved to ``device`` and is not to be used for anything else.
         which: which of the teacher's layers the student's are held against: as many of the ``last``, or
             ``spread`` evenly over all of them, with the embedding blocks beside.
+        device: where the student is trained.
 
     Raises:
         ConfigError: if the two have other tokens.
@@ -41,15 +46,21 @@ class HiddenStates:
     """
 
     def __init__(
-        self, model: SentenceTransformer, teacher: Teacher, which: Literal["last", "spread"]
+        self,
+        model: SentenceTransformer,
+        teacher: Teacher,
+        which: Literal["last", "spread"],
+        device: torch.device,
     ) -> None:
         if model.tokenizer.get_vocab() != teacher.model.tokenizer.get_vocab() or teacher.contract.prompt:
             raise ConfigError(
                 "a loss that compares layers feeds student and teacher the same tokens: take a student with "
                 "the teacher's tokenizer, whole, and a teacher without a prompt"
             )
-        self._teacher = teacher.model
-        self._teacher.eval()
+        # Weights that are stored in half precision do not mix with what autocast leaves in float32.
+        self._teacher = teacher.model.to(device).float().eval()
+        if device.type == "cpu":
+            use_short_attention(self._teacher)
         own, others = list(find_layers(model).layers), list(find_layers(teacher.model).layers)
         if len(own) > len(others):
             raise StudentError(
@@ -62,24 +73,24 @@ class HiddenStates:
             modules, targets = [_block(model), *modules], [_block(teacher.model), *targets]
         self._own = _Outputs(modules, while_training=True)
         self._others = _Outputs(targets, while_training=False)
+        self._precision = _Precision(own[-1], device.type)
         self.widths = (_widths(model, len(modules)), _widths(teacher.model, len(targets)))
         """Widths of the layers that are compared, the student's and the teacher's."""
 
-    def add(self, step: LossBatch, batch: Batch) -> LossBatch:
+    def add(self, step: LossBatch, batch: Batch, share: Share) -> LossBatch:
         """Return ``step`` with the layers' states; the student has just encoded ``batch``."""
-        device = batch.input_ids.device
-        self._teacher.to(device)
         first = len(batch)
         ids, mask = batch.input_ids[:first], batch.attention_mask[:first]
         types = None if batch.token_types is None else batch.token_types[:first]
-        # Losses are computed outside autocast; what is only looked at may run in what the student runs in.
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self._own.is_half()):
+        with torch.no_grad(), self._precision.context():
             forward(self._teacher, ids, mask, types)
+        targets = tuple(states.float() for states in self._others.take())
         pairs = HiddenPairs(
             tuple(states[:first].float() for states in self._own.take()),
-            tuple(states.float() for states in self._others.take()),
+            targets,
             mask.bool(),
             batch.tokens,
+            _mean_squares(targets, mask[: batch.counted].bool(), batch.tokens, share.processes),
         )
         return replace(step, hidden=pairs)
 
@@ -110,14 +121,46 @@ class _Outputs:
 
         return keep
 
-    def is_half(self) -> bool:
-        """Return whether the last states are in half precision."""
-        return any(states is not None and states.dtype != torch.float32 for states in self._found)
-
     def take(self) -> tuple[Tensor, ...]:
         found, self._found = self._found, [None] * len(self._found)
         assert all(states is not None for states in found)  # noqa: S101  # every layer runs in every pass
         return tuple(states for states in found if states is not None)
+
+
+class _Precision:
+    """Remembers what precision a module last ran in: losses are computed outside of autocast.
+
+    States do not tell: autocast leaves the output of a LayerNorm in float32.
+    """
+
+    def __init__(self, module: nn.Module, kind: str) -> None:
+        self._kind, self._enabled, self._dtype = kind, False, torch.float32
+        module.register_forward_hook(self._look)
+
+    def _look(self, module: nn.Module, *_: object) -> None:
+        if module.training:
+            self._enabled = torch.is_autocast_enabled(self._kind)
+            self._dtype = torch.get_autocast_dtype(self._kind)
+
+    def context(self) -> AbstractContextManager[Any]:
+        """Return the context in which another model computes in that precision."""
+        return torch.autocast(self._kind, self._dtype, enabled=self._enabled)
+
+
+def _mean_squares(targets: Sequence[Tensor], mask: Tensor, total: int, processes: int) -> Tensor:
+    """Return the mean square of the components of each layer's states, over all real tokens of the step.
+
+    Args:
+        targets: one tensor (B, T, h) a layer.
+        mask: bool, shape (C, T); real tokens of the C rows that count, which come first.
+        total: real tokens of the whole step.
+        processes: how many share it.
+
+    Returns:
+        float32, shape (layers,); the same in every process.
+    """
+    sums = [states[: len(mask)].square().mean(dim=-1)[mask].sum() / total for states in targets]
+    return mean_of(torch.stack(sums), processes) * processes
 
 
 def _block(model: SentenceTransformer) -> nn.Module:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from distill.data.collate import Batch
+    from distill.data.source import Share
     from distill.losses.base import LossBatch
 
 
 class Inside(Protocol):
     """Adds to a step what a loss is to see of the inside of the models."""
 
-    def add(self, step: LossBatch, batch: Batch) -> LossBatch:
-        """Return ``step`` with what the student made of ``batch``, and the teacher."""
+    def add(self, step: LossBatch, batch: Batch, share: Share) -> LossBatch:
+        """Return ``step`` with what the student made of ``batch``, this process's share, and the teacher."""
         ...

@@ -86,9 +86,9 @@ class Distillation:
         if self.module.needs_whole_batch:
             if share.processes > 1:
                 views = tuple(gather_all(view, batch, share) for view in views)
-            return self._of(self._looked_inside(LossBatch.alone(tuple(views), targets), batch)).mean()
+            return self._of(self._looked_inside(LossBatch.alone(tuple(views), targets), batch, share)).mean()
         own = targets[batch.offset : batch.offset + len(batch)]
-        rows = self._of(self._looked_inside(LossBatch(tuple(views), own, targets), batch))
+        rows = self._of(self._looked_inside(LossBatch(tuple(views), own, targets), batch, share))
         return rows[: batch.counted].sum() * (share.processes / len(targets))
 
     def restored(self) -> None:
@@ -101,9 +101,9 @@ class Distillation:
             vectors = torch.from_numpy(self._dataset.targets_of(rows))
             queue.refill(start, vectors.to(queue.vectors.device))
 
-    def _looked_inside(self, step: LossBatch, batch: Batch) -> LossBatch:
+    def _looked_inside(self, step: LossBatch, batch: Batch, share: Share) -> LossBatch:
         for inside in self._inside:
-            step = inside.add(step, batch)
+            step = inside.add(step, batch, share)
         return step
 
     def _of(self, batch: LossBatch) -> Tensor:

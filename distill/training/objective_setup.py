@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from distill.classification.outputs import ClassOutputs
 from distill.classification.teachers import base_teacher
@@ -18,15 +18,31 @@ from embedcache.teacher.by_contract import load_by_contract
 from embedcache.teacher.load import Teacher
 
 if TYPE_CHECKING:
+    import torch
+
     from distill.config import RunConfig
     from distill.data.dataset import DistillDataset
     from distill.training.student import StudentParts
 
 
 def make_objective(
-    cache: Cache, config: RunConfig, dataset: DistillDataset, student: StudentParts
+    cache: Cache,
+    config: RunConfig,
+    dataset: DistillDataset,
+    student: StudentParts,
+    live_teacher: Callable[[], Teacher],
+    device: torch.device,
 ) -> Distillation:
     """Return what is minimised: the loss with all that it is to see.
+
+    Args:
+        cache: the cache.
+        config: the resolved configuration.
+        dataset: what is trained on.
+        student: the student.
+        live_teacher: loads the teacher itself; called only for a loss that looks at its layers, and it is
+            theirs from then on.
+        device: where the student is trained.
 
     Raises:
         InputError: if the loss looks at the teacher's token embeddings, and the cache does not hold them.
@@ -41,8 +57,8 @@ def make_objective(
             TokenEmbeddings(student.model, table, loss.over or "tokens", loss.embeddings or "block")
         )
     if needs_live_teacher(loss):
-        live = load_live_teacher(cache, dataset.teacher, config.teacher_model)
-        layers = HiddenStates(student.model, live, "spread" if loss.name == "lmx-kd" else "last")
+        which: Literal["last", "spread"] = "spread" if loss.name == "lmx-kd" else "last"
+        layers = HiddenStates(student.model, live_teacher(), which, device)
         inside.append(layers)
         widths = layers.widths
     made = make_loss(loss, dataset.targets.dimension, widths=widths, seed=config.seed)

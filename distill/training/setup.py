@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -29,7 +30,7 @@ from distill.training.objective_setup import load_live_teacher, make_objective, 
 from distill.training.schedule import warmup_steps
 from distill.training.selection import make_selector
 from distill.training.student import StudentParts, student_parts
-from distill.training.token_views import count_tokens, tokenise_view
+from distill.training.token_views import count_tokens, sample_texts, tokenise_view
 from distill.training.tracking import OnProgress, Tracker, TrainProgress, require_tensorboard
 from distill.training.trainer import Trainer, TrainResult
 from distill.training.views import choose_views
@@ -37,11 +38,15 @@ from embedcache.cache import Cache
 from embedcache.corpus.part import ORIGINAL
 
 if TYPE_CHECKING:
+    import numpy as np
     from accelerate import Accelerator
+    from numpy.typing import NDArray
 
     from distill.config import RunConfig, TrainerConfig
     from distill.data.source import Source
     from distill.training.objective import Objective
+    from embedcache.teacher.load import Teacher
+    from embedcache.teacher.tokenize import FastTokenizer
 
 
 def open_training_data(
@@ -217,6 +222,9 @@ def prepare_student(
     dataset: DistillDataset,
     on_note: Callable[[str], None] = lambda note: None,
     on_progress: OnProgress | None = None,
+    *,
+    live_teacher: Callable[[], Teacher] | None = None,
+    in_turn: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> StudentParts:
     """Build the student, and open what it is chosen by; takes seconds, and writes nothing but token ids.
 
@@ -226,6 +234,8 @@ def prepare_student(
         dataset: what is trained on.
         on_note: told what is worth knowing about how the student is made.
         on_progress: told how many rows are tokenised.
+        live_teacher: loads the teacher itself; default: as the configuration says.
+        in_turn: opens a block that the first of several processes goes through before the others.
 
     Raises:
         ConfigError, StudentError, MissingExtraError, DataError: as :func:`prepare`.
@@ -238,12 +248,18 @@ def prepare_student(
     if facts.inside == "classes":
         reader = "alone" if facts.targets == "soft labels alone" else "on targets"
     view = (config.training.views or [ORIGINAL])[0]
+
+    def count(tokenizer: FastTokenizer) -> NDArray[np.int64]:
+        # What the first has written, the others read.
+        with in_turn():
+            return count_tokens(cache, dataset, view, tokenizer, on_progress)
+
     # Weights that a model's file lacks are drawn at random when it is loaded.
     with seeded(config.seed, torch.device("cpu")):
         model = build_student(
             student.spec,
             dataset.teacher.contract,
-            lambda: load_live_teacher(cache, dataset.teacher, config.teacher_model),
+            live_teacher or _teacher_loader(cache, config, dataset),
             dimension=targets.dimension if targets.combination else None,
             classifier=reader,
             head=student.head,
@@ -251,7 +267,8 @@ def prepare_student(
             max_length=student.max_length,
             dropout=student.dropout,
             seed=config.seed,
-            count_tokens=lambda tokenizer: count_tokens(cache, dataset, view, tokenizer, on_progress),
+            count_tokens=count,
+            sample_texts=lambda: sample_texts(dataset),
             on_note=on_note,
         )
     soft, head = dataset.soft, None
@@ -271,6 +288,13 @@ def prepare_student(
         held_out=len(dataset.held_out),
         classifier=head,
     )
+
+
+def _teacher_loader(cache: Cache, config: RunConfig, dataset: DistillDataset) -> Callable[[], Teacher]:
+    """Return what loads the teacher itself: once, where it is run in training too."""
+    load = partial(load_live_teacher, cache, dataset.teacher, config.teacher_model)
+    # One that only the student is made from goes as soon as that is done.
+    return lru_cache(load) if config.online else load
 
 
 def make_trainer(
@@ -315,7 +339,16 @@ def prepare(
         if on_progress is not None:
             on_progress(TrainProgress("note", 0, 0, text=text))
 
-    student = prepare_student(cache, config, dataset, note, on_progress)
+    live_teacher = _teacher_loader(cache, config, dataset)
+    student = prepare_student(
+        cache,
+        config,
+        dataset,
+        note,
+        on_progress,
+        live_teacher=live_teacher,
+        in_turn=accelerator.main_process_first,
+    )
     with accelerator.main_process_first():
         views = tuple(
             tokenise_view(cache, dataset.corpus, name, student.tokenizer, on_progress)
@@ -323,7 +356,7 @@ def prepare(
         )
     trainer = make_trainer(
         student,
-        make_objective(cache, config, dataset, student),
+        make_objective(cache, config, dataset, student, live_teacher, accelerator.device),
         DistillSource(dataset, views, texts=LOSSES[config.loss.name].views),
         config,
         accelerator,

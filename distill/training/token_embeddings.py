@@ -1,7 +1,7 @@
 """Token embeddings of student and teacher, side by side (SimTDE, Eq. 1 to 3).
 
-The teacher's come from a table that its cache holds, so that the teacher itself is not needed. The student's
-are taken through its projection, where it has one. There are two readings of "token embedding layer":
+The teacher's come from a table that its cache holds, so that the teacher itself is not needed. Both are taken
+through the projection of their model, where it has one. There are two readings of "token embedding layer":
 ``word``, the rows of the embedding matrices, and ``block``, what the encoder is fed of a token by the whole
 embedding block, but for its position: the normalised sum of word and type. They differ in that the
 projection stands behind the student's normalisation, so only ``block`` asks it for what the encoder gets.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distill.data.collate import Batch
+    from distill.data.source import Share
     from distill.losses.base import LossBatch
     from embedcache.token_table import TokenTable
 
@@ -68,7 +69,7 @@ class TokenEmbeddings:
                 f"the simtde loss needs a student with tokens of its teacher: {error}; take one that is made "
                 "from the teacher (compact:, layers:)"
             ) from error
-        source = table.block() if embeddings == "block" else table.word
+        source = table.block() if embeddings == "block" else table.words()
         self._targets = torch.from_numpy(source)[rows]
         self._mean_square = float(self._targets.square().mean())
         width = int(self.of_tokens(torch.zeros(1, dtype=torch.int64)).shape[-1])
@@ -89,7 +90,7 @@ class TokenEmbeddings:
                 vectors = self._norm(vectors)
         return vectors if self._projection is None else self._projection(vectors)
 
-    def add(self, step: LossBatch, batch: Batch) -> LossBatch:
+    def add(self, step: LossBatch, batch: Batch, share: Share) -> LossBatch:
         """Return ``step`` with token embeddings."""
         device = batch.input_ids.device
         self._targets = self._targets.to(device)

@@ -1,4 +1,4 @@
-"""The token ids of what a run trains on, and how often each of them comes."""
+"""The token ids of what a run trains on, how often each of them comes, and a sample of the texts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from embedcache.cache import Cache
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL
 from embedcache.teacher.tokenize import FastTokenizer
+
+_SAMPLED = 1000
 
 
 def tokenise_view(
@@ -52,3 +54,8 @@ def count_tokens(
     """
     arrays = tokenise_view(cache, dataset.corpus, view, tokenizer, on_progress)
     return arrays.counts(dataset.rows, tokenizer.vocabulary_size)
+
+
+def sample_texts(dataset: DistillDataset) -> list[str]:
+    """Return at most a thousand of the texts to train on, spread evenly over the rows."""
+    return dataset.texts(dataset.rows[:: -(-len(dataset.rows) // _SAMPLED)])

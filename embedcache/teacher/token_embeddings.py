@@ -29,6 +29,8 @@ class InputEmbeddings:
         norm_weight, norm_bias: float32 of shape (d,); None where the block has none.
         norm_eps: what the norm adds to the variance; None without one.
         type_row: first row of the table of token types, float32 of shape (d,); None without one.
+        project_weight, project_bias: float32 of shape (h, d) and (h,), of the linear map that widens what the
+            block gives for the layers; None where these take it as it is.
     """
 
     word: NDArray[np.float32]
@@ -36,6 +38,8 @@ class InputEmbeddings:
     norm_bias: NDArray[np.float32] | None
     norm_eps: float | None
     type_row: NDArray[np.float32] | None
+    project_weight: NDArray[np.float32] | None = None
+    project_bias: NDArray[np.float32] | None = None
 
 
 def input_embeddings(teacher: Teacher) -> InputEmbeddings:
@@ -56,10 +60,16 @@ def input_embeddings(teacher: Teacher) -> InputEmbeddings:
         weight = np.ones(width, np.float32) if norm.weight is None else _array(norm.weight)
         bias = None if norm.bias is None else _array(norm.bias)
     row = None if types is None else _array(types.weight[0])
-    for part in (word, weight, bias, row):
+    # ELECTRA's, which models that are made like it have under the same name.
+    project = getattr(inner, "embeddings_project", None)
+    matrix = shift = None
+    if isinstance(project, nn.Linear):
+        matrix = _array(project.weight)
+        shift = np.zeros(len(matrix), np.float32) if project.bias is None else _array(project.bias)
+    for part in (word, weight, bias, row, matrix, shift):
         if part is not None and not np.isfinite(part).all():
             raise TeacherError(f"the token embeddings of {teacher.name} are not finite: copy the model again")
-    return InputEmbeddings(word, weight, bias, eps, row)
+    return InputEmbeddings(word, weight, bias, eps, row, matrix, shift)
 
 
 def tokens_by_id(teacher: Teacher, count: int) -> tuple[str, ...]:

@@ -29,6 +29,20 @@ def saved(teacher: Teacher, spec: str, folder: Path) -> Path:
     return folder
 
 
+def test_made_and_exported_twice_it_is_the_same_bytes(tmp_path):
+    teacher = load_teacher(tiny_encoder(tmp_path / "tiny", dimension=32, layers=3), device="cpu")
+    found = {}
+    for name, spec in (("once", "vocab=90"), ("twice", "vocab=90"), ("other", "vocab=92")):
+        source = saved(teacher, f"compact:e=16,layers=2,{spec}", tmp_path / name)
+        out = export_onnx(source, tmp_path / f"{name}-out", int8=True).folder
+        files = ("onnx/model.onnx", "onnx/model_int8.onnx", "onnx/encoder.json", "tokenizer.json")
+        found[name] = {file: (out / file).read_bytes() for file in files}
+    assert found["once"] == found["twice"]
+    for file in ("onnx/model.onnx", "onnx/model_int8.onnx", "tokenizer.json"):
+        assert found["once"][file] != found["other"][file]
+    assert len(found["once"]["onnx/model_int8.onnx"]) < len(found["once"]["onnx/model.onnx"])
+
+
 @pytest.mark.parametrize("vocab", ["", ",vocab=90"])
 def test_a_compact_student_becomes_a_graph_with_the_same_vectors(tmp_path, vocab):
     teacher = load_teacher(tiny_encoder(tmp_path / "tiny", dimension=32, layers=3), device="cpu")

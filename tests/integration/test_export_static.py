@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Normalize
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from distill.evaluation import load_model
+from distill.evaluation.sts import read_pairs
 from distill.export import export_onnx
 from distill.onnx_encoder import OnnxEncoder
 from distill.students.static import from_teacher
-from embedcache.teacher.load import Teacher
+from embedcache.teacher.load import Teacher, load_teacher
+from embedcache.teacher.tokenize import FastTokenizer
 from embedcache.testing import sentences
 
 pytestmark = pytest.mark.integration
 pytest.importorskip("onnxruntime")
 
+MODELS = Path(os.environ.get("DISTILL_MODELS", Path.home() / ".cache" / "real-models"))
+DATA = Path(os.environ.get("DISTILL_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 TEXTS = [*sentences(40, seed=4), "", "漢字", "the cat " * 300]
 
 
@@ -63,6 +69,33 @@ def test_the_same_model_gives_the_same_graph(saved: Path, exported: Path, tmp_pa
     export_onnx(saved, tmp_path / "again")
     one, other = (folder / "onnx" / "model.onnx" for folder in (exported, tmp_path / "again"))
     assert one.read_bytes() == other.read_bytes()
+
+
+def test_in_int8_real_sentences_stay_where_they_are(tmp_path: Path) -> None:
+    """Of vectors that have something to lose: a real teacher's, over real sentences."""
+    if not (MODELS / "minilm-l6").is_dir() or not (DATA / "stsb_dev.tsv").is_file():
+        pytest.skip("needs minilm-l6 in DISTILL_MODELS and stsb_dev.tsv in DISTILL_DATA")
+    pairs = read_pairs(DATA / "stsb_dev.tsv", "stsb_dev")
+    texts = [*pairs.left[:300], *pairs.right[:300]]
+
+    def count(tokenizer: FastTokenizer) -> np.ndarray:
+        return np.bincount(tokenizer(texts).ids, minlength=tokenizer.vocabulary_size)
+
+    teacher = load_teacher(MODELS / "minilm-l6", device="cpu")
+    model = from_teacher(teacher, dim=128, vocab=3000, count_tokens=count, on_note=print)
+    model.append(Normalize())
+    model.save(str(tmp_path / "student"), create_model_card=False)
+    found = export_onnx(tmp_path / "student", tmp_path / "out", int8=True)
+    assert found.model_int8_bytes is not None
+    assert found.model_int8_bytes < 0.3 * found.model_bytes
+    whole, small = (OnnxEncoder(tmp_path / "out", int8=int8).encode(texts) for int8 in (False, True))
+    assert not np.array_equal(whole, small)
+    cosines = (whole * small).sum(axis=1)
+    assert cosines.mean() > 0.995
+    assert cosines.min() > 0.98
+    ranks = [spearmanr((v[:300] * v[300:]).sum(axis=1), pairs.scores[:300]).statistic for v in (whole, small)]
+    assert ranks[0] > 0.5
+    assert abs(ranks[0] - ranks[1]) < 0.01
 
 
 def test_tokens_that_the_tokenizer_would_add_are_left_out(loaded_teacher: Teacher, tmp_path: Path) -> None:

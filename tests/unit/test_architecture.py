@@ -17,7 +17,7 @@ LONGEST = 400
 # From the ground up; a module imports from its own floor and from those below it.
 FLOORS = [
     ["errors"],
-    ["keys", "fsio", "arrow_file", "build_report"],
+    ["keys", "pairs", "fsio", "arrow_file", "build_report"],
     ["key_index", "codecs", "contract"],
     ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout"],
     ["token_table"],
@@ -25,6 +25,7 @@ FLOORS = [
     ["missing", "derived", "reuse", "lookalikes", "catalog", "corpus_build", "view_build", "view_coverage"],
     [
         "builder",
+        "build_outputs",
         "check",
         "compare",
         "convert",

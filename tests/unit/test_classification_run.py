@@ -32,6 +32,7 @@ from distill.cli.progress import print_run
 from distill.config import RunConfig
 from distill.data.collate import Batch
 from distill.data.dataset import open_dataset
+from distill.data.source import Share
 from distill.errors import ConfigError, DataError
 from distill.losses.base import LossBatch
 from distill.training.run import resume
@@ -230,12 +231,12 @@ def test_a_step_sees_the_logits_and_labels_of_its_own_rows(cache):
     nothing = torch.zeros(2, 1, dtype=torch.int64)
     batch = Batch(nothing, nothing, 1, rows, torch.empty(5, 0), 3, 2)
     vectors = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
-    own = outputs.add(LossBatch((vectors,), torch.zeros(2, 1), torch.zeros(5, 1)), batch).classes
+    own = outputs.add(LossBatch((vectors,), torch.zeros(2, 1), torch.zeros(5, 1)), batch, Share()).classes
     np.testing.assert_array_equal(own.targets, logits[[90, 12]])
     assert [soft.names[place] for place in own.labels] == [LABELS[90], LABELS[12]]
     torch.testing.assert_close(own.students, outputs.head(vectors))
     # A loss that compares rows with each other has all of the step's, of all processes.
-    whole = outputs.add(LossBatch.alone((torch.zeros(5, 5),), torch.zeros(5, 1)), batch).classes
+    whole = outputs.add(LossBatch.alone((torch.zeros(5, 5),), torch.zeros(5, 1)), batch, Share()).classes
     np.testing.assert_array_equal(whole.targets, logits[rows.numpy()])
     assert outputs.state_dict().keys() == {"head.weight", "head.bias"}
 

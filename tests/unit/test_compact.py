@@ -15,9 +15,11 @@ from distill.students.architectures import electra_config, lost_layers
 from distill.students.compact import from_teacher
 from distill.students.spec import parse_spec
 from distill.students.student import build_student, count_parameters
+from distill.training.token_embeddings import TokenEmbeddings
 from embedcache.teacher.load import Teacher, load_teacher, quiet_transformers
 from embedcache.teacher.tokenize import FastTokenizer
 from embedcache.testing import sentences
+from embedcache.token_table import TokenTable
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -183,9 +185,27 @@ def test_a_saved_student_is_a_plain_electra_folder(teachers, kind, tmp_path):
     states = plain.state_dict()
     assert states.keys() == student[0].model.state_dict().keys()
     assert all(torch.equal(states[k], v) for k, v in student[0].model.state_dict().items())
+    loaded.model.save_pretrained(str(tmp_path / "again"), create_model_card=False)
+    saved = [(folder / "model.safetensors").read_bytes() for folder in (tmp_path, tmp_path / "again")]
+    assert saved[0] == saved[1]
     with torch.inference_mode():
         state = plain.eval()(**tokenizer("cat dog sees a river", return_tensors="pt")).last_hidden_state
     np.testing.assert_allclose(state[0].mean(dim=0), student.encode("cat dog sees a river"), atol=1e-5)
+
+
+@pytest.mark.parametrize("embeddings", ["block", "word"])
+def test_as_a_teacher_it_gives_the_token_embeddings_that_its_layers_are_fed(teachers, tmp_path, embeddings):
+    compact(teachers("bert"), "e=6,layers=2").save_pretrained(str(tmp_path), create_model_card=False)
+    teacher = load_teacher(tmp_path, device="cpu")
+    TokenTable.from_teacher(teacher).write(tmp_path / "table", teacher.contract)
+    table = TokenTable.read(tmp_path / "table", teacher.contract)
+    wanted = torch.from_numpy(table.block() if embeddings == "block" else table.words())
+    assert wanted.shape == (len(table.tokens), 16)
+    ids = torch.arange(len(table.tokens))
+    same = TokenEmbeddings(compact(teacher.model, "e=6"), table, "vocabulary", embeddings).of_tokens(ids)
+    torch.testing.assert_close(same, wanted, atol=1e-5, rtol=1e-5)
+    other = TokenEmbeddings(compact(teacher.model, "e=3"), table, "vocabulary", embeddings).of_tokens(ids)
+    assert float((other - wanted).abs().max().detach()) > 0.05
 
 
 def test_what_a_teacher_does_not_allow_is_refused(teachers):
@@ -201,7 +221,7 @@ def test_what_a_teacher_does_not_allow_is_refused(teachers):
         compact(teachers("bert"), "e=4,layers=middle:2")
     with pytest.raises(StudentError, match=r"bert, electra, roberta, xlm-roberta.*'albert'"):
         compact(teachers("albert"), "e=4")
-    with pytest.raises(StudentError, match=r"vocab=40.*no corpus to count them in"):
+    with pytest.raises(StudentError, match=r"'compact:e=4,vocab=40': vocab=40 .* no corpus to count them in"):
         compact(teachers("bert"), "e=4,vocab=40")
 
 
@@ -272,6 +292,22 @@ def test_a_static_student_reads_to_the_end_of_a_text(teacher):
     assert "parameters" in notes[-1]
     with pytest.raises(StudentError, match=r"student\.max_length 9: 'static:dim=4' reads texts to their end"):
         build(teacher, "static:dim=4", max_length=9)
+
+
+def test_the_texts_decide_where_narrow_embeddings_begin(teacher):
+    def counted(texts: list[str]):
+        return lambda tokenizer: np.bincount(tokenizer(texts).ids, minlength=tokenizer.vocabulary_size)
+
+    some = build(teacher, "compact:e=4", count_tokens=counted(["cat dog"] * 50))
+    same = build(teacher, "compact:e=4", count_tokens=counted(["cat dog"] * 50))
+    others = build(teacher, "compact:e=4", count_tokens=counted(["river tree"] * 50))
+    none = build(teacher, "compact:e=4")
+    rows = [model[0].model.embeddings.word_embeddings.weight for model, _ in (some, same, others, none)]
+    assert torch.equal(rows[0], rows[1])
+    assert not torch.allclose(rows[0], rows[2], atol=1e-3)
+    assert not torch.allclose(rows[0], rows[3], atol=1e-3)
+    assert "(R2 over the texts)" in some[1][0]
+    assert "(R2 over a vocabulary whose tokens count alike)" in none[1][0]
 
 
 def test_a_pruned_vocabulary_keeps_the_rows_of_its_tokens(teacher):

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
+from distill.students import embedding_block
 from distill.students.embedding_block import EmbeddingBlock, narrow_block
 
 TOKENS, POSITIONS, WIDTH = 300, 20, 12
@@ -90,3 +92,105 @@ def test_signs_do_not_depend_on_the_order_of_tokens():
     a, _ = narrow_block(teacher, 4)
     b, _ = narrow_block(flipped, 4)
     torch.testing.assert_close(a.word, b.word.flip(0), atol=1e-4, rtol=0)
+
+
+def counts_of() -> torch.Tensor:
+    """Few tokens that come often, many that hardly ever do, as in texts."""
+    return (100_000 / torch.arange(1, TOKENS + 1) ** 2).long()
+
+
+def share_over(counts: torch.Tensor, small: EmbeddingBlock, teacher: EmbeddingBlock) -> float:
+    """R2 over tokens that come as often as their counts say, each at every position, summed up exactly."""
+    ids = torch.arange(TOKENS).repeat(POSITIONS)
+    positions = torch.arange(POSITIONS).repeat_interleave(TOKENS)
+    weight = (counts.double() / counts.sum()).repeat(POSITIONS)[:, None] / POSITIONS
+    wanted, found = teacher.output(ids, positions), small.output(ids, positions)
+    mean = (weight * wanted).sum(dim=0)
+    error = (weight * (found - wanted).square()).sum()
+    return float(1 - error / (weight * (wanted - mean).square()).sum())
+
+
+@pytest.mark.parametrize("width", [3, 6])
+def test_counts_serve_the_tokens_that_texts_are_made_of(width):
+    teacher, counts = block(), counts_of()
+    alike, counted = narrow_block(teacher, width), narrow_block(teacher, width, counts)
+    even = torch.ones(TOKENS, dtype=torch.int64)
+    assert share_over(counts, counted[0], teacher) > share_over(counts, alike[0], teacher) + 0.02
+    # What is won there is lost where tokens hardly ever come.
+    assert share_over(even, counted[0], teacher) < share_over(even, alike[0], teacher) - 0.02
+    # Each is told the share over the tokens that it is for.
+    assert counted[1] == pytest.approx(share_over(counts, counted[0], teacher), abs=0.02)
+    assert alike[1] == pytest.approx(share_over(even, alike[0], teacher), abs=0.02)
+    assert counted[1] > share_over(even, counted[0], teacher) + 0.05
+
+
+def test_directions_are_those_of_the_texts_and_so_is_the_map():
+    teacher, counts = block(), counts_of()
+    shares = (counts.double() + 1) / (counts.double() + 1).sum()
+    small, _ = narrow_block(teacher, 4, counts)
+    centred = teacher.word.double() - shares @ teacher.word.double()
+    basis = torch.linalg.svd(shares.sqrt()[:, None] * centred)[2][:4].T
+    expected = centred @ basis
+    signs = (expected * small.word).sum(dim=0).sign()
+    torch.testing.assert_close(small.word.double(), expected * signs, atol=1e-4, rtol=0)
+    ids, positions = torch.arange(TOKENS), torch.zeros(TOKENS, dtype=torch.int64)
+    inputs = torch.cat([small.normalised(ids, positions), torch.ones(TOKENS, 1).double()], dim=1)
+    even = torch.linalg.lstsq(inputs, teacher.output(ids, positions), driver="gelsd").solution
+    # Behind the same directions, the best map for tokens that count alike serves the texts less.
+    other = EmbeddingBlock(**{**vars(small), "project": (even[:-1].T.float(), even[-1].float())})
+    assert share_over(counts, other, teacher) < share_over(counts, small, teacher) - 0.02
+
+
+def test_counts_decide_the_bytes_and_no_counts_are_counts_that_are_alike():
+    teacher, counts = block(), counts_of()
+    none, alike, zero, first, again, turned = (
+        narrow_block(teacher, 4, given)[0]
+        for given in (
+            None,
+            torch.full((TOKENS,), 7),
+            torch.zeros(TOKENS, dtype=torch.int64),
+            counts,
+            counts.clone(),
+            counts.flip(0),
+        )
+    )
+    for other in (alike, zero):
+        torch.testing.assert_close(other.word, none.word)
+        torch.testing.assert_close(other.project, none.project, atol=1e-4, rtol=1e-4)
+    for name in ("word", "position", "type"):
+        assert torch.equal(getattr(first, name), getattr(again, name))
+    assert first.project is not None
+    assert again.project is not None
+    assert all(torch.equal(one, other) for one, other in zip(first.project, again.project, strict=True))
+    for other in (none, turned):
+        assert not torch.allclose(first.word, other.word, atol=1e-3)
+
+
+def test_it_computes_on_one_thread_and_gives_the_others_back(monkeypatch):
+    seen: list[list[int]] = []
+
+    def threads() -> list[int]:
+        return [torch.get_num_threads(), *(one["num_threads"] for one in threadpool_info())]
+
+    samples = embedding_block._samples
+
+    def watched(shares: torch.Tensor, positions: int):
+        seen.append(threads())
+        return samples(shares, positions)
+
+    monkeypatch.setattr(embedding_block, "_samples", watched)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with threadpool_limits(2):
+            outside = threads()
+            narrow_block(block(), 4)
+            assert threads() == outside
+            with pytest.raises(RuntimeError):
+                narrow_block(block(), 4, torch.ones(3))
+            assert threads() == outside
+    finally:
+        torch.set_num_threads(before)
+    assert outside[0] == 2
+    assert len(seen) == 1
+    assert set(seen[0]) == {1}

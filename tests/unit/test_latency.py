@@ -55,16 +55,22 @@ class TestMeasure:
         monkeypatch.setattr(stopwatch, "time", clock)
         return clock
 
-    def test_passes_are_timed_text_by_text_and_the_warm_up_is_not(self, clock, monkeypatch):
+    def test_passes_are_timed_text_by_text_and_neither_warm_up_nor_telling_is(self, clock, monkeypatch):
         monkeypatch.setattr(stopwatch, "WARM_UP", 2)
+        monkeypatch.setattr(stopwatch, "TOLD_EVERY", 3)
         seen: list[int] = []
-        timing = measure(clock.encode, TEXTS, passes=3, batch_size=2, passed=seen.append)
+
+        def told(done: int) -> None:
+            clock.now += 1.0
+            seen.append(done)
+
+        timing = measure(clock.encode, TEXTS, passes=3, batch_size=2, told=told)
         assert timing.single == pytest.approx([0.015] * 3)
         assert timing.batch == pytest.approx([0.015] * 3)
         assert timing.text_p50_ms == pytest.approx(3.5)
         assert timing.text_p95_ms == pytest.approx(np.percentile([3, 3, 5, 4] * 3, 95))
         assert timing.peak_megabytes is None
-        assert seen == [1, 2, 3, 4, 5, 6]
+        assert seen == [3, 4, 7, 8, 11, 12, 16, 20, 24]
         single = [(text,) for text in TEXTS]
         assert clock.calls == [*single[:2], *single * 3, ("one", "two"), *[tuple(TEXTS)] * 3]
 
@@ -114,12 +120,17 @@ class TestTask:
         cached = EvaluatedModel("cached", None, None, 2, forbidden, whole=lambda: live)
         assert score_task(read_task("latency", data), cached).seconds > 0
 
-    def test_progress_is_told_pass_by_pass(self, data):
+    def test_progress_is_told_in_sentences(self, data):
         told: list[tuple[str, int, int]] = []
         request = Request(models=(), data=data, progress=lambda *what: told.append(what))
         task = SUITES["latency"].read(request)
         score_task(task, EvaluatedModel("m", 1, 1.0, 1, lambda texts: np.ones((len(texts), 1))))
-        assert told == [("m: passes", done, 6) for done in range(7)]
+        assert told == [("time m", done, 24) for done in range(0, 25, 4)]
+
+    def test_progress_comes_from_the_models_own_process_too(self, data, tiny_teacher, monkeypatch):
+        told: list[tuple[str, int, int]] = []
+        evaluate(tiny_teacher, suite="latency", data=data, progress=lambda *what: told.append(what))
+        assert [what[1:] for what in told] == [(done, 24) for done in range(0, 25, 4)]
 
     def test_without_sts_benchmark_it_is_not_there(self, tmp_path):
         with pytest.raises(NotThereError, match=r"no stsb_test\.tsv"):

@@ -27,6 +27,8 @@ def make_step(lengths: list[int], seed: int, layers: int = 2) -> LossBatch:
     own = torch.repeat_interleave(torch.arange(rows), torch.tensor(lengths))
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     shape = (rows, max(lengths), INNER)
+    # Layers differ in how large their states are.
+    targets = tuple((n + 1) * drawn(*shape, seed=seed + 50 + n) for n in range(layers))
     return replace(
         LossBatch.alone((drawn(rows, WIDTH, seed=seed).requires_grad_(),), drawn(rows, WIDTH, seed=seed + 1)),
         tokens=TokenPairs(
@@ -38,9 +40,10 @@ def make_step(lengths: list[int], seed: int, layers: int = 2) -> LossBatch:
         ),
         hidden=HiddenPairs(
             tuple(drawn(*shape, seed=seed + 4 + n).requires_grad_() for n in range(layers)),
-            tuple(drawn(*shape, seed=seed + 50 + n) for n in range(layers)),
+            targets,
             mask,
             count,
+            torch.stack([target[mask].square().mean() for target in targets]),
         ),
     )
 
@@ -83,11 +86,19 @@ def assert_same(found: Tensor, wanted: Tensor, own: list[Tensor], exact: list[Te
             torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-6)
 
 
-def hidden_error(step: LossBatch, students: tuple[Tensor, ...]) -> Tensor:
+def hidden_error(step: LossBatch, students: tuple[Tensor, ...], scale: str = "paper") -> Tensor:
     assert step.hidden is not None
     mask = step.hidden.mask
-    layers = [square(a[mask], b[mask]) for a, b in zip(students, step.hidden.targets, strict=True)]
+    layers = [
+        square(own[mask], target[mask]) / size(target[mask], scale)
+        for own, target in zip(students, step.hidden.targets, strict=True)
+    ]
     return sum(layers, torch.zeros((), dtype=torch.float64)) / len(layers)
+
+
+def size(target: Tensor, scale: str) -> Tensor:
+    """Return what an error is divided by: one, or the mean square of its targets."""
+    return square(target, torch.zeros_like(target)) if scale == "relative" else torch.ones(())
 
 
 @given(
@@ -96,17 +107,43 @@ def hidden_error(step: LossBatch, students: tuple[Tensor, ...]) -> Tensor:
     alpha=st.floats(0.01, 1),
     hidden=st.sampled_from([0.0, 0.7]),
     scale=st.sampled_from(["paper", "relative"]),
+    over=st.sampled_from(["tokens", "vocabulary"]),
 )
-def test_simtde_is_its_formula(lengths, seed, alpha, hidden, scale):
+def test_simtde_is_its_formula(lengths, seed, alpha, hidden, scale, over):
     step = make_step(lengths, seed)
+    if over == "vocabulary":
+        step = replace(step, tokens=replace(step.tokens, rows=None))
     wide, own, exact = exact_step(step)
-    sentences, tokens = square(exact[0], wide.targets), square(exact[1], wide.tokens.targets)
-    if scale == "relative":
-        sentences, tokens = sentences / wide.targets.square().mean(), tokens / wide.tokens.mean_square
+    sentences = square(exact[0], wide.targets) / size(wide.targets, scale)
+    # The table's mean square is that of all its tokens, not of those of the step.
+    tokens = square(exact[1], wide.tokens.targets) / (wide.tokens.mean_square if scale == "relative" else 1)
     wanted = alpha * tokens + (1 - alpha) * sentences
     if hidden:
-        wanted = wanted + hidden * hidden_error(wide, wide.hidden.students)
-    assert_same(SimTDELoss(alpha=alpha, scale=scale, hidden=hidden)(step), wanted, own, exact)
+        wanted = wanted + hidden * hidden_error(wide, wide.hidden.students, scale)
+    loss = SimTDELoss(alpha=alpha, over=over, scale=scale, hidden=hidden)
+    assert_same(loss(step), wanted, own, exact)
+
+
+@given(lengths=LENGTHS, seed=st.integers(0, 99))
+def test_lrn_kd_is_its_formula(lengths, seed):
+    step = make_step(lengths, seed)
+    wide, own, exact = exact_step(step)
+    assert_same(LRNKDLoss()(step), square(exact[0], wide.targets), own, exact)
+
+
+@pytest.mark.parametrize("scale", ["paper", "relative"])
+def test_relative_errors_of_layers_do_not_depend_on_how_large_their_states_are(scale):
+    step = make_step([2, 3], 8)
+    found = step.hidden
+    larger = replace(
+        found,
+        students=(10 * found.students[0], *found.students[1:]),
+        targets=(10 * found.targets[0], *found.targets[1:]),
+        mean_squares=found.mean_squares * torch.tensor([100.0, 1.0]),
+    )
+    loss = SimTDELoss(alpha=0.4, scale=scale, hidden=0.5)
+    one, other = loss(step), loss(replace(step, hidden=larger))
+    assert torch.allclose(one, other) is (scale == "relative")
 
 
 def test_simtde_without_tokens_is_the_plain_squared_error_and_needs_none():
@@ -153,8 +190,9 @@ def test_lmx_kd_learns_its_matrices_and_draws_them_by_seed():
     assert not torch.equal(other.matrices[0].weight, loss.matrices[0].weight)
 
 
-@pytest.mark.parametrize("loss", [SimTDELoss(alpha=0.4, hidden=0.5), SimTDELoss(alpha=0.4, scale="relative")])
-def test_processes_that_share_a_step_make_the_loss_of_the_whole(loss):
+@pytest.mark.parametrize("scale", ["paper", "relative"])
+def test_processes_that_share_a_step_make_the_loss_of_the_whole(scale):
+    loss = SimTDELoss(alpha=0.4, hidden=0.5, scale=scale)
     step = make_step([2, 1, 3], 7)
     whole = loss(step).mean()
     parts = []

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from student_teachers import make_teacher
+from transformers import BertConfig, BertModel
 
+from distill.errors import StudentError
 from distill.students.narrow import from_teacher
 from distill.students.spec import parse_spec
-from distill.students.student import build_student
+from distill.students.student import build_student, count_parameters
+from embedcache.teacher.load import load_teacher
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -21,7 +27,8 @@ def narrow(teacher, spec: str, seed: int = 0):
 def test_a_narrow_student_is_as_deep_as_its_teacher_unless_told(teacher):
     student = narrow(teacher.model, "h=12")
     config = student[0].model.config
-    assert type(student[0].model).__name__ == "BertModel"
+    assert type(student[0].model).__name__ == "ElectraModel"
+    assert not hasattr(student[0].model, "embeddings_project")
     assert (config.hidden_size, config.intermediate_size, config.num_hidden_layers) == (12, 48, 4)
     assert narrow(teacher.model, "h=12,layers=7")[0].model.config.num_hidden_layers == 7
     own = teacher.model[0]
@@ -68,3 +75,74 @@ def test_it_pools_as_its_teacher_and_counts_positions_from_its_first_token(tmp_p
     long = ["cat " * 90, "dog"]
     vectors = np.asarray(student.encode(long))
     assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
+
+
+def test_it_is_a_bert_without_its_pooler(teacher):
+    """To the bit: with the same weights a BertModel gives the same states."""
+    model = narrow(teacher.model, "h=12,layers=2")[0].model
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    config = BertConfig(
+        **{name: getattr(model.config, name) for name in names},
+        max_position_embeddings=model.config.max_position_embeddings,
+    )
+    bert = BertModel(config, add_pooling_layer=False).eval()
+    assert bert.state_dict().keys() == model.state_dict().keys()
+    bert.load_state_dict(model.state_dict())
+    ids = torch.arange(20).reshape(2, 10)
+    with torch.inference_mode():
+        assert torch.equal(bert(ids).last_hidden_state, model(ids).last_hidden_state)
+
+
+def test_parameters_are_as_many_as_the_paper_counts_but_for_the_pooler(teacher):
+    """SimTDE's table 2, LMX-KD-384-L12(384): 33.4 M with BERT's pooler, which the mean never uses."""
+    model = narrow(teacher.model, "h=384,layers=12")[0].model
+    table = (30_522 - model.config.vocab_size) + (512 - model.config.max_position_embeddings)
+    count = count_parameters(model) + table * 384
+    assert count == 33_212_160
+    assert round((count + 384 * 384 + 384) / 1e6, 1) == 33.4
+
+
+def test_what_is_saved_is_opened_with_every_bit_and_nothing_else(teacher, tmp_path):
+    student = narrow(teacher.model, "h=8,layers=2")
+    student.save_pretrained(str(tmp_path), create_model_card=False)
+    opened = load_teacher(tmp_path, device="cpu").model
+    wanted, found = student.state_dict(), opened.state_dict()
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    opened.save_pretrained(str(tmp_path / "again"), create_model_card=False)
+    one, other = (load_file(folder / "model.safetensors") for folder in (tmp_path, tmp_path / "again"))
+    assert len(one) == len(wanted)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("kind", ["albert", "electra", "distilbert", "mpnet"])
+def test_the_teacher_may_be_of_any_architecture(tmp_path, kind):
+    teacher = make_teacher(kind, tmp_path / kind)
+    student = narrow(teacher, "h=8,layers=1")
+    config = student[0].model.config
+    # Of an architecture that is not known no position is taken to be kept back.
+    assert config.max_position_embeddings == (64 if kind == "mpnet" else 66)
+    assert config.pad_token_id == teacher.tokenizer.pad_token_id
+    assert student[0].tokenizer(SOME) == teacher[0].tokenizer(SOME)
+    assert np.isfinite(student.encode(["cat " * 90, "dog"])).all()
+
+
+@pytest.mark.parametrize(("length", "positions"), [(40, 40), (10**30, 512)])
+def test_a_teacher_without_positions_gives_its_length(tmp_path, monkeypatch, length, positions):
+    teacher = make_teacher("albert", tmp_path / "albert")
+    config = teacher[0].model.config
+    layers = config.num_hidden_layers
+    # Stands for a model of relative positions, whose configuration says no number of them.
+    bare = SimpleNamespace(model_type="other", vocab_size=config.vocab_size, num_hidden_layers=layers)
+    monkeypatch.setattr(teacher[0].model, "config", bare)
+    teacher.max_seq_length = length
+    assert narrow(teacher, "h=8")[0].model.config.max_position_embeddings == positions
+
+
+def test_a_teacher_that_lacks_what_it_takes_is_refused(tmp_path, teacher):
+    bert = make_teacher("bert", tmp_path / "bert")
+    bert[0].tokenizer.pad_token = None
+    with pytest.raises(StudentError, match=r"no padding token.*give it one \(tokenizer\.pad_token\)"):
+        narrow(bert, "h=8")
+    with pytest.raises(StudentError, match=r"'narrow:h=8': the teacher is a StaticEmbedding"):
+        narrow(build_student("static:dim=4", teacher.contract, lambda: teacher), "h=8")

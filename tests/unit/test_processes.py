@@ -28,15 +28,31 @@ LOSSES = {
     "rkd": ["--loss", "rkd"],
     "congen": ["--loss", "congen", "--queue", "50"],
     "code": ["--loss", "congen", "--queue", "40", "--variant", "code"],
+    "simtde": ["--loss", "simtde"],
+    "vocabulary": ["--loss", "simtde", "--over", "vocabulary"],
+    "hidden": ["--loss", "simtde", "--hidden", "1", "--scale", "relative", "--teacher", "online"],
+    "lmx-kd": ["--loss", "lmx-kd", "--teacher", "online"],
+}
+STUDENTS = {
+    "simtde": "compact:e=8,layers=2",
+    "vocabulary": "compact:e=8,layers=2",
+    "hidden": "compact:e=8,layers=2",
+    "lmx-kd": "narrow:h=8,layers=2",
 }
 
 
 @pytest.fixture(scope="module")
 def views_cache(tmp_path_factory: pytest.TempPathFactory, teacher_folder: Path) -> Path:
-    """A cache whose corpus has a view beside the original."""
+    """A cache whose corpus has a view beside the original, and that holds the teacher's token embeddings."""
     folder = tmp_path_factory.mktemp("views")
     (folder / "texts.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
-    build(folder / "texts.txt", teacher_folder, folder / "cache", views=["delete-words"])
+    build(
+        folder / "texts.txt",
+        teacher_folder,
+        folder / "cache",
+        views=["delete-words"],
+        token_embeddings=True,
+    )
     return folder / "cache"
 
 
@@ -76,22 +92,24 @@ def assert_two_are_one(cache: Path, student: str | Path, folder: Path, epochs: i
         # Attention does not depend on the keys' bias: its gradient is rounding alone, which AdamW magnifies.
         if not name.endswith("key.bias"):
             torch.testing.assert_close(student_of(folder / "2")[name], tensor, rtol=0, atol=1e-4)
-    # Only the first writes and prints.
-    assert (folder / "output-2" / "1.txt").read_text() == ""
+    # Only the first writes and prints; torch itself warns where every parameter has a gradient.
+    printed = (folder / "output-2" / "1.txt").read_text().splitlines()
+    assert [line for line in printed if "find_unused_parameters=True" not in line] == []
     assert "Check it:" in (folder / "output-2" / "0.txt").read_text()
     assert not list((folder / "2").glob(".*"))
 
 
-@pytest.mark.parametrize("loss", ["ckd", "rkd"])
+@pytest.mark.parametrize("loss", ["ckd", "rkd", *STUDENTS])
 def test_two_processes_train_as_one(views_cache, tmp_path, loss):
-    assert_two_are_one(views_cache, "layers:1", tmp_path, 2, LOSSES[loss])
+    assert_two_are_one(views_cache, STUDENTS.get(loss, "layers:1"), tmp_path, 2, LOSSES[loss])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_two_processes_train_as_one_over_fifty_steps(views_cache, tmp_path, loss):
     # The code's queue takes rows out of the training, which leaves three steps an epoch.
-    assert_two_are_one(views_cache, "layers:1", tmp_path, 17 if loss == "code" else 10, LOSSES[loss])
+    student, epochs = STUDENTS.get(loss, "layers:1"), 17 if loss == "code" else 10
+    assert_two_are_one(views_cache, student, tmp_path, epochs, LOSSES[loss])
 
 
 @pytest.mark.slow
@@ -99,6 +117,16 @@ def test_two_processes_train_a_student_with_a_head(views_cache, tmp_path, second
     """The other encoder has a pooler too, which gets no gradients."""
     more = [*LOSSES["ckd"], "--head", "tanh", "--drop-head"]
     assert_two_are_one(views_cache, second_folder, tmp_path, 4, more)
+
+
+def test_the_first_of_two_processes_tokenises_for_both(own_cache, teacher, tmp_path):
+    """Once to count tokens for the student, and once with the tokenizer that it got."""
+    student = f"compact:e=8,layers=1,vocab={len(teacher.model.tokenizer) - 8}"
+    command = Command(arguments(own_cache, student, tmp_path / "run", 1), slow_write="tokens.json")
+    assert launch(command, tmp_path / "output", 2) == [0, 0], (tmp_path / "output" / "0.txt").read_text()
+    assert len(list((own_cache / "derived" / "tokens").iterdir())) == 2
+    assert (tmp_path / "output" / "0.txt.wrote").exists()
+    assert not (tmp_path / "output" / "1.txt.wrote").exists()
 
 
 def test_two_processes_resume_what_two_began_and_one_does_not(views_cache, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +10,21 @@ import pytest
 import torch
 from distill_helpers import TEXTS, build, metrics, small_run
 from safetensors.torch import load_file
+from torch import nn
 
 from distill.data.collate import Batch
+from distill.data.source import Share
 from distill.errors import ConfigError, StudentError
 from distill.losses.base import LossBatch
 from distill.students.student import build_student
+from distill.training import objective_setup
 from distill.training.hidden_states import HiddenStates, choose_layers
 from distill.training.run import resume
 from distill.training.token_embeddings import TokenEmbeddings
 from embedcache.cache import Cache
 from embedcache.errors import InputError
+from embedcache.teacher.attention import use_short_attention
+from embedcache.teacher.by_contract import load_by_contract
 from embedcache.teacher.load import load_teacher
 from embedcache.teacher.tokenize import fast_tokenizer
 from embedcache.token_table import TokenTable
@@ -26,6 +32,19 @@ from embedcache.token_table import TokenTable
 pytest_plugins = ["distill_fixtures"]
 
 COMPACT = "compact:e=8,layers=2"
+NARROW = "narrow:h=8,layers=2"
+ALONE = Share(0, 1)
+CPU = torch.device("cpu")
+STOPPABLE = {"epochs": 2, "eval_every": 2, "checkpoint_every": 2, "lr": 0.01}
+
+
+class Stop(Exception):  # noqa: N818 - what stops a run here is no error
+    """Stands for whatever ends a process."""
+
+
+def stop_at_3(progress) -> None:
+    if progress.phase == "train" and progress.step == 3:
+        raise Stop
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +102,7 @@ class TestTokenEmbeddings:
         table = TokenTable.from_teacher(live)
         student = student_of(live, "layers:1")
         batch = batch_of(student, TEXTS[:4])
-        pairs = TokenEmbeddings(student, table, "tokens", embeddings).add(step_of(batch), batch).tokens
+        pairs = TokenEmbeddings(student, table, "tokens", embeddings).add(step_of(batch), batch, ALONE).tokens
         torch.testing.assert_close(pairs.students, pairs.targets)
         assert pairs.students.requires_grad
         assert not pairs.targets.requires_grad
@@ -93,7 +112,7 @@ class TestTokenEmbeddings:
         batch = batch_of(student, ["a", " ".join(TEXTS[:2])])
         pairs = (
             TokenEmbeddings(student, TokenTable.from_teacher(live), "tokens", "block")
-            .add(step_of(batch), batch)
+            .add(step_of(batch), batch, ALONE)
             .tokens
         )
         lengths = batch.attention_mask.sum(dim=1).tolist()
@@ -112,7 +131,7 @@ class TestTokenEmbeddings:
         )
         table = TokenTable.from_teacher(live)
         batch = batch_of(student, TEXTS[:6])
-        pairs = TokenEmbeddings(student, table, "tokens", "word").add(step_of(batch), batch).tokens
+        pairs = TokenEmbeddings(student, table, "tokens", "word").add(step_of(batch), batch, ALONE).tokens
         names = student.tokenizer.convert_ids_to_tokens(batch.input_ids[batch.attention_mask.bool()].tolist())
         for target, name in zip(pairs.targets, names, strict=True):
             np.testing.assert_array_equal(target.numpy(), table.word[table.tokens.index(name)])
@@ -122,7 +141,7 @@ class TestTokenEmbeddings:
         batch = batch_of(student, TEXTS[:2])
         pairs = (
             TokenEmbeddings(student, TokenTable.from_teacher(live), "vocabulary", "block")
-            .add(step_of(batch), batch)
+            .add(step_of(batch), batch, ALONE)
             .tokens
         )
         assert len(pairs.students) == len(live.model.tokenizer) == pairs.total
@@ -152,26 +171,89 @@ class TestHiddenStates:
     def test_a_student_of_the_teachers_last_layer_and_the_teacher_differ_by_what_went_in(self, live):
         whole = student_of(live, "layers:4")
         batch = batch_of(whole, TEXTS[:3])
-        states = HiddenStates(whole, live, "last")
+        states = HiddenStates(whole, live, "last", CPU)
         whole.train()
         whole({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})
-        pairs = states.add(step_of(batch), batch).hidden
+        pairs = states.add(step_of(batch), batch, ALONE).hidden
         assert len(pairs.students) == 4
         for own, target in zip(pairs.students, pairs.targets, strict=True):
             torch.testing.assert_close(own[pairs.mask], target[pairs.mask], rtol=1e-4, atol=1e-4)
             assert own.requires_grad
             assert not target.requires_grad
 
+    def test_targets_are_measured_over_the_real_tokens_of_rows_that_count(self, live):
+        # As it was made, each token's states have a mean square of one.
+        for module in live.model.modules():
+            if isinstance(module, nn.LayerNorm):
+                nn.init.normal_(module.weight, generator=torch.Generator().manual_seed(0))
+        student = student_of(live, "layers:2")
+        states = HiddenStates(student, live, "last", CPU)
+        student.train()
+        batch = batch_of(student, [TEXTS[0], f"{TEXTS[1]} {TEXTS[2]}", TEXTS[3]])
+        lengths = batch.attention_mask.sum(dim=1)
+        assert lengths[0] < lengths[1]
+        # As in a process that takes part with a row of another.
+        batch = replace(batch, counted=2, tokens=int(lengths[:2].sum()))
+        student({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})
+        pairs = states.add(step_of(batch), batch, ALONE).hidden
+        for target, mean_square in zip(pairs.targets, pairs.mean_squares, strict=True):
+            torch.testing.assert_close(mean_square, target[:2][pairs.mask[:2]].square().mean())
+            assert not torch.allclose(mean_square, target[:2].square().mean(), rtol=1e-3)
+
+    @pytest.mark.parametrize("spec", [COMPACT, NARROW])
+    def test_the_teacher_runs_in_the_precision_that_the_student_runs_in(self, live, spec):
+        student = student_of(live, spec)
+        # As some teachers are stored.
+        live.model.half()
+        states = HiddenStates(student, live, "spread", CPU)
+        student.train()
+        batch = batch_of(student, TEXTS[:3])
+        seen: list[torch.dtype] = []
+        linear = next(module for module in live.model.modules() if isinstance(module, nn.Linear))
+        linear.register_forward_hook(lambda *found: seen.append(found[-1].dtype))
+        for half in (True, False):
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                student({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})
+            pairs = states.add(step_of(batch), batch, ALONE).hidden
+            assert {states.dtype for states in (*pairs.students, *pairs.targets)} == {torch.float32}
+        assert seen == [torch.bfloat16, torch.float32]
+
+    def test_the_teacher_attends_as_the_student_in_training_does(self, live):
+        student = student_of(live)
+        assert live.model[0].model.config._attn_implementation == "sdpa"
+        HiddenStates(student, live, "last", CPU)
+        use_short_attention(student)
+        kinds = {model[0].model.config._attn_implementation for model in (student, live.model)}
+        assert len(kinds) == 1
+        assert kinds != {"sdpa"}
+
+    @pytest.mark.parametrize("spec", [COMPACT, "compact:e=16", NARROW, "layers:2"])
+    def test_a_teacher_that_a_student_was_made_from_is_as_it_was(self, live, teacher_folder, spec):
+        """So that one loaded teacher serves for both."""
+        fresh = load_teacher(teacher_folder, device="cpu").model
+        student = student_of(live, spec, dropout=0.1)
+        assert live.model.state_dict().keys() == fresh.state_dict().keys()
+        for name, tensor in fresh.state_dict().items():
+            assert torch.equal(live.model.state_dict()[name], tensor), name
+        assert not live.model.training
+        assert not any(parameter.requires_grad for parameter in live.model.parameters())
+        own = {parameter.data_ptr() for parameter in student.parameters()}
+        assert own.isdisjoint(parameter.data_ptr() for parameter in live.model.parameters())
+        features = live.model.preprocess(TEXTS[:3])
+        with torch.no_grad():
+            found, wanted = live.model(dict(features)), fresh(dict(features))
+        assert torch.equal(found["sentence_embedding"], wanted["sentence_embedding"])
+
     def test_other_tokens_are_refused(self, live, second_folder, teacher_folder):
         size = len(live.model.tokenizer) - 10
         counts = np.ones(len(live.model.tokenizer), np.int64)
         pruned = student_of(live, f"{COMPACT},vocab={size}", count_tokens=lambda _: counts)
         with pytest.raises(ConfigError, match="the same tokens"):
-            HiddenStates(pruned, live, "last")
+            HiddenStates(pruned, live, "last", CPU)
 
     def test_a_student_of_more_layers_is_refused(self, live):
         with pytest.raises(StudentError, match="5 layers and the teacher 4"):
-            HiddenStates(student_of(live, "narrow:h=8,layers=5"), live, "spread")
+            HiddenStates(student_of(live, "narrow:h=8,layers=5"), live, "spread", CPU)
 
 
 class TestRuns:
@@ -206,7 +288,7 @@ class TestRuns:
         def error(model) -> float:
             found = TokenEmbeddings(model, table, "vocabulary", "block")
             batch = batch_of(model, TEXTS[:1])
-            pairs = found.add(step_of(batch), batch).tokens
+            pairs = found.add(step_of(batch), batch, ALONE).tokens
             return float((pairs.students - pairs.targets).square().mean().detach())
 
         errors = {"start": error(student_of(live))}
@@ -227,16 +309,34 @@ class TestRuns:
         assert errors["with"] < 0.9 * errors["start"] < errors["without"]
 
     def test_layers_need_the_live_teacher_to_be_asked_for(self, built_cache, tmp_path):
-        narrow = "narrow:h=8,layers=2"
         with pytest.raises(ConfigError, match="say --teacher online"):
-            small_run(built_cache, tmp_path / "run", student=narrow, loss="lmx-kd")
+            small_run(built_cache, tmp_path / "run", student=NARROW, loss="lmx-kd")
         with pytest.raises(ConfigError, match="needs the cached vectors only"):
-            small_run(built_cache, tmp_path / "run", student=narrow, loss="mse", teacher="online")
+            small_run(built_cache, tmp_path / "run", student=NARROW, loss="mse", teacher="online")
         with pytest.raises(InputError, match="no teacher 'other'"):
-            small_run(built_cache, tmp_path / "run", student=narrow, loss="lmx-kd", teacher="online:other")
-        run = small_run(built_cache, tmp_path / "run", student=narrow, loss="lmx-kd", teacher="online")
+            small_run(built_cache, tmp_path / "run", student=NARROW, loss="lmx-kd", teacher="online:other")
+        run = small_run(built_cache, tmp_path / "run", student=NARROW, loss="lmx-kd", teacher="online")
         assert run.config.teacher == "online:tiny"
         assert run.teachers == ("tiny",)
+
+    @pytest.mark.parametrize(
+        ("spec", "loss", "settings"),
+        [
+            (COMPACT, "simtde", {"alpha": 0.0, "hidden": 1.0, "teacher": "online"}),
+            (NARROW, "lmx-kd", {"teacher": "online"}),
+            (COMPACT, "mse", {}),
+        ],
+    )
+    def test_the_teacher_is_loaded_once(self, built_cache, tmp_path, monkeypatch, spec, loss, settings):
+        loaded = []
+
+        def load(source, contract, **more):
+            loaded.append(source)
+            return load_by_contract(source, contract, **more)
+
+        monkeypatch.setattr(objective_setup, "load_by_contract", load)
+        small_run(built_cache, tmp_path / "run", student=spec, loss=loss, **settings)
+        assert len(loaded) == 1
 
     def test_the_layers_count(self, built_cache, tmp_path):
         losses = {
@@ -254,25 +354,10 @@ class TestRuns:
         assert losses[0.0] < losses[1.0] < losses[2.0]
 
     def test_the_matrices_are_kept_to_go_on_with_but_not_with_the_student(self, built_cache, tmp_path):
-        class Stop(Exception):  # noqa: N818 - what stops a run here is no error
-            """Stands for whatever ends a process."""
-
-        def stop(progress) -> None:
-            if progress.phase == "train" and progress.step == 3:
-                raise Stop
-
-        settings = {
-            "student": "narrow:h=8,layers=2",
-            "loss": "lmx-kd",
-            "teacher": "online",
-            "epochs": 2,
-            "eval_every": 2,
-            "checkpoint_every": 2,
-            "lr": 0.01,
-        }
+        settings = {"student": NARROW, "loss": "lmx-kd", "teacher": "online", **STOPPABLE}
         whole = small_run(built_cache, tmp_path / "whole", **settings)
         with pytest.raises(Stop):
-            small_run(built_cache, tmp_path / "cut", **settings, on_progress=stop)
+            small_run(built_cache, tmp_path / "cut", **settings, on_progress=stop_at_3)
         kept = load_file(tmp_path / "cut" / "checkpoint.safetensors")
         assert any("matrices" in name for name in kept)
         resumed = resume(tmp_path / "cut", threads=1)
@@ -282,6 +367,24 @@ class TestRuns:
         assert not any("matrices" in name for name in best)
         for name, tensor in load_file(whole.best / "model.safetensors").items():
             assert torch.equal(tensor, best[name]), name
+
+    @pytest.mark.parametrize("over", ["tokens", "vocabulary"])
+    def test_a_resumed_run_ends_with_the_bytes_of_one_that_was_never_interrupted(
+        self, with_table, tmp_path, live, over
+    ):
+        student = f"{COMPACT},vocab={len(live.model.tokenizer) - 8}"
+        settings = {"student": student, "loss": "simtde", "over": over, "scale": "relative", **STOPPABLE}
+        whole = small_run(with_table, tmp_path / "whole", **settings)
+        with pytest.raises(Stop):
+            small_run(with_table, tmp_path / "cut", **settings, on_progress=stop_at_3)
+        resumed = resume(tmp_path / "cut", threads=1)
+        assert resumed.resumed == 2
+        found, wanted = ((run.best / "model.safetensors").read_bytes() for run in (resumed, whole))
+        assert found == wanted
+        losses = [
+            [line["loss"] for line in metrics(run.folder) if "loss" in line] for run in (resumed, whole)
+        ]
+        assert losses[0] == losses[1]
 
     def test_several_teachers_are_refused(self, two_teachers, tmp_path):
         with pytest.raises(ConfigError, match="looks inside one teacher"):

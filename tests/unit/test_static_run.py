@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distill_helpers import TEXTS, build, small_run
+from distill_helpers import HELD_OUT, TEXTS, build, small_run
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
+from training_children import Command, launch
 
 from distill.errors import StudentError
 from distill.evaluation import load_model
+from distill.layout import BEST
 from distill.training.run import resume
 from distill.training.tracking import TrainProgress
 from embedcache.testing import sentences
@@ -21,12 +23,16 @@ pytest_plugins = ["distill_fixtures"]
 SPEC = "static:dim=8,vocab=110"
 
 
-def weights(folder: Path) -> dict[str, bytes]:
+def arrays(folder: Path) -> dict[str, np.ndarray]:
     return {
-        f"{path.parent.name}/{name}": array.tobytes()
+        f"{path.parent.name}/{name}": array
         for path in sorted(folder.rglob("*.safetensors"))
         for name, array in load_file(path).items()
     }
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in arrays(folder).items()}
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +69,8 @@ def test_the_card_and_the_record_tell_how_it_was_made(run) -> None:
     card = (run.best / "README.md").read_text(encoding="utf-8")
     assert SPEC in card
     assert "vocabulary: 110 of " in card
+    # Said of a sample of the texts to train on.
+    assert "tokens a text (before: " in card
 
 
 class Stop(Exception):  # noqa: N818 - what stops a run here is no error
@@ -83,6 +91,25 @@ def test_a_run_that_stops_and_goes_on_ends_with_the_same_weights(cache, tmp_path
     assert resumed.resumed == 5
     assert resumed.result.steps == whole.result.steps
     assert weights(resumed.best) == weights(whole.best)
+
+
+def test_two_processes_train_as_one(cache, tmp_path) -> None:
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        command = [
+            *("run", "--cache", str(cache), "--student", SPEC, "--out", str(out), "--epochs", "2"),
+            *("--batch-size", "32", "--held-out", str(HELD_OUT), "--lr", "5e-3", "--mixed-precision", "no"),
+            *("--device", "cpu", "--threads", "1"),
+        ]
+        ended = launch(Command(command), tmp_path / f"output-{processes}", processes)
+        assert ended == [0] * processes, (tmp_path / f"output-{processes}" / "0.txt").read_text()
+    one, two = (arrays(tmp_path / name / BEST) for name in "12")
+    assert one.keys() == two.keys()
+    for name, array in one.items():
+        np.testing.assert_allclose(two[name], array, rtol=0, atol=1e-4)
+    start = small_run(cache, tmp_path / "start", student=SPEC, max_steps=1, lr=1e-9)
+    moved = [np.abs(array - one[name]).max() for name, array in arrays(start.best).items()]
+    assert min(moved) > 1e-3, "students that do not move prove nothing"
 
 
 def test_without_its_head_it_is_saved_without_it(cache, tmp_path) -> None:

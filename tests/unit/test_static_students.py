@@ -14,6 +14,7 @@ from sentence_transformers.base.modules import Normalize
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from distill.errors import StudentError
+from distill.students import static
 from distill.students.static import (
     SMOOTHING,
     PaddedStatic,
@@ -27,7 +28,7 @@ from distill.students.static import (
 from distill.students.student import forward
 from distill.training.selection import StudentEncoder
 from distill.training.student import tokenizer_of
-from embedcache.teacher.encode import encode_texts, padded_features
+from embedcache.teacher.encode import Encoder, encode_texts, padded_features
 from embedcache.teacher.load import Teacher, load_teacher
 from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
 from embedcache.testing import WORDS, sentences, tiny_encoder
@@ -255,12 +256,67 @@ def test_a_smaller_vocabulary_takes_its_rows_along(loaded_teacher) -> None:
 def test_what_cannot_be_made_is_refused(loaded_teacher, saved) -> None:
     with pytest.raises(StudentError, match=r"have 16 dimensions; choose dim from 1 to 16"):
         made(loaded_teacher, dim=17)
-    with pytest.raises(StudentError, match=r"'static:dim=8,vocab=80': .* there is none; leave vocab out"):
+    with pytest.raises(
+        StudentError, match=r"'static:dim=8,vocab=80': vocab=80 .* no corpus to count them in"
+    ):
         made(loaded_teacher, vocab=80, counted=False)
     with pytest.raises(StudentError, match=r"vocab=5: .* give at least"):
         made(loaded_teacher, vocab=5)
-    with pytest.raises(StudentError, match=r"the teacher is a StaticEmbedding"):
+    with pytest.raises(StudentError, match=r"'static:dim=8': the teacher is a StaticEmbedding"):
         made(load_teacher(saved, device="cpu"))
+
+
+def test_what_is_saved_is_opened_with_every_bit(student, saved, tmp_path) -> None:
+    again = SentenceTransformer(str(saved), device="cpu")
+    wanted, found = student.state_dict(), again.state_dict()
+    assert found.keys() == wanted.keys()
+    assert len(wanted) == 3
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    again.save(str(tmp_path), create_model_card=False)
+    for file in sorted(saved.rglob("*.safetensors")):
+        assert (tmp_path / file.relative_to(saved)).read_bytes() == file.read_bytes()
+
+
+def test_what_a_smaller_vocabulary_does_to_texts_is_told(loaded_teacher) -> None:
+    notes: list[str] = []
+    words = ["the", "cat", "sees", "a", "dog", "river", "the cat river"]
+    from_teacher(
+        loaded_teacher,
+        dim=8,
+        vocab=80,
+        count_tokens=count,
+        on_note=notes.append,
+        sample_texts=lambda: words,
+    )
+    plain = loaded_teacher.model.tokenizer.backend_tokenizer
+    lengths = [len(plain.encode(text, add_special_tokens=False).ids) for text in words]
+    assert f"tokens a text (before: {np.mean(lengths):.1f})" in notes[0]
+    assert "unknown (before: 0.00%)" in notes[0]
+
+
+def test_its_teachers_vectors_are_those_of_one_thread_a_batch(loaded_teacher, monkeypatch) -> None:
+    threads: list[int] = []
+    forward_of = Encoder.forward
+
+    def watched(self, features):
+        threads.append(torch.get_num_threads())
+        return forward_of(self, features)
+
+    monkeypatch.setattr(Encoder, "forward", watched)
+    monkeypatch.setattr(static, "_TOKENS_AT_ONCE", 16)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model = made(loaded_teacher)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert len(threads) > 5
+    assert set(threads) == {1}
+    monkeypatch.undo()
+    whole = made(loaded_teacher)
+    torch.testing.assert_close(model[0].embedding.weight, whole[0].embedding.weight, atol=1e-4, rtol=0)
 
 
 def test_a_prompt_is_part_of_the_teachers_vectors(tmp_path: Path, loaded_teacher) -> None:

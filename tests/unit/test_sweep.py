@@ -435,14 +435,13 @@ def sts_data(tmp_path) -> Path:
     return folder
 
 
-def test_students_are_evaluated_once_and_by_themselves(swept, built_cache, sts_data, monkeypatch):
+def test_students_are_evaluated_once(swept, built_cache, sts_data, monkeypatch):
     out, _ = swept
     spec, suite = spec_of(built_cache, "loss=l2,mse", "seed=0,1"), SuiteChoice("sts", sts_data)
     result = run_sweep(spec, out, suite=suite)
     for outcome in result.outcomes:
         kept = json.loads((outcome.run.folder / "eval-sts.json").read_text())
-        # The teacher is not loaded to stand beside its student.
-        assert [model["role"] for model in kept["result"]["models"]] == ["model"]
+        assert [model["role"] for model in kept["result"]["models"]] == ["teacher", "model"]
         assert outcome.scores == kept["scores"]
         assert outcome.scores["average"] == outcome.scores["stsb"]
     assert all(row.suite is not None and row.suite.n == 2 for row in result.rows)
@@ -550,10 +549,10 @@ def test_the_sweeps_of_the_papers_can_be_run(file):
         load_config(recipe=spec.settings(varied)).resolved(1_000_000) for varied in spec.combinations()
     ]
     students = {config.student.spec for config in configs}
-    assert len(students) >= 5 if own else students == {"a", "b"}
+    assert len(students) >= 2 if own else students == {"a", "b"}
     assert len({config.to_yaml() for config in configs}) == len(configs)
     # With the seeds that only the chosen ones are run with.
-    assert len(configs) * (1 + len(spec.more_seeds)) >= (8 if own else 10)
+    assert len(configs) * (1 + len(spec.more_seeds)) >= (6 if own else 10)
     # Nothing in it is a place on somebody's machine.
     assert "/" not in str(spec.base) + str(spec.blocks)
 
@@ -561,10 +560,5 @@ def test_the_sweeps_of_the_papers_can_be_run(file):
 def test_there_is_a_sweep_for_every_table():
     stems = {path.stem for path in SWEEPS}
     congen = {f"congen_{what}" for what in ("losses", "alpha", "views", "queue", "multilingual")}
-    assert stems == congen | {
-        "distilcse_losses",
-        "distilcse_scale",
-        "simtde_front",
-        "simtde_table2",
-        "reaugkd",
-    }
+    simtde = {f"simtde_{what}" for what in ("entities", "front", "table2", "table2_base")}
+    assert stems == congen | simtde | {"distilcse_losses", "distilcse_scale", "reaugkd"}

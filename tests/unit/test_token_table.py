@@ -38,6 +38,12 @@ def table(**changes: Any) -> TokenTable:
     return replace(full, **changes)
 
 
+def projection(to: int = 6) -> dict[str, Any]:
+    """Return the parts of a linear map behind the block."""
+    numbers = np.random.default_rng(4).standard_normal((to, WIDTH + 1), dtype=np.float32)
+    return {"project_weight": numbers[:, 1:], "project_bias": numbers[:, 0]}
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / TABLE_FILE
@@ -107,11 +113,16 @@ def test_the_block_is_what_the_encoder_is_fed_but_for_positions(name: str) -> No
     assert (found.type_row is not None) == (name in WITH_TYPES)
     width = model.get_input_embeddings().embedding_dim
     assert found.word.shape == (30, width)
+    # Only ELECTRA's embeddings are narrower than its layers.
+    project = model.embeddings_project if width < 8 else torch.nn.Identity()
     with torch.no_grad():
         model.embeddings.position_embeddings.weight.zero_()
-        fed = model.embeddings(input_ids=torch.arange(30)[None])[0].numpy()
-    np.testing.assert_allclose(found.block(), fed, atol=2e-6)
-    assert not np.allclose(found.block(), found.word, atol=0.1)
+        fed = project(model.embeddings(input_ids=torch.arange(30)[None]))[0].numpy()
+        words = project(model.get_input_embeddings().weight).numpy()
+    assert fed.shape == (30, 8)
+    np.testing.assert_allclose(found.block(), fed, atol=5e-6)
+    np.testing.assert_allclose(found.words(), words, atol=5e-6)
+    assert not np.allclose(found.block(), found.words(), atol=0.1)
     if found.type_row is not None:
         # Without the type it would be something else.
         assert not np.allclose(replace(found, type_row=None).block(), fed, atol=0.1)
@@ -208,9 +219,26 @@ def test_without_a_norm_the_block_is_the_sum() -> None:
     assert not np.allclose(table().block(), without.block())
 
 
+def test_a_projection_widens_words_and_block() -> None:
+    plain, wide = table(), table(**projection())
+    matrix, bias = wide.project_weight, wide.project_bias
+    assert matrix is not None
+    np.testing.assert_allclose(wide.block(), plain.block() @ matrix.T + bias, atol=1e-5)
+    np.testing.assert_allclose(wide.words(), plain.word @ matrix.T + bias, atol=1e-5)
+    assert wide.block().shape == wide.words().shape == (ROWS, 6)
+    assert wide.block().dtype == wide.words().dtype == np.float32
+    assert plain.words() is plain.word
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({**projection(), "project_bias": None}, "project_weight and project_bias go together"),
+        ({**projection(), "project_weight": None}, "project_weight and project_bias go together"),
+        (
+            {**projection(), "project_bias": np.zeros(5, np.float32)},
+            r"\(6, 4\) and project_bias \(5,\), expected",
+        ),
         ({"tokens": TOKENS[1:]}, "6 tokens"),
         ({"word": np.zeros((0, WIDTH), np.float32), "tokens": ()}, "at least one"),
         ({"word": np.zeros(ROWS, np.float32)}, "expected"),
@@ -230,7 +258,7 @@ def test_parts_that_do_not_belong_together_are_refused(changes: dict[str, Any], 
 
 def same(one: TokenTable, other: TokenTable) -> bool:
     """Return whether two tables are the same to the bit."""
-    parts = ("word", "norm_weight", "norm_bias", "type_row")
+    parts = ("word", "norm_weight", "norm_bias", "type_row", "project_weight", "project_bias")
     pairs = [(getattr(one, name), getattr(other, name)) for name in parts]
     alike = all((a is None) == (b is None) and (a is None or np.array_equal(a, b)) for a, b in pairs)
     return alike and (one.tokens, one.norm_eps) == (other.tokens, other.norm_eps)
@@ -242,6 +270,14 @@ PARTIAL = {
     "no-bias": {"norm_bias": None},
     "no-norm": {"norm_weight": None, "norm_bias": None, "norm_eps": None},
     "words-alone": {"norm_weight": None, "norm_bias": None, "norm_eps": None, "type_row": None},
+    "projection": projection(),
+    "projection-alone": {
+        "norm_weight": None,
+        "norm_bias": None,
+        "norm_eps": None,
+        "type_row": None,
+        **projection(1),
+    },
 }
 
 
@@ -295,8 +331,20 @@ def test_the_bytes_are_those_of_version_one(path: Path) -> None:
 GOLDEN = "26d1f8dd53cade482aa182bb6fed507aff931fba00faea53b1ef608d8fb58925"
 
 
-def test_any_changed_byte_is_found(path: Path) -> None:
+def test_a_table_with_a_projection_is_of_version_two(path: Path) -> None:
+    """Readers of version 1 do not call it damaged."""
+    table(**projection()).write(path, CONTRACT)
+    with safe_open(path, "np") as handle:
+        assert handle.metadata()["version"] == "2"
+        assert handle.get_slice("project.weight").get_shape() == [6, WIDTH]
     table().write(path, CONTRACT)
+    with safe_open(path, "np") as handle:
+        assert handle.metadata()["version"] == "1"
+
+
+@pytest.mark.parametrize("parts", ["whole", "projection"])
+def test_any_changed_byte_is_found(path: Path, parts: str) -> None:
+    table(**PARTIAL[parts]).write(path, CONTRACT)
     data = path.read_bytes()
     for place in range(len(data)):
         # The second bit makes a later version of version 1.
@@ -343,9 +391,14 @@ def test_a_table_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
 # Files that were made to harm: their digests are right
 
 
-def forged(path: Path, change: Callable[[dict[str, Any]], object], data: bytes | None = None) -> None:
+def forged(
+    path: Path,
+    change: Callable[[dict[str, Any]], object],
+    data: bytes | None = None,
+    source: TokenTable | None = None,
+) -> None:
     """Write a file with another header, or other tensors, and the digest that goes with them."""
-    table().write(path, CONTRACT)
+    (source or table()).write(path, CONTRACT)
     whole = path.read_bytes()
     count = int.from_bytes(whole[:8], "little")
     header, tensors = json.loads(whole[8 : 8 + count]), data if data is not None else whole[8 + count :]
@@ -405,6 +458,28 @@ FORGERIES = {
 }
 
 
+FORGED_PROJECTIONS = {
+    "no-bias": lambda header: header.pop("project.bias"),
+    "no-weight": lambda header: header.pop("project.weight"),
+    "bias-shape": _set("project.bias", "shape")([WIDTH]),
+    "bias-flat": _set("project.bias", "shape")([]),
+    "bias-text": _set("project.bias", "shape")(["6"]),
+    "bias-none": _set("project.bias", "shape")([0]),
+    "weight-shape": _set("project.weight", "shape")([WIDTH, 6]),
+    "absurd": _set("project.bias", "shape")([10**4000]),
+    "list": _set("project.bias")([1]),
+    "version": _set("__metadata__", "version")("1"),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED_PROJECTIONS)
+def test_a_forged_projection_is_refused(path: Path, forgery: str) -> None:
+    forged(path, FORGED_PROJECTIONS[forgery], source=table(**projection()))
+    with pytest.raises(CorruptCacheError, match=TABLE_FILE) as caught:
+        TokenTable.read(path, CONTRACT)
+    assert len(str(caught.value)) < 600
+
+
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_forged_header_is_refused(path: Path, forgery: str) -> None:
     forged(path, FORGERIES[forgery])
@@ -414,8 +489,8 @@ def test_a_forged_header_is_refused(path: Path, forgery: str) -> None:
 
 
 def test_a_newer_version_is_not_called_damaged(path: Path) -> None:
-    forged(path, _set("__metadata__", "version")("2"))
-    with pytest.raises(CacheFormatError, match=r"version 2, this embedcache reads .* version 1: upgrade"):
+    forged(path, _set("__metadata__", "version")("3"))
+    with pytest.raises(CacheFormatError, match=r"version 3, this embedcache reads .* version 2: upgrade"):
         TokenTable.read(path, CONTRACT)
 
 

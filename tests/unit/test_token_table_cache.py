@@ -258,7 +258,7 @@ def test_those_of_a_newer_version_are_left_alone(cache: Path, monkeypatch: pytes
     opened = Cache(cache)
     table = opened.token_table(opened.teacher())
     with monkeypatch.context() as newer:
-        newer.setattr("embedcache.token_layout.TOKEN_TABLE_VERSION", 2)
+        newer.setattr("embedcache.token_layout._WITHOUT_PROJECTION", 3)
         table.write(table_of(cache), opened.teacher().contract)
     (finding,) = verify(cache).damage
     assert finding.way_out == UPGRADE

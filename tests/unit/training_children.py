@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ _PRELOADED = ["distill.training.run", "distill.cli.main", "accelerate", "sentenc
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(_PRELOADED)
 KILLED = -signal.SIGKILL
+_SLOW = 3.0
+"""Seconds of a write that is slow."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,14 @@ class Command:
         arguments: what follows ``distill``.
         kill_at_step: the first process is killed before it writes the metrics of this step.
         kill_at_write: (file, number): it is killed at that write step, counted from 0, of files so called.
+        slow_write: a file whose first write the first process takes seconds for, so that the others come in
+            between where they do not wait; who writes it leaves ``PROCESS.txt.wrote`` beside what it prints.
     """
 
     arguments: Sequence[str]
     kill_at_step: int | None = None
     kill_at_write: tuple[str, int] | None = None
+    slow_write: str | None = None
 
 
 def _kill() -> None:
@@ -70,6 +76,11 @@ def _child(command: Command, process: int, processes: int, port: int, output: st
             if seen == command.kill_at_write[1]:
                 _kill()
             seen += 1
+        if path.name == command.slow_write:
+            mark = Path(f"{output}.wrote")
+            if process == 0 and not mark.exists():
+                time.sleep(_SLOW)
+            mark.touch()
 
     fsio.on_write_step = written
     sys.argv = ["distill", *command.arguments]

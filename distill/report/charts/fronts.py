@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import floor, log10
 from typing import TYPE_CHECKING
 
 from distill.report.charts.labels import label_points
 from distill.report.charts.style import INK, TEACHER_MARKER, Chart, colour, drawing, marker, to_svg
-from distill.report.data import Model, Report, headline
+from distill.report.data import Report, headline
 from distill.report.tables import speed_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model in a chart of costs.
+
+    Attributes:
+        key: the letters that charts call it by.
+        place: which student it is; below zero: a teacher.
+        cost: its size or its speed.
+        quality: its figure.
+    """
+
+    key: str
+    place: int
+    cost: float
+    quality: float
 
 
 def front_charts(report: Report) -> list[Chart]:
@@ -42,31 +60,42 @@ def _chart(
     *,
     small: bool,
 ) -> Chart | None:
-    points: list[tuple[Model, int, float, float]] = []
+    points = []
     for place, model in enumerate(report.models):
         quality, cost = headline(model, suite), costs[model.key]
         if quality is not None and cost:
-            points.append((model, place - len(report.teachers), cost * scale, quality.mean))
+            points.append(Point(model.key, place - len(report.teachers), cost * scale, quality.mean))
     if len(points) < 2:
         return None
     with drawing(2.9, name) as (figure, axes):
-        axes.set_xscale("log")
-        best = front([(cost, quality) for _, _, cost, quality in points], small=small)
-        axes.plot(*zip(*best, strict=True), color=INK, linestyle=(0, (2, 2)), linewidth=1, zorder=1)
-        for _, place, cost, value in points:
-            shape = TEACHER_MARKER if place < 0 else marker(place)
-            shade = INK if place < 0 else colour(place)
-            axes.plot(cost, value, marker=shape, color=shade, markersize=10 if place < 0 else 7)
         axes.set_xlabel(f"{unit} (logarithmic)")
         axes.set_ylabel(f"average of {suite} × 100")  # noqa: RUF001 - a multiplication sign
-        axes.margins(0.12)
-        label_points(axes, [(cost, quality, model.key) for model, _, cost, quality in points])
-        plain_log(axes, [cost for _, _, cost, _ in points])
+        draw_front(axes, points, small=small)
         way = "left" if small else "right"
         caption = f"Better is up and to the {way}. Dotted: the front, which no other model beats in both."
         if not small:
             caption += f" Speed: {speed_words(report)}."
         return Chart(name, title, caption, to_svg(figure, name, title))
+
+
+def draw_front(axes: Axes, points: Sequence[Point], *, small: bool) -> None:
+    """Draw models by cost, which is logarithmic, and quality, with the front of the best; axes are named.
+
+    Args:
+        axes: the panel.
+        points: the models.
+        small: whether less of the cost is better, else more.
+    """
+    axes.set_xscale("log")
+    best = front([(one.cost, one.quality) for one in points], small=small)
+    axes.plot(*zip(*best, strict=True), color=INK, linestyle=(0, (2, 2)), linewidth=1, zorder=1)
+    for one in points:
+        shape = TEACHER_MARKER if one.place < 0 else marker(one.place)
+        shade = INK if one.place < 0 else colour(one.place)
+        axes.plot(one.cost, one.quality, marker=shape, color=shade, markersize=10 if one.place < 0 else 7)
+    axes.margins(0.12)
+    label_points(axes, [(one.cost, one.quality, one.key) for one in points])
+    plain_log(axes, [one.cost for one in points])
 
 
 def front(points: Sequence[tuple[float, float]], *, small: bool) -> list[tuple[float, float]]:
@@ -88,10 +117,12 @@ def plain_log(axes: Axes, values: Sequence[float]) -> None:
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator
 
     low, high = axes.get_xlim()
+    # Wide ranges have fewer numbers, which would touch.
+    digits = (1, 2, 5) if high < 50 * low else (1, 3)
     places = [
         digit * 10.0**power
         for power in range(floor(log10(low)) - 1, floor(log10(high)) + 2)
-        for digit in (1, 2, 5)
+        for digit in digits
         if low <= digit * 10.0**power <= high
     ] or [min(values), max(values)]
     axes.xaxis.set_major_locator(FixedLocator(places))

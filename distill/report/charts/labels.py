@@ -26,7 +26,8 @@ def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
     pixels = axes.transData.transform([(x, y) for x, y, _ in points])
     scale = figure.dpi / 72
     for group in _groups([tuple(one) for one in pixels], _NEAR * scale):
-        right = max(pixels[one][0] for one in group) + 8 * scale
+        # Beside one point its own name, right of several a column that covers none of them.
+        right = max(pixels[one][0] for one in group) + (8 if len(group) == 1 else 13) * scale
         heights = spread([float(pixels[one][1]) for one in group], _LINE * scale)
         for one, height in zip(group, heights, strict=True):
             x, y, name = points[one]

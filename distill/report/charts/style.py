@@ -80,7 +80,14 @@ def dash(place: int) -> str | tuple[float, tuple[float, ...]]:
 
 @contextmanager
 def drawing(height: float, name: str) -> Iterator[tuple[Figure, Axes]]:
-    """Give a figure of one panel; to be handed to :func:`to_svg` inside the block.
+    """Give a figure of one panel; arguments are those of :func:`canvas`."""
+    with canvas(height, name) as figure:
+        yield figure, figure.add_subplot()
+
+
+@contextmanager
+def canvas(height: float, name: str) -> Iterator[Figure]:
+    """Give an empty figure; to be handed to :func:`to_svg` inside the block.
 
     Args:
         height: in inches.
@@ -120,8 +127,7 @@ def drawing(height: float, name: str) -> Iterator[tuple[Figure, Axes]]:
         "savefig.facecolor": "none",
     }
     with mpl.rc_context(settings):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        yield figure, figure.add_subplot()
+        yield Figure(figsize=(WIDTH, height), layout="constrained")
 
 
 def to_svg(figure: Figure, name: str, title: str) -> str:

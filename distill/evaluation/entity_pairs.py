@@ -1,0 +1,87 @@
+"""What entity resolution is learnt from: the sets of the ``entities`` suite without their test queries.
+
+The catalogue is known beforehand, so all its entities may be learnt from; of the queries only those that the
+suite does not ask.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from distill.errors import DataError
+from distill.evaluation.entities import Catalogue, names_in, read_catalogue
+from embedcache.doctor.evaluation_sets import fold
+from embedcache.fsio import make_directory, write_bytes
+
+PAIRS, TEXTS = "pairs.tsv", "texts.tsv"
+
+
+@dataclass(frozen=True)
+class EntityPairs:
+    """Queries with their entities.
+
+    Attributes:
+        sets: name of a set -> how many of its queries and entities are used, and how many are not and why.
+        pairs: (query, entity) texts, each pair once, in the order of the files; a query has a pair with each
+            of its right entities.
+        texts: the entities of all catalogues and the queries of ``pairs``, each text once.
+    """
+
+    sets: dict[str, Counter[str]]
+    pairs: list[tuple[str, str]]
+    texts: list[str]
+
+
+def read_entity_pairs(folder: str | Path) -> EntityPairs:
+    """Read all sets in ``folder``.
+
+    A query of the split ``test``, be it of others as well, is left out, and so is one whose text is that of
+    a test query of any of the sets (case, blanks and punctuation aside).
+
+    Raises:
+        NotThereError: if there is no set.
+        DataError: if a set cannot be read or marks no query as of the split test, or nothing is left.
+    """
+    folder = Path(folder)
+    found = {name: read_catalogue(folder, name) for name in names_in(folder)}
+    asked = {fold(query.text) for one in found.values() for query in one.queries if "test" in query.splits}
+    pairs: dict[tuple[str, str], None] = {}
+    sets = {}
+    for name, one in found.items():
+        if not any("test" in query.splits for query in one.queries):
+            raise DataError(
+                f"{one.files[0]} has no query of the split test, so 'distill eval' asks all of them; "
+                "mark those that nothing is to be learnt from with test in the column split"
+            )
+        sets[name] = _collect(one, asked, pairs)
+    if not pairs:
+        raise DataError(f"{folder} holds no query to learn from: all are of the split test, or empty")
+    texts = [text for one in found.values() for text in one.entities.values()]
+    texts += [query for query, _ in pairs]
+    return EntityPairs(sets, list(pairs), list(dict.fromkeys(texts)))
+
+
+def write_entity_pairs(found: EntityPairs, folder: str | Path) -> None:
+    """Write ``pairs.tsv`` (``anchor, positive``) and ``texts.tsv`` (``text``), replacing what is there."""
+    folder = make_directory(Path(folder))
+    lines = ["anchor\tpositive", *("\t".join(pair) for pair in found.pairs)]
+    for name, rows in ((PAIRS, lines), (TEXTS, ["text", *found.texts])):
+        write_bytes(folder / name, "".join(f"{row}\n" for row in rows).encode())
+
+
+def _collect(one: Catalogue, asked: set[str], pairs: dict[tuple[str, str], None]) -> Counter[str]:
+    counts = Counter({"entities": len(one.entities)})
+    for query in one.queries:
+        right = [one.entities[name] for name in query.entities if name in one.entities]
+        if "test" in query.splits:
+            counts["of the split test"] += 1
+        elif not query.text.strip() or not right:
+            counts["empty or without an entity"] += 1
+        elif fold(query.text) in asked:
+            counts["with the text of a test query"] += 1
+        else:
+            counts["queries"] += 1
+            pairs.update(dict.fromkeys((query.text, entity) for entity in right))
+    return counts
