@@ -692,7 +692,8 @@ class TestLimit:
             read_batches([tmp_path / "never opened.txt"], ReadOptions(limit=limit), ReadReport())
 
 
-# Surrogates cannot be encoded, NUL is skipped, and a line break ends a line where nothing quotes it.
+# Surrogates cannot be encoded, NUL and the separator of pairs are skipped, and a line break ends a line where
+# nothing quotes it.
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n\x1f"), min_size=1).filter(
     lambda text: not text.isspace()
 )
