@@ -59,6 +59,9 @@ class Scripted:
         self.vectors.append(encode(self.probes))
         return self.scores[len(self.vectors) - 1]
 
+    def details(self) -> dict[str, float]:
+        return {}
+
 
 @pytest.fixture
 def scripted(monkeypatch):
