@@ -32,10 +32,12 @@ class BuildSettings(StrictConfig):
     cache: str = Field(description="the cache's folder; default: OUT/cache")
     name: str | None = None
     text_column: str | None = None
+    text2_column: str | None = Field(default=None, description="column of the second texts of pairs")
     id_column: str | None = None
     label_column: str | None = None
     format: str | None = None
     limit: PositiveInt | None = None
+    rows: list[str] = Field(default=[], description="COLUMN=VALUE, as after --rows")
     pooling: str | None = None
     prompt: str | None = None
     max_length: PositiveInt | None = None
@@ -50,6 +52,7 @@ class BuildSettings(StrictConfig):
     batch_tokens: PositiveInt | None = None
     threads: PositiveInt | None = None
     shard_rows: PositiveInt | None = None
+    output: str = Field(default="embedding", description="embedding, logits, or both with a comma between")
     token_embeddings: bool = Field(default=False, description="keep the teacher's token embeddings as well")
     views: list[str] = Field(default=[], description="views to make, as after --view")
     view_seed: Seed = 0
