@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from distill.classification.labels import label_numbers
 from distill.classification.score import accuracy
-from distill.errors import ConfigError
+from distill.errors import ConfigError, DataError
 from distill.knowledge_base.base import KnowledgeBase, read_base
 from distill.knowledge_base.index import Found
 from distill.knowledge_base.student import open_folder, refuse_other_origin
 from distill.knowledge_base.vote import Probabilities, mixed, neighbour_vote, neighbour_weights, softmax
 from embedcache.codecs import Vectors
-from embedcache.pairs import join_pair
+from embedcache.pairs import join_pair, split_pair
 from embedcache.teacher.classifier import ClassifierHead
 
 DEFAULT_K = 10
@@ -48,7 +48,7 @@ class Neighbour:
         weight: what it counted for among the neighbours asked, 0 to 1.
         label: the label its teacher thought the likeliest.
         probability: how likely its teacher thought that label.
-        text: the text; None where the base does not keep the texts.
+        text: the text, of a pair both; None where the base does not keep the texts.
     """
 
     row: int
@@ -56,7 +56,7 @@ class Neighbour:
     weight: float
     label: str
     probability: float
-    text: str | None
+    text: Text | None
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,14 @@ class RetrievalAugmentedClassifier:
         ]
 
     def vectors(self, texts: Sequence[Text]) -> Vectors:
-        """Return the student's sentence vectors, float32 of shape (n, d)."""
-        return self._encode([text if isinstance(text, str) else join_pair(*text) for text in texts])
+        """Return the student's sentence vectors, float32 of shape (n, d).
+
+        Raises:
+            DataError: if ``texts`` is one text, or holds what is neither a text nor a pair.
+        """
+        if isinstance(texts, str):
+            raise DataError(f"one text given, {texts[:40]!r}: expected a list; put it into one")
+        return self._encode([_joined(text) for text in texts])
 
     def answer(self, texts: Sequence[Text]) -> Answers:
         """Return all that is known of texts, with the time it took."""
@@ -218,13 +224,22 @@ class RetrievalAugmentedClassifier:
     def _neighbour(self, base: KnowledgeBase, row: int, cosine: float, weight: float) -> Neighbour:
         soft = base.soft_labels[row]
         best = int(soft.argmax())
-        text = None if base.texts is None else base.texts[row]
+        text = None if base.texts is None else split_pair(base.texts[row]) or base.texts[row]
         return Neighbour(row, cosine, weight, self._head.labels[best], float(soft[best]), text)
 
     def _require_base(self) -> KnowledgeBase:
         if self.base is None:
             raise ConfigError("there is no knowledge base to ask: make one with 'distill kb build'")
         return self.base
+
+
+def _joined(text: object) -> str:
+    """Return a text, or the two of a pair as one."""
+    if isinstance(text, str):
+        return text
+    if isinstance(text, (tuple, list)) and len(text) == 2 and all(isinstance(part, str) for part in text):
+        return join_pair(*text)
+    raise DataError(f"{text!r} is no text: expected a str, or for a pair a tuple of two")
 
 
 def student_encoder(

@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -17,11 +16,11 @@ from numpy.typing import NDArray
 from distill.data.sampler import permutation
 from distill.errors import ConfigError, DataError
 from embedcache.corpus.formats import Columns as RawColumns
-from embedcache.corpus.formats import raw_rows
-from embedcache.corpus.readers import NOT_ASKED, ReadReport, expand_sources, row_problem
+from embedcache.corpus.formats import Problem, raw_rows
+from embedcache.corpus.readers import NOT_ASKED, ReadReport, expand_sources, is_asked_for, row_problem
 from embedcache.corpus.sources import STDIN, Source, format_of
 from embedcache.doctor.evaluation_sets import fold
-from embedcache.pairs import SEPARATOR
+from embedcache.pairs import join_pair
 
 _HELD_OUT_STREAM = 2**31 - 1
 """Epoch number of the permutation that picks held-out rows; no training reaches it."""
@@ -139,7 +138,7 @@ def read_labelled(
 def _condition(row: str) -> tuple[str, str]:
     column, separator, value = row.partition("=")
     if not separator or not column:
-        raise ConfigError(f"rows: {row!r} given, expected COLUMN=VALUE, as in split=train")
+        raise ConfigError(f"--rows {row!r}: expected COLUMN=VALUE, as in split=train")
     return column, value
 
 
@@ -151,29 +150,28 @@ def _kept(
     report: ReadReport,
 ) -> Iterator[tuple[str, str]]:
     """Yield the text and the label of each row that is asked for and can be used."""
-    # The readers give one text and one label; several columns are read side by side.
-    asked = [RawColumns(text=columns.text, label=columns.label, text_option="--text")]
-    if columns.text2 is not None:
-        asked.append(RawColumns(text=columns.text2, text_option="--text2"))
-    asked += [RawColumns(text=columns.text, label=column) for column, _ in wanted]
-    texts = len(asked) - len(wanted)
-    with ExitStack() as stack:
-        readers = [stack.enter_context(raw_rows(source, kind, one)) for one in asked]
-        for cells in zip(*readers, strict=True):
-            values = [cell[3] for cell in cells[texts:]]
-            if any(str(value) != has for value, (_, has) in zip(values, wanted, strict=True)):
+    pairs = columns.text2 is not None
+    second = [("--text2", columns.text2)] if columns.text2 is not None else []
+    asked = RawColumns(
+        columns.text,
+        label=columns.label,
+        text_option="--text",
+        label_option="--label",
+        more=(*second, *(("--rows", column) for column, _ in wanted)),
+    )
+    with raw_rows(source, kind, asked) as rows:
+        for row in rows:
+            position, text, _, label = row[:4]
+            if not is_asked_for(row, wanted):
                 continue
-            label = NOT_ASKED if columns.label is None else cells[0][3]
-            problem = row_problem(cells[0][1], label=label) or (
-                row_problem(cells[1][1]) if texts == 2 else None
-            )
-            parts = [cell[1] for cell in cells[:texts]]
-            if problem is not None:
-                report.skip(problem.value, f"{source}:{cells[0][0]}")
-            elif any(SEPARATOR in part for part in parts):
-                report.skip("pair separator", f"{source}:{cells[0][0]}")
+            label = NOT_ASKED if columns.label is None else label
+            problem = row_problem(text, label=label)
+            if pairs and not isinstance(text, Problem):
+                problem = problem or row_problem(row[4])
+            if problem is None:
+                yield join_pair(text, row[4]) if pairs else text, _named(label)
             else:
-                yield SEPARATOR.join(parts), _named(label)
+                report.skip(problem.value, f"{source}:{position}")
 
 
 def _named(label: object) -> str:

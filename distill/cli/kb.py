@@ -190,7 +190,7 @@ def check_command(model: Path, sample: int, k: int, seed: int, as_json: bool) ->
     click.echo(f"a search {1e6 * found.seconds:,.0f} us, exact {1e6 * found.exact_seconds:,.0f} us")
 
 
-@kb_command.command("tune")
+@kb_command.command("tune", short_help="Choose k and beta on rows held out from training.")
 @_MODEL
 @click.option(
     "--cache",

@@ -124,7 +124,10 @@ def _print_answers(found: Predictions) -> None:
         texts = " | ".join(row[name] for name in ("text", "text2") if name in row)
         click.echo(f"{row['label']}\t{likely:.4f}\t{texts}")
         for near in row.get("neighbours", ()):
-            what = f"row {near['row']}" if near["text"] is None else near["text"].replace("\x1f", " | ")
+            kept = near["text"]
+            what = (
+                f"row {near['row']}" if kept is None else kept if isinstance(kept, str) else " | ".join(kept)
+            )
             click.echo(f"  {near['weight']:.3f}\t{near['label']} {near['probability']:.4f}\t{what}")
 
 

@@ -135,6 +135,7 @@ def print_run(run: Run) -> None:
         },
         # Without held-out rows the command would have no sentences to compare on.
         "--suite fidelity" if config.evaluation.held_out else None,
+        predicts=LOSSES[config.loss.name].inside == "classes",
     )
 
 
@@ -179,6 +180,7 @@ def print_teach(run: TeachRun) -> None:
             "best": describe_scores(run.scores, f"on {run.scored:,} {by} rows"),
         },
         None,
+        predicts=True,
     )
 
 
@@ -205,6 +207,8 @@ def _print_result(
     data: Mapping[str, str | None],
     outcome: Mapping[str, str | None],
     check: str | None,
+    *,
+    predicts: bool = False,
 ) -> None:
     """Print a table of a training's end and what to type next.
 
@@ -214,6 +218,7 @@ def _print_result(
         data: lines on what was trained on; None leaves one out.
         outcome: lines on loss and score.
         check: options of the ``distill eval`` that judges the student; None where there is none.
+        predicts: whether it is a classifier.
     """
     result, training = run.result, run.config.training
     table = Table(title=title, show_header=False, title_justify="left")
@@ -242,6 +247,7 @@ def _print_result(
             table.add_row(name, value + more.get(name, ""))
     console = Console()
     console.print(table)
-    console.print(f'Use it:    SentenceTransformer("{run.best}")', highlight=False, soft_wrap=True)
+    use = f"distill predict {run.folder} FILE" if predicts else f'SentenceTransformer("{run.best}")'
+    console.print(f"Use it:    {use}", highlight=False, soft_wrap=True)
     if check is not None:
         console.print(f"Check it:  distill eval {run.folder} {check}", highlight=False, soft_wrap=True)

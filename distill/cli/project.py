@@ -88,7 +88,7 @@ def _print(found: Projection, cache: str) -> None:
     table = Table(title=f"{found.of} projected on {found.corpus}", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column()
-    counts = ", ".join(f"{label} {count:,}" for label, count in found.labels.items())
+    counts = ", ".join(f"{label}: {count:,}" for label, count in found.labels.items())
     alone = f", {found.alone:,} times a row had no partner in its batch" if found.alone else ""
     rows = {
         "teacher": f"{found.teacher}, {found.dimension} dimensions",

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 _LINE_SECONDS = 30.0
+_RATED_SECONDS = 0.1
+"""A rate over less time says nothing; it can be a billion rows a second."""
 
 
 @contextmanager
@@ -52,10 +54,14 @@ def watched(unit: str = "rows") -> Iterator[Callable[[str, int, int], None]]:
 def progress_line(what: str, done: int, seconds: float, total: int = 0, unit: str = "rows") -> str:
     """Return ``what done/total, rate, time left``; without a total there is no time left to tell.
 
+    Of what has only just begun there is no rate yet.
+
     Where several things are done whose units differ, ``unit`` is empty.
     """
     unit = f" {unit}" if unit else ""
-    rate = done / max(seconds, 1e-9)
     whole = f"/{total:,}" if total else ""
+    if seconds < _RATED_SECONDS:
+        return f"{what} {done:,}{whole}{unit}"
+    rate = done / seconds
     left = f", {timedelta(seconds=round((total - done) / rate))} left" if total and rate > 0 else ""
     return f"{what} {done:,}{whole}{unit}, {rate:,.0f}{unit}/s{left}"

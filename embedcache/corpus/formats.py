@@ -66,14 +66,15 @@ RawRow: TypeAlias = tuple[Any, ...]
 class Columns:
     """The columns to read; ``text`` None means the one that :func:`raw_rows` finds fitting.
 
-    ``text_option`` is what the user asked for the text column with; messages name it. ``more`` are further
-    columns, each with its option.
+    ``text_option`` and ``label_option`` are what the user asks for these columns with; messages name them.
+    ``more`` are further columns, each with its option.
     """
 
     text: str | None = None
     id: str | None = None
     label: str | None = None
     text_option: str = "--text-column"
+    label_option: str = "--label-column"
     more: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -128,7 +129,7 @@ def _text_column(wanted: Columns, found: Sequence[str], textual: Sequence[str], 
         if len(candidates) != 1:
             raise InputError(
                 f"{name}: cannot tell which column holds the text; found: {shown}; "
-                "pass --text-column with one of them"
+                f"pass {wanted.text_option} with one of them"
             )
         text = candidates[0]
     for option, column in _asked(replace(wanted, text=text)):
@@ -145,7 +146,11 @@ def _text_column(wanted: Columns, found: Sequence[str], textual: Sequence[str], 
 
 def _asked(wanted: Columns) -> Iterator[tuple[str, str]]:
     """Yield the option and the name of each column that is asked for."""
-    asked = ((wanted.text_option, wanted.text), ("--id-column", wanted.id), ("--label-column", wanted.label))
+    asked = (
+        (wanted.text_option, wanted.text),
+        ("--id-column", wanted.id),
+        (wanted.label_option, wanted.label),
+    )
     yield from ((option, column) for option, column in asked if column is not None)
     yield from wanted.more
 

@@ -85,10 +85,10 @@ def test_all_formats_give_the_same_rows(tmp_path):
     [
         (Columns("nothing"), [], MissingInputError, "no column 'nothing'; .*--text"),
         (Columns("text", "nothing"), [], MissingInputError, "no column 'nothing'; .*--text2"),
-        (Columns("text", label="nothing"), [], MissingInputError, "no column 'nothing'"),
-        (Columns("text"), ["nothing=1"], MissingInputError, "no column 'nothing'"),
+        (Columns("text", label="nothing"), [], MissingInputError, "no column 'nothing'; .*pass --label with"),
+        (Columns("text"), ["nothing=1"], MissingInputError, "no column 'nothing'; .*pass --rows with"),
         (Columns("text"), ["split=other"], DataError, "no labelled texts with split=other"),
-        (Columns("text"), ["split"], ConfigError, "'split' given, expected COLUMN=VALUE"),
+        (Columns("text"), ["split"], ConfigError, "--rows 'split': expected COLUMN=VALUE"),
     ],
 )
 def test_what_cannot_be_read_is_named(pairs, columns, rows, error, words):
@@ -143,7 +143,7 @@ def test_labels_get_their_numbers_and_strangers_are_named():
 
 
 def test_the_balance_of_labels_is_told():
-    assert describe_counts(np.array([0, 1, 1, 1]), ("no", "yes")) == "yes 3 (75.0%), no 1 (25.0%)"
+    assert describe_counts(np.array([0, 1, 1, 1]), ("no", "yes")) == "yes: 3 (75.0 %), no: 1 (25.0 %)"
 
 
 # --- scores ---

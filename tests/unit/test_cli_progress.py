@@ -31,7 +31,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_line_tells_rate_and_time_left() -> None:
     assert progress_line("copy", 1000, 10, 4000) == "copy 1,000/4,000 rows, 100 rows/s, 0:00:30 left"
     assert progress_line("copy", 1000, 10) == "copy 1,000 rows, 100 rows/s"
-    assert progress_line("copy", 0, 0, 5, "shards") == "copy 0/5 shards, 0 shards/s"
+    assert progress_line("copy", 0, 0, 5, "shards") == "copy 0/5 shards"
+    assert progress_line("copy", 0, 1, 5, "shards") == "copy 0/5 shards, 0 shards/s"
+    assert progress_line("read", 3000, 1e-6) == "read 3,000 rows"
     assert progress_line("student", 1000, 10, 4000, "") == "student 1,000/4,000, 100/s, 0:00:30 left"
 
 

@@ -102,6 +102,39 @@ def test_two_texts_are_a_pair(made):
     assert not np.allclose(pair, classifier.vectors([f"{first} {second}"]), atol=1e-2)
 
 
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (FRESH[0], "one text given"),
+        ([3], "3 is no text"),
+        ([None], "None is no text"),
+        ([("a", "b", "c")], "for a pair a tuple of two"),
+    ],
+)
+def test_what_is_no_list_of_texts_is_refused(made, texts, words):
+    classifier = RetrievalAugmentedClassifier.from_folder(made, device="cpu", threads=1)
+    with pytest.raises(DataError, match=words):
+        classifier.predict(texts)
+
+
+def test_neighbours_that_are_pairs_come_as_two_texts(tmp_path):
+    pairs = [join_pair(text, f"the second of {text}") for text in FRESH]
+    cache = make_cache(tmp_path / "cache", pairs)
+    run = make_run(tmp_path / "run", cache, contracts()[1])
+    shutil.rmtree(run / BEST)
+    tiny_encoder(run / BEST, dimension=8, layers=1, normalize=False)
+    head().write(run / BEST)
+    build_base(run, cache.folder, texts=True)
+    classifier = RetrievalAugmentedClassifier.from_folder(run, device="cpu", threads=1)
+    near = classifier.neighbours([(FRESH[0], "another")], 1)[0][0]
+    assert near.text == (FRESH[near.row], f"the second of {FRESH[near.row]}")
+    line = f"text\ttext2\n{FRESH[0]}\tanother\n"
+    (tmp_path / "pairs.tsv").write_text(line)
+    asked = ("--text", "text", "--text2", "text2", "--neighbours", 1, "--device", "cpu")
+    printed = command("predict", run, tmp_path / "pairs.tsv", *asked)
+    assert f"{near.text[0]} | {near.text[1]}" in printed
+
+
 def test_without_retrieval_it_is_the_student_alone(made):
     alone = RetrievalAugmentedClassifier.from_folder(made, retrieval=False, device="cpu", threads=1)
     whole = RetrievalAugmentedClassifier.from_folder(made, beta=1, device="cpu", threads=1)
