@@ -343,7 +343,7 @@ def test_the_command_says_what_came_out_and_can_be_repeated(cache):
     words += ["--lr", "0.01", "--batch-size", "64", "--tau", "0.1", "--seed", "4", "--threads", "1"]
     shown = CliRunner().invoke(cli, words, env={"COLUMNS": "160"}, catch_exceptions=False)
     assert shown.exit_code == 0
-    for word in ("base.projected, 5 dimensions", "cold 160, warm 80", "% right before", "240 added"):
+    for word in ("base.projected, 5 dimensions", "cold: 160, warm: 80", "% right before", "240 added"):
         assert word in shown.stdout
     assert "--teacher base.projected --loss reaugkd" in shown.stdout
     facts = json.loads(CliRunner().invoke(cli, [*words, "--json"], catch_exceptions=False).stdout)

@@ -268,7 +268,7 @@ def test_the_command_teaches_and_prints_both_scores(encoder, animals, tmp_path, 
     assert f"{100 * run.scores['dev_accuracy']:.2f} % right" in printed
     assert f"{100 * run.scores['dev_f1']:.2f} macro F1" in printed
     assert f"on {SPLITS.count('dev')} development rows" in printed
-    assert f"none {run.balance.split()[1]}" in printed
+    assert f"none: {run.balance.split()[1]}" in printed
 
 
 def test_the_command_says_what_is_missing():
