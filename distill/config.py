@@ -38,6 +38,10 @@ class StrictConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
+    def to_yaml(self) -> str:
+        """Return the configuration as YAML that reads back to the same configuration."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
 
 class StudentConfig(StrictConfig):
     """The student."""
@@ -392,7 +396,3 @@ class RunConfig(StrictConfig):
             # would meet its own vector as a negative.
             defaults["queue"] = min(defaults["queue"], max(1, rows // 2))
         return self.loss.model_copy(update={**defaults, **given})
-
-    def to_yaml(self) -> str:
-        """Return the configuration as YAML that reads back to the same configuration."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)

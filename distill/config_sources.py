@@ -263,6 +263,27 @@ def describe_keys(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[
     return found
 
 
+LOOP_KEYS = {
+    "lr": "optimizer.lr",
+    "schedule": "optimizer.schedule",
+    "warmup": "optimizer.warmup",
+    "weight_decay": "optimizer.weight_decay",
+    "epochs": "training.epochs",
+    "max_steps": "training.max_steps",
+    "batch_size": "training.batch_size",
+    "limit": "training.limit",
+    "mixed_precision": "training.mixed_precision",
+    "device": "training.device",
+    "threads": "training.threads",
+    "dev": "evaluation.data",
+    "eval_every": "evaluation.every",
+    "patience": "evaluation.patience",
+    "patience_epochs": "evaluation.patience_epochs",
+    "checkpoint_every": "training.checkpoint_every",
+    "tensorboard": "tracking.tensorboard",
+}
+"""Those of the keys below that everything which trains has: how long, on what, and what is chosen by."""
+
 SHORT_KEYS = {
     "student": "student.spec",
     "head": "student.head",
@@ -283,26 +304,10 @@ SHORT_KEYS = {
     "embeddings": "loss.embeddings",
     "scale": "loss.scale",
     "hidden": "loss.hidden",
-    "lr": "optimizer.lr",
-    "schedule": "optimizer.schedule",
-    "warmup": "optimizer.warmup",
-    "weight_decay": "optimizer.weight_decay",
-    "epochs": "training.epochs",
-    "max_steps": "training.max_steps",
-    "batch_size": "training.batch_size",
-    "limit": "training.limit",
     "views": "training.views",
     "where": "training.where",
-    "mixed_precision": "training.mixed_precision",
-    "device": "training.device",
-    "threads": "training.threads",
-    "dev": "evaluation.data",
     "dev_rows": "evaluation.rows",
     "held_out": "evaluation.held_out",
-    "eval_every": "evaluation.every",
-    "patience": "evaluation.patience",
-    "patience_epochs": "evaluation.patience_epochs",
-    "checkpoint_every": "training.checkpoint_every",
-    "tensorboard": "tracking.tensorboard",
+    **LOOP_KEYS,
 }
 """Names without their group, as flags and keyword arguments have them, and the keys they stand for."""

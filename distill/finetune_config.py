@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
 from distill.config import (
@@ -18,6 +17,7 @@ from distill.config import (
     StrictConfig,
     TrackingConfig,
 )
+from distill.config_sources import LOOP_KEYS
 
 Pooling = Literal["mean", "cls", "cls-before-pooler", "pooler", "last"]
 _EPOCHS = 5
@@ -165,10 +165,6 @@ class FinetuneConfig(StrictConfig):
             }
         )
 
-    def to_yaml(self) -> str:
-        """Return the configuration as YAML that reads back to the same configuration."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
-
 
 FINETUNE_SHORT_KEYS = {
     "pooling": "student.pooling",
@@ -177,23 +173,7 @@ FINETUNE_SHORT_KEYS = {
     "max_length": "student.max_length",
     "dropout": "student.dropout",
     "tau": "loss.tau",
-    "lr": "optimizer.lr",
-    "schedule": "optimizer.schedule",
-    "warmup": "optimizer.warmup",
-    "weight_decay": "optimizer.weight_decay",
-    "epochs": "training.epochs",
-    "max_steps": "training.max_steps",
-    "batch_size": "training.batch_size",
-    "limit": "training.limit",
-    "mixed_precision": "training.mixed_precision",
-    "device": "training.device",
-    "threads": "training.threads",
-    "checkpoint_every": "training.checkpoint_every",
-    "dev": "evaluation.data",
     "held_out": "evaluation.held_out",
-    "eval_every": "evaluation.every",
-    "patience": "evaluation.patience",
-    "patience_epochs": "evaluation.patience_epochs",
-    "tensorboard": "tracking.tensorboard",
+    **LOOP_KEYS,
 }
 """Names without their group, as flags and keyword arguments have them, and the keys they stand for."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import yaml
 from pydantic import Field, model_validator
 
 from distill.config import (
@@ -16,6 +15,7 @@ from distill.config import (
     StrictConfig,
     TrackingConfig,
 )
+from distill.config_sources import LOOP_KEYS
 from distill.finetune_config import Pooling
 
 _EPOCHS = 3
@@ -138,10 +138,6 @@ class TeachConfig(StrictConfig):
         evaluation = self.evaluation.model_copy(update={"every": every, "share": self.evaluation.held_out})
         return self.model_copy(update={"training": training, "evaluation": evaluation})
 
-    def to_yaml(self) -> str:
-        """Return the configuration as YAML that reads back to the same configuration."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
-
 
 TEACH_SHORT_KEYS = {
     "train": "data.train",
@@ -154,24 +150,8 @@ TEACH_SHORT_KEYS = {
     "pooling": "student.pooling",
     "max_length": "student.max_length",
     "dropout": "student.dropout",
-    "lr": "optimizer.lr",
-    "schedule": "optimizer.schedule",
-    "warmup": "optimizer.warmup",
-    "weight_decay": "optimizer.weight_decay",
-    "epochs": "training.epochs",
-    "max_steps": "training.max_steps",
-    "batch_size": "training.batch_size",
-    "limit": "training.limit",
-    "mixed_precision": "training.mixed_precision",
-    "device": "training.device",
-    "threads": "training.threads",
-    "checkpoint_every": "training.checkpoint_every",
-    "dev": "evaluation.data",
     "dev_rows": "evaluation.rows",
     "dev_share": "evaluation.share",
-    "eval_every": "evaluation.every",
-    "patience": "evaluation.patience",
-    "patience_epochs": "evaluation.patience_epochs",
-    "tensorboard": "tracking.tensorboard",
+    **LOOP_KEYS,
 }
 """Names without their group, as flags and keyword arguments have them, and the keys they stand for."""

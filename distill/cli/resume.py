@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import click
 from click.core import ParameterSource
 
+from embedcache.cli.options import F
+
 MACHINE = ("device", "threads")
 """Settings of the machine, which a run may go on with others of."""
+
+
+def resume_option(*allowed: str) -> Callable[[F], F]:
+    """Return what adds ``--resume`` to a command.
+
+    Args:
+        allowed: parameters of the command that may be given anew.
+    """
+    options = [f"--{name}" for name in allowed]
+    return click.option(
+        "--resume",
+        "resumed",
+        type=click.Path(path_type=Path),
+        metavar="RUN",
+        help="Go on with an interrupted run; its configuration is in its folder. "
+        f"{', '.join(options[:-1])} and {options[-1]} may be given anew.",
+    )
 
 
 def refuse_settings(*allowed: str) -> None:

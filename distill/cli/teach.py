@@ -14,7 +14,7 @@ from distill.cli.options import (
     progress_options,
     schedule_options,
 )
-from distill.cli.resume import MACHINE, refuse_settings
+from distill.cli.resume import MACHINE, refuse_settings, resume_option
 
 
 @click.command("teach")
@@ -65,14 +65,7 @@ from distill.cli.resume import MACHINE, refuse_settings
 @progress_options
 @click.option("--out", metavar="DIR", help="The run's folder.  [default: runs/MODEL-FILE-teach]")
 @config_options
-@click.option(
-    "--resume",
-    "resumed",
-    type=click.Path(path_type=Path),
-    metavar="RUN",
-    help="Go on with an interrupted run; its configuration is in its folder. --device and --threads may be "
-    "given anew.",
-)
+@resume_option(*MACHINE)
 @output_options
 def teach_command(
     start: str | None,

@@ -14,7 +14,7 @@ from distill.cli.options import (
     schedule_options,
     source_options,
 )
-from distill.cli.resume import MACHINE, refuse_settings
+from distill.cli.resume import MACHINE, refuse_settings, resume_option
 
 
 @click.command("run")
@@ -151,14 +151,7 @@ from distill.cli.resume import MACHINE, refuse_settings
 @progress_options
 @click.option("--out", metavar="DIR", help="The run's folder.  [default: runs/CORPUS-STUDENT-LOSS]")
 @source_options
-@click.option(
-    "--resume",
-    "resumed",
-    type=click.Path(path_type=Path),
-    metavar="RUN",
-    help="Go on with an interrupted run; its configuration is in its folder. --cache, --device and --threads "
-    "may be given anew.",
-)
+@resume_option("cache", *MACHINE)
 @output_options
 def run_command(
     recipe: str | None,
