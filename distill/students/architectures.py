@@ -203,6 +203,30 @@ def read_layers(model: Any, chosen: list[int]) -> dict[str, Tensor]:
     }
 
 
+def narrow_layers(layers: Mapping[str, Tensor], neurons: int) -> dict[str, Tensor]:
+    """Return layers with ``neurons`` of the neurons of each one's feed-forward part: those that say most.
+
+    A neuron gives its activation times a vector to the layer's output, so it counts for as much as the product of
+    the lengths of what it reads with and what it writes with.
+
+    Args:
+        layers: weights as of :func:`read_layers`, of layers with at least ``neurons``.
+
+    Returns:
+        The same names; layers that have so many already are as they were.
+    """
+    narrow = dict(layers)
+    for name, reading in layers.items():
+        if name.endswith(".intermediate.dense.weight"):
+            layer = name.removesuffix("intermediate.dense.weight")
+            bias, writing = f"{layer}intermediate.dense.bias", f"{layer}output.dense.weight"
+            says = reading.norm(dim=1) * layers[writing].norm(dim=0)
+            kept = says.argsort(descending=True, stable=True)[:neurons].sort().values
+            narrow[name], narrow[bias] = reading[kept], layers[bias][kept]
+            narrow[writing] = layers[writing][:, kept].contiguous()
+    return narrow
+
+
 def block_weights(block: EmbeddingBlock) -> dict[str, Tensor]:
     """Return the weights of an embedding block under the names that ``ElectraModel`` gives them."""
     weights = {

@@ -14,7 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from distill.errors import StudentError
-from distill.students.architectures import block_weights, electra_config, lost_layers, read_block, read_layers
+from distill.students.architectures import (
+    block_weights,
+    electra_config,
+    lost_layers,
+    narrow_layers,
+    read_block,
+    read_layers,
+)
 from distill.students.embedding_block import narrow_block
 from distill.students.initialise import parse_layers
 from distill.students.transformer_module import as_module, transformer_of
@@ -45,7 +52,7 @@ def from_teacher(
 
     Args:
         teacher: a BERT-, RoBERTa-, MPNet-, DistilBERT- or ELECTRA-like model; left as it is.
-        spec: ``compact:e=E[,layers=...][,copy=no][,vocab=N]``.
+        spec: ``compact:e=E[,layers=...][,copy=no][,ff=N][,vocab=N]``.
         count_tokens: counts tokens of the training texts: the narrow embeddings begin where they serve these
             best. Needed for ``vocab``.
         on_note: told what could not be carried over, how good the new embeddings are, and the like.
@@ -92,6 +99,13 @@ def from_teacher(
     elif lost := lost_layers(config.model_type):
         on_note(f"layers are copied but for {lost}: an ElectraModel has no place for it")
     own = electra_config(config, width, len(chosen))
+    neurons = spec.optional_integer("ff") or own.intermediate_size
+    if neurons > own.intermediate_size:
+        raise StudentError(
+            f"student {spec.text!r}: ff={neurons}, and the teacher's layers have {own.intermediate_size} "
+            f"neurons in their feed-forward part; choose 1 to {own.intermediate_size}"
+        )
+    own.intermediate_size = neurons
     own.vocab_size = len(block.word)
     if size is not None:
         own.pad_token_id = tokenizer.pad_token_id
@@ -100,7 +114,7 @@ def from_teacher(
         torch.manual_seed(seed)
         model: Any = ElectraModel(own)
     layers = (
-        read_layers(source, chosen)
+        narrow_layers(read_layers(source, chosen), neurons)
         if copied
         else {name: tensor for name, tensor in model.state_dict().items() if name.startswith("encoder.")}
     )

@@ -28,7 +28,7 @@ class _Form:
 _FORMS = {
     form.kind: form
     for form in (
-        _Form("compact", ("e",), ("layers", "copy", "vocab"), "compact:e=128,layers=3"),
+        _Form("compact", ("e",), ("layers", "copy", "ff", "vocab"), "compact:e=128,layers=3"),
         _Form("narrow", ("h",), ("layers",), "narrow:h=192,layers=6"),
         _Form("static", ("dim",), ("vocab",), "static:dim=256"),
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,40 @@ def test_with_nothing_left_out_a_student_is_its_teacher(teachers, kind, pooling)
     assert notes == []
     fewer = encode(compact(teacher, f"e={width},layers=3"))
     assert np.abs(fewer - encode(teacher)).max() > 0.05
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_neurons_that_say_nothing_go_first(teachers, kind):
+    teacher = copy.deepcopy(teachers(kind))
+    width = teacher[0].model.get_input_embeddings().embedding_dim
+    whole = compact(teacher, f"e={width}")
+    layer = whole[0].model.encoder.layer[0]
+    neurons = layer.intermediate.dense.out_features
+    silent = [1, 4, neurons - 1]
+    for name, weight in teacher[0].model.named_parameters():
+        if weight.ndim == 2 and weight.shape == layer.output.dense.weight.shape and weight.shape[1] == neurons:
+            weight.data[:, silent] = 0
+    student = compact(teacher, f"e={width},ff={neurons - len(silent)}")
+    config = student[0].model.config
+    assert config.intermediate_size == neurons - len(silent)
+    np.testing.assert_allclose(encode(student), encode(teacher), atol=1e-5)
+    assert np.abs(encode(compact(teacher, f"e={width},ff={neurons - 9}")) - encode(teacher)).max() > 1e-3
+    assert count_parameters(compact(teacher, f"e={width},ff=5")) < count_parameters(student)
+
+
+def test_neurons_that_are_kept_stay_in_their_order(teachers):
+    teacher = teachers("bert")
+    few = compact(teacher, "e=8,ff=7")[0].model.encoder.layer[0].intermediate.dense.weight
+    many = compact(teacher, "e=8,ff=9")[0].model.encoder.layer[0].intermediate.dense.weight
+    whole = compact(teacher, "e=8")[0].model.encoder.layer[0].intermediate.dense.weight
+    places = [[int((whole == row).all(dim=1).nonzero()) for row in rows] for rows in (few, many)]
+    assert set(places[0]) < set(places[1])
+    assert places == [sorted(place) for place in places]
+
+
+def test_more_neurons_than_the_teacher_has_are_refused(teachers):
+    with pytest.raises(StudentError, match="ff=9999, and the teacher's layers have .* choose 1 to"):
+        compact(teachers("distilbert"), "e=8,ff=9999")
 
 
 def test_layers_that_are_not_copied_are_random_by_the_seed_and_nothing_else_is(teachers):

@@ -32,10 +32,10 @@ def test_a_spec_is_taken_apart(spec, kind, values):
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ("compact:", "keys e, layers, copy, vocab"),
+        ("compact:", "keys e, layers, copy, ff, vocab"),
         ("compact:layers=3", "e is missing"),
         ("compact:e=8,e=9", "e is given twice"),
-        ("compact:e=8,width=3", "'width=3', expected KEY=VALUE with keys e, layers, copy, vocab"),
+        ("compact:e=8,width=3", "'width=3', expected KEY=VALUE with keys e, layers, copy, ff, vocab"),
         ("compact:e=", "'e=', expected KEY=VALUE"),
         ("compact:e", "'e', expected KEY=VALUE"),
         ("compact:e=8,", "'', expected KEY=VALUE"),
