@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.data.sampler import permutation
+from distill.data.held_out import rows_of_drawn
 from distill.errors import ConfigError, DataError
 from embedcache.corpus.formats import Columns as RawColumns
 from embedcache.corpus.formats import Problem, raw_rows
@@ -21,9 +21,6 @@ from embedcache.corpus.readers import NOT_ASKED, ReadReport, expand_sources, is_
 from embedcache.corpus.sources import STDIN, Source, format_of
 from embedcache.doctor.evaluation_sets import fold
 from embedcache.pairs import join_pair
-
-_HELD_OUT_STREAM = 2**31 - 1
-"""Epoch number of the permutation that picks held-out rows; no training reaches it."""
 
 FEWEST_SCORED = 10
 """Rows that a classifier can be scored on; fewer tell nothing."""
@@ -89,10 +86,7 @@ class LabelledRows:
 
         Rows of one text stay together: else the held-out ones would not be new to the classifier.
         """
-        distinct = list(dict.fromkeys(self.texts))
-        places = permutation(len(distinct), seed, _HELD_OUT_STREAM, first=round(share * len(distinct)))
-        drawn = {distinct[place] for place in places.tolist()}
-        inside = np.array([text in drawn for text in self.texts], dtype=np.bool_)
+        inside = rows_of_drawn(self.texts, round(share * len(set(self.texts))), seed)
         return self.take(np.flatnonzero(~inside)), self.take(np.flatnonzero(inside))
 
     def overlap(self, texts: Collection[str]) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from distill.data.held_out import draw_held_out
 from distill.data.sampler import MOST_ROWS, permutation
 from distill.data.targets import Targets, open_targets
 from distill.errors import DataError
@@ -22,9 +23,6 @@ from embedcache.keys import KeyArray
 
 if TYPE_CHECKING:
     from distill.classification.soft_labels import SoftLabels
-
-_HELD_OUT_STREAM = 2**31 - 1
-"""Epoch number of the permutation that picks held-out rows; no training reaches it."""
 
 _QUEUE_STREAM = 2**31 - 3
 """Epoch number of the permutation that picks the rows a queue starts with; no training reaches it."""
@@ -142,7 +140,7 @@ def open_dataset(
         )
     queued = queue if isinstance(queue, int) else queue(distinct)
     kept = np.ones(distinct, dtype=np.bool_)
-    kept[permutation(distinct, seed, _HELD_OUT_STREAM, first=count)] = False
+    kept[draw_held_out(distinct, count, seed)] = False
     held_rows, rows = rows[~kept] if count else rows[:0], rows[kept]
     del kept
     queue_rows, rows = _queue_rows(rows, queued, queue_apart, seed)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from distill.data.collate import Batch, pad_texts
-from distill.data.sampler import permutation
+from distill.data.held_out import rows_of_drawn
 from distill.data.source import Share
 from distill.data.tokens import TokenArrays
 from distill.errors import DataError
@@ -34,8 +34,6 @@ _KNOWN_COLUMNS = (
     ("premise", "entailment"),
 )
 _OPTION = "--columns"
-_HELD_OUT_STREAM = 2**31 - 1
-"""Epoch number of the permutation that picks held-out anchors; no training reaches it."""
 _TEXTS_AT_ONCE = 8192
 
 
@@ -82,12 +80,7 @@ class Triples:
 
         Rows of one anchor stay together: else the held-out ones would not be new to the student.
         """
-        distinct = list(dict.fromkeys(self.columns[0]))
-        drawn = {
-            distinct[number]
-            for number in permutation(len(distinct), seed, _HELD_OUT_STREAM, first=anchors).tolist()
-        }
-        inside = np.array([anchor in drawn for anchor in self.columns[0]], dtype=np.bool_)
+        inside = rows_of_drawn(self.columns[0], anchors, seed)
         return self.take(np.flatnonzero(~inside)), self.take(np.flatnonzero(inside))
 
     def codes(self) -> NDArray[np.int64]:

@@ -38,6 +38,7 @@ from embedcache.fsio import (
     write_bytes,
     write_sealed_json,
 )
+from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 
 FOLDER = "knowledge_base"
@@ -211,8 +212,8 @@ def read_base(model: Path) -> KnowledgeBase | None:
 
 def contains(among: KeyArray, keys: KeyArray) -> NDArray[np.bool_]:
     """Return which of ``keys`` stand among others, bool of shape (len(keys),)."""
-    known = set(among.tolist())
-    return np.fromiter((key in known for key in keys.tolist()), dtype=np.bool_, count=len(keys))
+    found: NDArray[np.bool_] = KeyIndex(among).locate(keys) >= 0
+    return found
 
 
 def _read(folder: Path) -> KnowledgeBase:

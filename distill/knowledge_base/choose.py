@@ -26,7 +26,7 @@ from distill.knowledge_base.tune import (
 from distill.knowledge_base.vote import Probabilities, mixed, neighbour_vote, softmax
 from distill.retrieval_classifier import DEFAULT_BETA, student_encoder, unit
 from embedcache.cache import Cache
-from embedcache.key_index import first_occurrences
+from embedcache.key_index import KeyIndex
 from embedcache.keys import key_array
 
 if TYPE_CHECKING:
@@ -153,11 +153,8 @@ def held_out_rows(student: ClassifierFolder, cache: str | Path | None) -> Labell
             "--cache"
         )
     corpus = Cache(place).corpus(student.corpus)
-    keys = corpus.keys()
-    rows = np.flatnonzero(first_occurrences([keys]))
-    place_of = {key: int(row) for key, row in zip(keys[rows].tolist(), rows, strict=True)}
-    wanted = [place_of[key] for key in key_array(texts).tolist() if key in place_of]
-    picked = np.array(wanted, dtype=np.int64)
+    places = KeyIndex(corpus.keys()).locate(key_array(texts))
+    picked = places[places >= 0]
     name = f"rows of corpus {corpus.name!r} held out by the run"
     return LabelledRows(name, corpus.texts(picked), corpus.labels(picked))
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from distill.classification.score import accuracy
 from distill.knowledge_base.vote import Probabilities, mixed, neighbour_vote
 
 BETAS = tuple(step / 10 for step in range(11))
@@ -145,8 +146,8 @@ def sensitivity(
 
 def _judge(k: int, beta: float, probabilities: Probabilities, labels: NDArray[np.int64]) -> Tried:
     right = probabilities[np.arange(len(labels)), labels]
-    accuracy = float((probabilities.argmax(axis=1) == labels).mean())
-    return Tried(k, beta, accuracy, float(-np.log(np.maximum(right, _TINY)).mean()))
+    share = accuracy(probabilities.argmax(axis=1), labels)
+    return Tried(k, beta, share, float(-np.log(np.maximum(right, _TINY)).mean()))
 
 
 def _order(one: Tried) -> tuple[float, float, int, float]:

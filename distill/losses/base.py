@@ -40,14 +40,15 @@ class HiddenPairs:
         targets: one tensor (B, T, h_T) a layer, of the teacher's layer that it is held against.
         mask: bool, shape (B, T); real tokens.
         total: real tokens of the whole step, those of all processes.
-        mean_squares: shape (layers,); of the components of each layer's targets, over those tokens.
+        mean_squares: shape (layers,); of the components of each layer's targets, over those tokens; None
+            where the loss takes errors as they are.
     """
 
     students: tuple[Tensor, ...]
     targets: tuple[Tensor, ...]
     mask: Tensor
     total: int
-    mean_squares: Tensor
+    mean_squares: Tensor | None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from distill.losses.base import DistillLoss, HiddenPairs, LossBatch, TokenPairs, mean_over_tokens
 
-PairsT = TypeVar("PairsT", TokenPairs, HiddenPairs)
+PairsT = TypeVar("PairsT", TokenPairs, HiddenPairs, Tensor)
 
 
 class SimTDELoss(DistillLoss):
@@ -54,7 +54,7 @@ class SimTDELoss(DistillLoss):
             loss = loss + self.alpha * (tokens / pairs.mean_square if self.scale == "relative" else tokens)
         if self.hidden:
             layers = _required(batch.hidden)
-            units = layers.mean_squares if self.scale == "relative" else None
+            units = _required(layers.mean_squares) if self.scale == "relative" else None
             loss = loss + self.hidden * _hidden_error(batch, layers, layers.students, units)
         return loss
 

@@ -206,8 +206,8 @@ def read_layers(model: Any, chosen: list[int]) -> dict[str, Tensor]:
 def narrow_layers(layers: Mapping[str, Tensor], neurons: int) -> dict[str, Tensor]:
     """Return layers with ``neurons`` of the neurons of each one's feed-forward part: those that say most.
 
-    A neuron gives its activation times a vector to the layer's output, so it counts for as much as the product of
-    the lengths of what it reads with and what it writes with.
+    A neuron gives its activation times a vector to the layer's output, so it counts for as much as the
+    product of the lengths of what it reads with and what it writes with.
 
     Args:
         layers: weights as of :func:`read_layers`, of layers with at least ``neurons``.

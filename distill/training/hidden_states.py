@@ -39,6 +39,7 @@ class HiddenStates:
         which: which of the teacher's layers the student's are held against: as many of the ``last``, or
             ``spread`` evenly over all of them, with the embedding blocks beside.
         device: where the student is trained.
+        scaled: whether the loss divides a layer's error by the mean square of its targets.
 
     Raises:
         ConfigError: if the two have other tokens.
@@ -51,6 +52,8 @@ class HiddenStates:
         teacher: Teacher,
         which: Literal["last", "spread"],
         device: torch.device,
+        *,
+        scaled: bool,
     ) -> None:
         if model.tokenizer.get_vocab() != teacher.model.tokenizer.get_vocab() or teacher.contract.prompt:
             raise ConfigError(
@@ -73,6 +76,7 @@ class HiddenStates:
             modules, targets = [_block(model), *modules], [_block(teacher.model), *targets]
         self._own = _Outputs(modules, while_training=True)
         self._others = _Outputs(targets, while_training=False)
+        self._scaled = scaled
         self._precision = _Precision(own[-1], device.type)
         self.widths = (_widths(model, len(modules)), _widths(teacher.model, len(targets)))
         """Widths of the layers that are compared, the student's and the teacher's."""
@@ -90,7 +94,9 @@ class HiddenStates:
             targets,
             mask.bool(),
             batch.tokens,
-            _mean_squares(targets, mask[: batch.counted].bool(), batch.tokens, share.processes),
+            _mean_squares(targets, mask[: batch.counted].bool(), batch.tokens, share.processes)
+            if self._scaled
+            else None,
         )
         return replace(step, hidden=pairs)
 

@@ -58,7 +58,7 @@ def make_objective(
         )
     if needs_live_teacher(loss):
         which: Literal["last", "spread"] = "spread" if loss.name == "lmx-kd" else "last"
-        layers = HiddenStates(student.model, live_teacher(), which, device)
+        layers = HiddenStates(student.model, live_teacher(), which, device, scaled=loss.scale == "relative")
         inside.append(layers)
         widths = layers.widths
     made = make_loss(loss, dataset.targets.dimension, widths=widths, seed=config.seed)

@@ -79,8 +79,8 @@ def test_neurons_that_say_nothing_go_first(teachers, kind):
     layer = whole[0].model.encoder.layer[0]
     neurons = layer.intermediate.dense.out_features
     silent = [1, 4, neurons - 1]
-    for name, weight in teacher[0].model.named_parameters():
-        if weight.ndim == 2 and weight.shape == layer.output.dense.weight.shape and weight.shape[1] == neurons:
+    for weight in teacher[0].model.parameters():
+        if weight.shape == layer.output.dense.weight.shape:
             weight.data[:, silent] = 0
     student = compact(teacher, f"e={width},ff={neurons - len(silent)}")
     config = student[0].model.config
@@ -101,7 +101,7 @@ def test_neurons_that_are_kept_stay_in_their_order(teachers):
 
 
 def test_more_neurons_than_the_teacher_has_are_refused(teachers):
-    with pytest.raises(StudentError, match="ff=9999, and the teacher's layers have .* choose 1 to"):
+    with pytest.raises(StudentError, match=r"ff=9999, and the teacher's layers have .* choose 1 to"):
         compact(teachers("distilbert"), "e=8,ff=9999")
 
 

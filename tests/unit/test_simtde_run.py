@@ -171,7 +171,7 @@ class TestHiddenStates:
     def test_a_student_of_the_teachers_last_layer_and_the_teacher_differ_by_what_went_in(self, live):
         whole = student_of(live, "layers:4")
         batch = batch_of(whole, TEXTS[:3])
-        states = HiddenStates(whole, live, "last", CPU)
+        states = HiddenStates(whole, live, "last", CPU, scaled=True)
         whole.train()
         whole({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})
         pairs = states.add(step_of(batch), batch, ALONE).hidden
@@ -187,7 +187,7 @@ class TestHiddenStates:
             if isinstance(module, nn.LayerNorm):
                 nn.init.normal_(module.weight, generator=torch.Generator().manual_seed(0))
         student = student_of(live, "layers:2")
-        states = HiddenStates(student, live, "last", CPU)
+        states = HiddenStates(student, live, "last", CPU, scaled=True)
         student.train()
         batch = batch_of(student, [TEXTS[0], f"{TEXTS[1]} {TEXTS[2]}", TEXTS[3]])
         lengths = batch.attention_mask.sum(dim=1)
@@ -205,7 +205,7 @@ class TestHiddenStates:
         student = student_of(live, spec)
         # As some teachers are stored.
         live.model.half()
-        states = HiddenStates(student, live, "spread", CPU)
+        states = HiddenStates(student, live, "spread", CPU, scaled=True)
         student.train()
         batch = batch_of(student, TEXTS[:3])
         seen: list[torch.dtype] = []
@@ -221,7 +221,7 @@ class TestHiddenStates:
     def test_the_teacher_attends_as_the_student_in_training_does(self, live):
         student = student_of(live)
         assert live.model[0].model.config._attn_implementation == "sdpa"
-        HiddenStates(student, live, "last", CPU)
+        HiddenStates(student, live, "last", CPU, scaled=True)
         use_short_attention(student)
         kinds = {model[0].model.config._attn_implementation for model in (student, live.model)}
         assert len(kinds) == 1
@@ -249,11 +249,11 @@ class TestHiddenStates:
         counts = np.ones(len(live.model.tokenizer), np.int64)
         pruned = student_of(live, f"{COMPACT},vocab={size}", count_tokens=lambda _: counts)
         with pytest.raises(ConfigError, match="the same tokens"):
-            HiddenStates(pruned, live, "last", CPU)
+            HiddenStates(pruned, live, "last", CPU, scaled=True)
 
     def test_a_student_of_more_layers_is_refused(self, live):
         with pytest.raises(StudentError, match="5 layers and the teacher 4"):
-            HiddenStates(student_of(live, "narrow:h=8,layers=5"), live, "spread", CPU)
+            HiddenStates(student_of(live, "narrow:h=8,layers=5"), live, "spread", CPU, scaled=True)
 
 
 class TestRuns:
