@@ -203,10 +203,14 @@ class RetrievalAugmentedClassifier:
 
         Raises:
             DataError: if ``texts`` is one text, or holds what is neither a text nor a pair.
+            InputError: if it holds pairs and the classifier was taught on single texts, or the other way
+                round.
         """
         if isinstance(texts, str):
             raise DataError(f"one text given, {texts[:40]!r}: expected a list; put it into one")
-        return self._encode([_joined(text) for text in texts])
+        joined = [_joined(text) for text in texts]
+        self._head.refuse_others(joined, "the classifier")
+        return self._encode(joined)
 
     def answer(self, texts: Sequence[Text]) -> Answers:
         """Return all that is known of texts, with the time it took."""

@@ -6,6 +6,12 @@ text what the model's own makes of two: both, with the model's tokens between th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Literal
+
+Reads = Literal["texts", "pairs"]
+"""What a classifier was taught on."""
+
 SEPARATOR = "\x1f"
 """What stands between the two texts of a pair; no single text may hold it."""
 
@@ -31,3 +37,9 @@ def split_pair(text: str) -> tuple[str, str] | None:
     if len(parts) > 2:
         raise ValueError("a text holds the control character U+001F, which separates pairs, more than once")
     return (parts[0], parts[1]) if len(parts) == 2 else None
+
+
+def what_is_read(texts: Iterable[str]) -> Reads | None:
+    """Return whether ``texts`` are single ones or pairs; None where there are none, or some of both."""
+    kinds: set[Reads] = {"pairs" if SEPARATOR in text else "texts" for text in texts}
+    return kinds.pop() if len(kinds) == 1 else None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from embedcache.pairs import Reads
 from embedcache.teacher.classifier import ClassifierHead
 
 _SPREAD = 0.02
@@ -21,11 +22,20 @@ class LabelHead(nn.Module):
         dimension: d, the width of the vectors.
         dropout: probability with which a component of a vector is left out in training.
         seed: of the first weights; the biases begin at zero.
+        reads: what it is taught on: single texts or pairs.
     """
 
-    def __init__(self, labels: Sequence[str], dimension: int, *, dropout: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        labels: Sequence[str],
+        dimension: int,
+        *,
+        dropout: float = 0.0,
+        seed: int = 0,
+        reads: Reads | None = None,
+    ) -> None:
         super().__init__()
-        self.labels = tuple(labels)
+        self.labels, self.reads = tuple(labels), reads
         self._dropout = nn.Dropout(dropout)
         generator = torch.Generator().manual_seed(seed)
         self.weight = nn.Parameter(_SPREAD * torch.randn(len(labels), dimension, generator=generator))
@@ -38,4 +48,4 @@ class LabelHead(nn.Module):
     def kept(self) -> ClassifierHead:
         """Return it as it is now, as a model's folder holds it."""
         weight, bias = (p.detach().float().cpu().numpy().copy() for p in (self.weight, self.bias))
-        return ClassifierHead(self.labels, weight, bias)
+        return ClassifierHead(self.labels, weight, bias, self.reads)

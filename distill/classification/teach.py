@@ -37,6 +37,7 @@ from distill.training.student import student_parts
 from distill.training.token_views import prepare_progress
 from distill.training.tracking import OnProgress, best_scores, require_tensorboard
 from distill.training.trainer import TrainResult
+from embedcache.pairs import what_is_read
 
 if TYPE_CHECKING:
     from embedcache.contract import Contract
@@ -235,7 +236,7 @@ def _prepare(config: TeachConfig, folder: Path, on_progress: OnProgress | None) 
             dropout=student.dropout,
         )
     width = int(model.get_embedding_dimension() or 0)
-    head = LabelHead(labels, width, dropout=student.dropout, seed=config.seed)
+    head = LabelHead(labels, width, dropout=student.dropout, seed=config.seed, reads=what_is_read(rows.texts))
     answers = None
     if scored is not None:
         answers = label_numbers(scored.labels, labels, "the development rows")

@@ -91,7 +91,8 @@ def choose(
     Raises:
         ConfigError: if the rows asked for are those of a test set.
         DataError: if there is no base, or too few rows are left.
-        InputError: if the file or the corpus cannot be read.
+        InputError: if the file or the corpus cannot be read, or holds pairs and the student was taught on
+            single texts, or the other way round.
     """
     student = open_folder(model)
     base = require_base(student)
@@ -108,6 +109,7 @@ def choose(
             f"the knowledge base; expected {FEWEST_SCORED} others at least to choose k and beta on"
         )
     left = labelled.take(new)
+    student.head.refuse_others(left.texts, f"the student {student.title}")
     labels = label_numbers(left.labels, student.head.labels, left.name)
     encode = student_encoder(student.folder, device, threads)
     # What a process does once is no part of what predicting costs.

@@ -36,6 +36,7 @@ from distill.training.trainer import Trainer, TrainResult
 from distill.training.views import choose_views
 from embedcache.cache import Cache
 from embedcache.corpus.part import ORIGINAL
+from embedcache.pairs import what_is_read
 
 if TYPE_CHECKING:
     import numpy as np
@@ -274,7 +275,8 @@ def prepare_student(
     soft, head = dataset.soft, None
     if soft is not None:
         width = int(model.get_embedding_dimension() or 0)
-        head = LabelHead(soft.names, width, dropout=student.dropout, seed=config.seed)
+        reads = what_is_read(sample_texts(dataset))
+        head = LabelHead(soft.names, width, dropout=student.dropout, seed=config.seed, reads=reads)
     return student_parts(
         model,
         student.spec,

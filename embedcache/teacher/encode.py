@@ -128,6 +128,10 @@ class Encoder:
 
         ``on_wait`` is called a few times a second while a window is being worked on. Vectors may hold NaN or
         infinity; the caller checks, because it knows the rows' names.
+
+        Raises:
+            InputError: if a classifier was taught on single texts and is given a pair, or the other way
+                round.
         """
         source = iter(windows)
         forward_pool = ThreadPoolExecutor(self.streams, "forward", initializer=self.start_stream)
@@ -136,6 +140,7 @@ class Encoder:
         try:
             while True:
                 while len(ahead) < _WINDOWS_AHEAD and (texts := next(source, None)) is not None:
+                    self._refuse_others(texts)
                     ahead.append(tokenise_pool.submit(self._start_window, texts, forward_pool))
                 if not ahead:
                     return
@@ -143,6 +148,11 @@ class Encoder:
         finally:
             tokenise_pool.shutdown(cancel_futures=True)
             forward_pool.shutdown(cancel_futures=True)
+
+    def _refuse_others(self, texts: Sequence[str]) -> None:
+        for teacher in self.teachers:
+            if teacher.head is not None:
+                teacher.head.refuse_others(texts, f"the classifier in {teacher.folder}")
 
     def start_stream(self) -> None:
         """Prepare the calling thread for forward passes."""

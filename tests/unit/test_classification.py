@@ -20,8 +20,8 @@ from distill.classification.selection import ClassSelector
 from distill.data.collate import Batch
 from distill.data.source import Share
 from distill.errors import ConfigError, DataError
-from embedcache.errors import MissingInputError
-from embedcache.pairs import split_pair
+from embedcache.errors import InputError, MissingInputError
+from embedcache.pairs import join_pair, split_pair, what_is_read
 from embedcache.teacher.classifier import ClassifierHead
 
 pytest_plugins = ["distill_fixtures"]
@@ -187,6 +187,29 @@ def test_the_head_is_kept_as_it_is(tmp_path):
         np.testing.assert_allclose(read.logits(vectors), head(torch.from_numpy(vectors)).numpy(), atol=1e-6)
     assert torch.equal(LabelHead(("no", "yes"), 5, seed=3).weight, head.weight)
     assert not torch.equal(LabelHead(("no", "yes"), 5, seed=4).weight, head.weight)
+
+
+@pytest.mark.parametrize(
+    ("reads", "refused"), [("texts", ["a pair", "single"]), ("pairs", ["a single text", "pairs of"])]
+)
+def test_a_classifier_knows_what_it_was_taught_on(tmp_path, reads, refused):
+    LabelHead(("no", "yes"), 5, reads=reads).kept().write(tmp_path)
+    head = ClassifierHead.read(tmp_path)
+    texts = {"texts": ["a", "b"], "pairs": [join_pair("a", "b"), join_pair("b", "a")]}
+    head.refuse_others(texts.pop(reads), "it")
+    ((_, others),) = texts.items()
+    with pytest.raises(InputError, match=f"taught on {refused[1]} texts, found {refused[0]}: 'a"):
+        head.refuse_others(others, "it")
+    LabelHead(("no", "yes"), 5).kept().write(tmp_path)
+    ClassifierHead.read(tmp_path).refuse_others(others, "it")
+
+
+def test_what_is_read_is_told_from_the_texts():
+    pair = join_pair("a", "b")
+    assert what_is_read(["a", "b"]) == "texts"
+    assert what_is_read([pair, pair]) == "pairs"
+    assert what_is_read(["a", pair]) is None
+    assert what_is_read([]) is None
 
 
 def test_dropout_stands_before_the_classifier_in_training_alone():

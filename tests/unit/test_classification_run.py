@@ -107,7 +107,9 @@ def test_the_student_is_a_classifier_and_scored_as_one(runs, name):
     modules = [type(module).__name__ for module in load_teacher(run.best, device="cpu").model]
     # The projection has another width than the student; a classifier reads vectors of their own length.
     assert modules == ["Transformer", "Pooling", *(["Dense"] if name == "reaugkd" else [])]
-    assert ClassifierHead.read(run.best).weight.shape == (2, 8 if name == "reaugkd" else 16)
+    kept = ClassifierHead.read(run.best)
+    assert kept.weight.shape == (2, 8 if name == "reaugkd" else 16)
+    assert kept.reads == "texts"
     record = json.loads((run.folder / "run.json").read_text())
     assert record["labels"] == ["animal", "none"]
     assert record["in_target_space"] is (name != "kd")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from distill.knowledge_base.index import IndexSettings
 from distill.knowledge_base.vote import mixed, neighbour_vote, softmax
 from distill.layout import BEST
 from distill.retrieval_classifier import DEFAULT_BETA, DEFAULT_K, student_encoder, unit
+from embedcache.errors import InputError
 from embedcache.pairs import join_pair
 from embedcache.testing import sentences, tiny_encoder
 
@@ -91,6 +93,19 @@ def test_it_is_used_as_scikit_learns_are(made):
     assert classifier.predict_proba([]).shape == (0, 2)
     with pytest.raises(DataError, match="'awful'"):
         classifier.score(FRESH[:1], ["awful"])
+
+
+def test_a_classifier_of_single_texts_takes_no_pairs(run, file):
+    replace(head(), reads="texts").write(run / BEST)
+    classifier = RetrievalAugmentedClassifier.from_folder(run, device="cpu", threads=1)
+    assert len(classifier.predict(FRESH[:2])) == 2
+    with pytest.raises(InputError, match="taught on single texts, found a pair"):
+        classifier.predict([(FRESH[0], FRESH[1])])
+    replace(head(), reads="pairs").write(run / BEST)
+    said = command("predict", run, file, "--text", "text", "--label", "label", fails=True)
+    assert "taught on pairs of texts, found a single text" in said
+    with pytest.raises(InputError, match="taught on pairs of texts"):
+        choose(run, keep=False, device="cpu", threads=1)
 
 
 def test_two_texts_are_a_pair(made):

@@ -154,6 +154,7 @@ def test_of_pairs_the_second_text_counts(encoder, tmp_path):
     right = np.mean([said == label for said, label in zip(found, LABELS, strict=True)])
     assert right > LABELS.count("none") / len(LABELS) + 0.15
     assert len({*predictions(run.best, ["the river"] * 3)}) == 1
+    assert ClassifierHead.read(run.best).reads == "pairs"
 
 
 def test_what_it_was_taught_with_is_found_again(taught, animals):
