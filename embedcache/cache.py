@@ -205,13 +205,16 @@ class Cache:
     def teacher(self, name: str | None = None) -> CachedTeacher:
         """Return the teacher called ``name`` (or whose contract id starts so), or the only one there is.
 
+        Its own logits and projections beside it do not make it one of several.
+
         Raises:
             InputError: if there is no such teacher, or several and no name was given.
         """
         teachers = self.teachers()
         if name is None:
-            if len({teacher.contract for teacher in teachers}) == 1:
-                return teachers[0]
+            for some in (teachers, [one for one in teachers if one.contract.output == "embedding"]):
+                if len({teacher.contract for teacher in some}) == 1:
+                    return some[0]
             names = ", ".join(teacher.name for teacher in teachers)
             found = f"several teachers ({names}): choose one with --teacher" if teachers else "no teacher"
             raise InputError(f"the cache {self.folder} holds {found}")

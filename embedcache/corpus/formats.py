@@ -36,6 +36,8 @@ MAX_LINE_BYTES = 1 << 26
 
 _BOM = b"\xef\xbb\xbf"
 _COLUMN_NAMES = ("text", "sentence", "content")
+_NEVER_TEXT = ("split", "label", "id", "idx", "score")
+_SECOND = "text2"
 _SLICE_ROWS = 8192
 # Python 3.10's csv refuses NUL; decoding UTF-8 never gives this surrogate, so it can stand in on the way.
 _NUL_STAND_IN = "\udc00"
@@ -123,10 +125,12 @@ def _text_column(wanted: Columns, found: Sequence[str], textual: Sequence[str], 
     shown = ", ".join(found[:20]) + (f", and {len(found) - 20} more" if len(found) > 20 else "")
     text = wanted.text
     if text is None:
-        candidates = [column for column in textual if column not in wanted.others]
+        left = [column for column in textual if column not in wanted.others]
+        candidates = [column for column in left if column not in _NEVER_TEXT]
         if len(candidates) > 1:
             candidates = [column for column in candidates if column in _COLUMN_NAMES]
-        if len(candidates) != 1:
+        # Half of a pair is not to be taken for the whole of a text.
+        if len(candidates) != 1 or _SECOND in left:
             raise InputError(
                 f"{name}: cannot tell which column holds the text; found: {shown}; "
                 f"pass {wanted.text_option} with one of them"

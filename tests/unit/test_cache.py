@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +185,21 @@ def test_the_only_corpus_and_teacher_need_no_name(tmp_path: Path) -> None:
     cache = filled(tmp_path, "news", ["a", "b"], "tiny", MEAN)
     assert cache.corpus().name == cache.corpus("news").name == "news"
     assert cache.teacher().contract == cache.teacher("tiny").contract == MEAN
+
+
+def test_a_teacher_is_the_only_one_beside_its_own_logits_and_projections(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
+    logits, projected = replace(MEAN, output="logits"), replace(MEAN, output="projection")
+    cache.register_teacher("a.logits", logits, {})
+    cache.register_teacher("a.projected", projected, {})
+    assert cache.teacher().contract == MEAN
+    assert cache.teacher("a.logits").contract == logits
+    bare = Cache.create(tmp_path / "bare")
+    bare.register_teacher("a.logits", logits, {})
+    assert bare.teacher().contract == logits
+    bare.register_teacher("a.projected", projected, {})
+    with pytest.raises(InputError, match="several teachers"):
+        bare.teacher()
 
 
 def test_of_several_one_has_to_be_named(tmp_path: Path) -> None:

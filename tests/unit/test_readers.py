@@ -460,15 +460,20 @@ class TestColumns:
             ("a\tcontent\tb", {}),
             ("key\treview", {"id_column": "key"}),
             ("key\tkind\treview", {"id_column": "key", "label_column": "kind"}),
+            ("split\tlabel\treview", {}),
+            ("text2\ttext", {"text_column": "text"}),
         ):
             row = "\t".join(
-                "this" if name in ("review", "sentence", "content") else "x" for name in header.split("\t")
+                "this" if name in ("review", "sentence", "content", "text") else "x"
+                for name in header.split("\t")
             )
             assert read_data(tmp_path, "rows.tsv", f"{header}\n{row}\n".encode(), **options)[0] == ["this"]
         table = pa.table({"text": [1, 2], "body": ["this", "that"]})
         assert read_data(tmp_path, "rows.parquet", parquet_bytes(table))[0] == ["this", "that"]
 
-    @pytest.mark.parametrize("header", ["sentence1\tsentence2", "text\tcontent", "a\tb\tc"])
+    @pytest.mark.parametrize(
+        "header", ["sentence1\tsentence2", "text\tcontent", "a\tb\tc", "split\tlabel", "text\ttext2"]
+    )
     def test_otherwise_the_columns_are_listed(self, tmp_path, header):
         row = "\t".join("x" for _ in header.split("\t"))
         with pytest.raises(InputError, match="cannot tell which column holds the text; found: ") as caught:
