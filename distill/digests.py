@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from distill.layout import BEST
+from distill.layout import BEST, KNOWLEDGE_BASE
 from embedcache.fsio import sha256_file
 
 ABSENT = "is not there"
@@ -14,13 +14,17 @@ ABSENT = "is not there"
 
 
 def folder_digest(folder: Path) -> str:
-    """Return a digest of all files below ``folder`` but its cards; :data:`ABSENT` where there is none."""
+    """Return a digest of all files below ``folder`` but its cards and its knowledge base.
+
+    Neither changes what the model gives for a text. :data:`ABSENT` where there is no folder.
+    """
     if not folder.is_dir():
         return ABSENT
     whole = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix != ".md":
-            whole.update(f"{path.relative_to(folder).as_posix()} {sha256_file(path)}\n".encode())
+        name = path.relative_to(folder)
+        if path.is_file() and path.suffix != ".md" and name.parts[0] != KNOWLEDGE_BASE:
+            whole.update(f"{name.as_posix()} {sha256_file(path)}\n".encode())
     return whole.hexdigest()
 
 

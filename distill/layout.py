@@ -8,6 +8,9 @@ from pathlib import Path
 BEST = "best"
 """The best student, a sentence-transformers folder."""
 
+KNOWLEDGE_BASE = "knowledge_base"
+"""The folder of a knowledge base inside a model's folder."""
+
 RECORD = "run.json"
 """What the run says about itself: teachers, corpus, result."""
 

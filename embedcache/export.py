@@ -8,12 +8,8 @@ several rows is written for each.
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,11 +24,8 @@ from embedcache.catalog.output import check_target, place
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL, key_view
 from embedcache.errors import InputError, MissingVectorsError
+from embedcache.folders import folder_that_appears
 from embedcache.fsio import (
-    TEMPORARY_PREFIX,
-    explain_os_error,
-    fsync_directory,
-    make_directory,
     temporary_sibling,
 )
 from embedcache.store.base import Positions
@@ -274,7 +267,7 @@ def _write_npy(selection: _Selection, rows: int, target: Path, report: OnStep, o
     }
     done = 0
     with (
-        _folder_that_appears(target, overwrite=overwrite) as folder,
+        folder_that_appears(target, overwrite=overwrite) as folder,
         # Not mapped: on a full disk a write is an error, touching a mapped page ends the process.
         (folder / VECTORS_FILE).open("wb") as vectors_file,
         (folder / ROWS_FILE).open("wb") as rows_file,
@@ -310,31 +303,3 @@ def _check_place(target: Path, to: str, *, overwrite: bool) -> None:
         replaceable = names <= {VECTORS_FILE, ROWS_FILE}
     if not replaceable:
         raise InputError(f"{target} is no earlier export to {to} and is not replaced: choose another --out")
-
-
-@contextmanager
-def _folder_that_appears(target: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Yield a new folder that becomes ``target`` at the end; it is removed if the block raises."""
-    make_directory(target.parent)
-    mark = uuid.uuid4().hex
-    folder = target.with_name(f"{TEMPORARY_PREFIX}{mark}-{target.name}")
-    old = target.with_name(f"{TEMPORARY_PREFIX}{mark}-old-{target.name}")
-    try:
-        folder.mkdir()
-        yield folder
-        for path in folder.iterdir():
-            with path.open("rb") as handle:
-                os.fsync(handle.fileno())
-        fsync_directory(folder)
-        if overwrite and target.exists():
-            target.rename(old)
-        # A folder that came meanwhile and holds anything is not replaced by a rename.
-        folder.rename(target)
-        fsync_directory(target.parent)
-    except OSError as error:
-        raise explain_os_error(error, target) from error
-    finally:
-        if old.exists() and not target.exists():
-            old.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)

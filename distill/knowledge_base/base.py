@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,21 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.knowledge_base.index import IndexSettings, NeighbourIndex
+from distill.layout import KNOWLEDGE_BASE
 from embedcache.errors import CorruptCacheError
-from embedcache.fsio import (
-    TEMPORARY_PREFIX,
-    explain_os_error,
-    fsync_directory,
-    make_directory,
-    read_sealed_json,
-    write_bytes,
-    write_sealed_json,
-)
+from embedcache.folders import folder_that_appears
+from embedcache.fsio import read_sealed_json, write_sealed_json
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
-
-FOLDER = "knowledge_base"
-"""The folder of a knowledge base inside a model's folder."""
 
 HEADER = "header.json"
 INDEX = "index.faiss"
@@ -170,8 +159,6 @@ class KnowledgeBase:
         """
         from safetensors.numpy import save
 
-        target = model / FOLDER
-        staging = model / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{FOLDER}"
         files = {
             INDEX: self.index.to_bytes().tobytes(),
             ROWS: save({"soft_labels": self.soft_labels, "keys": _plain(self.keys)}),
@@ -180,15 +167,12 @@ class KnowledgeBase:
             files[TEXTS] = json.dumps(list(self.texts), ensure_ascii=False, indent=0).encode()
         if self.chosen is not None:
             files[CHOSEN] = save({"keys": _plain(self.chosen_keys)})
-        try:
-            make_directory(staging)
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        target = model / KNOWLEDGE_BASE
+        with folder_that_appears(target, overwrite=True) as folder:
             for name, data in files.items():
-                write_bytes(staging / name, data)
-            digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-            write_sealed_json(staging / HEADER, {**self.facts(), "files": digests})
-            _put_in_place(staging, target)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+                (folder / name).write_bytes(data)
+            write_sealed_json(folder / HEADER, {**self.facts(), "files": digests})
         return target
 
 
@@ -198,7 +182,7 @@ def read_base(model: Path) -> KnowledgeBase | None:
     Raises:
         CorruptCacheError: if a file of it is damaged or missing, or a newer version wrote it.
     """
-    folder = model / FOLDER
+    folder = model / KNOWLEDGE_BASE
     if not folder.is_dir():
         return None
     try:
@@ -262,17 +246,3 @@ def _plain(keys: KeyArray) -> NDArray[np.uint8]:
 
 def _as_keys(plain: NDArray[np.uint8]) -> KeyArray:
     return np.ascontiguousarray(plain).view(KEY_DTYPE).reshape(-1)
-
-
-def _put_in_place(staging: Path, target: Path) -> None:
-    old = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-old")
-    try:
-        if target.exists():
-            target.rename(old)
-        staging.rename(target)
-        fsync_directory(target.parent)
-    except OSError as error:
-        if old.exists() and not target.exists():
-            old.rename(target)
-        raise explain_os_error(error, target) from error
-    shutil.rmtree(old, ignore_errors=True)

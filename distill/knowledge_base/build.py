@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from distill.errors import ConfigError, DataError
-from distill.knowledge_base.base import FOLDER, KnowledgeBase, read_base
+from distill.knowledge_base.base import KnowledgeBase, read_base
 from distill.knowledge_base.index import IndexSettings, NeighbourIndex
 from distill.knowledge_base.rows import BaseRows, find_origin, read_rows
 from distill.knowledge_base.student import ClassifierFolder, open_folder, refuse_other_origin
+from distill.layout import KNOWLEDGE_BASE
 from embedcache.cache import Cache
 from embedcache.key_index import first_occurrences
 from embedcache.keys import key_array
@@ -79,10 +80,10 @@ def build_base(
         StorageError: if it cannot be written.
     """
     student = open_folder(model)
-    if (student.folder / FOLDER).exists() and not overwrite:
+    if (student.folder / KNOWLEDGE_BASE).exists() and not overwrite:
         raise ConfigError(
-            f"{student.folder / FOLDER} is there already: add rows with 'distill kb add', or replace it with "
-            "--overwrite"
+            f"{student.folder / KNOWLEDGE_BASE} is there already: add rows with 'distill kb add', or replace "
+            "it with --overwrite"
         )
     opened = Cache(cache)
     trained = student.trained_on

@@ -18,7 +18,7 @@ LONGEST = 400
 FLOORS = [
     ["errors"],
     ["keys", "pairs", "fsio", "arrow_file", "build_report"],
-    ["key_index", "codecs", "contract"],
+    ["key_index", "folders", "codecs", "contract"],
     ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout"],
     ["token_table"],
     ["cache"],

@@ -22,14 +22,14 @@ from knowledge_base_helpers import (
 )
 
 from distill.errors import ConfigError, DataError
-from distill.knowledge_base.base import FOLDER, HEADER, INDEX, ROWS, read_base
+from distill.knowledge_base.base import HEADER, INDEX, ROWS, read_base
 from distill.knowledge_base.base import TEXTS as TEXTS_FILE
 from distill.knowledge_base.build import add_rows, build_base, require_base
 from distill.knowledge_base.choose import held_out_rows
 from distill.knowledge_base.index import IndexSettings
 from distill.knowledge_base.student import DEFAULT_TAU, open_folder
 from distill.knowledge_base.vote import softmax
-from distill.layout import BEST, RECORD
+from distill.layout import BEST, KNOWLEDGE_BASE, RECORD
 from embedcache.cache import Cache
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
@@ -108,7 +108,7 @@ def test_nothing_is_left_behind_by_a_base_that_is_replaced(run, cache):
     assert sorted(path.name for path in (run / BEST).iterdir()) == [
         "classifier.json",
         "classifier.safetensors",
-        FOLDER,
+        KNOWLEDGE_BASE,
     ]
     assert read_base(run / BEST).texts is None
 
@@ -181,7 +181,7 @@ def test_what_the_student_was_not_trained_with_is_refused_by_name(tmp_path, run,
     others = make_cache(tmp_path / "others", **of)
     with pytest.raises(DataError, match=f"^{said}: .*tiny.projected"):
         build_base(run, others.folder, teacher="tiny.projected")
-    assert not (run / BEST / FOLDER).exists()
+    assert not (run / BEST / KNOWLEDGE_BASE).exists()
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_what_the_student_was_not_trained_with_is_refused_by_name(tmp_path, run,
 def test_a_base_that_was_moved_to_another_student_is_refused_by_name(tmp_path, run, cache, of, said):
     built(run, cache)
     stranger = make_run(tmp_path / "stranger", cache, contracts(**of)[1])
-    shutil.copytree(run / BEST / FOLDER, stranger / BEST / FOLDER)
+    shutil.copytree(run / BEST / KNOWLEDGE_BASE, stranger / BEST / KNOWLEDGE_BASE)
     with pytest.raises(DataError, match=f"^{said}.*the knowledge base in .*stranger"):
         require_base(open_folder(stranger))
 

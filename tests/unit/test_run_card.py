@@ -46,6 +46,16 @@ def test_the_card_says_what_the_report_says(tmp_path):
     assert str(tmp_path) not in text
 
 
+def test_a_knowledge_base_makes_no_other_model(tmp_path):
+    run = make_run(tmp_path / "run", sets=SETS)
+    before = folder_digest(run / "best")
+    (run / "best" / "knowledge_base").mkdir()
+    (run / "best" / "knowledge_base" / "header.json").write_text("{}")
+    assert folder_digest(run / "best") == before
+    (run / "best" / "knowledge.json").write_text("{}")
+    assert folder_digest(run / "best") != before
+
+
 def test_only_what_is_between_the_marks_is_changed(tmp_path):
     run = make_run(tmp_path / "run", sets=SETS)
     card = card_of(run)

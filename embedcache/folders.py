@@ -1,0 +1,48 @@
+"""Folders of several files that appear whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, fsync_directory, make_directory
+
+
+@contextmanager
+def folder_that_appears(target: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Yield a new folder that becomes ``target`` at the end; it is removed if the block raises.
+
+    Args:
+        target: the folder; one that is empty is replaced in any case.
+        overwrite: whether one that holds anything is replaced too, at the end; until then it stays.
+
+    Raises:
+        StorageError: if it cannot be written.
+    """
+    make_directory(target.parent)
+    mark = uuid.uuid4().hex
+    folder = target.with_name(f"{TEMPORARY_PREFIX}{mark}-{target.name}")
+    old = target.with_name(f"{TEMPORARY_PREFIX}{mark}-old-{target.name}")
+    try:
+        folder.mkdir()
+        yield folder
+        for path in folder.iterdir():
+            with path.open("rb") as handle:
+                os.fsync(handle.fileno())
+        fsync_directory(folder)
+        if overwrite and target.exists():
+            target.rename(old)
+        # A folder that came meanwhile and holds anything is not replaced by a rename.
+        folder.rename(target)
+        fsync_directory(target.parent)
+    except OSError as error:
+        raise explain_os_error(error, target) from error
+    finally:
+        if old.exists() and not target.exists():
+            old.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
