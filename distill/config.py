@@ -110,7 +110,8 @@ class LossConfig(StrictConfig):
     )
     scale: Literal["paper", "relative"] | None = Field(
         default=None,
-        description="simtde: errors as they are, or relative to their targets' mean square; default: paper",
+        description="simtde, lmx-kd: errors as they are, or relative to their targets' mean square; "
+        "default: paper",
     )
     hidden: Annotated[float, Field(ge=0)] | None = Field(
         default=None,

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from distill.losses.base import DistillLoss, HiddenPairs, LossBatch, TokenPairs, mean_over_tokens
 
+Scale = Literal["paper", "relative"]
+
 PairsT = TypeVar("PairsT", TokenPairs, HiddenPairs, Tensor)
 
 
@@ -25,8 +27,9 @@ class SimTDELoss(DistillLoss):
         over: ``tokens`` of the batch, or the whole ``vocabulary`` at every step.
         embeddings: which embeddings are compared; see :class:`distill.training.token_embeddings`.
         scale: ``paper`` takes the errors as they are; ``relative`` divides each, that of every layer too, by
-            the mean square of its targets. Components of vectors of length one are so small that beside them
-            the token embeddings would decide nearly alone.
+            the mean square of its targets, those of the teacher's whole vocabulary for token embeddings.
+            Components of vectors of length one are so small that beside them the token embeddings would
+            decide nearly alone.
         hidden: what the layers count for.
     """
 
@@ -35,7 +38,7 @@ class SimTDELoss(DistillLoss):
         alpha: float = 0.5,
         over: Literal["tokens", "vocabulary"] = "tokens",
         embeddings: Literal["block", "word"] = "block",
-        scale: Literal["paper", "relative"] = "paper",
+        scale: Scale = "paper",
         hidden: float = 0.0,
     ) -> None:
         super().__init__()
@@ -44,18 +47,14 @@ class SimTDELoss(DistillLoss):
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""
-        sentences = _sentence_error(batch)
-        if self.scale == "relative":
-            sentences = sentences / batch.others.square().mean()
-        loss = (1 - self.alpha) * sentences
+        loss = (1 - self.alpha) * _sentence_error(batch, self.scale)
         if self.alpha:
             pairs = _required(batch.tokens)
             tokens = _token_error(batch, pairs)
             loss = loss + self.alpha * (tokens / pairs.mean_square if self.scale == "relative" else tokens)
         if self.hidden:
             layers = _required(batch.hidden)
-            units = _required(layers.mean_squares) if self.scale == "relative" else None
-            loss = loss + self.hidden * _hidden_error(batch, layers, layers.students, units)
+            loss = loss + self.hidden * _hidden_error(batch, layers, layers.students, self.scale)
         return loss
 
 
@@ -81,6 +80,8 @@ class LMXKDLoss(DistillLoss):
     Args:
         student_widths, teacher_widths: h of each layer that is compared.
         hidden: :math:`\lambda`, what the layers count for.
+        scale: as for :class:`SimTDELoss`; beside what layers give, vectors of length one count for next to
+            nothing as they are.
         seed: of the matrices' first values.
     """
 
@@ -89,10 +90,11 @@ class LMXKDLoss(DistillLoss):
         student_widths: Sequence[int],
         teacher_widths: Sequence[int],
         hidden: float = 1.0,
+        scale: Scale = "paper",
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.hidden = hidden
+        self.hidden, self.scale = hidden, scale
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.matrices = nn.ModuleList(
@@ -102,18 +104,19 @@ class LMXKDLoss(DistillLoss):
 
     def forward(self, batch: LossBatch) -> Tensor:
         """Return the loss of each row, shape (B,)."""
-        loss = _sentence_error(batch)
+        loss = _sentence_error(batch, self.scale)
         if self.hidden:
             pairs = _required(batch.hidden)
             mapped = tuple(
                 matrix(states) for matrix, states in zip(self.matrices, pairs.students, strict=True)
             )
-            loss = loss + self.hidden * _hidden_error(batch, pairs, mapped)
+            loss = loss + self.hidden * _hidden_error(batch, pairs, mapped, self.scale)
         return loss
 
 
-def _sentence_error(batch: LossBatch) -> Tensor:
-    return (batch.students[0] - batch.targets).square().mean(dim=-1)
+def _sentence_error(batch: LossBatch, scale: Scale = "paper") -> Tensor:
+    errors = (batch.students[0] - batch.targets).square().mean(dim=-1)
+    return errors / batch.others.square().mean() if scale == "relative" else errors
 
 
 def _token_error(batch: LossBatch, pairs: TokenPairs) -> Tensor:
@@ -123,22 +126,20 @@ def _token_error(batch: LossBatch, pairs: TokenPairs) -> Tensor:
     return mean_over_tokens(errors, pairs.rows, batch, pairs.total)
 
 
-def _hidden_error(
-    batch: LossBatch, pairs: HiddenPairs, students: Sequence[Tensor], units: Tensor | None = None
-) -> Tensor:
+def _hidden_error(batch: LossBatch, pairs: HiddenPairs, students: Sequence[Tensor], scale: Scale) -> Tensor:
     """Return each row's share of the error, the mean over layers, real tokens and dimensions, shape (B,).
 
     Args:
         batch: the step.
         pairs: what layers give.
         students: the student's states, as wide as the teacher's.
-        units: shape (layers,); what each layer's error is divided by; None takes the errors as they are.
+        scale: whether each layer's error is divided by the mean square of its targets.
     """
     errors = torch.stack(
         [(own - target).square().mean(dim=-1) for own, target in zip(students, pairs.targets, strict=True)]
     )
-    if units is not None:
-        errors = errors / units[:, None, None]
+    if scale == "relative":
+        errors = errors / _required(pairs.mean_squares)[:, None, None]
     rows, _ = torch.nonzero(pairs.mask, as_tuple=True)
     return mean_over_tokens(errors.mean(dim=0)[pairs.mask], rows, batch, pairs.total)
 

@@ -109,7 +109,7 @@ LOSSES: dict[str, LossFacts] = {
         "squared error to the teacher's vector, and to its layers through learned matrices: needs the live "
         "teacher (--teacher online)",
         targets="as they are",
-        settings={"hidden": 1.0},
+        settings={"hidden": 1.0, "scale": "paper"},
         inside="layers",
     ),
     "kd": LossFacts(

@@ -43,7 +43,8 @@ class HiddenStates:
 
     Raises:
         ConfigError: if the two have other tokens.
-        StudentError: if a model has no plain stack of layers, or the teacher fewer than the student.
+        StudentError: if a model has no plain stack of layers, the teacher fewer than the student, or with
+            ``last`` others in width.
     """
 
     def __init__(
@@ -80,6 +81,12 @@ class HiddenStates:
         self._precision = _Precision(own[-1], device.type)
         self.widths = (_widths(model, len(modules)), _widths(teacher.model, len(targets)))
         """Widths of the layers that are compared, the student's and the teacher's."""
+        if which == "last" and self.widths[0] != self.widths[1]:
+            raise StudentError(
+                f"the student's layers are {self.widths[0][-1]} wide and the teacher's {self.widths[1][-1]}: "
+                "a loss that compares them as they are needs a student as wide, such as "
+                "compact:e=128,layers=3; lmx-kd compares others through matrices"
+            )
 
     def add(self, step: LossBatch, batch: Batch, share: Share) -> LossBatch:
         """Return ``step`` with the layers' states; the student has just encoded ``batch``."""

@@ -108,7 +108,8 @@ def refuse_online(config: RunConfig, dataset: DistillDataset) -> None:
             f"teacher {config.teacher!r}: the loss {name}, as it is set, needs the cached vectors only; name "
             "the teacher without 'online', or choose lmx-kd or simtde with loss.hidden above 0"
         )
-    if LOSSES[name].inside and dataset.targets.combination:
+    looks_inside = live or needs_token_table(config.loss) or LOSSES[name].inside == "classes"
+    if looks_inside and dataset.targets.combination:
         raise ConfigError(
             f"loss {name}: it looks inside one teacher, found targets that are put together or projected; "
             "name one --teacher and leave target_dim out"

@@ -169,14 +169,20 @@ def test_long_rows_count_for_more_tokens():
     torch.testing.assert_close(loss, torch.stack([errors[0], errors[1:].sum()]) * (2 / 4))
 
 
-@given(lengths=LENGTHS, seed=st.integers(0, 99), hidden=st.floats(0.1, 2))
-def test_lmx_kd_is_its_formula(lengths, seed, hidden):
+@given(
+    lengths=LENGTHS,
+    seed=st.integers(0, 99),
+    hidden=st.floats(0.1, 2),
+    scale=st.sampled_from(["paper", "relative"]),
+)
+def test_lmx_kd_is_its_formula(lengths, seed, hidden, scale):
     step = make_step(lengths, seed)
-    loss = LMXKDLoss([INNER, INNER], [INNER, INNER], hidden=hidden, seed=seed)
+    loss = LMXKDLoss([INNER, INNER], [INNER, INNER], hidden=hidden, scale=scale, seed=seed)
     wide, own, exact = exact_step(step)
     matrices = [matrix.weight.detach().double() for matrix in loss.matrices]
     mapped = tuple(states @ matrix.T for states, matrix in zip(wide.hidden.students, matrices, strict=True))
-    wanted = square(exact[0], wide.targets) + hidden * hidden_error(wide, mapped)
+    sentences = square(exact[0], wide.targets) / size(wide.targets, scale)
+    wanted = sentences + hidden * hidden_error(wide, mapped, scale)
     assert_same(loss(step), wanted, own, exact)
 
 

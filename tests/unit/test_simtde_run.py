@@ -251,6 +251,12 @@ class TestHiddenStates:
         with pytest.raises(ConfigError, match="the same tokens"):
             HiddenStates(pruned, live, "last", CPU, scaled=True)
 
+    def test_layers_of_another_width_are_refused_where_no_matrix_maps_them(self, live):
+        narrow = student_of(live, "narrow:h=8,layers=2")
+        with pytest.raises(StudentError, match=r"layers are 8 wide and the teacher's 16.*lmx-kd"):
+            HiddenStates(narrow, live, "last", CPU, scaled=False)
+        HiddenStates(narrow, live, "spread", CPU, scaled=False)
+
     def test_a_student_of_more_layers_is_refused(self, live):
         with pytest.raises(StudentError, match="5 layers and the teacher 4"):
             HiddenStates(student_of(live, "narrow:h=8,layers=5"), live, "spread", CPU, scaled=True)
