@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from distill.errors import ExportError, MissingExtraError
 from distill.layout import CONFIG, describe_unfinished
 from distill.onnx_check import check_texts, largest_difference, mean_cosine
@@ -35,6 +32,7 @@ from distill.onnx_encoder import (
     import_onnxruntime,
     root_cause,
 )
+from distill.onnx_int8 import quantise
 from distill.students.save import saving
 from embedcache.fsio import explain_os_error, fsync_directory, make_directory, write_bytes, write_json
 
@@ -45,11 +43,7 @@ __all__ = ["ExportResult", "OnnxEncoder", "export_onnx", "model_folder"]
 
 DEFAULT_OPSET = 18
 DEFAULT_TOLERANCE = 1e-4
-INT8_FLOOR = 0.99
-# The check sees a hundred sentences, a user's text is another sample: a setting is taken only with some room.
-_INT8_TARGET = 0.9925
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_UNLIMITED = 1_000_000
 # One protobuf message holds at most 2 GiB.
 _LARGEST_GRAPH = 2_000_000_000
 
@@ -145,7 +139,13 @@ def export_onnx(
                 f"the exported graph of {source} differs from the model by {difference:.2g}, "
                 f"expected at most {tolerance:.2g}; nothing was written: try another --opset, or --tolerance"
             )
-        cosine, setting = _quantise(graph, folder, texts, wanted) if int8 else (None, None)
+        cosine: float | None = None
+        setting: str | None = None
+        if int8:
+            path = folder / "onnx" / INT8_GRAPH
+            cosine, setting = quantise(
+                graph, path, lambda: mean_cosine(OnnxEncoder(folder, int8=True), texts, wanted)
+            )
     written = target / "onnx" / INT8_GRAPH if int8 else None
     return ExportResult(
         folder=target,
@@ -338,51 +338,3 @@ def _without_traces(proto: Any) -> Any:
     del graph.value_info[:]
     graph.value_info.extend(stated)
     return proto
-
-
-def _quantise(graph: Any, folder: Path, texts: list[str], wanted: NDArray[np.float32]) -> tuple[float, str]:
-    """Write the smallest int8 graph that is close enough; return its mean cosine and its setting.
-
-    The inputs of the second feed-forward matrix have outliers that one int8 scale per batch cannot hold, so
-    it is the first to stay in float32; in deep models the other one follows.
-    """
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-    from onnxruntime.quantization.quant_utils import add_pre_process_metadata
-
-    shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.graph.initializer}
-    matrices = {
-        n.name: shapes[n.input[1]] for n in graph.graph.node if n.op_type == "MatMul" and n.input[1] in shapes
-    }
-    settings = {
-        "all matrices in int8": [],
-        "second feed-forward matrices in float32": [
-            name for name, (rows, columns) in matrices.items() if rows > columns
-        ],
-        "feed-forward matrices in float32": [
-            name for name, (rows, columns) in matrices.items() if rows != columns
-        ],
-    }
-    # The exporter has folded constants and inferred shapes, which is all that the preprocessing would do.
-    add_pre_process_metadata(graph)
-    path = folder / "onnx" / INT8_GRAPH
-    tried: dict[str, float] = {}
-    for setting, kept in settings.items():
-        _write_int8(path, graph, quantize_dynamic, QuantType.QInt8, kept)
-        tried[setting] = mean_cosine(OnnxEncoder(folder, int8=True), texts, wanted)
-        if tried[setting] >= _INT8_TARGET:
-            return tried[setting], setting
-    best = max(tried, key=lambda setting: tried[setting])
-    if not tried[best] >= INT8_FLOOR:
-        raise ExportError(
-            f"the int8 graph's vectors have a mean cosine of {tried[best]:.4f} to the model's, "
-            f"expected at least {INT8_FLOOR}; nothing was written: export without --int8"
-        )
-    _write_int8(path, graph, quantize_dynamic, QuantType.QInt8, settings[best])
-    return tried[best], best
-
-
-def _write_int8(path: Path, graph: Any, quantize: Any, weights: Any, kept: list[str]) -> None:
-    # 7 bits of range: CPUs without VNNI add pairs of products in 16 bits and would overflow with 8.
-    quantize(
-        graph, str(path), per_channel=True, reduce_range=True, weight_type=weights, nodes_to_exclude=kept
-    )

@@ -31,6 +31,10 @@ class About(StrictConfig):
     corpus: str | None = Field(default=None, description="the paper's training texts")
     build: str | None = Field(default=None, description="a command that makes such a cache")
     measure: str = Field(description="what the figures are")
+    suite: str | None = Field(
+        default=None, description="suite of 'distill suites' that measures this; none: no suite does"
+    )
+    relative: bool = Field(default=False, description="whether the figures are per cent of the teacher's")
     figures: dict[str, float] = Field(description="row of the paper's table -> figure for this student")
     notes: list[str] = Field(default=[], description="what the paper leaves open, and what was done about it")
 

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 )
 @click.option("--cache", metavar="DIR", help="The cache's folder.")
 @click.option(
-    "--student", "students", metavar="SPEC", multiple=True, help="Student of all runs; repeat it to vary it."
+    "--student",
+    "students",
+    metavar="SPEC",
+    multiple=True,
+    help="Student of all runs, as for 'distill run'; repeat it to vary it.",
 )
 @click.option("--dev", metavar="FILE", help="Development pairs (TSV), which the leaderboard is ordered by.")
 @click.option("--recipe", metavar="NAME", help="Settings of a published experiment, which others win over.")

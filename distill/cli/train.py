@@ -15,6 +15,7 @@ from distill.cli.options import (
     source_options,
 )
 from distill.cli.resume import MACHINE, refuse_settings, resume_option
+from distill.students.spec import FORMS
 
 
 @click.command("run")
@@ -47,8 +48,7 @@ from distill.cli.resume import MACHINE, refuse_settings, resume_option
 @click.option(
     "--student",
     metavar="SPEC",
-    help="Short name (minilm-l3 ...), hub id, folder, or made from the teacher: layers:K, layers:first:K, "
-    "layers:every:K, layers:0,2,5; compact:e=128,layers=3; narrow:h=192,layers=6; static:dim=256.  "
+    help=f"Short name (minilm-l3 ...), hub id, folder, or made from the teacher: {FORMS}.  "
     "[default: layers:3]",
 )
 @click.option("--loss", metavar="NAME", help="The loss; 'distill losses' lists them.  [default: mse]")

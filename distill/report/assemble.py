@@ -111,7 +111,7 @@ def _student(
         runs=[run.name for run in shown],
         seeds=[run.seed if known is None else known.seed for run, known in zip(shown, settings, strict=True)],
         dev=score_of([_dev(run) for run in counted]),
-        paper=find_paper(runs[0]),
+        paper=find_paper(runs[0], of_suite),
         marks=find_marks(shown, said),
     )
 

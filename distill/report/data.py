@@ -104,6 +104,8 @@ class Paper:
         figure: the paper's figure.
         teacher: the figure of the paper's teacher; None where the paper names none.
         measure: what the figures are.
+        suite: the suite that measures the same; None where none does.
+        relative: whether the figure is in per cent of the paper's teacher's, else it is as ``measure`` says.
         source: paper, table and row.
         differences: settings of the recipe that the run departs from: key, the recipe's value, the run's.
     """
@@ -112,6 +114,8 @@ class Paper:
     figure: float
     teacher: float | None
     measure: str
+    suite: str | None
+    relative: bool
     source: str
     differences: Sequence[tuple[str, str, str]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from distill.config_sources import over_recipe
@@ -17,12 +17,13 @@ TEACHER = "teacher"
 _ALIASES = {spec.rpartition("/")[2].lower(): alias for alias, spec in STUDENTS.items()}
 
 
-def find_paper(run: RunFolder) -> Paper | None:
+def find_paper(run: RunFolder, suites: Collection[str] = ()) -> Paper | None:
     """Return what a paper says of the run's student and loss; None where no recipe has both.
 
     That is the recipe which the run was started with. Where it names none, or was given another student or
-    loss, it is the recipe of its student and loss with the fewest other settings that differ. All that differ
-    are told.
+    loss, it is a recipe of its student and loss: before others one whose figures are of ``suites``, which the
+    run was evaluated on, and of those the one with the fewest other settings that differ. All that differ are
+    told.
     """
     there = recipes()
     named = there.get(str(run.record.get("recipe")))
@@ -31,7 +32,7 @@ def find_paper(run: RunFolder) -> Paper | None:
     kind = str(run.record.get("kind", "run"))
     found = [_compare(run, recipe) for recipe in there.values() if recipe.kind == kind]
     papers = [paper for paper in found if paper is not None]
-    return min(papers, key=lambda paper: len(paper.differences), default=None)
+    return min(papers, key=lambda one: (one.suite not in suites, len(one.differences)), default=None)
 
 
 def _compare(run: RunFolder, recipe: Recipe) -> Paper | None:
@@ -51,6 +52,8 @@ def _compare(run: RunFolder, recipe: Recipe) -> Paper | None:
         figure=figure,
         teacher=about.figures.get(TEACHER),
         measure=about.measure,
+        suite=about.suite,
+        relative=about.relative,
         source=f"{about.paper}, {about.table}",
         differences=tuple(_differences(expected, run.config)),
     )

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distill.report import words
-from distill.report.data import LATENCY, Model, Report, Student, SuiteFigures
+from distill.report.data import LATENCY, Model, Paper, Report, SuiteFigures
 
+_PAPERS_RETENTION = "paper's retention"
 _OF_FIDELITY = {"cosine.mean": "mean cosine", "cosine.p05": "5th percentile", "cosine.worst": "worst cosine"}
 
 
@@ -32,12 +33,15 @@ def summary_table(report: Report) -> Table:
     """Return one row per model: quality, size and speed."""
     suite = report.main_suite
     students = {student.key: student for student in report.students}
-    columns = ["", "model", "teacher", suite or "score", "95 % interval", "retention", "parameters", "MB"]
-    columns += ["sentences/s", "selection", "seeds", "paper"]
+    papers = _comparable(report, suite)
+    relative = any(paper.relative for paper in papers.values())
+    columns = ["", "model", "teacher", suite or "score", "95 % interval", "retention"]
+    columns += [_PAPERS_RETENTION] * relative
+    columns += ["parameters", "MB", "sentences/s", "selection", "seeds", "paper"]
     rows = []
     for model in report.models:
         figures = model.suites.get(suite) if suite else None
-        student = students.get(model.key)
+        student, paper = students.get(model.key), papers.get(model.key)
         rows.append(
             [
                 model.key,
@@ -48,12 +52,13 @@ def summary_table(report: Report) -> Table:
                 words.with_interval(words.percent(figures.retention), figures.retention_interval)
                 if figures
                 else words.NOTHING,
+                *([_paper(paper, relative=True)] * relative),
                 words.parameters(model.parameters),
                 words.megabytes(model.megabytes),
                 words.figure(model.sentences_per_second, 0),
                 words.figure(student.dev if student else None),
                 ", ".join(str(seed) for seed in student.seeds) if student else words.NOTHING,
-                _paper(student),
+                _paper(paper, relative=False),
             ]
         )
     return Table("Summary", columns, rows, " ".join(_summary_caption(report, suite)))
@@ -74,11 +79,13 @@ def _summary_caption(report: Report, suite: str | None) -> list[str]:
         )
     if any(model.sentences_per_second for model in report.models):
         told.append(f"Sentences/s: {speed_words(report)}, with whatever else the machine was doing.")
-    if any(student.paper for student in report.students):
+    if papers := _comparable(report, suite):
         told.append(
             "Paper: what the paper of the recipe has, of a run that names none that of the nearest recipe; "
             "how the runs differ from it stands below."
         )
+        if any(paper.relative for paper in papers.values()):
+            told.append("Paper's retention: of a paper that has its figures in per cent of its teacher's.")
     return told
 
 
@@ -89,10 +96,19 @@ def speed_words(report: Report) -> str:
     return "distinct sentences encoded a second while the model was evaluated"
 
 
-def _paper(student: Student | None) -> str:
-    if student is None or student.paper is None:
-        return words.NOTHING
-    return f"{student.paper.figure:.2f}"
+def _comparable(report: Report, suite: str | None) -> dict[str, Paper]:
+    """Return key of the student -> paper, of those whose figures are of ``suite`` too."""
+    papers = {student.key: student.paper for student in report.students}
+    return {key: paper for key, paper in papers.items() if paper is not None and paper.suite == suite}
+
+
+def _paper(paper: Paper | None, *, relative: bool) -> str:
+    """Return the figure of a paper that has such figures."""
+    return words.NOTHING if paper is None or paper.relative != relative else _papers(paper, paper.figure)
+
+
+def _papers(paper: Paper, figure: float) -> str:
+    return f"{figure:.2f} %" if paper.relative else f"{figure:.2f}"
 
 
 def paper_table(report: Report) -> Table | None:
@@ -100,15 +116,17 @@ def paper_table(report: Report) -> Table | None:
     rows, sources = [], {}
     for student in report.students:
         if (paper := student.paper) is not None:
+            teacher = 100.0 if paper.relative else paper.teacher
             figures = [
-                f"{paper.figure:.2f}",
-                words.NOTHING if paper.teacher is None else f"{paper.teacher:.2f}",
+                paper.suite or words.NOTHING,
+                _papers(paper, paper.figure),
+                words.NOTHING if teacher is None else _papers(paper, teacher),
             ]
             otherwise = "; ".join(f"{key} {run} (recipe {recipe})" for key, recipe, run in paper.differences)
             rows.append([student.key, paper.recipe, *figures, otherwise or "nothing"])
             sources[paper.recipe] = f"{paper.recipe}: {paper.source}; {paper.measure}."
     told = "The paper's teacher and texts are its own: figures compare where these are the same."
-    columns = ["", "recipe", "paper", "paper's teacher", "set otherwise here"]
+    columns = ["", "recipe", "suite", "paper", "paper's teacher", "set otherwise here"]
     return Table("The papers' figures", columns, rows, " ".join([told, *sources.values()])) if rows else None
 
 

@@ -103,6 +103,9 @@ _SETTINGS = (
     "layer_norm_eps",
     "initializer_range",
 )
+_SILENT = 1e-30
+"""What neurons say at least in all, where shares of it are taken."""
+
 _DISTILBERT_EPS = 1e-12
 """DistilBERT's is in its code, not in its configuration."""
 
@@ -203,7 +206,7 @@ def read_layers(model: Any, chosen: list[int]) -> dict[str, Tensor]:
     }
 
 
-def narrow_layers(layers: Mapping[str, Tensor], neurons: int) -> dict[str, Tensor]:
+def narrow_layers(layers: Mapping[str, Tensor], neurons: int) -> tuple[dict[str, Tensor], float]:
     """Return layers with ``neurons`` of the neurons of each one's feed-forward part: those that say most.
 
     A neuron gives its activation times a vector to the layer's output, so it counts for as much as the
@@ -213,18 +216,21 @@ def narrow_layers(layers: Mapping[str, Tensor], neurons: int) -> dict[str, Tenso
         layers: weights as of :func:`read_layers`, of layers with at least ``neurons``.
 
     Returns:
-        The same names; layers that have so many already are as they were.
+        The same names; layers that have so many already are as they were. And the share of what all neurons
+        of a layer say that is said by those that are kept, 0 to 1, mean over the layers.
     """
     narrow = dict(layers)
+    shares: list[float] = []
     for name, reading in layers.items():
         if name.endswith(".intermediate.dense.weight"):
             layer = name.removesuffix("intermediate.dense.weight")
             bias, writing = f"{layer}intermediate.dense.bias", f"{layer}output.dense.weight"
             says = reading.norm(dim=1) * layers[writing].norm(dim=0)
             kept = says.argsort(descending=True, stable=True)[:neurons].sort().values
+            shares.append(float(says[kept].sum() / says.sum().clamp(min=_SILENT)))
             narrow[name], narrow[bias] = reading[kept], layers[bias][kept]
             narrow[writing] = layers[writing][:, kept].contiguous()
-    return narrow
+    return narrow, sum(shares) / len(shares)
 
 
 def block_weights(block: EmbeddingBlock) -> dict[str, Tensor]:

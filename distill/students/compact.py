@@ -105,7 +105,7 @@ def from_teacher(
             f"student {spec.text!r}: ff={neurons}, and the teacher's layers have {own.intermediate_size} "
             f"neurons in their feed-forward part; choose 1 to {own.intermediate_size}"
         )
-    own.intermediate_size = neurons
+    full, own.intermediate_size = own.intermediate_size, neurons
     own.vocab_size = len(block.word)
     if size is not None:
         own.pad_token_id = tokenizer.pad_token_id
@@ -113,11 +113,12 @@ def from_teacher(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Any = ElectraModel(own)
-    layers = (
-        narrow_layers(read_layers(source, chosen), neurons)
-        if copied
-        else {name: tensor for name, tensor in model.state_dict().items() if name.startswith("encoder.")}
-    )
+    if copied:
+        layers, said = narrow_layers(read_layers(source, chosen), neurons)
+        if neurons < full:
+            on_note(f"{neurons:,} of {full:,} neurons a layer, which are {said:.1%} of what they say")
+    else:
+        layers = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("encoder.")}
     model.load_state_dict({**block_weights(block), **layers})
     modules: list[nn.Module] = [as_module(model.eval(), tokenizer, first)]
     if _gives_pooled(first):

@@ -34,7 +34,14 @@ _FORMS = {
     )
 }
 
-FORMS = f"{LAYER_FORMS}; {', '.join(form.example for form in _FORMS.values())}"
+
+def _listed(form: _Form) -> str:
+    """Return how a kind is written, and the keys it takes besides."""
+    others = [key for key in form.optional if f"{key}=" not in form.example]
+    return form.example + (f" (also {', '.join(others)})" if others else "")
+
+
+FORMS = f"{LAYER_FORMS}; {', '.join(map(_listed, _FORMS.values()))}"
 """The forms of students that are made from their teacher, as help texts list them."""
 
 # A hub id or a folder could look like this, too, but nobody's does.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from embedcache.codecs import Vectors
+    from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import Teacher
 
 SMOOTHING = 1e-3
@@ -49,6 +50,7 @@ def from_teacher(
     count_tokens: CountTokens | None,
     on_note: Callable[[str], None],
     sample_texts: SampleTexts | None = None,
+    on_trial: bool = False,
 ) -> SentenceTransformer:
     """Return a static student that starts from its teacher's vectors of single tokens.
 
@@ -64,6 +66,8 @@ def from_teacher(
             vocabularies that are sorted by frequency (Zipf).
         on_note: told what there is to know about the student.
         sample_texts: gives texts to tell by what ``vocab`` does to them.
+        on_trial: whether the student is made only to see that it can be; all its numbers are zero then, and
+            the teacher is not run.
 
     Returns:
         [StaticEmbedding, Dense], gradients on; its vectors have the teacher's width and are not normalised.
@@ -90,15 +94,18 @@ def from_teacher(
         pruned = prune_to_texts(tokenizer, counts, vocab, spec, on_note, sample_texts)
         backend, old_ids = pruned.tokenizer.backend_tokenizer, pruned.kept
         counts = None if counts is None else counts[old_ids]
-    ordinary = _ordinary(backend, len(old_ids))
-    shares = token_shares(counts, ordinary)
-    vectors = _token_vectors(teacher, tokenizer, old_ids[ordinary], spec)
-    with one_thread():
-        centre = shares[ordinary] @ vectors.astype(np.float64)
-        scores, basis = _reduce(vectors, centre, dim)
+    encoder = _encoder(teacher, spec)
     # Special tokens never stand in a text, and those nobody uses say nothing.
     rows = np.zeros((len(old_ids), dim), dtype=np.float32)
-    rows[ordinary] = scores * token_weights(shares)[ordinary, None]
+    basis, centre = np.zeros((teacher.dimension, dim)), np.zeros(teacher.dimension)
+    if not on_trial:
+        ordinary = _ordinary(backend, len(old_ids))
+        shares = token_shares(counts, ordinary)
+        vectors = _token_vectors(encoder, teacher, tokenizer, old_ids[ordinary])
+        with one_thread():
+            centre = shares[ordinary] @ vectors.astype(np.float64)
+            scores, basis = _reduce(vectors, centre, dim)
+        rows[ordinary] = scores * token_weights(shares)[ordinary, None]
     embedding = StaticEmbedding(_plain(backend), embedding_weights=torch.from_numpy(rows))
     head = Dense(
         dim,
@@ -232,10 +239,8 @@ def _plain(backend: Tokenizer) -> Tokenizer:
     return copied
 
 
-def _token_vectors(
-    teacher: Teacher, tokenizer: PreTrainedTokenizerFast, ids: NDArray[np.int64], spec: str
-) -> Vectors:
-    """Return the teacher's vectors of sentences of one token each, (n, d)."""
+def _encoder(teacher: Teacher, spec: str) -> Encoder:
+    """Return what runs a teacher that can be run on token ids alone."""
     from embedcache.teacher.encode import Encoder
 
     encoder = Encoder(teacher, compute_dtype="float32")
@@ -243,6 +248,13 @@ def _token_vectors(
         raise StudentError(
             f"student {spec!r}: the teacher's input is more than token ids; choose another kind of student"
         )
+    return encoder
+
+
+def _token_vectors(
+    encoder: Encoder, teacher: Teacher, tokenizer: PreTrainedTokenizerFast, ids: NDArray[np.int64]
+) -> Vectors:
+    """Return the teacher's vectors of sentences of one token each, (n, d)."""
     plain = _plain(tokenizer.backend_tokenizer)
     prompt = plain.encode(teacher.contract.prompt).ids if teacher.contract.prompt else []
     plain.post_processor = tokenizer.backend_tokenizer.post_processor
@@ -250,7 +262,7 @@ def _token_vectors(
     inside = np.flatnonzero(np.array(framed.special_tokens_mask) == 0)
     before, after = [*framed.ids[: inside[0]], *prompt], framed.ids[inside[-1] + 1 :]
     vectors = np.empty((len(ids), teacher.dimension), dtype=np.float32)
-    uses_token_types = encoder.tokenizer.uses_token_types
+    uses_token_types = encoder.tokenizer is not None and encoder.tokenizer.uses_token_types
 
     def fill(start: int) -> None:
         part = ids[start : start + _TOKENS_AT_ONCE]

@@ -50,6 +50,7 @@ def build_student(
     count_tokens: CountTokens | None = None,
     sample_texts: SampleTexts | None = None,
     on_note: compact.OnNote = lambda note: None,
+    on_trial: bool = False,
 ) -> SentenceTransformer:
     """Build a student whose vectors have the width of its targets, and length one where those have it.
 
@@ -71,6 +72,8 @@ def build_student(
             of such counts is refused.
         sample_texts: gives texts to train on, to tell by what a smaller vocabulary does to them.
         on_note: told what is worth knowing about how the student is made.
+        on_trial: whether it is built only to see that it can be: a static student's numbers are not computed
+            then.
 
     Returns:
         The model on the CPU, gradients on: [transformer, pooling, (head), (normalise)]; a static one begins
@@ -89,7 +92,7 @@ def build_student(
             )
         teacher = live_teacher()
         full = count_parameters(teacher.model)
-        model = _from_teacher(parsed, teacher, seed, count_tokens, sample_texts, on_note)
+        model = _from_teacher(parsed, teacher, seed, count_tokens, sample_texts, on_note, on_trial)
         positions = contract.max_length
     else:
         loaded = _load(spec, pooling)
@@ -129,6 +132,7 @@ def _from_teacher(
     count_tokens: CountTokens | None,
     sample_texts: SampleTexts | None,
     on_note: compact.OnNote,
+    on_trial: bool,
 ) -> SentenceTransformer:
     model = teacher.model.cpu()
     if spec.kind == "compact":
@@ -146,6 +150,7 @@ def _from_teacher(
             count_tokens=count_tokens,
             on_note=on_note,
             sample_texts=sample_texts,
+            on_trial=on_trial,
         )
     return from_teacher_layers(model, spec.text.removeprefix(LAYERS))
 

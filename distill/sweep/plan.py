@@ -150,7 +150,7 @@ class _Looked:
         if known not in self._students:
             self._students[known] = None
             try:
-                prepare_student(cache, config, dataset)
+                prepare_student(cache, config, dataset, on_trial=True)
             except (DistillError, EmbedCacheError) as error:
                 self._students[known] = error
         problem = self._students[known]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -166,7 +167,20 @@ def _parse_vary(text: str) -> tuple[str, list[Any]]:
         found = yaml.safe_load(f"[{values}]")
     except yaml.YAMLError as error:
         raise ConfigError(f"--vary {text!r}: {values!r} is no list of YAML values") from error
-    return _whole(key), list(map(meant, found))
+    whole, wanted = _whole(key), list(map(meant, found))
+    if whole == "student.spec" and (pieces := [value for value in wanted if _is_piece(value)]):
+        raise ConfigError(
+            f"--vary {text!r}: the commas make {pieces[0]!r} a student by itself; put a spec with commas in "
+            """double quotes, as in --vary 'student.spec="compact:e=128,layers=3",layers:3', or give each """
+            "student by --student"
+        )
+    return whole, wanted
+
+
+def _is_piece(value: object) -> bool:
+    """Return whether a value looks like what stands behind a comma in a student's spec."""
+    # Whole numbers are of layers:0,2,5; no folder or hub id is called KEY=VALUE.
+    return isinstance(value, (int, float)) or bool(re.fullmatch(r"[\w-]+=[^/]*", str(value)))
 
 
 def _whole(key: str) -> str:

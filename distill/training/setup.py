@@ -226,6 +226,7 @@ def prepare_student(
     *,
     live_teacher: Callable[[], Teacher] | None = None,
     in_turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+    on_trial: bool = False,
 ) -> StudentParts:
     """Build the student, and open what it is chosen by; takes seconds, and writes nothing but token ids.
 
@@ -237,6 +238,7 @@ def prepare_student(
         on_progress: told how many rows are tokenised.
         live_teacher: loads the teacher itself; default: as the configuration says.
         in_turn: opens a block that the first of several processes goes through before the others.
+        on_trial: as :func:`distill.students.student.build_student`; such a student is not for training.
 
     Raises:
         ConfigError, StudentError, MissingExtraError, DataError: as :func:`prepare`.
@@ -271,6 +273,7 @@ def prepare_student(
             count_tokens=count,
             sample_texts=lambda: sample_texts(dataset),
             on_note=on_note,
+            on_trial=on_trial,
         )
     soft, head = dataset.soft, None
     if soft is not None:

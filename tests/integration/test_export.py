@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from distill import export
+from distill import onnx_int8
 from distill.cli.ship import export_command
 from distill.errors import DataError, ExportError, MissingExtraError
 from distill.export import ExportResult, OnnxEncoder, export_onnx, model_folder
@@ -236,8 +236,8 @@ def test_a_difference_above_the_tolerance_leaves_nothing_behind(bert, tmp_path):
 
 
 def test_int8_below_the_floor_leaves_nothing_behind(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "INT8_FLOOR", 1.5)
-    monkeypatch.setattr(export, "_INT8_TARGET", 1.5)
+    monkeypatch.setattr(onnx_int8, "INT8_FLOOR", 1.5)
+    monkeypatch.setattr(onnx_int8, "_INT8_TARGET", 1.5)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ExportError, match=r"mean cosine of [01]\.\d+ .* at least 1\.5"):
         export_onnx(bert, tmp_path / "out", int8=True)

@@ -163,12 +163,14 @@ def keep_geometry(folder: Path, alignment: float, uniformity: float) -> None:
     )
 
 
-def keep_latency(folder: Path, seconds: float, threads: int = 2, teacher: bool = True) -> None:
+def keep_latency(
+    folder: Path, seconds: float, threads: int = 2, teacher: bool = True, in_batches: float | None = None
+) -> None:
     """Keep a timing of a thousand sentences a pass; the teacher takes four times as long."""
 
     def scores(factor: float) -> LatencyScores:
-        single = [seconds * factor] * 3
-        return LatencyScores(Timing(single, 1.0, 2.0, single), 1000, "sentence-transformers")
+        single, batch = ([one * factor] * 3 for one in (seconds, in_batches or seconds))
+        return LatencyScores(Timing(single, 1.0, 2.0, batch), 1000, "sentence-transformers")
 
     beside = report("minilm-l6", "teacher", scores(4), speed=None) if teacher else None
     own = report(folder.name, "model", scores(1), speed=None)

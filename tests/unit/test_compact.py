@@ -100,6 +100,25 @@ def test_neurons_that_are_kept_stay_in_their_order(teachers):
     assert places == [sorted(place) for place in places]
 
 
+def test_what_the_kept_neurons_say_is_told(teachers):
+    teacher, notes = teachers("bert"), []
+    layers = [layer.state_dict() for layer in teacher[0].model.encoder.layer]
+    says = [
+        layer["intermediate.dense.weight"].norm(dim=1) * layer["output.dense.weight"].norm(dim=0)
+        for layer in layers
+    ]
+    neurons = len(says[0])
+    compact(teacher, "e=16,ff=7", notes)
+    share = np.mean([float(one.topk(7).values.sum() / one.sum()) for one in says])
+    assert notes == [f"7 of {neurons} neurons a layer, which are {share:.1%} of what they say"]
+    assert 7 / neurons < share < 1
+    # Nothing is left out here, and nothing is the teacher's there.
+    for spec in (f"e=16,ff={neurons}", "e=16,ff=7,copy=no"):
+        notes.clear()
+        compact(teacher, spec, notes)
+        assert not any("neurons" in note for note in notes)
+
+
 def test_more_neurons_than_the_teacher_has_are_refused(teachers):
     with pytest.raises(StudentError, match=r"ff=9999, and the teacher's layers have .* choose 1 to"):
         compact(teachers("distilbert"), "e=8,ff=9999")

@@ -10,6 +10,7 @@ from distill.cli.main import cli
 from distill.config import RunConfig
 from distill.config_sources import load_config
 from distill.errors import ConfigError
+from distill.evaluation.suites import SUITES
 from distill.finetune_config import FinetuneConfig
 from distill.recipe import FOLDER, Recipe, find_recipe, recipes
 
@@ -44,6 +45,17 @@ def test_there_is_a_recipe_for_every_row_of_the_tables():
         assert {f"distilcse/{student}-{row}" for row in ("kd", "ckd", "stage2")} <= set(ALL)
     assert len([name for name in ALL if name.startswith("simtde/")]) == 9
     assert len([name for name in ALL if name.startswith("reaugkd/")]) == 6
+
+
+def test_every_recipe_names_the_suite_of_its_figures():
+    suites = {name: recipe.about.suite for name, recipe in ALL.items()}
+    # ReAugKD's are accuracies of classifiers, which no suite measures.
+    assert all((suite is None) == name.startswith("reaugkd/") for name, suite in suites.items())
+    assert set(suites.values()) - {None} <= set(SUITES)
+    assert suites["simtde/entities-64"] == "entities"
+    assert suites["simtde/small"] == suites["congen/bert-tiny"] == "sts"
+    relative = {name for name, recipe in ALL.items() if recipe.about.relative}
+    assert relative == {"simtde/entities-64", "simtde/entities-32"}
 
 
 def test_the_rows_of_reaugkd_average_to_those_of_its_table():

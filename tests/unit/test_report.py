@@ -164,6 +164,62 @@ def test_the_papers_figure_stands_with_what_was_done_otherwise(found):
     assert found.students[2].paper is None
 
 
+def simtde(folder: Path, **settings) -> Path:
+    return make_run(folder, loss="simtde", student="compact:e=64,layers=2", **settings)
+
+
+def summary_of(*runs: Path) -> dict[str, dict[str, str]]:
+    table = summary_table(collect_report(runs, queries=0))
+    return {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+
+
+def test_a_papers_figure_stands_beside_those_of_its_own_suite_alone(tmp_path):
+    run = simtde(tmp_path / "sts", sets=SETS)
+    paper = collect_report(run, queries=0).students[0].paper
+    assert (paper.recipe, paper.suite, paper.relative) == ("simtde/entities-64", "entities", True)
+    # Recall@1 in per cent of a teacher's is nothing to hold a Spearman correlation against.
+    row = summary_of(run)["A"]
+    assert row["paper"] == "–"  # noqa: RUF001
+    assert "paper's retention" not in row
+    assert "Paper:" not in summary_table(collect_report(run, queries=0)).caption
+    assert "| A | simtde/entities-64 | entities | 100.09 % | 100.00 % |" in render_markdown(
+        collect_report(run, queries=0)
+    )
+
+
+def test_a_figure_in_per_cent_of_the_teachers_stands_beside_the_retention(tmp_path):
+    run, plain = simtde(tmp_path / "er"), make_run(tmp_path / "l2")
+    for folder, figure in ((run, 70.63), (plain, 60.0)):
+        beside = report("minilm-l6", "teacher", set_scores({"cities": 70.85}))
+        keep(folder, "entities", report(folder.name, "model", set_scores({"cities": figure})), beside)
+    rows = summary_of(run, plain)
+    (own,) = [row for row in rows.values() if "simtde" in row["model"]]
+    assert (own["entities"], own["paper's retention"], own["paper"]) == ("70.63", "100.09 %", "–")  # noqa: RUF001
+    assert own["retention"].startswith("99.69 %")
+    # ConGen's figures for the other student are of another suite.
+    (other,) = [row for row in rows.values() if "l2" in row["model"]]
+    assert (other["paper's retention"], other["paper"]) == ("–", "–")  # noqa: RUF001
+    assert rows["T"]["paper's retention"] == "–"  # noqa: RUF001
+
+
+def test_of_two_recipes_that_of_an_evaluated_suite_comes_first(tmp_path, monkeypatch):
+    there = recipes()
+    like = there["simtde/entities-64"]
+    # It departs from the run in more than the other, but its figures are of what was measured.
+    of_sts = like.model_copy(
+        update={
+            "name": "far/e64",
+            "about": like.about.model_copy(update={"suite": "sts", "relative": False}),
+            "config": {**like.config, "optimizer": {"lr": 0.5, "warmup": 0.5}},
+        }
+    )
+    monkeypatch.setattr("distill.report.paper.recipes", lambda: {**there, of_sts.name: of_sts})
+    assert collect_report(simtde(tmp_path / "no"), queries=0).students[0].paper.recipe == like.name
+    run = simtde(tmp_path / "sts", sets=SETS)
+    assert collect_report(run, queries=0).students[0].paper.recipe == "far/e64"
+    assert summary_of(run)["A"]["paper"] == "100.09"
+
+
 def test_what_was_not_evaluated_is_told_with_how_to(found):
     assert "not evaluated on sts: mse-cut; run: distill eval RUN --suite sts --data DIR" in found.missing
     assert any("fidelity" in line and "l2-seed0, l2-seed1" in line for line in found.missing)

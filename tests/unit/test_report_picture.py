@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +14,8 @@ from report_helpers import TEACHER_SETS, keep_latency, make_run
 from distill.cli.main import cli
 from distill.errors import DataError
 from distill.report import collect_report
+from distill.report.charts import fronts, picture
+from distill.report.charts.fronts import Point
 from distill.report.charts.picture import front_picture
 
 STUDENTS = {"compact:e=64,layers=2": (5_560_000, 0.99), "static:dim=256": (7_910_000, 0.86)}
@@ -47,13 +50,31 @@ def test_every_model_is_in_the_key_with_its_size_and_retention(runs):
 
 
 def test_speed_is_drawn_where_all_were_timed(runs):
-    unit = "sentences a second, 32 at a time on a CPU"
+    unit = "sentences a second, one at a time on a CPU"
     keep_latency(runs / "r0", 10.0)
     assert unit not in written(picture_of(runs))
     keep_latency(runs / "r1", 1.0)
     said = written(picture_of(runs))
     assert unit in said
     assert said.count("A") == 3
+
+
+def test_picture_and_page_place_the_same_letters_at_the_same_cost(runs, monkeypatch):
+    # In batches they would stand in another order.
+    keep_latency(runs / "r0", 10.0, in_batches=0.1)
+    keep_latency(runs / "r1", 1.0, in_batches=0.9)
+    drawn: list[dict[str, float]] = []
+
+    def draw(axes: object, points: Sequence[Point], *, small: bool) -> None:
+        drawn.append({point.key: point.cost for point in points})
+
+    for module in (picture, fronts):
+        monkeypatch.setattr(module, "draw_front", draw)
+    picture_of(runs)
+    fronts.front_charts(collect_report(runs, queries=0))
+    sizes, speeds, *of_the_page = drawn
+    assert [pytest.approx(sizes), pytest.approx(speeds)] == of_the_page
+    assert speeds == {"T": 25.0, "A": 100.0, "B": 1000.0}
 
 
 def test_it_stands_by_itself(runs):

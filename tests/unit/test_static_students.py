@@ -42,10 +42,17 @@ def count(tokenizer: FastTokenizer) -> NDArray[np.int64]:
     return np.bincount(tokenizer(TEXTS).ids, minlength=tokenizer.vocabulary_size)
 
 
-def made(teacher: Teacher, *, dim: int = 8, vocab: int | None = None, counted: bool = True):
+def made(
+    teacher: Teacher, *, dim: int = 8, vocab: int | None = None, counted: bool = True, on_trial: bool = False
+):
     NOTES.clear()
     return from_teacher(
-        teacher, dim=dim, vocab=vocab, count_tokens=count if counted else None, on_note=NOTES.append
+        teacher,
+        dim=dim,
+        vocab=vocab,
+        count_tokens=count if counted else None,
+        on_note=NOTES.append,
+        on_trial=on_trial,
     )
 
 
@@ -115,6 +122,26 @@ def encode_tokens(teacher: Teacher, ids: NDArray[np.int64]) -> NDArray[np.float3
         with torch.no_grad():
             rows.append(teacher.model(features)["sentence_embedding"][0].numpy())
     return np.stack(rows)
+
+
+def test_on_trial_a_student_is_refused_alike_and_its_teacher_is_not_run(
+    loaded_teacher, student, monkeypatch
+) -> None:
+    def run_it(*_: object) -> None:
+        raise AssertionError("the teacher was run")
+
+    monkeypatch.setattr(Encoder, "forward", run_it)
+    tried = made(loaded_teacher, on_trial=True)
+    shapes = {name: weight.shape for name, weight in tried.named_parameters()}
+    assert shapes == {name: weight.shape for name, weight in student.named_parameters()}
+    assert not any(weight.any() for weight in tried.parameters())
+    assert np.array_equal(*(static_tokenizer(model)(TEXTS).ids for model in (tried, student)))
+    with pytest.raises(StudentError, match="choose dim from 1"):
+        made(loaded_teacher, dim=loaded_teacher.dimension + 1, on_trial=True)
+    with pytest.raises(StudentError, match="give fewer, or leave vocab out"):
+        made(loaded_teacher, vocab=10**6, on_trial=True)
+    with pytest.raises(AssertionError, match="the teacher was run"):
+        made(loaded_teacher)
 
 
 def test_before_training_it_is_like_its_teacher(loaded_teacher, student) -> None:

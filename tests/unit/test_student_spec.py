@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
+from distill.cli.main import cli
 from distill.errors import StudentError
 from distill.students.spec import FORMS, is_from_teacher, parse_spec
 
@@ -60,5 +62,11 @@ def test_numbers_are_whole_and_positive():
             parse_spec(f"compact:e={value}").integer("e")
 
 
-def test_every_kind_is_listed_for_help():
-    assert all(f"{kind}:" in FORMS for kind in ("layers", "compact", "narrow", "static"))
+def test_every_kind_is_listed_for_help_with_all_its_keys():
+    assert FORMS.endswith(
+        "; compact:e=128,layers=3 (also copy, ff, vocab), narrow:h=192,layers=6, static:dim=256 (also vocab)"
+    )
+    assert FORMS.startswith("layers:K, ")
+    help_of = {name: CliRunner().invoke(cli, [name, "--help"]).stdout for name in ("run", "sweep")}
+    assert "(also copy, ff, vocab)" in " ".join(help_of["run"].split())
+    assert "as for 'distill run'" in " ".join(help_of["sweep"].split())

@@ -12,11 +12,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from distill_helpers import HELD_OUT, TEXTS
+from sentence_transformers import SentenceTransformer
 
 from distill.cli.main import cli
 from distill.config_sources import load_config
 from distill.errors import ConfigError, TrainingError
 from distill.evaluation.spread import Score
+from distill.layout import BEST
+from distill.students import static
 from distill.sweep import plan, runner
 from distill.sweep.leaderboard import chosen_settings, leaderboard, write_tables
 from distill.sweep.plan import PlannedRun, plan_runs, value_at
@@ -121,6 +124,27 @@ def test_sweeps_that_make_no_sense_are_refused(tmp_path, text, told):
 def test_vary_texts_that_cannot_be_read_are_refused(text):
     with pytest.raises(ConfigError, match="--vary"):
         make_spec(vary=[text])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["student.spec=compact:e=128,layers=3", "student=static:dim=8,vocab=90", "student.spec=layers:0,2,5"],
+)
+def test_a_students_spec_that_is_cut_at_its_commas_is_refused(text):
+    with pytest.raises(
+        ConfigError, match=r"in double quotes, as in --vary .* or give each student by --student"
+    ):
+        make_spec(vary=[text])
+
+
+def test_a_students_spec_in_quotes_is_one_value():
+    spec = make_spec(vary=['student.spec="compact:e=128,layers=3",layers:3,runs/a=b/best,minilm-l3'])
+    assert spec.blocks[0]["student.spec"] == [
+        "compact:e=128,layers=3",
+        "layers:3",
+        "runs/a=b/best",
+        "minilm-l3",
+    ]
 
 
 def test_nothing_varied_is_refused():
@@ -321,11 +345,27 @@ def test_what_every_run_would_fail_of_is_told_before_the_first(built_cache, tmp_
 
 def test_a_student_is_looked_at_once_and_not_for_finished_runs(swept, built_cache, tmp_path, monkeypatch):
     looked = []
-    monkeypatch.setattr(plan, "prepare_student", lambda cache, config, dataset: looked.append(config))
+    monkeypatch.setattr(plan, "prepare_student", lambda _, config, dataset, **how: looked.append(config))
     plan_runs(spec_of(built_cache, "loss=l2,mse", "seed=0,1"), tmp_path)
     assert len(looked) == 1
     plan_runs(spec_of(built_cache, "loss=l2,mse", "seed=0,1"), swept[0])
     assert len(looked) == 1
+
+
+def test_static_students_are_looked_at_without_the_teachers_vectors(built_cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(static, "_token_vectors", lambda *_: pytest.fail("the teacher was run"))
+    settings = {**BASE, "cache": str(built_cache), "student": {}}
+    good = make_spec(
+        vary=["loss=mse"], settings=settings, students=["static:dim=8", "static:dim=8,vocab=110"]
+    )
+    assert len(plan_runs(good, tmp_path)) == 2
+    bad = make_spec(vary=["loss=mse"], settings=settings, students=["static:dim=8", "static:dim=8,vocab=9"])
+    with pytest.raises(ConfigError, match=r"vocab=9: .* \(1 of 2 runs\)"):
+        plan_runs(bad, tmp_path)
+    monkeypatch.undo()
+    (first, _) = run_sweep(good, tmp_path / "out").outcomes
+    weights = SentenceTransformer(str(first.run.folder / BEST), device="cpu")[0].embedding.weight
+    assert bool(weights.any()), "a student on trial was trained"
 
 
 def test_a_changed_student_is_another_run(built_cache, tmp_path, teacher_folder):

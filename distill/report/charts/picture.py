@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distill.errors import DataError
-from distill.evaluation.latency import BATCH_SIZE, BATCH_SPEED
+from distill.evaluation.latency import SPEED
 from distill.report import words
 from distill.report.charts.fronts import Point, draw_front
 from distill.report.charts.style import GRID, INK, MUTED, SERIES, canvas, require_matplotlib
@@ -45,10 +45,10 @@ def front_picture(report: Report) -> str:
         )
     shown = {point.key for point in sizes}
     models = [model for model in report.models if model.key in shown]
-    speeds = _points(report, suite, {model.key: _batch_speed(model) for model in models})
+    speeds = _points(report, suite, {model.key: _speed(model) for model in models})
     panels = [(sizes, "parameters, millions", True)]
     if len(speeds) == len(sizes):
-        panels.append((speeds, f"sentences a second, {BATCH_SIZE} at a time on a CPU", False))
+        panels.append((speeds, "sentences a second, one at a time on a CPU", False))
     key = _key(models, suite)
     height = _PANEL * len(panels) + _LINE * (sum(len(lines) for _, lines, *_ in key) + 1)
     with canvas(height, "front") as figure:
@@ -76,9 +76,10 @@ def _share(model: Model, suite: str | None, *, is_teacher: bool) -> float | None
     return None if figures.retention is None else figures.retention.mean
 
 
-def _batch_speed(model: Model) -> float:
+def _speed(model: Model) -> float:
+    """Return how fast a model is by the latency suite, which is what the page shows as well; 0: not timed."""
     figures = model.suites.get(LATENCY)
-    speed = None if figures is None else figures.others.get(BATCH_SPEED)
+    speed = None if figures is None else figures.others.get(SPEED)
     return 0.0 if speed is None else speed.mean
 
 

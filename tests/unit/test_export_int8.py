@@ -1,0 +1,246 @@
+"""Which parts of a graph become int8: matrices by their role whatever their shapes, tables by column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distill import onnx_int8
+from distill.errors import ExportError
+from distill.onnx_int8 import quantise
+from distill.onnx_roles import feed_forward
+from distill.onnx_tables import lookups, quantise_tables, scaled_columns
+
+onnx = pytest.importorskip("onnx", reason="needs the [onnx] extra")
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the [onnx] extra")
+
+TOKENS, NARROW, WIDTH, OUTLIER = 60, 8, 32, 300.0
+IDS = np.random.default_rng(5).integers(0, TOKENS, size=(16, 10))
+SHAPES = pytest.mark.parametrize("neurons", [12, WIDTH, 80], ids=["ff<width", "ff=width", "ff>width"])
+
+
+class Graph:
+    """A graph as it grows: weights are drawn, and what a node gives is named after the node."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.weights: dict[str, np.ndarray] = {}
+        self.random = np.random.default_rng(0)
+
+    def add(self, kind: str, name: str, *inputs: str, **attributes: Any) -> str:
+        self.nodes.append(onnx.helper.make_node(kind, inputs, [f"{name}_out"], name, **attributes))
+        return f"{name}_out"
+
+    def weight(self, name: str, *shape: int, scale: float = 1.0) -> str:
+        drawn = self.random.standard_normal(shape) * scale if shape else np.array(scale)
+        self.weights[name] = drawn.astype(np.float32)
+        return name
+
+    def multiply(self, name: str, tensor: str, rows: int, columns: int, scale: float = 1.0) -> str:
+        matrix = self.weight(f"{name}.weight", rows, columns, scale=scale / rows**0.5)
+        bias = self.weight(f"{name}.bias", columns, scale=0.1)
+        return self.add("Add", f"{name}_biased", self.add("MatMul", name, tensor, matrix), bias)
+
+    def normalise(self, name: str, tensor: str, width: int) -> str:
+        gain = self.weight(f"{name}.gain", width, scale=0.0)
+        self.weights[gain] += 1
+        return self.add(
+            "LayerNormalization", name, tensor, gain, self.weight(f"{name}.shift", width, scale=0.1)
+        )
+
+    def model(self, output: str) -> Any:
+        found = onnx.helper.make_graph(
+            self.nodes,
+            "encoder",
+            [onnx.helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, ["batch", "length"])],
+            [onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)],
+            [onnx.numpy_helper.from_array(value, name) for name, value in self.weights.items()],
+        )
+        model = onnx.helper.make_model(found, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+        return onnx.shape_inference.infer_shapes(model)
+
+
+def activate(graph: Graph, tensor: str, how: str) -> str:
+    if how == "erf":
+        half, one, root = (graph.weight(name, scale=value) for name, value in NUMBERS.items())
+        risen = graph.add("Add", "rise", graph.add("Erf", "erf", graph.add("Div", "div", tensor, root)), one)
+        return graph.add("Mul", "halve", graph.add("Mul", "gelu", tensor, risen), half)
+    return graph.add(how, "activation", tensor)
+
+
+NUMBERS = {"half": 0.5, "one": 1.0, "root": 2**0.5}
+
+
+def encoder(neurons: int, *, activation: str = "erf", gated: bool = False, outlier: str = "") -> Any:
+    """One layer on a narrow table: lookup, map, attention, feed-forward part, mean, head.
+
+    ``outlier`` is where one number is blown up and taken back by the next matrix: ``neuron``, what the second
+    feed-forward matrix is fed, or ``input``, what the first one is fed.
+    """
+    graph = Graph()
+    tokens = graph.add("Gather", "lookup", graph.weight("table", TOKENS, NARROW), "input_ids")
+    state = graph.multiply("project", graph.normalise("norm_tokens", tokens, NARROW), NARROW, WIDTH)
+    state = graph.normalise("norm_in", state, WIDTH)
+    query, key, value = (graph.multiply(name, state, WIDTH, WIDTH) for name in ("query", "key", "value"))
+    turned = graph.add("Transpose", "turn", key, perm=[0, 2, 1])
+    weights = graph.add("Softmax", "softmax", graph.add("MatMul", "scores", query, turned), axis=-1)
+    mixed = graph.multiply("mix", graph.add("MatMul", "context", weights, value), WIDTH, WIDTH)
+    state = graph.add("Add", "residual", state, mixed)
+    normed = graph.normalise("norm_middle", state, WIDTH)
+    inner = activate(graph, graph.multiply("first", normed, WIDTH, neurons), activation)
+    if gated:
+        inner = graph.add("Mul", "gate", inner, graph.multiply("open", normed, WIDTH, neurons))
+    state = graph.add("Add", "out", state, graph.multiply("second", inner, neurons, WIDTH, scale=3.0))
+    if outlier == "neuron":
+        graph.weights["first.weight"][:, 0] *= OUTLIER
+        graph.weights["second.weight"][0] /= OUTLIER
+    if outlier == "input":
+        graph.weights["norm_middle.gain"][0] *= OUTLIER
+        graph.weights["norm_middle.shift"][0] *= OUTLIER
+        graph.weights["first.weight"][0] /= OUTLIER
+    graph.weights["axes"] = np.array([1])
+    mean = graph.add("ReduceMean", "mean", graph.normalise("norm_out", state, WIDTH), "axes", keepdims=0)
+    head = graph.weight("head.weight", WIDTH, 2 * WIDTH)
+    return graph.model(graph.add("Gemm", "head", mean, head))
+
+
+def run(model: Any, ids: np.ndarray = IDS) -> np.ndarray:
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    return session.run(None, {"input_ids": ids})[0]
+
+
+def cosine(one: np.ndarray, other: np.ndarray) -> float:
+    lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
+    return float(((one * other).sum(axis=-1) / lengths).mean())
+
+
+def kept(path: Path) -> set[str]:
+    """The matrices that a written graph multiplies by in float32."""
+    graph = onnx.load(str(path)).graph
+    floats = {t.name for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT}
+    return {node.name for node in graph.node if node.op_type == "MatMul" and node.input[1] in floats}
+
+
+def quantised(model: Any, path: Path) -> tuple[float, str]:
+    wanted = run(model)
+    return quantise(model, path, lambda: cosine(run(path), wanted))
+
+
+@SHAPES
+@pytest.mark.parametrize("activation", ["erf", "Relu", "Gelu", "Tanh"])
+def test_feed_forward_matrices_are_found_whatever_their_shapes(neurons: int, activation: str) -> None:
+    assert feed_forward(encoder(neurons, activation=activation).graph) == (["first"], ["second"])
+
+
+@SHAPES
+def test_a_gate_has_a_first_matrix_of_its_own(neurons: int) -> None:
+    found = feed_forward(encoder(neurons, activation="Sigmoid", gated=True).graph)
+    assert found == (["first", "open"], ["second"])
+
+
+def test_where_nothing_is_activated_there_is_no_feed_forward_part() -> None:
+    assert feed_forward(encoder(80, activation="Identity").graph) == ([], [])
+
+
+@SHAPES
+def test_a_graph_without_outliers_is_all_int8(neurons: int, tmp_path: Path) -> None:
+    found, setting = quantised(encoder(neurons), tmp_path / "small.onnx")
+    assert setting == "all matrices in int8"
+    assert kept(tmp_path / "small.onnx") == set()
+    assert 0.9925 <= found < 1.0
+
+
+@SHAPES
+def test_a_neuron_that_is_too_large_keeps_the_second_matrix_in_float32(neurons: int, tmp_path: Path) -> None:
+    found, setting = quantised(encoder(neurons, outlier="neuron"), tmp_path / "small.onnx")
+    assert setting == "second feed-forward matrices in float32"
+    assert kept(tmp_path / "small.onnx") == {"second"}
+    assert found >= 0.9925
+
+
+@SHAPES
+def test_an_input_that_is_too_large_keeps_both_in_float32(neurons: int, tmp_path: Path) -> None:
+    found, setting = quantised(encoder(neurons, outlier="input"), tmp_path / "small.onnx")
+    assert setting == "feed-forward matrices in float32"
+    assert kept(tmp_path / "small.onnx") == {"first", "second"}
+    assert found >= 0.9925
+
+
+def test_below_the_target_the_best_setting_is_written(tmp_path: Path) -> None:
+    measured = iter([0.98, 0.9912, 0.9911])
+    model = encoder(WIDTH)
+    found = quantise(model, tmp_path / "small.onnx", lambda: next(measured))
+    assert found == (0.9912, "second feed-forward matrices in float32")
+    assert kept(tmp_path / "small.onnx") == {"second"}
+    assert next(measured, None) is None
+
+
+def test_below_the_floor_it_is_refused_and_the_best_is_told(tmp_path: Path) -> None:
+    measured = iter([0.8, 0.9, 0.7])
+    with pytest.raises(ExportError, match=r"mean cosine of 0\.9000 .* at least 0\.99.*without --int8"):
+        quantise(encoder(WIDTH), tmp_path / "small.onnx", lambda: next(measured))
+
+
+def test_without_a_feed_forward_part_there_is_nothing_else_to_try(tmp_path: Path) -> None:
+    measured = iter([0.8])
+    with pytest.raises(ExportError, match=r"0\.8000"):
+        quantise(encoder(WIDTH, activation="Identity"), tmp_path / "small.onnx", lambda: next(measured))
+    assert onnx_int8.INT8_FLOOR > 0.8
+
+
+def test_columns_are_rounded_by_their_own_scale() -> None:
+    table = np.random.default_rng(1).standard_normal((500, 6)).astype(np.float32)
+    table *= np.array([100, 10, 1, 0.1, 0.01, 0], dtype=np.float32)
+    small, scale = scaled_columns(table)
+    assert (small.dtype, scale.dtype, scale.shape) == (np.int8, np.float32, (6,))
+    assert (np.abs(small).max(axis=0) == [127, 127, 127, 127, 127, 0]).all()
+    assert (np.abs(small * scale - table) <= scale * 0.501).all()
+    # By one scale for all, the small columns would be gone.
+    assert (np.rint(table / (np.abs(table).max() / 127))[:, 3:] == 0).all()
+
+
+def test_a_table_in_int8_gives_its_rows_and_is_a_quarter_of_the_size(tmp_path: Path) -> None:
+    graph = Graph()
+    table = graph.weight("table", 2000, 32)
+    graph.weights[table] *= np.geomspace(1, 0.01, 32, dtype=np.float32)
+    rows = graph.weights[table]
+    model = graph.model(graph.add("Gather", "lookup", table, "input_ids"))
+    whole = model.ByteSize()
+    quantise_tables(model.graph)
+    onnx.checker.check_model(model)
+    (stored,) = [tensor for tensor in model.graph.initializer if tensor.name == "table"]
+    assert stored.data_type == onnx.TensorProto.INT8
+    assert model.ByteSize() < 0.26 * whole
+    for ids in (np.array([[5]]), np.arange(2000).reshape(40, 50)):
+        found = run(model, ids)
+        assert found.dtype == np.float32
+        assert (np.abs(found - rows[ids]) <= np.abs(rows).max(axis=0) / 127 * 0.501).all()
+        assert not np.array_equal(found, rows[ids])
+
+
+def test_only_what_is_read_by_row_is_a_table() -> None:
+    graph = Graph()
+    for name in ("words", "tied", "across"):
+        graph.weight(name, 16, 16)
+    graph.weight("numbers", 16)
+    one = graph.add("Gather", "word", "words", "input_ids")
+    two = graph.add("Gather", "again", "words", "input_ids")
+    three = graph.add("MatMul", "scores", graph.add("Gather", "token", "tied", "input_ids"), "tied")
+    graph.add("Gather", "column", "across", "input_ids", axis=1)
+    graph.add("Gather", "number", "numbers", "input_ids")
+    found = graph.model(graph.add("Sum", "sum", one, two, three))
+    assert {name: [n.name for n in nodes] for name, nodes in lookups(found.graph).items()} == {
+        "words": ["word", "again"]
+    }
+    before = run(found, IDS % 16)
+    quantise_tables(found.graph)
+    after = run(found, IDS % 16)
+    assert not np.array_equal(before, after)
+    np.testing.assert_allclose(after, before, atol=0.05)
+    floats = {t.name for t in found.graph.initializer if t.data_type == onnx.TensorProto.FLOAT}
+    assert {"tied", "across", "numbers"} <= floats
+    assert "words" not in floats
