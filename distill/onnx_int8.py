@@ -37,7 +37,12 @@ def quantise(graph: Any, path: Path, closeness: Callable[[], float]) -> tuple[fl
 
     first, second = feed_forward(graph.graph)
     settings: dict[str, list[str]] = {"all matrices in int8": []}
-    if second:
+    if not second:
+        # One int8 scale for a whole batch makes a text's vector depend on the others, and beside the table of
+        # a static model its one matrix is nothing.
+        kept = [node.name for node in graph.graph.node if node.op_type in ("MatMul", "Gemm")]
+        settings = {"token tables in int8": kept}
+    else:
         settings["second feed-forward matrices in float32"] = second
         settings["feed-forward matrices in float32"] = [*first, *second]
     # The exporter has folded constants and inferred shapes, which is all that the preprocessing would do.
@@ -63,6 +68,8 @@ def _write(path: Path, graph: Any, kept: list[str]) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     tables = [node.name for nodes in lookups(graph.graph).values() for node in nodes]
+    # What was a Gemm is a MatMul of another name by the time that names are looked at.
+    kept = [name for node in kept for name in (node, f"{node}_MatMul")]
     # 7 bits of range: CPUs without VNNI add pairs of products in 16 bits and would overflow with 8.
     quantize_dynamic(
         graph,

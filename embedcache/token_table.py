@@ -232,13 +232,14 @@ class TokenTable:
         return Layout(contract_id, rows, width, size, frozenset(parts), self.norm_eps, projected)
 
 
-def read_stored(cache: Path, teacher: str, contract: Contract) -> TokenTable:
+def read_stored(cache: Path, teacher: str, contract: Contract, source: str | None = None) -> TokenTable:
     """Return the token embeddings that the cache in a folder holds of a teacher.
 
     Args:
         cache: the cache's folder.
         teacher: the teacher's name.
         contract: its contract.
+        source: what its model is loaded from, for the message; default: its name.
 
     Raises:
         InputError: if there are none; it says how to add them.
@@ -246,9 +247,11 @@ def read_stored(cache: Path, teacher: str, contract: Contract) -> TokenTable:
     """
     path = table_path(cache, contract)
     if not path.exists():
+        named = "" if source in (None, teacher) else f" --teacher-name {teacher}"
         raise InputError(
             f"no token embeddings of {teacher!r} in {cache}: add them with 'embedcache build CORPUS "
-            f"--teacher {teacher} --cache {cache} --token-embeddings'; what is encoded is not encoded again"
+            f"--teacher {source or teacher}{named} --cache {cache} --token-embeddings', with the settings it "
+            "was built with; what is encoded is not encoded again"
         )
     return TokenTable.read(path, contract)
 

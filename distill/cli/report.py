@@ -65,7 +65,12 @@ def report_command(
     from distill.report.collect import collect_report
     from distill.report.markdown import render_markdown
 
-    form = form or _ENDINGS.get(out.suffix.lower() if out else "", "md")
+    ending = out.suffix.lower() if out else ".md"
+    if form is None and ending not in _ENDINGS:
+        raise click.BadParameter(
+            f"{out}: expected a file that ends in {', '.join(_ENDINGS)}, or --format", param_hint="'--out'"
+        )
+    form = form or _ENDINGS[ending]
     if form in ("html", "svg"):
         from distill.report.charts.style import require_matplotlib
 

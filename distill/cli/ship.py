@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--to", "form", type=click.Choice(["onnx"]), required=True, help="Form to export to.")
 @click.option(
-    "--int8", is_flag=True, help="Also write a dynamically quantised graph, about a third of the size."
+    "--int8", is_flag=True, help="Also write a dynamically quantised graph, a quarter to a third of the size."
 )
 @click.option(
     "--out",

@@ -128,7 +128,7 @@ from distill.students.spec import FORMS
     metavar="WHAT",
     help="simtde: of a token compare what the block or the word matrix gives.  [default: block]",
 )
-@click.option("--scale", metavar="KIND", help="simtde: errors as in the paper or relative.  [default: paper]")
+@click.option("--scale", metavar="KIND", help="simtde, lmx-kd: paper or relative errors.  [default: paper]")
 @click.option(
     "--hidden",
     type=float,

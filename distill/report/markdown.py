@@ -30,11 +30,13 @@ def _parts(report: Report) -> Iterator[str]:
     yield from result_parts(report, "##", further=True)
     if report.examples is not None:
         yield "## Nearest neighbours"
+        teachers = {teacher.key for teacher in report.teachers}
         yield f"Among {report.examples.sentences:,} {report.examples.source}; drawn, not chosen."
         for query in report.examples.queries:
             yield f"**{inline(query.text)}**"
             yield _list(
-                f"{key} {one.cosine:.3f}: {one.text}" + (" (the teacher's too)" if one.shared else "")
+                f"{key} {one.cosine:.3f}: {one.text}"
+                + (" (the teacher's too)" if one.shared and key not in teachers else "")
                 for key, nearest in query.nearest.items()
                 for one in nearest
             )

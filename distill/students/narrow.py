@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from distill.errors import StudentError
 from distill.students.architectures import text_positions
 from distill.students.transformer_module import as_module, transformer_of
 
@@ -20,6 +21,7 @@ _HEAD = 64
 _POSITIONS = 512
 """Positions of BERT, for students of teachers that know no end of a text."""
 
+_WIDEST = 8192
 _UNLIMITED = 1_000_000
 
 
@@ -39,7 +41,8 @@ def from_teacher(teacher: SentenceTransformer, spec: StudentSpec, *, seed: int) 
         [Transformer with an ElectraModel, Pooling], on the CPU, gradients on.
 
     Raises:
-        StudentError: if the teacher is no transformer, or its tokenizer cannot be taken over.
+        StudentError: if the teacher is no transformer, its tokenizer cannot be taken over, or the width is
+            that of no encoder.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -47,6 +50,11 @@ def from_teacher(teacher: SentenceTransformer, spec: StudentSpec, *, seed: int) 
 
     first = transformer_of(teacher, spec.text)
     config, width, tokenizer = first.model.config, spec.integer("h"), first.tokenizer
+    if width > _WIDEST:
+        raise StudentError(
+            f"student {spec.text!r}: h={width}, expected at most {_WIDEST}; the teacher's layers are "
+            f"{config.hidden_size} wide"
+        )
     own = ElectraConfig(
         vocab_size=max(len(tokenizer), config.vocab_size),
         embedding_size=width,

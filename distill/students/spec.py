@@ -134,7 +134,11 @@ def parse_spec(spec: str) -> StudentSpec:
         raise StudentError(
             f"student {spec!r}: {', '.join(missing)} is missing; expected it as in {form.example}"
         )
-    return StudentSpec(spec, form.kind, values)
+    parsed = StudentSpec(spec, form.kind, values)
+    for key in values.keys() - {"layers", "copy"}:
+        parsed.integer(key)
+    parsed.yes("copy")
+    return parsed
 
 
 def is_from_teacher(spec: str) -> bool:

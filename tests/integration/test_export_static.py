@@ -58,6 +58,12 @@ def test_the_graph_gives_the_models_vectors(saved: Path, exported: Path) -> None
     np.testing.assert_allclose(again, wanted, atol=1e-6)
 
 
+def test_in_int8_a_text_has_one_vector_whatever_stands_beside_it(exported: Path) -> None:
+    small = OnnxEncoder(exported, int8=True)
+    alone = np.concatenate([small.encode([text]) for text in TEXTS])
+    np.testing.assert_allclose(small.encode(TEXTS), alone, atol=1e-6)
+
+
 def test_the_recipe_needs_no_padding_token(exported: Path) -> None:
     recipe = json.loads((exported / "onnx" / "encoder.json").read_text(encoding="utf-8"))
     assert recipe["padding"]["pad_id"] == 0
@@ -87,12 +93,13 @@ def test_in_int8_real_sentences_stay_where_they_are(tmp_path: Path) -> None:
     model.save(str(tmp_path / "student"), create_model_card=False)
     found = export_onnx(tmp_path / "student", tmp_path / "out", int8=True)
     assert found.model_int8_bytes is not None
-    assert found.model_int8_bytes < 0.3 * found.model_bytes
+    # A quarter, and the matrix behind the table.
+    assert found.model_int8_bytes < 0.25 * found.model_bytes + 4 * 384 * 128
     whole, small = (OnnxEncoder(tmp_path / "out", int8=int8).encode(texts) for int8 in (False, True))
     assert not np.array_equal(whole, small)
     cosines = (whole * small).sum(axis=1)
-    assert cosines.mean() > 0.995
-    assert cosines.min() > 0.98
+    assert cosines.mean() > 0.9999
+    assert cosines.min() > 0.9995
     ranks = [spearmanr((v[:300] * v[300:]).sum(axis=1), pairs.scores[:300]).statistic for v in (whole, small)]
     assert ranks[0] > 0.5
     assert abs(ranks[0] - ranks[1]) < 0.01

@@ -142,8 +142,11 @@ def test_a_gate_has_a_first_matrix_of_its_own(neurons: int) -> None:
     assert found == (["first", "open"], ["second"])
 
 
-def test_where_nothing_is_activated_there_is_no_feed_forward_part() -> None:
-    assert feed_forward(encoder(80, activation="Identity").graph) == ([], [])
+def test_where_nothing_is_activated_there_is_no_feed_forward_part(tmp_path: Path) -> None:
+    plain = encoder(80, activation="Identity")
+    assert feed_forward(plain.graph) == ([], [])
+    _, setting = quantised(plain, tmp_path / "small.onnx")
+    assert setting == "token tables in int8"
 
 
 @SHAPES

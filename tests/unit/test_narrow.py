@@ -144,5 +144,7 @@ def test_a_teacher_that_lacks_what_it_takes_is_refused(tmp_path, teacher):
     bert[0].tokenizer.pad_token = None
     with pytest.raises(StudentError, match=r"no padding token.*give it one \(tokenizer\.pad_token\)"):
         narrow(bert, "h=8")
+    with pytest.raises(StudentError, match=r"h=99999, expected at most 8192; the teacher's layers are \d+"):
+        narrow(make_teacher("bert", tmp_path / "other"), "h=99999")
     with pytest.raises(StudentError, match=r"'narrow:h=8': the teacher is a StaticEmbedding"):
         narrow(build_student("static:dim=4", teacher.contract, lambda: teacher), "h=8")

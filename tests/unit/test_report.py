@@ -490,6 +490,11 @@ def test_the_command_writes_what_the_ending_says(place, tmp_path):
     assert result.exit_code == 0, result.output
     assert "alignment" in result.output
     assert "(spearman)" not in result.output
+    picture = tmp_path / "report.png"
+    result = CliRunner().invoke(cli, ["report", str(place), "--out", str(picture), "--neighbours", "0"])
+    assert result.exit_code == 2
+    assert "ends in .html, .htm, .md, .json, .svg, or --format" in result.output
+    assert not picture.exists()
 
 
 def test_what_is_missing_is_evaluated_where_data_is_given_and_kept(built_cache, tmp_path, monkeypatch):

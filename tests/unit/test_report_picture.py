@@ -50,7 +50,7 @@ def test_every_model_is_in_the_key_with_its_size_and_retention(runs):
 
 
 def test_speed_is_drawn_where_all_were_timed(runs):
-    unit = "sentences a second, one at a time on a CPU"
+    unit = "sentences a second, one at a time on a CPU (logarithmic)"
     keep_latency(runs / "r0", 10.0)
     assert unit not in written(picture_of(runs))
     keep_latency(runs / "r1", 1.0)

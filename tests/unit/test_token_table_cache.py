@@ -92,7 +92,12 @@ def test_they_are_added_later_and_nothing_is_encoded_again(
     assert cache.last_build.token_embeddings is None
     with pytest.raises(InputError) as caught:
         cache.token_table(cache.teacher())
-    command = f"embedcache build CORPUS --teacher tiny --cache {cache.folder} --token-embeddings"
+    source_of = cache.model_source(cache.teacher())
+    assert source_of != "tiny"
+    command = (
+        f"embedcache build CORPUS --teacher {source_of} --teacher-name tiny --cache {cache.folder} "
+        "--token-embeddings"
+    )
     assert "no token embeddings of 'tiny' in" in str(caught.value)
     assert command in str(caught.value)
     before = content_of(cache.folder)

@@ -115,7 +115,7 @@ def _draw(
     figure.set_layout_engine("constrained", rect=(0, foot, 1, 1 - foot))
     every = figure.subplots(len(panels), squeeze=False)[:, 0]
     for axes, (points, unit, small) in zip(every, panels, strict=True):
-        axes.set_xlabel(unit)
+        axes.set_xlabel(f"{unit} (logarithmic)")
         axes.set_ylabel(quality)
         draw_front(axes, points, small=small)
     y = foot - line
