@@ -98,8 +98,8 @@ def test_in_int8_real_sentences_stay_where_they_are(tmp_path: Path) -> None:
     whole, small = (OnnxEncoder(tmp_path / "out", int8=int8).encode(texts) for int8 in (False, True))
     assert not np.array_equal(whole, small)
     cosines = (whole * small).sum(axis=1)
-    assert cosines.mean() > 0.9999
-    assert cosines.min() > 0.9995
+    assert cosines.mean() > 0.9995
+    assert cosines.min() > 0.995
     ranks = [spearmanr((v[:300] * v[300:]).sum(axis=1), pairs.scores[:300]).statistic for v in (whole, small)]
     assert ranks[0] > 0.5
     assert abs(ranks[0] - ranks[1]) < 0.01
