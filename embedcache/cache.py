@@ -33,8 +33,8 @@ from embedcache.fsio import (
     write_sealed_json,
 )
 from embedcache.keys import key_array
-from embedcache.store import FolderShards, LmdbShards, ShardContainer, ShardStore
-from embedcache.store.containers.lmdb import SEAL
+from embedcache.store import FolderShards, LmdbShards, ShardStore
+from embedcache.store.containers.choose import open_container
 from embedcache.store.digests import FileNotes
 from embedcache.token_table import TokenTable, read_stored
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from embedcache.build_report import BuildSummary
 
 CACHE_VERSION = 2
-STORE_KINDS = ("arrow", "lmdb")
 
 _MEND_TEACHER = "'embedcache repair' writes it anew; vectors are kept"
 _CONTRACT_ID = re.compile(r"[0-9a-f]{64}")
@@ -294,34 +293,18 @@ class Cache:
         folder = self.teacher_folder(contract)
         index = self.derived_folder / "index" / contract.id
         notes = FileNotes(index / "checked.json")
-        containers: dict[str, ShardContainer] = {
-            "arrow": FolderShards(folder / "shards", notes),
-            "lmdb": LmdbShards(folder / "vectors.mdb", notes),
-        }
-        there = [name for name, container in containers.items() if container.names()]
-        if len(there) > 1:
-            raise InputError(
-                f"{folder} holds vectors both as shards/ and in vectors.mdb: move one of them out of "
-                "the cache; the next build encodes what the other lacks"
-            )
-        if (folder / SEAL).exists() and not (folder / "vectors.mdb").exists():
-            raise CorruptCacheError(
-                f"{folder / 'vectors.mdb'} is gone, and its seal is still there: copy it back, or let "
-                "'embedcache repair' make it anew"
-            )
-        if kind is not None and kind not in STORE_KINDS:
-            raise InputError(f"unknown store {kind!r}: choose one of {', '.join(STORE_KINDS)}")
-        if kind is not None and there and kind != there[0]:
-            raise InputError(
-                f"the cache keeps these vectors in {there[0]}, not in {kind}: leave --store out, or make a "
-                "cache of the other kind with 'embedcache convert'"
-            )
-        container = containers[kind or (there[0] if there else STORE_KINDS[0])]
+        container = open_container(folder, notes, kind)
         return ShardStore(container, contract, codec, codebooks=folder / "codebooks", index=(index, notes))
+
+    def container(self, contract: Contract) -> FolderShards | LmdbShards:
+        """Return where the shards of a contract lie; none is opened. Errors as :meth:`store`."""
+        notes = FileNotes(self.derived_folder / "index" / contract.id / "checked.json")
+        return open_container(self.teacher_folder(contract), notes)
 
     def token_table(self, teacher: CachedTeacher) -> TokenTable:
         """Return a teacher's token embeddings; errors as :func:`embedcache.token_table.read_stored`."""
-        return read_stored(self.folder, teacher.name, teacher.contract)
+        source = self.model_source(teacher)
+        return read_stored(self.folder, teacher.name, teacher.contract, source)
 
     def lookup(self, texts: Sequence[str], teacher: str | None = None) -> Vectors:
         """Return the cached vectors of ``texts``, float32 of shape (n, d), in order.

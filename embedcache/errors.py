@@ -80,3 +80,13 @@ class StorageError(EmbedCacheError, OSError):
     def __str__(self) -> str:
         """Return the message alone."""
         return str(self.args[0]) if self.args else ""
+
+
+class RemoteError(EmbedCacheError, OSError):
+    """A remote cannot be reached, or what lies there is not what it should be."""
+
+    exit_code = 1
+
+    def __str__(self) -> str:
+        """Return the message alone."""
+        return str(self.args[0]) if self.args else ""

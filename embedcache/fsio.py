@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from embedcache.errors import CacheFormatError, MissingInputError, StorageError
+from embedcache.errors import CacheFormatError, EmbedCacheError, MissingInputError, StorageError
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -106,6 +106,9 @@ def temporary_sibling(target: Path) -> Iterator[Path]:
         yield temporary
     except OSError as error:
         _remove(temporary)
+        if isinstance(error, EmbedCacheError):
+            # It says already what went wrong, perhaps not here at all.
+            raise
         raise explain_os_error(error, target) from error
     except BaseException:
         _remove(temporary)

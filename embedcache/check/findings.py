@@ -31,6 +31,7 @@ class Kind(str, Enum):
     INDEX = "index"
     TOKENS = "token arrays"
     DERIVED = "derived note"
+    MANIFEST = "manifest of a remote"
     LEFTOVER = "unfinished write"
     QUARANTINED = "quarantined file"
     FOREIGN = "foreign file"

@@ -38,6 +38,8 @@ _PLACES = (
     (Kind.DERIVED, rf"derived/index/(?P<teacher>{_ID})/checked\.json"),
     (Kind.DERIVED, rf"derived/models/(?P<teacher>{_ID})\.json"),
     (Kind.DERIVED, rf"derived/sources/(?P<corpus>{_NAME})\.json"),
+    (Kind.DERIVED, r"derived/remotes/[0-9a-f]{32}/sampled\.json"),
+    (Kind.MANIFEST, rf"derived/remotes/[0-9a-f]{{32}}/{_ID}\.json"),
     (Kind.TOKENS, r"derived/tokens/[0-9a-f]{32}/(tokens\.json|ids\.bin|offsets\.npy|first\.bin)"),
     (Kind.QUARANTINED, rf"{QUARANTINE}/.*"),
 )
@@ -113,7 +115,12 @@ def _entry(path: str, found: os.stat_result) -> Entry:
         return Entry(path, Kind.SPECIAL, 0)
     if any(part.startswith(TEMPORARY_PREFIX) for part in path.split("/")):
         return Entry(path, Kind.LEFTOVER, found.st_size)
+    return entry_at(path, found.st_size)
+
+
+def entry_at(path: str, size: int) -> Entry:
+    """Return the entry that a plain file of ``size`` bytes at ``path`` is or would be; nothing is read."""
     for kind, rule in _RULES:
         if match := rule.fullmatch(path):
-            return Entry(path, kind, found.st_size, **match.groupdict())
-    return Entry(path, Kind.FOREIGN, found.st_size)
+            return Entry(path, kind, size, **match.groupdict())
+    return Entry(path, Kind.FOREIGN, size)

@@ -17,6 +17,7 @@ from embedcache.cli.housekeeping import compact_command, convert_command, gc_com
 from embedcache.cli.inspect import info_command, ls_command, teachers_command
 from embedcache.cli.plan import plan_command
 from embedcache.cli.query import query_command, stats_command
+from embedcache.cli.share import pull_command, push_command, remote_command, sync_command
 from embedcache.cli.show import show_command, views_command
 
 
@@ -39,11 +40,15 @@ cli.add_command(gc_command)
 cli.add_command(info_command)
 cli.add_command(ls_command)
 cli.add_command(plan_command)
+cli.add_command(pull_command)
+cli.add_command(push_command)
 cli.add_command(query_command)
+cli.add_command(remote_command)
 cli.add_command(repair_command)
 cli.add_command(rm_command)
 cli.add_command(show_command)
 cli.add_command(stats_command)
+cli.add_command(sync_command)
 cli.add_command(teachers_command)
 cli.add_command(verify_command)
 cli.add_command(views_command)

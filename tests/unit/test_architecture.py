@@ -38,6 +38,7 @@ FLOORS = [
         "show",
         "testing",
     ],
+    ["share"],
     ["cli", "__main__"],
 ]
 

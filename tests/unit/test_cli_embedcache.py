@@ -15,12 +15,13 @@ import click
 import pytest
 
 from embedcache import __version__
-from embedcache.cache import STORE_KINDS, Cache
+from embedcache.cache import Cache
 from embedcache.cli import build as build_module
 from embedcache.cli import options
 from embedcache.cli.main import cli, main
 from embedcache.codecs import CODEC_NAMES
 from embedcache.corpus.sources import FORMATS
+from embedcache.store.containers.choose import STORE_KINDS
 from embedcache.teacher.aliases import ALIASES
 from embedcache.testing import sentences
 

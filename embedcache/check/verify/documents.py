@@ -125,6 +125,14 @@ def check_sealed(bench: Bench, entry: Entry) -> Findings:
         yield damage(entry.path, entry.kind, f"it is damaged: {reason(error)}", **way_out)
 
 
+def check_manifest(bench: Bench, entry: Entry) -> Findings:
+    """Check the copy of a remote's manifest by the digest in its name."""
+    digest = bench.meter.digest(bench.folder / entry.path)
+    if digest != entry.stem:
+        found = f"{entry.size:,} bytes with the digest {digest[:12]}…"
+        yield damage(entry.path, entry.kind, found, DERIVED_WAY_OUT)
+
+
 def check_codebook(bench: Bench, entry: Entry) -> Findings:
     """Check a codebook of ``pq`` by the digest in its name."""
     try:

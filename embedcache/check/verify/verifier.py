@@ -53,6 +53,7 @@ _CHECKS: Mapping[Kind, Check] = {
     Kind.INDEX: derived.check_index,
     Kind.TOKENS: derived.check_tokens,
     Kind.DERIVED: documents.check_sealed,
+    Kind.MANIFEST: documents.check_manifest,
     Kind.LEFTOVER: documents.check_leftover,
     Kind.QUARANTINED: documents.check_quarantined,
     Kind.FOREIGN: documents.check_foreign,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedcache.fsio import make_directory, remove_file, write_bytes
+from embedcache.fsio import commit, make_directory, remove_file, write_bytes
 from embedcache.store.containers.base import is_shard_name
 from embedcache.store.digests import FileNotes
 from embedcache.store.shard import damaged_shard
@@ -65,6 +65,11 @@ class FolderShards:
         make_directory(self.folder)
         write_bytes(path, memoryview(data))
         self._written.append(path)
+
+    def adopt(self, name: str, temporary: Path) -> None:
+        """Make the finished file ``temporary``, whose digest was taken, a shard's file, durably."""
+        commit(temporary, self.path(name))
+        self._written.append(self.path(name))
 
     def remove(self, name: str) -> None:
         """Delete a shard's file; :meth:`finish` writes down that it is not missed."""

@@ -1,0 +1,386 @@
+"""``embedcache remote``, ``push``, ``pull`` and ``sync``."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedcache.cli.options import all_of, cache_option, json_option
+
+if TYPE_CHECKING:
+    from embedcache.check.progress import OnCheck
+    from embedcache.share import PullResult, PushResult, SampleCheck
+
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def read_size(
+    context: click.Context | None, parameter: click.Parameter | None, text: str | None
+) -> int | None:
+    """Return the number of bytes that ``text`` means: ``500000``, ``20MB``, ``1.5 GB``.
+
+    Raises:
+        click.BadParameter: if it is none.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip())
+    if match is None:
+        raise click.BadParameter(
+            f"{text[:40]!r} is no size: expected bytes, or a number with kB, MB, GB or TB", context, parameter
+        )
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+_jobs = click.option(
+    "--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Transfers at once."
+)
+_no_text = click.option("--no-text", is_flag=True, help="Leave corpora out: vectors alone, found by key.")
+_WRITER = (
+    click.option("--by", default="", metavar="NAME", help="Who pushes; kept on the remote, with the time."),
+    click.option("--message", "-m", default="", help="What for; kept on the remote."),
+    click.option("--text-licence", default="", help="Licence of the texts, for the card."),
+    click.option("--sign", metavar="KEYFILE", help="Sign with this private ed25519 key, OpenSSH's or PEM."),
+)
+_READER = (
+    click.option("--max-bytes", callback=read_size, metavar="SIZE", help="Refuse to fetch more, say 20GB."),
+    click.option(
+        "--require-signature", metavar="KEYFILE", help="Take only what this public ed25519 key has signed."
+    ),
+    click.option(
+        "--no-sample-check",
+        is_flag=True,
+        help="Do not compare a sample with the live teacher on the first pull.",
+    ),
+)
+
+
+@click.group("remote")
+def remote_command() -> None:
+    """Name remotes, and look at what they have."""
+
+
+@remote_command.command("add")
+@click.argument("name")
+@click.argument("url")
+def add_command(name: str, url: str) -> None:
+    """Call the remote at URL NAME: a folder, s3://, gs://, sftp://, https:// or hf://."""
+    from embedcache.share import add_remote
+
+    click.echo(f"{name}: {add_remote(name, url)}")
+
+
+@remote_command.command("list")
+@json_option
+def list_command(as_json: bool) -> None:
+    """List the remotes that have a name."""
+    import json
+
+    from embedcache.share import list_remotes
+
+    found = list_remotes()
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    for name, url in found.items():
+        click.echo(f"{name}: {url}")
+    if not found:
+        click.echo("none; add one with 'embedcache remote add NAME URL'")
+
+
+@remote_command.command("remove")
+@click.argument("name")
+def remove_command(name: str) -> None:
+    """Forget the name of a remote; what lies there stays."""
+    from embedcache.share import remove_remote
+
+    remove_remote(name)
+    click.echo(f"{name} is no remote any more; what lies there stays")
+
+
+@remote_command.command("ls")
+@click.argument("remote")
+@json_option
+def remote_ls_command(remote: str, as_json: bool) -> None:
+    """List the teachers, corpora and pushes of REMOTE, a name or a URL."""
+    import json
+
+    from embedcache.cli.tables import print_table, size
+    from embedcache.share import list_remote
+
+    found = list_remote(remote)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=2))
+        return
+    print_table(
+        ("teacher", "contract", "rows", "size", "model", "licence"),
+        [
+            (
+                ", ".join(one.names),
+                one.contract[:12],
+                f"{one.rows:,}",
+                size(one.bytes),
+                one.model,
+                one.licence,
+            )
+            for one in found.teachers
+        ],
+        "teachers",
+    )
+    print_table(
+        ("corpus", "digest", "rows", "views", "licence"),
+        [
+            (one.name, one.digest[:12], f"{one.rows:,}", ", ".join(one.views), one.licence)
+            for one in found.corpora
+        ],
+        "corpora",
+    )
+    print_table(
+        ("manifest", "by", "when", "files", "size", "signed by", "message"),
+        [
+            (
+                one.manifest[:12],
+                one.by,
+                one.when,
+                f"{one.files:,}",
+                size(one.bytes),
+                "unknown without cryptography" if one.signed_by is None else ", ".join(one.signed_by),
+                one.message,
+            )
+            for one in found.pushes
+        ],
+        "pushes",
+    )
+
+
+@remote_command.command("diff")
+@click.argument("remote")
+@cache_option
+@json_option
+def remote_diff_command(remote: str, cache: str, as_json: bool) -> None:
+    """Say what REMOTE has and the cache lacks, and the other way round.
+
+    Exits with 0 if both have the same, with 1 if not.
+    """
+    import json
+
+    from embedcache.cli.tables import print_table, size
+    from embedcache.share import compare_with_remote
+
+    found = compare_with_remote(cache, remote)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=2))
+    else:
+        print_table(
+            ("", "name", "to pull: files", "rows", "size", "to push: files", "rows", "size", "in both"),
+            [
+                (
+                    one.kind,
+                    one.name,
+                    f"{one.remote_files:,}",
+                    f"{one.remote_rows:,}",
+                    size(one.remote_bytes),
+                    f"{one.cache_files:,}",
+                    f"{one.cache_rows:,}",
+                    size(one.cache_bytes),
+                    f"{one.both_files:,}",
+                )
+                for one in found.lines
+            ],
+        )
+    if not found.is_same:
+        sys.exit(1)
+
+
+@click.command("push")
+@click.argument("remote")
+@cache_option
+@click.option("--teacher", "teachers", multiple=True, metavar="NAME", help="This teacher.  [default: all]")
+@click.option("--corpus", "corpora", multiple=True, metavar="NAME", help="This corpus.  [default: all]")
+@_no_text
+@all_of(*_WRITER)
+@_jobs
+@json_option
+def push_command(
+    remote: str, cache: str, teachers: tuple[str, ...], corpora: tuple[str, ...], no_text: bool, **rest: Any
+) -> None:
+    """Send what the cache has and REMOTE, a name or a URL, lacks.
+
+    Any number of people may push at once; nothing is overwritten, and nothing is sent twice. Interrupted, the
+    same command goes on.
+    """
+    import json
+
+    from embedcache.share import push
+
+    as_json = rest.pop("as_json")
+    with _watched() as on_progress:
+        done = push(
+            cache,
+            remote,
+            teachers=teachers,
+            corpora=corpora,
+            text=not no_text,
+            on_progress=on_progress,
+            **rest,
+        )
+    if as_json:
+        click.echo(json.dumps(done.to_json(), indent=2))
+    else:
+        _show_push(done)
+
+
+@click.command("pull")
+@click.argument("remote")
+@cache_option
+@click.option("--teacher", "teachers", multiple=True, metavar="NAME", help="This teacher.  [default: all]")
+@click.option(
+    "--corpus",
+    "corpora",
+    multiple=True,
+    metavar="NAME[@DIGEST]",
+    help="This corpus; of several versions the one whose digest, or manifest's, begins so.  [default: all]",
+)
+@_no_text
+@click.option("--as", "alias", metavar="NAME", help="Call the one --corpus, or else the one --teacher, so.")
+@all_of(*_READER)
+@_jobs
+@json_option
+def pull_command(
+    remote: str,
+    cache: str,
+    teachers: tuple[str, ...],
+    corpora: tuple[str, ...],
+    no_text: bool,
+    no_sample_check: bool,
+    as_json: bool,
+    **rest: Any,
+) -> None:
+    """Fetch what REMOTE, a name or a URL, has and the cache lacks.
+
+    Everything is checked on arrival, and nothing in the cache is overwritten. Interrupted, the same command
+    goes on. Exits with 1 if a sample shows vectors of another teacher.
+    """
+    import json
+
+    from embedcache.share import pull
+
+    with _watched() as on_progress:
+        done = pull(
+            cache,
+            remote,
+            teachers=teachers,
+            corpora=corpora,
+            text=not no_text,
+            sample_check=not no_sample_check,
+            on_progress=on_progress,
+            **rest,
+        )
+    if as_json:
+        click.echo(json.dumps(done.to_json(), indent=2))
+    else:
+        _show_pull(done)
+    _exit_if_bad(done.samples)
+
+
+@click.command("sync")
+@click.argument("remote")
+@cache_option
+@_no_text
+@all_of(*_WRITER, *_READER)
+@_jobs
+@json_option
+def sync_command(
+    remote: str, cache: str, no_text: bool, no_sample_check: bool, as_json: bool, **rest: Any
+) -> None:
+    """Pull what the cache lacks, then push what REMOTE, a name or a URL, lacks."""
+    import json
+
+    from embedcache.share import sync
+
+    with _watched() as on_progress:
+        done = sync(
+            cache, remote, text=not no_text, sample_check=not no_sample_check, on_progress=on_progress, **rest
+        )
+    if as_json:
+        click.echo(json.dumps(done.to_json(), indent=2))
+    else:
+        if done.pulled is not None:
+            _show_pull(done.pulled)
+        _show_push(done.pushed)
+    if done.pulled is not None:
+        _exit_if_bad(done.pulled.samples)
+
+
+@contextmanager
+def _watched() -> Iterator[OnCheck]:
+    """Show progress; an end that is asked for politely is taken as Ctrl-C is: what has arrived stays."""
+    from embedcache.cli.check import describe
+    from embedcache.cli.progress import ticker
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt("run the same command again")
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with ticker() as show:
+            yield lambda progress: show(describe(progress))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _rate(count: int, seconds: float) -> str:
+    from embedcache.cli.tables import size
+
+    return f"{seconds:,.1f} s, {size(count / max(seconds, 1e-9))}/s"
+
+
+def _show_push(done: PushResult) -> None:
+    from embedcache.cli.tables import print_table, size
+
+    print_table(
+        (f"push to {done.remote}", "objects", "size"),
+        [
+            ("sent", f"{done.sent:,}", size(done.sent_bytes)),
+            ("already there", f"{done.present:,}", size(done.present_bytes)),
+            ("sent by others meanwhile", f"{done.others:,}", size(done.others_bytes)),
+        ],
+    )
+    signed = f", signed by {done.signed_by[:12]}" if done.signed_by and done.manifest else ""
+    declared = f"manifest {done.manifest[:12]}{signed}" if done.manifest else "nothing to add"
+    click.echo(f"{declared}; {_rate(done.sent_bytes, done.seconds)}")
+
+
+def _show_pull(done: PullResult) -> None:
+    from embedcache.cli.tables import counted, print_table, size
+
+    print_table(
+        (f"pull from {done.remote}", "files", "size"),
+        [
+            ("fetched", f"{done.fetched:,}", size(done.fetched_bytes)),
+            ("already there", f"{done.present:,}", size(done.present_bytes)),
+        ],
+    )
+    for line in done.told:
+        click.echo(line)
+    for check in done.samples:
+        click.echo(
+            f"{check.teacher}: {counted(check.sampled, 'text')} compared: {check.verdict}; {check.told}"
+        )
+    click.echo(
+        f"{counted(done.fetched_rows, 'row')} fetched, of {counted(done.manifests, 'manifest')}; "
+        f"{_rate(done.fetched_bytes, done.seconds)}"
+    )
+
+
+def _exit_if_bad(samples: tuple[SampleCheck, ...]) -> None:
+    from embedcache.share.sample import bad_samples
+
+    if bad_samples(samples):
+        sys.exit(1)

@@ -1,0 +1,36 @@
+"""Sharing caches: remotes, push and pull."""
+
+from embedcache.share.difference import DifferenceLine, RemoteDifference, compare_with_remote
+from embedcache.share.listing import (
+    RemoteListing,
+    RemotePush,
+    RemoteTeacher,
+    list_remote,
+)
+from embedcache.share.manifest import CorpusLine
+from embedcache.share.pull import PullResult, pull
+from embedcache.share.push import PushResult, push
+from embedcache.share.remotes import add_remote, list_remotes, remove_remote
+from embedcache.share.sample import SampleCheck
+from embedcache.share.sync import SyncResult, sync
+
+__all__ = [
+    "CorpusLine",
+    "DifferenceLine",
+    "PullResult",
+    "PushResult",
+    "RemoteDifference",
+    "RemoteListing",
+    "RemotePush",
+    "RemoteTeacher",
+    "SampleCheck",
+    "SyncResult",
+    "add_remote",
+    "compare_with_remote",
+    "list_remote",
+    "list_remotes",
+    "pull",
+    "push",
+    "remove_remote",
+    "sync",
+]

@@ -1,0 +1,124 @@
+"""What a remote has and a cache lacks, and the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from embedcache.cache import Cache
+from embedcache.share.manifest import SharedFile, Stock
+from embedcache.share.remote import Remote
+from embedcache.share.remotes import location_of
+from embedcache.share.selection import select_files
+
+TEACHER, CORPUS = "teacher", "corpus"
+
+
+@dataclass(frozen=True)
+class DifferenceLine:
+    """What sets cache and remote apart in one teacher or corpus.
+
+    Attributes:
+        kind: ``teacher`` or ``corpus``.
+        name: what it is called; of a teacher without a name, how its contract's id begins.
+        id: of a teacher, its contract's; empty for a corpus.
+        remote_files, remote_rows, remote_bytes: what the remote has and the cache lacks.
+        cache_files, cache_rows, cache_bytes: what the cache has and the remote lacks.
+        both_files: what both have.
+    """
+
+    kind: str
+    name: str
+    id: str
+    remote_files: int
+    remote_rows: int
+    remote_bytes: int
+    cache_files: int
+    cache_rows: int
+    cache_bytes: int
+    both_files: int
+
+
+@dataclass(frozen=True)
+class RemoteDifference:
+    """What sets a cache and a remote apart.
+
+    Attributes:
+        remote: where.
+        lines: teachers and corpora, those included that do not differ.
+    """
+
+    remote: str
+    lines: tuple[DifferenceLine, ...]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both have the same files."""
+        return not any(line.remote_files or line.cache_files for line in self.lines)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the difference as a JSON object."""
+        return {**asdict(self), "same": self.is_same}
+
+
+def compare_with_remote(cache: Cache | str | Path, remote: str) -> RemoteDifference:
+    """Compare the files of ``cache`` and of ``remote``, a name or a URL; nothing is transferred.
+
+    Raises:
+        InputError: if the cache has nothing to share.
+        CorruptCacheError: if a file of it is damaged.
+        RemoteError: if the remote cannot be reached, or a manifest is refused.
+    """
+    opened = cache if isinstance(cache, Cache) else Cache(cache)
+    source = Remote(location_of(remote))
+    source.require()
+    stock = Stock(source.manifests(opened))
+    here = {(file.path, file.sha256): file for file in select_files(opened).shared}
+    there = {(file.path, file.sha256): file for file in stock}
+    names = {one.contract.id: one.name for one in reversed(opened.teachers())}
+    called = {**{one: min(found, default="") for one, found in stock.teacher_names.items()}, **names}
+    units = sorted({_unit(file) for file in (*here.values(), *there.values())})
+    return RemoteDifference(
+        source.where,
+        tuple(_line(kind, one, called, _of(here, kind, one), _of(there, kind, one)) for kind, one in units),
+    )
+
+
+_Files = Mapping[tuple[str, str], SharedFile]
+
+
+def _unit(file: SharedFile) -> tuple[str, str]:
+    """Return what a file is part of."""
+    return (TEACHER, file.entry.teacher) if file.entry.teacher else (CORPUS, file.entry.corpus)
+
+
+def _of(files: _Files, kind: str, name: str) -> _Files:
+    return {key: file for key, file in files.items() if _unit(file) == (kind, name)}
+
+
+def _line(kind: str, name: str, called: Mapping[str, str], here: _Files, there: _Files) -> DifferenceLine:
+    remote, cache = (
+        [file for key, file in ours.items() if key not in theirs]
+        for ours, theirs in ((there, here), (here, there))
+    )
+    return DifferenceLine(
+        kind,
+        (called.get(name) or name[:12]) if kind == TEACHER else name,
+        name if kind == TEACHER else "",
+        len(remote),
+        _rows(remote),
+        _bytes(remote),
+        len(cache),
+        _rows(cache),
+        _bytes(cache),
+        len(here.keys() & there.keys()),
+    )
+
+
+def _rows(files: Iterable[SharedFile]) -> int:
+    return sum(file.rows for file in files)
+
+
+def _bytes(files: Iterable[SharedFile]) -> int:
+    return sum(file.bytes for file in files)

@@ -1,0 +1,161 @@
+"""What a remote has, for people: teachers, corpora, and who pushed them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from embedcache.cache import Cache
+from embedcache.check.findings import Kind
+from embedcache.errors import MissingExtraError
+from embedcache.share.manifest import CorpusLine, Manifest, SharedFile, Stock
+from embedcache.share.remote import Remote
+from embedcache.share.remotes import location_of
+from embedcache.share.sign import signed_by
+
+
+@dataclass(frozen=True)
+class RemoteTeacher:
+    """A teacher on a remote.
+
+    Attributes:
+        names: what it is called.
+        contract: its contract's id.
+        rows: of its shards; a text that stands in two of them counts twice.
+        bytes: size of all its files.
+        model: where its model came from, as far as said.
+        licence: of the model, as far as declared.
+    """
+
+    names: tuple[str, ...]
+    contract: str
+    rows: int
+    bytes: int
+    model: str
+    licence: str
+
+
+@dataclass(frozen=True)
+class RemotePush:
+    """A push to a remote.
+
+    Attributes:
+        manifest: its id.
+        by: who pushed; empty where that was not given.
+        when: when; empty where that was not given.
+        message: what for; empty where that was not given.
+        files: files it lists.
+        bytes: their size.
+        signed_by: the keys that have signed it, as ``ssh-keygen -l`` prints them; None where that cannot be
+            told.
+    """
+
+    manifest: str
+    by: str
+    when: str
+    message: str
+    files: int
+    bytes: int
+    signed_by: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class RemoteListing:
+    """What a remote has.
+
+    Attributes:
+        remote: where.
+        teachers: by name.
+        corpora: by name and digest.
+        pushes: by time and id.
+    """
+
+    remote: str
+    teachers: tuple[RemoteTeacher, ...]
+    corpora: tuple[CorpusLine, ...]
+    pushes: tuple[RemotePush, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the listing as a JSON object."""
+        return asdict(self)
+
+
+def list_remote(remote: str, cache: Cache | str | Path | None = None) -> RemoteListing:
+    """Return what ``remote``, a name or a URL, has.
+
+    Args:
+        remote: the remote.
+        cache: a cache that keeps copies of manifests for the next time; default: none.
+
+    Raises:
+        RemoteError: if it cannot be reached, or a manifest is refused.
+    """
+    source = Remote(location_of(remote))
+    source.require()
+    opened = Cache(cache) if isinstance(cache, (str, Path)) else cache
+    manifests = source.manifests(opened)
+    stock = Stock(manifests)
+    # The first that says something is believed; nothing is decided by it.
+    pushes = sorted(
+        source.in_threads(lambda one: _push(source, one), manifests), key=lambda one: (one.when, one.manifest)
+    )
+    return RemoteListing(source.where, _teachers(stock), _corpora(manifests), tuple(pushes))
+
+
+def _teachers(stock: Stock) -> tuple[RemoteTeacher, ...]:
+    files: dict[str, list[SharedFile]] = {}
+    for file in stock:
+        if file.entry.teacher:
+            files.setdefault(file.entry.teacher, []).append(file)
+    found = []
+    for contract, names in stock.teacher_names.items():
+        said = [one for each in stock.manifests for one in each.teachers if one.contract == contract]
+        found.append(
+            RemoteTeacher(
+                tuple(sorted(names)),
+                contract,
+                sum(file.rows for file in files[contract] if file.entry.kind is Kind.SHARD),
+                sum(file.bytes for file in files[contract]),
+                _first(one.model for one in said),
+                _first(one.licence for one in said),
+            )
+        )
+    return tuple(sorted(found, key=lambda one: (one.names, one.contract)))
+
+
+def _corpora(manifests: Sequence[Manifest]) -> tuple[CorpusLine, ...]:
+    versions: dict[tuple[str, str], list[CorpusLine]] = {}
+    for manifest in manifests:
+        for one in manifest.corpora:
+            versions.setdefault((one.name, one.digest), []).append(one)
+    return tuple(
+        CorpusLine(
+            name,
+            digest,
+            said[0].rows,
+            tuple(sorted({view for one in said for view in one.views})),
+            _first(one.licence for one in said),
+        )
+        for (name, digest), said in sorted(versions.items())
+    )
+
+
+def _push(remote: Remote, manifest: Manifest) -> RemotePush:
+    try:
+        keys: tuple[str, ...] | None = tuple(key.shown for key in signed_by(remote, manifest.id))
+    except MissingExtraError:
+        keys = None
+    return RemotePush(
+        manifest.id,
+        manifest.by,
+        manifest.when,
+        manifest.message,
+        len(manifest.files),
+        sum(file.bytes for file in manifest.files),
+        keys,
+    )
+
+
+def _first(texts: Iterable[str]) -> str:
+    return next(filter(None, texts), "")

@@ -1,0 +1,63 @@
+"""What every place can do. Paths are relative to it, with ``/`` between their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Data: TypeAlias = "bytes | memoryview | pa.Buffer"
+
+
+@dataclass(frozen=True)
+class Stat:
+    """What a place says of a file.
+
+    Attributes:
+        bytes: its size; None where the place does not tell.
+        changed: when it was last written, in seconds by the clock of the place, where it tells.
+    """
+
+    bytes: int | None
+    changed: float | None = None
+
+
+class Place(Protocol):
+    """A folder somewhere. Every method may be called from several threads, and raises ``OSError``."""
+
+    @property
+    def where(self) -> str:
+        """Its URL, for messages; nothing in it is secret."""
+        ...
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can be written, whoever asks."""
+        ...
+
+    def list(self, folder: str) -> dict[str, Stat]:
+        """Return the files that lie directly in ``folder``, by name; none where there is no such folder."""
+        ...
+
+    def stat(self, path: str) -> Stat | None:
+        """Return what is known of a file; None where there is none."""
+        ...
+
+    def blocks(self, path: str, size: int) -> Iterator[memoryview]:
+        """Yield the bytes of a file, at most ``size`` at a time.
+
+        Raises:
+            FileNotFoundError: if it is not there.
+        """
+        ...
+
+    def write(self, path: str, data: Data) -> None:
+        """Write a file, so that nobody ever sees a part of it; folders above it are made."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Delete a file; harmless where it is gone."""
+        ...

@@ -1,0 +1,71 @@
+"""A folder of this machine, or of the network that is mounted here."""
+
+from __future__ import annotations
+
+import stat as modes
+from collections.abc import Iterator
+from pathlib import Path
+
+from embedcache.fsio import TEMPORARY_PREFIX, regular_size, remove_file, write_bytes
+from embedcache.share.places.base import Data, Stat
+
+
+class FolderPlace:
+    """The folder ``root``, written as a cache is: temporary name, fsync, atomic rename.
+
+    Links, pipes and devices in it are not files of it: somebody else may have put them there.
+    """
+
+    read_only = False
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @property
+    def where(self) -> str:
+        """The folder."""
+        return str(self._root)
+
+    def list(self, folder: str) -> dict[str, Stat]:
+        """Return the regular files in ``folder``; temporary ones are left out."""
+        try:
+            entries = list((self._root / folder).iterdir())
+        except FileNotFoundError:
+            return {}
+        found = {}
+        for path in entries:
+            if not path.name.startswith(TEMPORARY_PREFIX) and (stat := _stat(path)) is not None:
+                found[path.name] = stat
+        return found
+
+    def stat(self, path: str) -> Stat | None:
+        """Return size and time of a regular file."""
+        return _stat(self._root / path)
+
+    def blocks(self, path: str, size: int) -> Iterator[memoryview]:
+        """Yield the bytes of a regular file."""
+        source = self._root / path
+        try:
+            regular_size(source)
+        except ValueError as error:
+            raise OSError(str(error)) from error
+        with source.open("rb", buffering=0) as handle:
+            while block := handle.read(size):
+                yield memoryview(block)
+
+    def write(self, path: str, data: Data) -> None:
+        """Write a file by way of a temporary one."""
+        write_bytes(self._root / path, memoryview(data))
+
+    def remove(self, path: str) -> None:
+        """Delete a file."""
+        if (self._root / path).parent.is_dir():
+            remove_file(self._root / path)
+
+
+def _stat(path: Path) -> Stat | None:
+    try:
+        found = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Stat(found.st_size, found.st_mtime) if modes.S_ISREG(found.st_mode) else None

@@ -1,0 +1,184 @@
+"""From the URL of a remote to the place it means. Credentials come from the environment, never from it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from embedcache.errors import InputError
+from embedcache.share.places.base import Place
+from embedcache.share.places.bucket import BucketPlace
+from embedcache.share.places.folder import FolderPlace
+from embedcache.share.places.hub import HubPlace
+from embedcache.share.places.sftp import SftpPlace
+from embedcache.share.places.web import WebPlace
+
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "file": (),
+    "s3": ("endpoint_override", "region", "scheme"),
+    "gs": (),
+    "sftp": (),
+    "http": (),
+    "https": (),
+    "hf": (),
+}
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+_REQUEST_SECONDS, _CONNECT_SECONDS = 30.0, 10.0
+
+
+@dataclass(frozen=True)
+class Location:
+    """What the URL of a remote says.
+
+    Attributes:
+        scheme: ``file``, ``s3``, ``gs``, ``sftp``, ``http``, ``https`` or ``hf``.
+        host: bucket or server; for ``hf`` the kind of repository; empty for ``file``.
+        path: the folder on it, without a slash at its end.
+        user: whom to be on it, for ``sftp``.
+        port: of the server, where it is given.
+        options: what stands behind the question mark.
+    """
+
+    scheme: str
+    host: str
+    path: str
+    user: str | None = None
+    port: int | None = None
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def url(self) -> str:
+        """The URL, always spelled the same way; a plain path for ``file``."""
+        if self.scheme == "file":
+            return self.path
+        user = f"{self.user}@" if self.user else ""
+        port = f":{self.port}" if self.port else ""
+        options = f"?{urlencode(self.options)}" if self.options else ""
+        return f"{self.scheme}://{user}{self.host}{port}{self.path}{options}"
+
+
+def parse_location(text: str) -> Location:
+    """Return what ``text`` means: a URL, or the path of a folder.
+
+    Raises:
+        InputError: if it is of a kind that is not known, carries credentials, which must not be written down
+            anywhere, or names no bucket or server.
+    """
+    if "://" not in text:
+        if not text or "\0" in text:
+            raise InputError("a remote needs a place: give a folder or a URL like s3://BUCKET/FOLDER")
+        return Location("file", "", str(Path(text).expanduser().absolute()))
+    scheme = text.partition("://")[0].lower()
+    if scheme not in _OPTIONS:
+        raise InputError(
+            f"remotes of the kind {scheme[:20]!r} are not known: expected a folder, or a URL that begins "
+            f"with {', '.join(f'{one}://' for one in _OPTIONS)}"
+        )
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise InputError(f"a {scheme}:// URL that cannot be read: see to its brackets and its port") from None
+    _refuse_secrets(scheme, parts.password is not None, parts.username, parts.query)
+    path = unquote(parts.path).rstrip("/")
+    if any(part in ("", ".", "..") for part in path.split("/")[1:]):
+        raise InputError(f"a {scheme}:// URL with an empty part, '.' or '..' in its path: leave it out")
+    host = parts.hostname or ""
+    if scheme == "file":
+        if host not in ("", "localhost") or not path:
+            raise InputError("a file:// URL needs a whole path and no server: file:///FOLDER")
+        return Location("file", "", path)
+    if scheme in ("s3", "gs"):
+        # Unlike host names, names of buckets keep their capitals.
+        host = parts.netloc.rpartition("@")[2]
+        if not _BUCKET.fullmatch(host):
+            raise InputError(f"a {scheme}:// URL needs the name of a bucket: {scheme}://BUCKET/FOLDER")
+        port = None
+    if not host:
+        raise InputError(f"a {scheme}:// URL needs a server: {scheme}://SERVER/FOLDER")
+    if scheme == "hf" and (host not in ("datasets", "models") or path.count("/") < 2):
+        raise InputError("an hf:// URL needs a repository: hf://datasets/OWNER/NAME/FOLDER")
+    return Location(scheme, host, path, parts.username, port, tuple(sorted(parse_qsl(parts.query))))
+
+
+def _refuse_secrets(scheme: str, has_password: bool, user: str | None, query: str) -> None:
+    # Nothing of what is refused may be repeated: it goes to terminals and logs.
+    remedy = {
+        "s3": "AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws",
+        "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+        "sftp": "the ssh agent or ~/.ssh",
+        "hf": "HF_TOKEN",
+    }.get(scheme, "the environment")
+    if has_password or (user is not None and scheme != "sftp"):
+        raise InputError(
+            f"a {scheme}:// URL with a name or password in it: URLs are stored and shown, so leave that out "
+            f"and give it through {remedy}"
+        )
+    known = _OPTIONS[scheme]
+    if any(name not in known for name, _ in parse_qsl(query, keep_blank_values=True)):
+        expected = f"expected {', '.join(known)}" if known else "expected none"
+        raise InputError(
+            f"a {scheme}:// URL with other options behind the '?' than are known: {expected}; credentials "
+            f"come from {remedy}"
+        )
+
+
+def open_place(location: Location) -> Place:
+    """Return the place at ``location``; nothing is looked up there yet.
+
+    Raises:
+        InputError: if an option has a value that cannot be used.
+        MissingExtraError: if it needs a package that is not installed; it names the extra.
+    """
+    if location.scheme == "file":
+        return FolderPlace(Path(location.path))
+    if location.scheme == "s3":
+        return _s3(location)
+    if location.scheme == "gs":
+        from pyarrow.fs import GcsFileSystem
+
+        files = GcsFileSystem(retry_time_limit=timedelta(seconds=2 * _REQUEST_SECONDS))
+        return BucketPlace(location.url, files, f"{location.host}{location.path}")
+    if location.scheme == "sftp":
+        return SftpPlace(location.url, location.host, location.path, location.user, location.port)
+    if location.scheme == "hf":
+        from huggingface_hub import HfFileSystem
+
+        base = location.path.lstrip("/") if location.host == "models" else f"datasets{location.path}"
+        return HubPlace(location.url, HfFileSystem(), base)
+    return WebPlace(location.url)
+
+
+def _s3(location: Location) -> BucketPlace:
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
+
+    options = dict(location.options)
+    endpoint = options.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL_S3")
+    endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL")
+    scheme = options.get("scheme")
+    if endpoint and "://" in endpoint:
+        named, _, endpoint = endpoint.rstrip("/").partition("://")
+        scheme = scheme or named.lower()
+    if scheme not in (None, "http", "https"):
+        raise InputError("an s3:// URL with another scheme than http or https: give one of them, or none")
+    region = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if not region and not endpoint:
+        try:
+            region = resolve_s3_region(location.host)
+        except OSError:
+            # Whatever is wrong shows at the first request.
+            region = None
+    files = S3FileSystem(
+        region=region,
+        scheme=scheme or "https",
+        endpoint_override=endpoint or None,
+        request_timeout=_REQUEST_SECONDS,
+        connect_timeout=_CONNECT_SECONDS,
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=3),
+    )
+    return BucketPlace(location.url, files, f"{location.host}{location.path}")

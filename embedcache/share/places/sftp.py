@@ -1,0 +1,180 @@
+"""A folder of a machine that is reached over ssh."""
+
+from __future__ import annotations
+
+import getpass
+import stat as modes
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from embedcache.errors import MissingExtraError
+from embedcache.fsio import TEMPORARY_PREFIX
+from embedcache.share.places.base import Data, Stat
+
+if TYPE_CHECKING:
+    import paramiko
+
+_TIMEOUT_SECONDS = 60
+_AHEAD = 64
+# Servers refuse more than a few that come at once.
+_CONNECTIONS = 4
+_CHUNK_BYTES = 1 << 20
+
+
+class SftpPlace:
+    """The folder ``path`` on ``host``, over a few connections that threads take turns with.
+
+    User, port and key come from ``~/.ssh/config``, the agent and the usual key files; a host that is not in
+    ``known_hosts`` is refused.
+    """
+
+    read_only = False
+
+    def __init__(self, where: str, host: str, path: str, user: str | None, port: int | None) -> None:
+        self._where, self._host, self._base = where, host, PurePosixPath(path or "/")
+        self._user, self._port = user, port
+        self._free = threading.BoundedSemaphore(_CONNECTIONS)
+        self._idle: list[paramiko.SFTPClient] = []
+
+    @property
+    def where(self) -> str:
+        """The URL."""
+        return self._where
+
+    def list(self, folder: str) -> dict[str, Stat]:
+        """Return the regular files in ``folder``; temporary ones are left out."""
+        with self._connected() as sftp:
+            try:
+                entries = sftp.listdir_attr(self._path(folder))
+            except FileNotFoundError:
+                return {}
+        return {
+            entry.filename: Stat(entry.st_size, entry.st_mtime)
+            for entry in entries
+            if modes.S_ISREG(entry.st_mode or 0) and not entry.filename.startswith(TEMPORARY_PREFIX)
+        }
+
+    def stat(self, path: str) -> Stat | None:
+        """Return size and time of a regular file."""
+        with self._connected() as sftp:
+            try:
+                found = sftp.lstat(self._path(path))
+            except FileNotFoundError:
+                return None
+        return Stat(found.st_size, found.st_mtime) if modes.S_ISREG(found.st_mode or 0) else None
+
+    def blocks(self, path: str, size: int) -> Iterator[memoryview]:
+        """Yield the bytes of a file, requested ahead of their arrival."""
+        with self._connected() as sftp, sftp.open(self._path(path), "rb") as source:
+            source.prefetch(max_concurrent_requests=_AHEAD)
+            while block := source.read(size):
+                yield memoryview(block)
+
+    def write(self, path: str, data: Data) -> None:
+        """Write a file by way of a temporary one, which is renamed."""
+        target = self._base / path
+        temporary = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{target.name}")
+        with self._connected() as sftp:
+            try:
+                with _made(sftp, temporary) as sink:
+                    sink.set_pipelined(True)
+                    whole = memoryview(data)
+                    for start in range(0, len(whole), _CHUNK_BYTES):
+                        sink.write(bytes(whole[start : start + _CHUNK_BYTES]))
+                sftp.posix_rename(str(temporary), str(target))
+            except BaseException:
+                with suppress(OSError):
+                    sftp.remove(str(temporary))
+                raise
+
+    def remove(self, path: str) -> None:
+        """Delete a file."""
+        with self._connected() as sftp, suppress(FileNotFoundError):
+            sftp.remove(self._path(path))
+
+    def _path(self, path: str) -> str:
+        return str(self._base / path)
+
+    @contextmanager
+    def _connected(self) -> Iterator[paramiko.SFTPClient]:
+        """Yield a connection that nobody else uses; one that broke is not used again."""
+        with self._free:
+            try:
+                sftp = self._idle.pop()
+            except IndexError:
+                with self._explained():
+                    sftp = self._connect()
+            try:
+                with self._explained():
+                    yield sftp
+            except FileNotFoundError:
+                self._idle.append(sftp)
+                raise
+            self._idle.append(sftp)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn what paramiko raises for a connection into what a connection raises elsewhere."""
+        paramiko = _library()
+        try:
+            yield
+        except (EOFError, paramiko.SSHException) as error:
+            raise OSError(
+                f"the connection to {self._host} failed: {error or type(error).__name__}"
+            ) from error
+
+    def _connect(self) -> paramiko.SFTPClient:
+        paramiko = _library()
+        found = _ssh_config(self._host)
+        client = paramiko.SSHClient()
+        client.load_system_host_keys()
+        client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        keys = found.get("identityfile")
+        client.connect(
+            str(found.get("hostname", self._host)),
+            port=self._port or int(str(found.get("port", 22))),
+            username=self._user or str(found.get("user", getpass.getuser())),
+            key_filename=keys if isinstance(keys, list) else None,
+            timeout=_TIMEOUT_SECONDS,
+            banner_timeout=_TIMEOUT_SECONDS,
+            auth_timeout=_TIMEOUT_SECONDS,
+        )
+        sftp = client.open_sftp()
+        channel = sftp.get_channel()
+        if channel is not None:
+            channel.settimeout(_TIMEOUT_SECONDS)
+        # A client that is collected closes its connection.
+        sftp.client = client
+        return sftp
+
+
+def _made(sftp: paramiko.SFTPClient, path: PurePosixPath) -> paramiko.SFTPFile:
+    """Open a new file for writing, and make the folders above it where they are missing."""
+    try:
+        return sftp.open(str(path), "wbx")
+    except FileNotFoundError:
+        for folder in reversed(path.parents):
+            # Others make the same folders at the same moment.
+            with suppress(OSError):
+                sftp.mkdir(str(folder))
+        return sftp.open(str(path), "wbx")
+
+
+def _ssh_config(host: str) -> dict[str, object]:
+    path = Path("~/.ssh/config").expanduser()
+    if not path.is_file():
+        return {}
+    return dict(_library().SSHConfig.from_path(str(path)).lookup(host))
+
+
+def _library() -> Any:
+    """Return paramiko, or say how to install it."""
+    try:
+        import paramiko
+    except ImportError as error:
+        raise MissingExtraError("sftp:// needs paramiko: pip install 'embedcache[sftp]'") from error
+    return paramiko

@@ -1,0 +1,270 @@
+"""Pushing: what a cache has and a remote lacks is sent, and then a manifest says that it is there.
+
+A file is read, its digest is checked and it is written whole. Only when all that a manifest lists lies on the
+remote with the right size is the manifest written; until then nobody sees any of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embedcache.cache import Cache
+from embedcache.check.progress import Meter, OnCheck
+from embedcache.errors import InputError, RemoteError
+from embedcache.share.card import card_of
+from embedcache.share.claims import STALE_SECONDS, Claims
+from embedcache.share.manifest import MOST_FILES, Manifest, SharedFile, Stock
+from embedcache.share.remote import Remote, object_path
+from embedcache.share.remotes import location_of
+from embedcache.share.selection import LocalFile, Selection, select_files
+from embedcache.share.sign import Signer, is_signed, sign_manifest
+from embedcache.share.transfer import JOBS, Stopped, run_all
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class PushResult:
+    """What a push did.
+
+    Attributes:
+        remote: where.
+        manifest: id of the manifest it wrote; empty where nothing was to be added.
+        sent: objects sent.
+        sent_bytes: their size.
+        present: objects that were there already.
+        present_bytes: their size.
+        others: objects that other processes sent meanwhile.
+        others_bytes: their size.
+        signed_by: fingerprint of the key it was signed with; empty without one.
+        seconds: how long it took.
+    """
+
+    remote: str
+    manifest: str
+    sent: int
+    sent_bytes: int
+    present: int
+    present_bytes: int
+    others: int
+    others_bytes: int
+    signed_by: str
+    seconds: float
+
+    def to_json(self) -> dict[str, object]:
+        """Return the result as a JSON object."""
+        return asdict(self)
+
+
+def push(
+    cache: Cache | str | Path,
+    remote: str,
+    *,
+    teachers: Collection[str] = (),
+    corpora: Collection[str] = (),
+    text: bool = True,
+    text_licence: str = "",
+    by: str = "",
+    message: str = "",
+    sign: str | Path | None = None,
+    jobs: int = JOBS,
+    stale_seconds: float = STALE_SECONDS,
+    on_progress: OnCheck | None = None,
+) -> PushResult:
+    """Send what ``cache`` has and ``remote`` lacks. Repeated, it sends only what is still missing.
+
+    Args:
+        cache: the cache or its folder.
+        remote: the name or the URL of a remote; it is made where there is none.
+        teachers: push these alone, names or contract ids; default: all.
+        corpora: push these alone; default: all. Vectors are not chosen by it.
+        text: whether corpora and their views are pushed; without them vectors serve who has the same texts.
+        text_licence: licence of the texts, for the card.
+        by: who pushes, for the card; it is kept with the time.
+        message: what for, for the card.
+        sign: file of a private ed25519 key, OpenSSH's or PEM, to sign the manifest with.
+        jobs: transfers at once.
+        stale_seconds: other pushes without a sign of life for so long are taken over from.
+        on_progress: called as the work goes on.
+
+    Raises:
+        InputError: if a name is not in the cache, there is nothing to push, or an argument cannot be used.
+        CorruptCacheError: if a file of the cache is damaged; nothing of it is sent.
+        RemoteError: if the remote cannot be reached or written.
+    """
+    started = time.perf_counter()
+    opened = cache if isinstance(cache, Cache) else Cache(cache)
+    signer = None if sign is None else Signer.load(Path(sign))
+    _check_texts(by, message, text_licence)
+    stop = threading.Event()
+    target = Remote(location_of(remote), stop=stop)
+    meter = Meter(on_progress)
+    meter.begin("read the cache")
+    selection = select_files(opened, teachers=teachers, corpora=corpora, text=text, text_licence=text_licence)
+    if len(selection.files) > MOST_FILES:
+        raise InputError(
+            f"{len(selection.files):,} files, more than the {MOST_FILES:,} of a push: push teachers one by "
+            "one, or merge small shards with 'embedcache compact'"
+        )
+    meter.begin("read the remote")
+    target.prepare()
+    manifest = ""
+    delivery = _Delivery(target, selection.files, jobs, meter, stale_seconds)
+    delivery.run()
+    if _is_news(target, opened, selection, signer):
+        delivery.check_rest()
+        delivery.refuse_gaps()
+        manifest = _declare(target, selection, by, message, signer)
+    return PushResult(
+        remote=target.where,
+        manifest=manifest,
+        sent=len(delivery.sent),
+        sent_bytes=delivery.size_of(delivery.sent),
+        present=len(delivery.present),
+        present_bytes=delivery.size_of(delivery.present),
+        others=len(delivery.others),
+        others_bytes=delivery.size_of(delivery.others),
+        signed_by="" if signer is None else signer.fingerprint,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _check_texts(*texts: str) -> None:
+    for text in texts:
+        if not text.isprintable() or len(text) > 1000:
+            raise InputError("a name, message or licence of more than one line or 1,000 letters: shorten it")
+
+
+class _Delivery:
+    """Brings objects to a remote, each of them once, whoever else is about to.
+
+    Attributes:
+        sent, present, others: digests of the objects that were sent from here, were there, and were sent by
+            others meanwhile.
+    """
+
+    def __init__(
+        self, remote: Remote, files: Iterable[LocalFile], jobs: int, meter: Meter, stale_seconds: float
+    ) -> None:
+        self._remote, self._jobs, self._meter = remote, jobs, meter
+        self._claims = Claims(remote, stale_seconds)
+        # The same bytes may lie under several paths.
+        self._files = {local.file.sha256: local for local in files}
+        self._opening = threading.Lock()
+        self.sent: set[str] = set()
+        self.present: set[str] = set()
+        self.others: set[str] = set()
+
+    def size_of(self, digests: Iterable[str]) -> int:
+        """Return how many bytes objects have together."""
+        return sum(self._files[digest].file.bytes for digest in digests)
+
+    def run(self) -> None:
+        """Send, or see sent, all objects."""
+        self.present = self._remote.present(self._shared(self._files))
+        left = set(self._files) - self.present
+        if not left:
+            return
+        self._meter.begin("send", total_files=len(left), total_bytes=self.size_of(left))
+        with self._claims.alive():
+            while left:
+                with self._claims.planning():
+                    # In this order: of what is sent and given up meanwhile, either shows.
+                    taken = frozenset().union(*self._claims.of_others().values())
+                    there = self._remote.present(self._shared(left))
+                    mine = left - there - taken
+                    self._claims.take(mine)
+                self.others |= there
+                self._meter.add(files=len(there), size=self.size_of(there))
+                self._send(mine)
+                self._claims.give_up()
+                left -= there | mine
+                if left:
+                    self._claims.wait(left, lambda: self._meter.add())
+
+    def check_rest(self) -> None:
+        """See that what is listed, and was there already, is sound in the cache as well.
+
+        Raises:
+            CorruptCacheError: if a file is not what its digest says.
+        """
+        rest = [self._files[digest] for digest in sorted(set(self._files) - self.sent)]
+        self._meter.begin(
+            "check", total_files=len(rest), total_bytes=self.size_of(one.file.sha256 for one in rest)
+        )
+
+        def check(local: LocalFile) -> None:
+            local.read(self._opened(local))
+            self._meter.add(files=1, size=local.file.bytes)
+
+        run_all(check, rest, jobs=self._jobs, stop=self._remote.stop)
+
+    def refuse_gaps(self) -> None:
+        """See that every object lies on the remote, with the size it should have.
+
+        Raises:
+            RemoteError: if one does not.
+        """
+        gone = set(self._files) - self._remote.present(self._shared(self._files))
+        if gone:
+            raise RemoteError(
+                f"{object_path(min(gone))} of {self._remote.where} is not there as it was sent, or of "
+                f"another size ({len(gone):,} objects in all): nothing was declared; run the same command "
+                "again"
+            )
+
+    def _send(self, digests: Iterable[str]) -> None:
+        def send(local: LocalFile) -> None:
+            data = local.read(self._opened(local))
+            if self._remote.stop.is_set():
+                raise Stopped
+            self._remote.write(object_path(local.file.sha256), data)
+            self.sent.add(local.file.sha256)
+            self._meter.add(files=1, size=local.file.bytes)
+
+        # The largest first, or the last one would leave the other threads idle.
+        ordered = sorted((self._files[one] for one in digests), key=lambda local: -local.file.bytes)
+        run_all(send, ordered, jobs=self._jobs, stop=self._remote.stop)
+
+    def _opened(self, local: LocalFile) -> pa.Buffer:
+        # Shards inside one LMDB file are read through one transaction.
+        with self._opening:
+            return local.open()
+
+    def _shared(self, digests: Iterable[str]) -> list[SharedFile]:
+        return [self._files[digest].file for digest in digests]
+
+
+def _is_news(remote: Remote, cache: Cache, selection: Selection, signer: Signer | None) -> bool:
+    """Return whether a manifest has to be written: a file is in none, or in none that the key has signed."""
+    manifests = remote.manifests(cache)
+    if signer is not None:
+        manifests = [one for one in manifests if is_signed(remote, one.id, signer.public)]
+    stock = Stock(manifests)
+    return not all(file in stock for file in selection.shared)
+
+
+def _declare(remote: Remote, selection: Selection, by: str, message: str, signer: Signer | None) -> str:
+    """Write card, manifest and signature, and return the manifest's id."""
+    when = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if by else ""
+    card = card_of(selection, by=by, when=when, message=message).encode()
+    digest = hashlib.sha256(card).hexdigest()
+    manifest = Manifest(
+        selection.shared, selection.teachers, selection.corpora, digest, by=by, when=when, message=message
+    )
+    # What could not be read back must not be written.
+    Manifest.from_bytes(manifest.data, manifest.id)
+    remote.write(f"cards/{digest}.md", card)
+    if signer is not None:
+        # Before the manifest: whoever sees that sees the signature.
+        sign_manifest(remote, manifest.id, signer)
+    remote.write(f"manifests/{manifest.id}.json", manifest.data)
+    return manifest.id

@@ -1,0 +1,82 @@
+"""Syncing: pull, then push."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedcache.cache import Cache
+from embedcache.check.progress import OnCheck
+from embedcache.share.pull import PullResult, pull
+from embedcache.share.push import PushResult, push
+from embedcache.share.remote import Remote
+from embedcache.share.remotes import location_of
+from embedcache.share.transfer import JOBS
+
+
+@dataclass(frozen=True)
+class SyncResult:
+    """What a sync did.
+
+    Attributes:
+        pulled: what the pull did; None where there was no remote yet.
+        pushed: what the push did.
+    """
+
+    pulled: PullResult | None
+    pushed: PushResult
+
+    def to_json(self) -> dict[str, object]:
+        """Return the result as a JSON object."""
+        pulled = None if self.pulled is None else self.pulled.to_json()
+        return {"pulled": pulled, "pushed": self.pushed.to_json()}
+
+
+def sync(
+    cache: Cache | str | Path,
+    remote: str,
+    *,
+    text: bool = True,
+    by: str = "",
+    message: str = "",
+    text_licence: str = "",
+    sign: str | Path | None = None,
+    max_bytes: int | None = None,
+    require_signature: str | Path | None = None,
+    sample_check: bool = True,
+    jobs: int = JOBS,
+    on_progress: OnCheck | None = None,
+) -> SyncResult:
+    """Fetch what ``cache`` lacks, then send what ``remote`` lacks. Arguments and errors as those of the two.
+
+    A remote on which nothing lies yet is pushed to alone.
+    """
+    pulled = None
+    if _has_manifests(remote):
+        pulled = pull(
+            cache,
+            remote,
+            text=text,
+            max_bytes=max_bytes,
+            require_signature=require_signature,
+            sample_check=sample_check,
+            jobs=jobs,
+            on_progress=on_progress,
+        )
+    pushed = push(
+        cache,
+        remote,
+        text=text,
+        text_licence=text_licence,
+        by=by,
+        message=message,
+        sign=sign,
+        jobs=jobs,
+        on_progress=on_progress,
+    )
+    return SyncResult(pulled, pushed)
+
+
+def _has_manifests(remote: str) -> bool:
+    source = Remote(location_of(remote))
+    return source.is_there() and bool(source.manifest_ids())

@@ -1,0 +1,67 @@
+"""Several transfers at once; the first that fails, or a Ctrl-C, ends them all without a trace of the rest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+T = TypeVar("T")
+
+JOBS = 8
+"""Transfers at once. Each holds a block, or maps a file, of some megabytes."""
+
+_GLANCE_SECONDS = 0.2
+
+
+class Stopped(Exception):  # noqa: N818 - no error: somebody else's error ended this
+    """A transfer was given up because another has failed."""
+
+
+def run_all(work: Callable[[T], None], items: Iterable[T], *, jobs: int, stop: threading.Event) -> None:
+    """Do ``work`` on every item, ``jobs`` at a time.
+
+    Args:
+        work: what to do; called from threads. It looks at ``stop`` now and then and raises :class:`Stopped`.
+        items: what to do it on, in the order in which it is begun.
+        jobs: how many threads.
+        stop: set as soon as one fails, or this thread is interrupted.
+
+    Raises:
+        The first error of ``work``, once all threads have come to rest.
+    """
+    waiting = list(items)
+    if not waiting:
+        return
+
+    def act(item: T) -> None:
+        if stop.is_set():
+            raise Stopped
+        work(item)
+
+    pool = ThreadPoolExecutor(min(jobs, len(waiting)), thread_name_prefix="share")
+    futures: set[Future[None]] = set()
+    try:
+        futures = {pool.submit(act, item) for item in waiting}
+        left = futures
+        while left:
+            # Not for ever: a thread that waits without end does not hear Ctrl-C everywhere.
+            done, left = wait(left, timeout=_GLANCE_SECONDS, return_when=FIRST_EXCEPTION)
+            for one in done:
+                one.result()
+    except BaseException as error:
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+        if isinstance(error, Stopped):
+            _raise_cause(futures)
+        raise
+    pool.shutdown()
+
+
+def _raise_cause(futures: Iterable[Future[None]]) -> None:
+    """Raise the error on whose account others were given up."""
+    for one in futures:
+        found = None if one.cancelled() else one.exception()
+        if found is not None and not isinstance(found, Stopped):
+            raise found

@@ -1,0 +1,184 @@
+"""A real S3 server on the loopback device, a proxy that drops connections, and caches to share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from embedcache.builder import build
+from embedcache.cache import Cache
+from embedcache.testing import FakeEncoder, fake_teacher
+
+BUCKET = "team"
+KEY, SECRET = "loopback-key", "loopback-secret"
+
+
+def rclone() -> str | None:
+    """Return the program, or None where it is not installed."""
+    beside = str(Path(sys.executable).parent)
+    return shutil.which("rclone", path=beside) or shutil.which("rclone")
+
+
+def environment(port: int) -> dict[str, str]:
+    """Return what a process needs to know of the server; nothing of it is in a URL."""
+    return {
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+        "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
+    }
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[int]:
+    """Serve ``folder`` over S3, each folder in it a bucket; yield the port."""
+    (folder / BUCKET).mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    program = rclone()
+    assert program is not None
+    command = [
+        program,
+        "serve",
+        "s3",
+        str(folder),
+        "--addr",
+        f"127.0.0.1:{port}",
+        "--auth-key",
+        f"{KEY},{SECRET}",
+    ]
+    log = folder.parent / f"server-{port}.log"
+    with log.open("wb") as sink:
+        settings = {**os.environ, "RCLONE_CONFIG": os.devnull}
+        server = subprocess.Popen(command, stdout=sink, stderr=sink, env=settings)
+        try:
+            deadline = time.monotonic() + 120
+            while True:
+                with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                    break
+                assert server.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.05)
+            yield port
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+@dataclass
+class Proxy:
+    """Hands bytes on between clients and a server, as badly as it is told to.
+
+    Attributes:
+        port: where it listens.
+        drop: share of connections that are cut off after some bytes.
+        cut: connections cut off so far.
+    """
+
+    target: int
+    port: int = 0
+    drop: float = 0.0
+    cut: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(3)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._closed = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._closed = True
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            limit = None
+            if self._random.random() < self.drop:
+                # Small: before the answer; large: in the middle of a body.
+                limit = int(self._random.choice([200, 3000, 20_000, 200_000]))
+            threading.Thread(target=self._serve, args=(client, limit), daemon=True).start()
+
+    def _serve(self, client: socket.socket, limit: int | None) -> None:
+        with client, suppress(OSError), socket.create_connection(("127.0.0.1", self.target)) as server:
+            up = threading.Thread(target=self._pump, args=(client, server, None), daemon=True)
+            up.start()
+            self._pump(server, client, limit)
+
+    def _pump(self, source: socket.socket, sink: socket.socket, limit: int | None) -> None:
+        passed = 0
+        with suppress(OSError):
+            while block := source.recv(1 << 16):
+                if limit is not None and passed + len(block) > limit:
+                    sink.sendall(block[: limit - passed])
+                    self.cut += 1
+                    break
+                passed += len(block)
+                sink.sendall(block)
+        for one in (source, sink):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+def make_cache(
+    folder: Path, texts: Sequence[str], *, name: str, dimension: int = 8, shard_rows: int = 64
+) -> Cache:
+    """Build a cache of ``texts`` with the fake teacher."""
+    source = folder.with_name(f"{folder.name}.txt")
+    source.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    teacher = fake_teacher(dimension)
+    return build(
+        source,
+        teacher=teacher,
+        encoder=FakeEncoder(teacher),  # type: ignore[arg-type]  # a fake one does as well
+        cache=folder,
+        name=name,
+        shard_rows=shard_rows,
+    )
+
+
+def content(cache: Path) -> dict[str, str]:
+    """Return what a cache holds: path -> sha256, without what is derived and what kills left behind."""
+    found = {}
+    for path in sorted(cache.rglob("*")):
+        inside = path.relative_to(cache).as_posix()
+        if path.is_file() and not inside.startswith("derived/") and "/.tmp-" not in f"/{inside}":
+            found[inside] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def assert_objects_right(bucket: Path) -> int:
+    """Assert that every object that can be seen has the digest it is called by; return how many there are."""
+    count = 0
+    for path in bucket.glob("**/objects/??/*"):
+        # The server's own temporary files have other names.
+        if len(path.name) == 64:
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+            count += 1
+    return count

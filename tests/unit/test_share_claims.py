@@ -1,0 +1,249 @@
+"""Claims: whoever pushes at once, no object travels twice, and nobody waits for the dead."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+
+import pytest
+from share_helpers import TEXTS, claims_left, content, files_of, make_cache
+
+from embedcache.cache import Cache
+from embedcache.errors import RemoteError
+from embedcache.share import claims as claims_module
+from embedcache.share import pull, push
+from embedcache.share.claims import Claims, new_mark
+from embedcache.share.places import parse_location
+from embedcache.share.remote import Remote
+
+ELSEWHERE = "0" * 12
+# A fork of this process would inherit its threads' locks.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["embedcache.share", "embedcache.testing", "pyarrow"])
+
+
+def claims_on(folder: Path, *, stale_seconds: float = 60.0, elsewhere: bool = False) -> Claims:
+    """Return claims of this process, or of one on another machine."""
+    mark = f"{ELSEWHERE}-1-{new_mark().rpartition('-')[2]}" if elsewhere else new_mark()
+    return Claims(Remote(parse_location(str(folder))), stale_seconds, mark)
+
+
+def test_one_plans_at_a_time(tmp_path: Path) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def plan(number: int) -> None:
+        with claims_on(tmp_path).alive() as mine:
+            for _ in range(3):
+                with mine.planning():
+                    inside.append(number)
+                    most.append(len(inside))
+                    time.sleep(0.01)
+                    inside.remove(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(plan, range(8)))
+    assert len(most) == 24
+    assert max(most) == 1
+    assert files_of(tmp_path, "claims") == {}
+
+
+def test_what_one_has_taken_others_see_until_it_is_given_up(tmp_path: Path) -> None:
+    with claims_on(tmp_path).alive() as one, claims_on(tmp_path, elsewhere=True).alive() as two:
+        one.take({"a" * 64, "b" * 64})
+        assert list(two.of_others().values()) == [frozenset({"a" * 64, "b" * 64})]
+        assert one.of_others() == {}
+        one.take({"c" * 64})
+        assert list(two.of_others().values()) == [frozenset({"c" * 64})]
+        one.give_up()
+        assert two.of_others() == {}
+    assert files_of(tmp_path, "claims") == {}
+
+
+def test_who_waits_goes_on_when_the_claim_is_given_up(tmp_path: Path) -> None:
+    with claims_on(tmp_path).alive() as one, claims_on(tmp_path).alive() as two:
+        one.take({"a" * 64})
+        waits: list[int] = []
+
+        def on_wait() -> None:
+            waits.append(1)
+            if len(waits) == 2:
+                one.give_up()
+
+        two.wait({"a" * 64}, on_wait)
+        assert len(waits) == 2
+        # Of what nobody claims there is nothing to wait for.
+        two.wait({"b" * 64}, lambda: pytest.fail("waited"))
+
+
+def test_nobody_waits_for_a_process_of_this_machine_that_is_gone(tmp_path: Path) -> None:
+    child = _FORKS.Process(target=_claim_and_die, args=(tmp_path,))
+    child.start()
+    child.join()
+    assert len(files_of(tmp_path, "claims")) == 3
+    with claims_on(tmp_path).alive() as mine:
+        mine.wait({"a" * 64}, lambda: pytest.fail("waited"))
+        with mine.planning():
+            assert mine.of_others() == {}
+    assert files_of(tmp_path, "claims") == {}
+
+
+def _claim_and_die(folder: Path) -> None:
+    mine = claims_on(folder)
+    mine._beat()
+    mine.take({"a" * 64})
+    mine.remote.write(f"claims/{mine.mark}.plan", b"plan")
+    os._exit(1)
+
+
+def test_without_a_beat_a_process_elsewhere_counts_as_gone_after_a_while(tmp_path: Path) -> None:
+    gone = claims_on(tmp_path, elsewhere=True)
+    gone._beat()
+    gone.take({"a" * 64})
+    gone.remote.write(f"claims/{gone.mark}.plan", b"plan")
+    with claims_on(tmp_path).alive() as mine:
+        assert len(mine.of_others()) == 1
+        beat = tmp_path / "claims" / f"{gone.mark}.beat"
+        then = beat.stat().st_mtime - 61
+        os.utime(beat, (then, then))
+        with mine.planning():
+            assert mine.of_others() == {}
+    assert files_of(tmp_path, "claims") == {}
+
+
+def test_a_beat_goes_on_while_the_work_lasts(tmp_path: Path) -> None:
+    with claims_on(tmp_path, stale_seconds=0.3, elsewhere=True).alive() as one:
+        beat = tmp_path / "claims" / f"{one.mark}.beat"
+        first = beat.stat().st_mtime_ns
+        deadline = time.monotonic() + 60
+        while beat.stat().st_mtime_ns == first:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("data", [b"", b"null", b"{}", b"[1]", b'["../x"]', b"[" * 99_999, b"\xff"])
+def test_a_claim_that_is_none_claims_nothing(tmp_path: Path, data: bytes) -> None:
+    with claims_on(tmp_path).alive() as mine, claims_on(tmp_path, elsewhere=True).alive() as other:
+        other.take({"a" * 64})
+        (path,) = (tmp_path / "claims").glob("*.json")
+        path.write_bytes(data)
+        assert all(not digests for digests in mine.of_others().values())
+
+
+def test_files_of_other_names_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "README").write_text("hello")
+    with claims_on(tmp_path).alive() as mine, mine.planning():
+        assert mine.of_others() == {}
+    assert files_of(tmp_path, "claims") == {"README": b"hello"}
+
+
+def test_waiting_ends_when_everything_is_to_stop(tmp_path: Path) -> None:
+    with claims_on(tmp_path, elsewhere=True).alive() as other, claims_on(tmp_path).alive() as mine:
+        other.take({"a" * 64})
+        mine.remote.stop.set()
+        with pytest.raises(RemoteError, match="stopped while waiting"):
+            mine.wait({"a" * 64}, lambda: None)
+
+
+def test_what_a_dead_push_had_claimed_is_taken_over(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "cache")
+    dead = claims_on(tmp_path / "remote", elsewhere=True)
+    dead._beat()
+    dead.take([content(cache.folder)["corpora/corpus/corpus.json"]])
+    beat = tmp_path / "remote" / "claims" / f"{dead.mark}.beat"
+    os.utime(beat, (beat.stat().st_mtime - 61,) * 2)
+    assert push(cache, str(tmp_path / "remote")).sent == len(content(cache.folder)) - 1
+
+
+def test_what_others_send_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims_module, "_POLL_SECONDS", 0.02)
+    cache = make_cache(tmp_path / "cache")
+    path = "corpora/corpus/corpus.json"
+    digest = content(cache.folder)[path]
+    place = tmp_path / "remote" / "objects" / digest[:2] / digest
+    with claims_on(tmp_path / "remote", elsewhere=True).alive() as other:
+        other.take([digest])
+        done = []
+        pushing = threading.Thread(target=lambda: done.append(push(cache, str(tmp_path / "remote"))))
+        pushing.start()
+        time.sleep(0.3)
+        assert pushing.is_alive()
+        assert not place.exists()
+        other.remote.write(f"objects/{digest[:2]}/{digest}", (cache.folder / path).read_bytes())
+        other.give_up()
+        pushing.join(60)
+    assert (done[0].sent, done[0].others) == (len(content(cache.folder)) - 2, 1)
+
+
+def test_what_is_finished_during_the_planning_is_not_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = make_cache(tmp_path / "cache")
+    path = "corpora/corpus/corpus.json"
+    digest = content(cache.folder)[path]
+    looks = []
+    with claims_on(tmp_path / "remote", elsewhere=True).alive() as other:
+        other.take([digest])
+
+        def finishing_after_the_second(look: Callable[..., object]) -> Callable[..., object]:
+            def act(*arguments: object) -> object:
+                found = look(*arguments)
+                looks.append(look.__name__)
+                # The first is taken before the planning; after the second, one more follows in it.
+                if len(looks) == 2:
+                    other.remote.write(f"objects/{digest[:2]}/{digest}", (cache.folder / path).read_bytes())
+                    other.give_up()
+                return found
+
+            return act
+
+        monkeypatch.setattr(Claims, "of_others", finishing_after_the_second(Claims.of_others))
+        monkeypatch.setattr(Remote, "present", finishing_after_the_second(Remote.present))
+        done = push(cache, str(tmp_path / "remote"))
+    assert set(looks[1:3]) == {"of_others", "present"}
+    assert (done.sent, done.others) == (len(content(cache.folder)) - 2, 1)
+
+
+def _push(cache: Path, remote: Path, start: Path, results: SimpleQueue[tuple[int, int, int]]) -> None:
+    while not start.exists():
+        time.sleep(0.001)
+    done = push(cache, str(remote), jobs=2)
+    results.put((done.sent, done.present, done.others))
+
+
+def test_eight_processes_push_overlapping_caches_and_nothing_travels_twice(tmp_path: Path) -> None:
+    caches = []
+    for number in range(8):
+        # Windows of texts that overlap in whole shards; every two neighbours share five of six.
+        texts = TEXTS * 2
+        caches.append(make_cache(tmp_path / f"c{number}", texts[20 * number :][:160], name=f"n{number}"))
+    shared = content(caches[0].folder).keys() & content(caches[2].folder).keys()
+    assert len(shared) > 3
+    results: SimpleQueue[tuple[int, int, int]] = _FORKS.SimpleQueue()
+    arguments = [(cache.folder, tmp_path / "remote", tmp_path / "start", results) for cache in caches]
+    children = [_FORKS.Process(target=_push, args=one) for one in arguments]
+    for child in children:
+        child.start()
+    (tmp_path / "start").touch()
+    for child in children:
+        child.join(300)
+    assert [child.exitcode for child in children] == [0] * 8
+    counts = [results.get() for _ in children]
+    union: dict[str, str] = {}
+    for cache in caches:
+        union |= content(cache.folder)
+    wanted = set(union.values()) - {union["cache.json"]}
+    assert sum(sent for sent, _, _ in counts) == len(wanted)
+    for cache, (sent, present, others) in zip(caches, sorted(counts), strict=True):
+        assert sent + present + others == len(content(cache.folder)) - 1
+    assert claims_left(tmp_path / "remote") == []
+    pull(tmp_path / "there", str(tmp_path / "remote"))
+    assert content(tmp_path / "there") == union
+    assert len(Cache(tmp_path / "there").lookup(TEXTS)) == len(TEXTS)

@@ -1,0 +1,306 @@
+"""The commands of sharing: remotes by name, tables and JSON, exit codes, and the way through the how-to."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from share_helpers import TEXTS, content, files_of, make_cache
+
+from embedcache.cache import Cache
+from embedcache.check.verify.deep import BAD
+from embedcache.cli.main import main
+from embedcache.cli.share import read_size
+from embedcache.errors import CorruptCacheError, InputError
+from embedcache.share import SampleCheck, add_remote, list_remotes, pull, push, remove_remote, sample
+from embedcache.share.remotes import CONFIG_VARIABLE, config_file, location_of
+from embedcache.testing import fake_teacher
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep remotes in a file of the test's own."""
+    monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path / "settings" / "remotes.json"))
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path / "settings" / "remotes.json"
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return a function that runs ``embedcache`` and returns exit code, output and errors."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["embedcache", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+# Remotes by name
+
+
+def test_remotes_are_kept_per_user(config: Path, tmp_path: Path) -> None:
+    assert list_remotes() == {}
+    assert add_remote("team", "s3://bucket/teachers/") == "s3://bucket/teachers"
+    add_remote("here", str(tmp_path / "remote"))
+    add_remote("team", "s3://bucket/teachers")
+    assert list_remotes() == {"here": str(tmp_path / "remote"), "team": "s3://bucket/teachers"}
+    assert stat.S_IMODE(config.stat().st_mode) == 0o600
+    assert location_of("team").host == "bucket"
+    with pytest.raises(InputError, match=r"is s3://bucket/teachers already"):
+        add_remote("team", "s3://other/teachers")
+    remove_remote("team")
+    with pytest.raises(InputError, match="no remote 'team': there are here"):
+        remove_remote("team")
+    with pytest.raises(InputError, match=r"no remote 'team' .*embedcache remote add team URL"):
+        location_of("team")
+
+
+def test_no_secret_is_ever_kept(config: Path) -> None:
+    with pytest.raises(InputError) as found:
+        add_remote("team", "s3://key:s3cr3t@bucket/x")
+    assert "s3cr3t" not in str(found.value)
+    assert not config.exists()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "-x", "x" * 65, "a/b", ".x"])
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="cannot name a remote"):
+        add_remote(name, "s3://bucket/x")
+
+
+def test_damaged_settings_are_told_of(config: Path) -> None:
+    add_remote("team", "s3://bucket/x")
+    config.write_bytes(config.read_bytes().replace(b"bucket", b"backet"))
+    with pytest.raises(CorruptCacheError, match="delete it"):
+        list_remotes()
+
+
+def test_without_the_variable_they_lie_in_the_users_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CONFIG_VARIABLE)
+    assert config_file() == Path(click.get_app_dir("embedcache")) / "remotes.json"
+
+
+def test_a_folder_is_a_remote_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "team").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert location_of("team").path == str(tmp_path / "team")
+    assert location_of("./new").path == str(tmp_path / "new")
+    add_remote("team", "s3://bucket/x")
+    assert location_of("team").scheme == "s3"
+
+
+# Commands
+
+
+def test_a_teacher_goes_from_one_to_the_other(tmp_path: Path, shell: Any) -> None:
+    cache = make_cache(tmp_path / "mine")
+    assert shell("remote", "list")[1].startswith("none; add one")
+    assert shell("remote", "add", "team", tmp_path / "remote")[0] == 0
+    assert shell("remote", "list")[1] == f"team: {tmp_path / 'remote'}\n"
+    code, out, err = shell("push", "team", "--cache", cache.folder, "--by", "Ann", "-m", "first")
+    assert (code, err) == (0, "")
+    assert re.search(r"sent\s+│\s+10\s", out)
+    assert re.search(r"manifest [0-9a-f]{12}; .* s, .*B/s", out)
+    assert "nothing to add" in shell("push", "team", "--cache", cache.folder)[1]
+    listed = shell("remote", "ls", "team")[1]
+    for word in ("fake", "corpus", "Ann", "first", "240"):
+        assert word in listed
+    assert shell("remote", "diff", "team", "--cache", cache.folder)[0] == 0
+    code, out, err = shell("pull", "team", "--cache", tmp_path / "there")
+    assert (code, err) == (0, "")
+    assert re.search(r"fetched\s+│\s+10\s", out)
+    assert "480 rows fetched, of 1 manifest" in out
+    assert "not compared" in out
+    assert content(tmp_path / "there") == content(cache.folder)
+    make_cache(tmp_path / "there", TEXTS[:10], name="more")
+    code, out, _ = shell("remote", "diff", "team", "--cache", tmp_path / "there")
+    assert (code, "more" in out) == (1, True)
+    assert shell("sync", "team", "--cache", tmp_path / "there")[0] == 0
+    assert shell("remote", "diff", "team", "--cache", tmp_path / "there")[0] == 0
+    assert shell("remote", "remove", "team")[0] == 0
+    assert (tmp_path / "remote" / "manifests").is_dir()
+
+
+def test_the_how_to_works_command_by_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Any
+) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "sharing.md").read_text(encoding="utf-8")
+    section = page.split("\n## ")[1]
+    assert section.startswith("Share a teacher with your team in five minutes")
+    lines = [
+        line
+        for block in re.findall(r"^```bash\n(.*?)^```", section, re.S | re.M)
+        for line in block.splitlines()
+    ]
+    assert len(lines) == 7
+    monkeypatch.chdir(tmp_path)
+    cache = make_cache(tmp_path / "cache")
+    for line in lines:
+        if "./theirs" in line and "sync" in line:
+            make_cache(tmp_path / "theirs", TEXTS[:10], name="news")
+        code, out, err = shell(*shlex.split(line)[1:])
+        assert (code, err) == (0, ""), line
+        assert out, line
+    assert content(tmp_path / "theirs").items() >= content(cache.folder).items()
+    assert "news" in shell("remote", "ls", "team")[1]
+
+
+def test_json_is_what_the_functions_return(tmp_path: Path, shell: Any) -> None:
+    cache = make_cache(tmp_path / "mine")
+    remote = tmp_path / "remote"
+    pushed = json.loads(shell("push", remote, "--cache", cache.folder, "--json")[1])
+    assert pushed["sent"] == 10
+    listed = json.loads(shell("remote", "ls", remote, "--json")[1])
+    assert listed["pushes"][0]["manifest"] == pushed["manifest"]
+    assert listed["teachers"][0]["rows"] == len(TEXTS)
+    pulled = json.loads(shell("pull", remote, "--cache", tmp_path / "there", "--json")[1])
+    assert pulled["fetched_bytes"] == pushed["sent_bytes"]
+    assert pulled["samples"][0]["verdict"] == "not compared"
+    assert json.loads(shell("remote", "diff", remote, "--cache", cache.folder, "--json")[1])["same"] is True
+    synced = json.loads(shell("sync", remote, "--cache", cache.folder, "--json")[1])
+    assert synced["pushed"]["sent"] == synced["pulled"]["fetched"] == 0
+    assert json.loads(shell("remote", "list", "--json")[1]) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("pull nowhere --cache there", "no remote 'nowhere'"),
+        ("pull ./nowhere --cache there", "no remote at"),
+        ("push ./remote --cache there", "no cache at there"),
+        ("pull s3://key:s3cr3t@bucket/x --cache there", "AWS_PROFILE"),
+        ("remote add team s3://key:s3cr3t@bucket/x", "AWS_PROFILE"),
+        ("pull ./remote --cache there --max-bytes lots", "is no size"),
+        ("pull ./remote --cache there --require-signature nothing", "no key at nothing"),
+    ],
+)
+def test_what_goes_wrong_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Any, words: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = shell(*shlex.split(words))
+    assert code in (1, 2)
+    assert (out, err.count("\n")) == ("", 1)
+    assert told in err
+    assert "s3cr3t" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("500", 500), ("20MB", 20_000_000), ("1.5 GB", 1_500_000_000), ("3k", 3000), ("2T", 2 * 10**12)],
+)
+def test_sizes_are_read(text: str, expected: int) -> None:
+    assert read_size(None, None, text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1PB", "1e3"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        read_size(None, None, text)
+
+
+def test_an_end_that_is_asked_for_leaves_what_has_arrived(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "mine")
+    push(cache, str(tmp_path / "remote"))
+    # It slows every write down, so that the signal comes in the middle.
+    script = (
+        "import sys, time; from embedcache import fsio; fsio.on_write_step = lambda *_: time.sleep(0.05);"
+        "from embedcache.cli.main import main; sys.argv[0] = 'embedcache'; main()"
+    )
+    words = ["pull", str(tmp_path / "remote"), "--cache", str(tmp_path / "there"), "--jobs", "1"]
+    child = subprocess.Popen([sys.executable, "-c", script, *words], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 300
+    while not list((tmp_path / "there").glob("teachers/*/shards/*.arrow")):
+        assert time.monotonic() < deadline
+        assert child.poll() is None
+        time.sleep(0.01)
+    child.send_signal(signal.SIGTERM)
+    _, errors = child.communicate(timeout=300)
+    assert child.returncode == 130
+    assert "whatever was stored is whole, run the same command again" in errors
+    found = content(tmp_path / "there")
+    assert found.items() < content(cache.folder).items()
+    assert not list((tmp_path / "there").rglob(".tmp-*"))
+    pull(tmp_path / "there", str(tmp_path / "remote"))
+    assert content(tmp_path / "there") == content(cache.folder)
+
+
+# The first pull
+
+
+def test_the_first_pull_compares_a_sample_where_the_model_is_at_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Any
+) -> None:
+    push(make_cache(tmp_path / "mine"), str(tmp_path / "remote"))
+    asked: list[dict[str, Any]] = []
+
+    class Line:
+        verdict, meaning = BAD, "these are not this teacher's vectors"
+
+    class Found:
+        worst, sampled, lines = BAD, 100, (Line,)
+
+    def check_deep(cache: Path, **settings: Any) -> list[Any]:
+        asked.append(settings)
+        return [Found]
+
+    monkeypatch.setattr(sample, "check_deep", check_deep)
+    monkeypatch.setattr(sample, "is_at_hand", lambda spec: spec == "fake")
+    code, out, _ = shell("pull", tmp_path / "remote", "--cache", tmp_path / "there")
+    assert code == 1
+    assert "fake: 100 texts compared: bad; these are not this teacher's vectors" in out
+    assert asked[0]["teacher"] == fake_teacher(8).contract.id
+    # It has been said; the next pull does not take that time again.
+    assert shell("pull", tmp_path / "remote", "--cache", tmp_path / "there")[0] == 0
+    assert len(asked) == 1
+    assert shell("pull", tmp_path / "remote", "--cache", tmp_path / "other", "--no-sample-check")[0] == 0
+    assert len(asked) == 1
+
+
+def test_a_folder_that_a_stranger_names_is_not_loaded(tmp_path: Path) -> None:
+    assert not sample.is_at_hand(str(tmp_path))
+    assert not sample.is_at_hand("../x")
+    assert not sample.is_at_hand("nobody/nothing")
+    assert not sample.is_at_hand("")
+
+
+def test_bad_samples_are_told_apart() -> None:
+    checks = [SampleCheck("a", "ok", 1, ""), SampleCheck("b", "bad", 1, ""), SampleCheck("c", "look", 1, "")]
+    assert [check.teacher for check in sample.bad_samples(checks)] == ["b"]
+
+
+def test_sharing_costs_the_command_line_nothing() -> None:
+    script = "import sys, embedcache.cli.main; print([m for m in sys.modules if m in ('pyarrow', 'numpy')])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=dict(os.environ)
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_cards_of_a_remote_are_for_people(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "mine")
+    push(cache, str(tmp_path / "remote"), by="Ann | <b>", message="for *everyone*", text_licence="CC-BY-4.0")
+    (card,) = files_of(tmp_path / "remote", "cards").values()
+    text = card.decode()
+    for part in ("Ann \\| \\<b\\>", "for \\*everyone\\*", "CC-BY-4.0", "| fake |", "not declared", "240"):
+        assert part in text
+    with pytest.raises(InputError, match="more than one line"):
+        push(cache, str(tmp_path / "remote"), by="two\nlines")
+    assert Cache(cache.folder).teacher().origin.get("licence", "") == ""

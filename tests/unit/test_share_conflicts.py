@@ -1,0 +1,164 @@
+"""Versions: of one path several may be on a remote, or another here. One is chosen, none is overwritten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from share_helpers import TEXTS, content, files_of, make_cache
+
+from embedcache.cache import Cache
+from embedcache.check import verify
+from embedcache.errors import ContractMismatchError, InputError
+from embedcache.fsio import write_sealed_json
+from embedcache.share import pull, push
+from embedcache.testing import fake_teacher
+from embedcache.views.plan import ViewOptions
+
+
+@pytest.fixture
+def two_versions(tmp_path: Path) -> tuple[Cache, Cache, str]:
+    """Return two caches with other rows under one name, and the remote that both were pushed to."""
+    one = make_cache(tmp_path / "one", TEXTS[:90])
+    two = make_cache(tmp_path / "two", TEXTS[60:])
+    push(one, str(tmp_path / "remote"), by="Ann")
+    push(two, str(tmp_path / "remote"), by="Bob")
+    return one, two, str(tmp_path / "remote")
+
+
+def test_of_several_versions_one_has_to_be_chosen(
+    tmp_path: Path, two_versions: tuple[Cache, Cache, str]
+) -> None:
+    one, two, remote = two_versions
+    digests = [cache.corpus().info.digest for cache in (one, two)]
+    with pytest.raises(InputError, match=r"2 corpora called 'corpus'.*--corpus corpus@DIGEST") as found:
+        pull(tmp_path / "there", remote)
+    for text in (*(digest[:12] for digest in digests), "Ann", "Bob", "90 rows", "180 rows"):
+        assert text in str(found.value)
+    assert not (tmp_path / "there").exists()
+    pull(tmp_path / "there", remote, corpora=[f"corpus@{digests[0][:8]}"])
+    assert Cache(tmp_path / "there").corpus().texts() == TEXTS[:90]
+    pull(tmp_path / "there", remote, corpora=[f"corpus@{digests[1][:8]}"], alias="second")
+    assert Cache(tmp_path / "there").corpus("second").texts() == TEXTS[60:]
+    assert Cache(tmp_path / "there").corpus("corpus").texts() == TEXTS[:90]
+    assert not verify(tmp_path / "there").damage
+    # Texts of both are there, whoever's corpus they stood in.
+    assert len(Cache(tmp_path / "there").lookup(TEXTS)) == len(TEXTS)
+
+
+def test_a_version_can_be_chosen_by_the_manifest_that_lists_it(
+    tmp_path: Path, two_versions: tuple[Cache, Cache, str]
+) -> None:
+    _, _, remote = two_versions
+    for name, data in files_of(Path(remote), "manifests").items():
+        target = tmp_path / f"by-{name[:8]}"
+        pull(target, remote, corpora=[f"corpus@{name[:10]}"])
+        assert Cache(target).corpus().texts() == (TEXTS[:90] if b'"by":"Ann"' in data else TEXTS[60:])
+
+
+def test_the_version_that_the_cache_has_is_meant(
+    tmp_path: Path, two_versions: tuple[Cache, Cache, str]
+) -> None:
+    one, two, remote = two_versions
+    before = content(one.folder)
+    done = pull(one, remote)
+    assert any("1 more versions of corpus 'corpus'" in line for line in done.told)
+    assert content(one.folder).items() >= before.items()
+    assert one.corpus().texts() == TEXTS[:90]
+    assert len(one.lookup(TEXTS)) == len(TEXTS)
+    assert two.corpus().texts() == TEXTS[60:]
+
+
+@pytest.mark.parametrize("chosen", ["corpus@0000000", "corpus@xyz", "corpus@ab", "../x", "corpus@"])
+def test_a_choice_that_fits_nothing_is_refused(
+    tmp_path: Path, two_versions: tuple[Cache, Cache, str], chosen: str
+) -> None:
+    with pytest.raises(InputError):
+        pull(tmp_path / "there", two_versions[2], corpora=[chosen])
+    assert not (tmp_path / "there").exists()
+
+
+def test_another_corpus_of_the_same_name_is_never_overwritten(tmp_path: Path) -> None:
+    mine = make_cache(tmp_path / "mine", TEXTS[:50])
+    push(make_cache(tmp_path / "theirs", TEXTS[50:]), str(tmp_path / "remote"))
+    before = content(mine.folder)
+    for corpora in ([], ["corpus"]):
+        with pytest.raises(InputError, match=r"holds another corpus called 'corpus'.*--as NAME"):
+            pull(mine, str(tmp_path / "remote"), corpora=corpora)
+        assert content(mine.folder) == before
+    pull(mine, str(tmp_path / "remote"), corpora=["corpus"], alias="theirs")
+    assert mine.corpus("theirs").texts() == TEXTS[50:]
+    assert content(mine.folder).items() >= before.items()
+    with pytest.raises(InputError, match="--as needs one"):
+        pull(mine, str(tmp_path / "remote"), alias="other")
+
+
+def test_views_go_with_the_rows_they_were_made_of(tmp_path: Path) -> None:
+    remote = str(tmp_path / "remote")
+    one = make_cache(tmp_path / "one", TEXTS[:50], views=ViewOptions(("crop",)))
+    two = make_cache(tmp_path / "two", TEXTS[50:], views=ViewOptions(("delete-one-word",)))
+    push(one, remote)
+    push(two, remote)
+    digest = two.corpus().info.digest
+    pull(tmp_path / "there", remote, corpora=[f"corpus@{digest[:8]}"], alias="new")
+    there = Cache(tmp_path / "there").corpus("new")
+    assert there.view_names() == ["delete-one-word"]
+    assert there.view("delete-one-word").texts() == two.corpus().view("delete-one-word").texts()
+    assert not verify(tmp_path / "there").damage
+
+
+def test_another_view_of_the_same_name_is_never_overwritten(tmp_path: Path) -> None:
+    remote = str(tmp_path / "remote")
+    mine = make_cache(tmp_path / "mine", views=ViewOptions(("crop",), seed=1))
+    theirs = make_cache(tmp_path / "theirs", views=ViewOptions(("crop",), seed=2))
+    push(theirs, remote)
+    before = content(mine.folder)
+    with pytest.raises(InputError, match=r"another view 'crop'.*embedcache rm view"):
+        pull(mine, remote)
+    assert content(mine.folder) == before
+    push(mine, remote)
+    with pytest.raises(InputError, match=r"2 views 'crop'.*--corpus corpus@MANIFEST"):
+        pull(tmp_path / "there", remote)
+    (manifest,) = (
+        name
+        for name, data in files_of(Path(remote), "manifests").items()
+        if _recipe_digest(theirs).encode() in data
+    )
+    pull(tmp_path / "there", remote, corpora=[f"corpus@{manifest[:12]}"])
+    assert content(tmp_path / "there") == content(theirs.folder)
+
+
+def _recipe_digest(cache: Cache) -> str:
+    return content(cache.folder)["corpora/corpus/views/crop/recipe.json"]
+
+
+def test_where_a_teacher_is_said_to_come_from_stays_as_it_is_here(tmp_path: Path) -> None:
+    mine, theirs = (make_cache(tmp_path / name) for name in ("mine", "theirs"))
+    path = f"teachers/{theirs.teacher().contract.id}/names/fake.json"
+    write_sealed_json(theirs.folder / path, {"spec": "elsewhere"})
+    push(theirs, str(tmp_path / "remote"))
+    before = content(mine.folder)
+    done = pull(mine, str(tmp_path / "remote"))
+    assert any("'fake'" in line and "stays" in line for line in done.told)
+    assert content(mine.folder) == before
+    push(mine, str(tmp_path / "remote"))
+    pull(tmp_path / "there", str(tmp_path / "remote"))
+    assert Cache(tmp_path / "there").teacher("fake").origin["spec"] in ("elsewhere", "fake")
+
+
+def test_a_name_never_comes_to_stand_for_two_teachers(tmp_path: Path) -> None:
+    remote = str(tmp_path / "remote")
+    mine = make_cache(tmp_path / "mine")
+    other = fake_teacher(8, seed=4, max_length=32)
+    push(make_cache(tmp_path / "theirs", teacher=other), remote)
+    before = content(mine.folder)
+    with pytest.raises(ContractMismatchError, match=r"max_length 64 -> 32.*--as NAME") as found:
+        pull(mine, remote)
+    assert found.value.differences["max_length"] == (64, 32)
+    assert content(mine.folder) == before
+    pull(mine, remote, teachers=[other.contract.id[:8]], alias="theirs", text=False)
+    assert {one.name: one.contract for one in mine.teachers()}["theirs"] == other.contract
+    push(make_cache(tmp_path / "again"), remote)
+    with pytest.raises(InputError, match="two teachers called 'fake'"):
+        pull(tmp_path / "there", remote)
+    assert not (tmp_path / "there").exists()

@@ -1,0 +1,269 @@
+"""Where remotes lie: URLs, secrets that are never repeated, connections that break, web servers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from pyarrow.fs import LocalFileSystem as LocalFileSystemOfArrow
+from share_helpers import content, make_cache
+
+from embedcache.errors import InputError, RemoteError
+from embedcache.share import pull, push, retry
+from embedcache.share.places import Location, open_place, parse_location
+from embedcache.share.places.base import Stat
+from embedcache.share.places.bucket import BucketPlace
+from embedcache.share.places.folder import FolderPlace
+from embedcache.share.places.hub import HubPlace
+from embedcache.share.places.web import WebPlace
+from embedcache.share.remote import Remote
+
+SECRET = "s3cr3t"  # noqa: S105 - to be looked for in messages
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/data/team", Location("file", "", "/data/team")),
+        ("file:///data/a%20b/", Location("file", "", "/data/a b")),
+        ("s3://Bucket/teachers/", Location("s3", "Bucket", "/teachers")),
+        ("s3://bucket", Location("s3", "bucket", "")),
+        ("S3://bucket/x", Location("s3", "bucket", "/x")),
+        ("gs://bucket/x", Location("gs", "bucket", "/x")),
+        ("sftp://ann@host:2222/srv/x", Location("sftp", "host", "/srv/x", "ann", 2222)),
+        ("https://host:8443/x/y", Location("https", "host", "/x/y", None, 8443)),
+        ("hf://datasets/ann/vectors/x", Location("hf", "datasets", "/ann/vectors/x")),
+        (
+            "s3://bucket/x?scheme=http&endpoint_override=localhost:9000",
+            Location(
+                "s3", "bucket", "/x", options=(("endpoint_override", "localhost:9000"), ("scheme", "http"))
+            ),
+        ),
+    ],
+)
+def test_urls_are_read(text: str, expected: Location) -> None:
+    assert parse_location(text) == expected
+    # What is kept says the same.
+    assert parse_location(expected.url) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"s3://key:{SECRET}@bucket/x",
+        f"s3://{SECRET}@bucket/x",
+        f"https://ann:{SECRET}@host/x",
+        f"https://{SECRET}@host/x",
+        f"sftp://ann:{SECRET}@host/x",
+        f"s3://bucket/x?access_key={SECRET}",
+        f"s3://bucket/x?secret_key={SECRET}&region=x",
+        f"https://host/x?token={SECRET}",
+        f"gs://bucket/x?access_token={SECRET}",
+        f"hf://datasets/a/b?token={SECRET}",
+        f"s3://bucket/x?scheme={SECRET}",
+    ],
+)
+def test_secrets_in_a_url_are_refused_and_never_repeated(text: str) -> None:
+    with pytest.raises(InputError) as found:
+        open_place(parse_location(text))
+    assert SECRET not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "ftp://host/x",
+        "s3://",
+        "s3:///x",
+        "s3://b/../x",
+        "s3://b//x",
+        "https://",
+        "https:///x",
+        "https://host:port/x",
+        "http://[::1/x",
+        "file://host/x",
+        "hf://x",
+        "hf://datasets/x",
+        "nothing://x",
+        "a\0b",
+    ],
+)
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_location(text)
+
+
+def test_the_endpoint_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://localhost:2/")
+    place = open_place(parse_location("s3://bucket/x"))
+    assert "localhost:2" in repr(place.__dict__["_files"].__reduce__())
+    given = open_place(parse_location("s3://bucket/x?endpoint_override=localhost:3"))
+    assert "localhost:3" in repr(given.__dict__["_files"].__reduce__())
+
+
+def test_what_a_bucket_dates_to_1970_has_no_time(tmp_path: Path) -> None:
+    for name, seconds in (("written", 0), ("before", -1), ("whole", 7)):
+        (tmp_path / name).write_bytes(b"data")
+        os.utime(tmp_path / name, (seconds, seconds))
+    place = BucketPlace("s3://bucket", LocalFileSystemOfArrow(), str(tmp_path))
+    assert place.list("") == {"written": Stat(4), "before": Stat(4), "whole": Stat(4, 7.0)}
+    assert place.stat("written") == Stat(4)
+
+
+def test_a_folder_shows_whole_files_alone(tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path)
+    place.write("a/b/c", b"data")
+    (tmp_path / "a" / "b" / ".tmp-x").write_bytes(b"part")
+    (tmp_path / "a" / "b" / "link").symlink_to(tmp_path / "a" / "b" / "c")
+    assert place.list("a/b").keys() == {"c"}
+    assert place.list("nothing") == {}
+    assert place.stat("a/b/link") is None
+    assert place.stat("a/b/c/d") is None
+    with pytest.raises(OSError, match="symbolic link"):
+        list(place.blocks("a/b/link", 10))
+    assert [bytes(block) for block in place.blocks("a/b/c", 3)] == [b"dat", b"a"]
+    place.remove("a/b/c")
+    place.remove("a/b/c")
+    place.remove("x/y/z")
+    assert place.list("a/b") == {}
+
+
+# What breaks
+
+
+class Flaky(FolderPlace):
+    """A folder whose connection breaks so many times."""
+
+    def __init__(self, root: Path, failures: int, error: type[OSError] = ConnectionResetError) -> None:
+        super().__init__(root)
+        self.failures, self.error, self.calls = failures, error, 0
+
+    def blocks(self, path: str, size: int) -> Iterator[memoryview]:
+        self.calls += 1
+        yield memoryview(b"begin")
+        if self.calls <= self.failures:
+            raise self.error("dropped")
+        yield from super().blocks(path, size)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
+
+
+def test_what_breaks_is_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"data")
+    place = Flaky(tmp_path, failures=4)
+    assert Remote(parse_location(str(tmp_path)), place).read("x", 100) == b"begindata"
+    assert place.calls == 5
+
+
+def test_in_the_end_it_says_what_where_and_how_often(tmp_path: Path) -> None:
+    place = Flaky(tmp_path, failures=9)
+    with pytest.raises(
+        RemoteError, match=r"cannot read x of .*tried 5 times\): dropped; .*what has arrived stays"
+    ):
+        Remote(parse_location(str(tmp_path)), place).read("x", 100)
+    assert place.calls == 5
+
+
+def test_what_is_forbidden_is_not_tried_again(tmp_path: Path) -> None:
+    place = Flaky(tmp_path, failures=9, error=PermissionError)
+    with pytest.raises(RemoteError, match=r"tried once.*credentials"):
+        Remote(parse_location(str(tmp_path)), place).read("x", 100)
+    assert place.calls == 1
+
+
+# The web
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    cut = 0
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it has there
+        pass
+
+    def copyfile(self, source: object, outputfile: object) -> None:
+        if "/objects/" in self.path and _Quiet.cut > 0:
+            _Quiet.cut -= 1
+            outputfile.write(source.read(7))  # type: ignore[attr-defined]
+            return
+        super().copyfile(source, outputfile)  # type: ignore[type-var]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    """Serve the folder ``remote`` on the loopback device."""
+    (tmp_path / "web" / "remote").mkdir(parents=True)
+    handler = functools.partial(_Quiet, directory=str(tmp_path / "web"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/remote"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_web_server_is_pulled_from(tmp_path: Path, served: str) -> None:
+    cache = make_cache(tmp_path / "cache")
+    with pytest.raises(RemoteError, match="no remote at http"):
+        pull(tmp_path / "there", served)
+    push(cache, str(tmp_path / "web" / "remote"))
+    _Quiet.cut = 3
+    pull(tmp_path / "there", f"{served}/")
+    assert _Quiet.cut == 0
+    assert content(tmp_path / "there") == content(cache.folder)
+    with pytest.raises(RemoteError, match="can only be read"):
+        push(cache, served)
+
+
+def test_links_of_a_listing_that_lead_elsewhere_are_left_out(tmp_path: Path) -> None:
+    page = (
+        b"<a href='../x'>up</a><a href='/remote/a'>a</a><a href='b?c=d'>b</a><a href='http://other/remote/c'>c</a>"
+        b"<a href='sub/'>d</a><a>e</a><a href='%2e%2e%2fevil'>f</a><a href='ab%20c'>g</a>"
+    )
+
+    class Page(_Quiet):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(page)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        found = WebPlace(f"http://127.0.0.1:{server.server_port}/remote").list("")
+        server.shutdown()
+        thread.join()
+    assert found.keys() == {"a", "b", "ab c"}
+
+
+def test_a_repository_is_read_by_its_file_system(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "cache")
+    push(cache, str(tmp_path / "remote"))
+    place = HubPlace("hf://datasets/x/y", _Refreshing(), str(tmp_path / "remote"))
+    remote = Remote(parse_location("hf://datasets/x/y"), place)
+    assert remote.is_there()
+    (manifest,) = remote.manifests()
+    assert remote.present(manifest.files) == {file.sha256 for file in manifest.files}
+    assert place.stat("nothing") is None
+    assert place.list("nothing") == {}
+    with pytest.raises(PermissionError):
+        place.write("x", b"")
+
+
+class _Refreshing(LocalFileSystem):  # type: ignore[misc]
+    """Takes the argument that the hub's file system has."""
+
+    def ls(self, path: str, detail: bool = False, refresh: bool = False) -> list[object]:
+        assert refresh
+        found: list[object] = super().ls(path, detail=detail)
+        return found
