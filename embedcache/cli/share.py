@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,7 +15,9 @@ from embedcache.cli.options import all_of, cache_option, json_option
 
 if TYPE_CHECKING:
     from embedcache.check.progress import OnCheck
-    from embedcache.share import PullResult, PushResult, SampleCheck
+    from embedcache.share import PullResult, PushResult, SampleCheck, SyncResult
+
+DoneT = TypeVar("DoneT", "PushResult", "PullResult", "SyncResult")
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -215,8 +217,6 @@ def push_command(
     Any number of people may push at once; nothing is overwritten, and nothing is sent twice. Interrupted, the
     same command goes on.
     """
-    import json
-
     from embedcache.share import push
 
     as_json = rest.pop("as_json")
@@ -230,10 +230,7 @@ def push_command(
             on_progress=on_progress,
             **rest,
         )
-    if as_json:
-        click.echo(json.dumps(done.to_json(), indent=2))
-    else:
-        _show_push(done)
+    _report(done, _show_push, as_json)
 
 
 @click.command("pull")
@@ -267,8 +264,6 @@ def pull_command(
     Everything is checked on arrival, and nothing in the cache is overwritten. Interrupted, the same command
     goes on. Exits with 1 if a sample shows vectors of another teacher.
     """
-    import json
-
     from embedcache.share import pull
 
     with _watched() as on_progress:
@@ -282,10 +277,7 @@ def pull_command(
             on_progress=on_progress,
             **rest,
         )
-    if as_json:
-        click.echo(json.dumps(done.to_json(), indent=2))
-    else:
-        _show_pull(done)
+    _report(done, _show_pull, as_json)
     _exit_if_bad(done.samples)
 
 
@@ -300,20 +292,13 @@ def sync_command(
     remote: str, cache: str, no_text: bool, no_sample_check: bool, as_json: bool, **rest: Any
 ) -> None:
     """Pull what the cache lacks, then push what REMOTE, a name or a URL, lacks."""
-    import json
-
     from embedcache.share import sync
 
     with _watched() as on_progress:
         done = sync(
             cache, remote, text=not no_text, sample_check=not no_sample_check, on_progress=on_progress, **rest
         )
-    if as_json:
-        click.echo(json.dumps(done.to_json(), indent=2))
-    else:
-        if done.pulled is not None:
-            _show_pull(done.pulled)
-        _show_push(done.pushed)
+    _report(done, _show_sync, as_json)
     if done.pulled is not None:
         _exit_if_bad(done.pulled.samples)
 
@@ -339,6 +324,22 @@ def _rate(count: int, seconds: float) -> str:
     from embedcache.cli.tables import size
 
     return f"{seconds:,.1f} s, {size(count / max(seconds, 1e-9))}/s"
+
+
+def _report(done: DoneT, show: Callable[[DoneT], None], as_json: bool) -> None:
+    """Print what was done: as JSON, or as ``show`` does."""
+    import json
+
+    if as_json:
+        click.echo(json.dumps(done.to_json(), indent=2))
+    else:
+        show(done)
+
+
+def _show_sync(done: SyncResult) -> None:
+    if done.pulled is not None:
+        _show_pull(done.pulled)
+    _show_push(done.pushed)
 
 
 def _show_push(done: PushResult) -> None:
