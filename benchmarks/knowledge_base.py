@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distill.knowledge_base.index import CODECS, IndexSettings, NeighbourIndex
+from distill.knowledge_base.index import CODECS, LEAST_EFFORT, IndexSettings, NeighbourIndex
 from distill.knowledge_base.recall import measure_recall
 from distill.knowledge_base.vote import mixed, neighbour_vote, softmax
 from distill.retrieval_classifier import DEFAULT_BETA, student_encoder, unit
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=67_000)
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--codecs", nargs="+", choices=CODECS, default=list(CODECS))
-    parser.add_argument("--ef-search", type=int, nargs="+", default=[IndexSettings().ef_search])
+    parser.add_argument("--ef-search", type=int, nargs="+", default=[LEAST_EFFORT])
     parser.add_argument("--texts", type=int, default=872)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from distill.errors import ConfigError
 from distill.losses.registry import LOSSES, LossName
+from distill.selection_config import RunEvaluationConfig, SelectionConfig
+from distill.stream_config import StreamConfig
+from distill.strict_config import Count, Fraction, Positive, PositiveInt, Seed, StrictConfig
 from distill.students.spec import FORMS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-PositiveInt = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 ONLINE = "online"
 """What ``teacher`` says where the teacher itself is run in training; its name may follow after a colon."""
@@ -31,16 +27,6 @@ _TARGET_ROWS = 600_000
 _EPOCHS = (3, 20)
 _EVALUATIONS_A_RUN = 20
 _FEWEST_STEPS_BETWEEN = 50
-
-
-class StrictConfig(BaseModel):
-    """Base of all groups of keys: unknown keys are errors, and so are values that are no numbers."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
-
-    def to_yaml(self) -> str:
-        """Return the configuration as YAML that reads back to the same configuration."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
 class StudentConfig(StrictConfig):
@@ -204,41 +190,6 @@ class TrainingConfig(LoopConfig):
     )
 
 
-class SelectionConfig(StrictConfig):
-    """When a student is scored, and when its training stops."""
-
-    every: PositiveInt | None = Field(
-        default=None, description="steps between evaluations; default: 20 evaluations a run"
-    )
-    patience: PositiveInt | None = Field(
-        default=None, description="stop after so many evaluations without a new best"
-    )
-    patience_epochs: Positive | None = Field(
-        default=None, description="stop once the best is so many epochs old"
-    )
-
-
-class EvaluationConfig(SelectionConfig):
-    """What the best checkpoint is chosen by."""
-
-    data: str | None = Field(
-        default=None,
-        description="development set: TSV with subset, score, sentence1, sentence2, of a classifier text and "
-        "label; default: held-out rows",
-    )
-    held_out: Count | None = Field(
-        default=None, description="rows kept out of training; default: 2 %, at most 1000"
-    )
-
-
-class RunEvaluationConfig(EvaluationConfig):
-    """What the best checkpoint is chosen by, that of a classifier too."""
-
-    rows: list[str] | None = Field(
-        default=None, description="kd, rkd-kd, reaugkd: COLUMN=VALUE that the rows of data have to have"
-    )
-
-
 class TrackingConfig(StrictConfig):
     """What is written down on the way."""
 
@@ -282,7 +233,7 @@ class TrainerConfig(Protocol):
 class RunConfig(StrictConfig):
     """Everything a run depends on."""
 
-    cache: str = Field(description="the cache's folder")
+    cache: str = Field(description="the cache's folder, or the name or URL of a remote")
     corpus: str | None = Field(
         default=None, description="corpus in the cache; may be left out where there is one"
     )
@@ -313,6 +264,7 @@ class RunConfig(StrictConfig):
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
+    stream: StreamConfig = StreamConfig()
     evaluation: RunEvaluationConfig = RunEvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
 
@@ -377,6 +329,7 @@ class RunConfig(StrictConfig):
                 "loss": loss,
                 "optimizer": self.optimizer.model_copy(update={"lr": self.optimizer.lr or facts.lr}),
                 "training": training,
+                "stream": self.stream.filled(),
                 "evaluation": self.evaluation.model_copy(update={"held_out": held_out, "every": every}),
             }
         )

@@ -307,7 +307,14 @@ SHORT_KEYS = {
     "views": "training.views",
     "where": "training.where",
     "dev_rows": "evaluation.rows",
+    "dev_text": "evaluation.text",
+    "dev_text2": "evaluation.text2",
+    "dev_label": "evaluation.label",
     "held_out": "evaluation.held_out",
+    "mirror": "stream.mirror",
+    "cache_limit": "stream.limit",
+    "window": "stream.window",
+    "wait_for_build": "stream.wait",
     **LOOP_KEYS,
 }
 """Names without their group, as flags and keyword arguments have them, and the keys they stand for."""

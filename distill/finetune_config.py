@@ -6,18 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from distill.config import (
-    EvaluationConfig,
-    Fraction,
-    LoopConfig,
-    OptimizerConfig,
-    Positive,
-    PositiveInt,
-    Seed,
-    StrictConfig,
-    TrackingConfig,
-)
+from distill.config import LoopConfig, OptimizerConfig, TrackingConfig
 from distill.config_sources import LOOP_KEYS
+from distill.selection_config import EvaluationConfig
+from distill.strict_config import Fraction, Positive, PositiveInt, Seed, StrictConfig
 
 Pooling = Literal["mean", "cls", "cls-before-pooler", "pooler", "last"]
 _EPOCHS = 5

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field
 
-from distill.config import StrictConfig
 from distill.config_sources import Settings, merged, read_yaml
 from distill.errors import ConfigError
+from distill.strict_config import StrictConfig
 
 FOLDER = Path(__file__).with_name("recipes")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from embedcache.build_remote import Lender, RemoteRows, encoded_aside
 from embedcache.build_report import BuildProgress, OnProgress, OutputSummary
 from embedcache.cache import Cache
 from embedcache.codecs import FLOAT_CODECS
@@ -38,10 +39,12 @@ class Output:
         store: where it goes.
         givers: who may lend rows of it.
         kind: of a store there is none of yet; None: the usual one.
+        lender: what a remote can lend to it; None without one.
         missing: what the store lacks of the corpus and of each view that is encoded.
         absent: distinct texts that the store lacked.
         stored: those that were encoded for it.
         carried: those that were taken over.
+        taken: those that came from a remote.
         bytes_before: size of its shards before.
     """
 
@@ -49,25 +52,40 @@ class Output:
     store: ShardStore
     givers: list[Donor]
     kind: str | None
+    lender: Lender | None = None
     missing: dict[Corpus, MissingRows] = field(default_factory=dict)
     absent: int = 0
     stored: int = 0
     carried: Carried = field(default_factory=Carried)
+    taken: int = 0
     bytes_before: int = 0
 
     @classmethod
-    def open(cls, cache: Cache, teacher: Teacher, codec: str | None, kind: str | None) -> Output:
+    def open(
+        cls,
+        cache: Cache,
+        teacher: Teacher,
+        codec: str | None,
+        kind: str | None,
+        remote: RemoteRows | None = None,
+    ) -> Output:
         """Open the store of an output, in the codec asked for or the one that fits what is there.
 
         Raises:
             InputError, ContractMismatchError, CorruptCacheError: as :meth:`embedcache.cache.Cache.store`.
+            RemoteError: if what ``remote`` has cannot be read.
         """
         store = cache.store(teacher.contract, codec, kind)
         givers = donors(cache, teacher.contract)
+        lender = None if remote is None else remote.lender(cache, store)
+        if codec is None and lender is not None and not (store.shards or givers):
+            codec = lender.codec
         codec = codec or codec_for(store, givers)
         if codec != store.codec_name:
             store = cache.store(teacher.contract, codec, kind)
-        return cls(teacher, store, givers, kind, bytes_before=store.bytes_on_disk)
+        if lender is not None:
+            lender.narrow(codec)
+        return cls(teacher, store, givers, kind, lender, bytes_before=store.bytes_on_disk)
 
     def look_up(self, corpora: Sequence[Corpus]) -> None:
         """Find what the store lacks of ``corpora``."""
@@ -108,6 +126,18 @@ class Output:
         self.carried.unworthy += taken.unworthy
         rows.refresh(self.store)
 
+    def take_from_remote(self, texts: Corpus, shard_rows: int, encoder: Encoder) -> None:
+        """Fetch what a remote has of the missing rows of ``texts``, which those then no longer are."""
+        rows = self.missing[texts]
+        if self.lender is None or not len(rows):
+            return
+        numbers = np.flatnonzero(rows.mask)
+        encode = encoded_aside(encoder, _columns(encoder, self.teacher))
+        self.taken += self.lender.lend(
+            self.store, rows.keys(), shard_rows, lambda some: texts.texts(numbers[some]), encode
+        )
+        rows.refresh(self.store)
+
     def summary(self) -> OutputSummary:
         """Return what the build did about it."""
         distinct = sum(rows.distinct for rows in self.missing.values())
@@ -118,6 +148,7 @@ class Output:
             stored=self.stored,
             carried=self.carried.rows,
             reused=distinct - self.absent,
+            taken=self.taken,
         )
 
 
@@ -166,6 +197,11 @@ def groups(outputs: Sequence[Output], texts: Corpus) -> list[tuple[list[Output],
         for output, mask in zip(outputs, masks, strict=True):
             found.append(([output], replace(output.missing[texts], mask=mask & ~everywhere)))
     return [(wanting, rows) for wanting, rows in found if len(rows)]
+
+
+def texts_to_read(outputs: Sequence[Output], texts: Corpus) -> int:
+    """Return how many of ``texts`` the teacher would have to read."""
+    return int(np.logical_or.reduce([output.missing[texts].mask for output in outputs]).sum())
 
 
 def encode_missing(

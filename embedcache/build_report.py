@@ -11,10 +11,11 @@ class BuildProgress:
     """Where a build stands; handed to the progress callback again and again.
 
     Attributes:
-        phase: ``read``, ``view NAME``, ``carry over`` (rows of the same teacher at another ``max_length``) or
-            ``encode``.
-        rows: rows read or made so far, missing texts looked up so far, or vectors encoded so far.
-        total: rows, missing texts, or vectors to encode; 0 while reading.
+        phase: ``read``, ``view NAME``, ``carry over`` (rows of the same teacher at another ``max_length``),
+            ``remote: …`` or ``encode``.
+        rows: rows read or made so far, missing texts looked up so far, bytes fetched, or vectors encoded so
+            far.
+        total: rows, missing texts, bytes to fetch, or vectors to encode; 0 while reading.
         tokens: tokens encoded so far.
         seconds: seconds since the phase began.
         busy: seconds spent so far in ``read``, ``tokenise``, ``encode`` and ``write``; they overlap.
@@ -67,6 +68,42 @@ class TokenTableSummary:
 
 
 @dataclass(frozen=True)
+class RemoteSummary:
+    """What a build took from a remote.
+
+    Attributes:
+        remote: where it lies.
+        rows: rows taken, those of all outputs together.
+        bytes: what was fetched for them.
+        whole_shards: shards that came whole; the others' rows came alone.
+        unworthy: rows that were encoded although the remote has them, because their codec keeps less than
+            this build's.
+        texts_saved: texts that the teacher need not have read.
+        checked: texts that were encoded to see that the rows are the teacher's.
+        seconds: what looking, fetching and checking took.
+        encode_seconds_saved: what encoding those texts would have taken, as far as this build can tell from
+            what it has encoded; else None.
+        told: what else is worth telling.
+    """
+
+    remote: str
+    rows: int
+    bytes: int
+    whole_shards: int
+    unworthy: int
+    texts_saved: int
+    checked: int
+    seconds: float
+    encode_seconds_saved: float | None
+    told: list[str]
+
+    @property
+    def seconds_saved(self) -> float | None:
+        """How much sooner the build was done, where that can be told."""
+        return None if self.encode_seconds_saved is None else self.encode_seconds_saved - self.seconds
+
+
+@dataclass(frozen=True)
 class OutputSummary:
     """What a build did about one output of the teacher.
 
@@ -77,6 +114,7 @@ class OutputSummary:
         stored: rows that this build encoded and stored.
         carried: rows taken over from the same teacher at another ``max_length``.
         reused: distinct texts that were there already.
+        taken: rows taken from a remote.
     """
 
     output: str
@@ -85,6 +123,7 @@ class OutputSummary:
     stored: int
     carried: int
     reused: int
+    taken: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,6 +154,7 @@ class BuildSummary:
         token_embeddings: what became of the teacher's token embeddings; None where they were not asked for.
         outputs: what became of each output.
         not_asked: source rows that were not asked for; 0 where the source was not read again.
+        remote: what was taken from a remote; None where none was given.
     """
 
     corpus: str
@@ -139,6 +179,7 @@ class BuildSummary:
     token_embeddings: TokenTableSummary | None = None
     outputs: list[OutputSummary] = field(default_factory=list)
     not_asked: int = 0
+    remote: RemoteSummary | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the summary as a JSON object."""

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embedcache.build_outputs import Output, codec_of, encode_missing, groups, teachers_of
+from embedcache.build_outputs import Output, codec_of, encode_missing, groups, teachers_of, texts_to_read
+from embedcache.build_remote import RemoteOptions, RemoteRows
 from embedcache.build_report import BuildProgress, BuildSummary, OnProgress, TokenTableSummary
 from embedcache.cache import Cache
 from embedcache.codecs import check_codec_name, pq
@@ -21,6 +22,7 @@ from embedcache.corpus.corpus import check_name
 from embedcache.corpus.readers import ReadOptions, expand_sources
 from embedcache.corpus_build import SourceRows, read_corpus
 from embedcache.errors import InputError
+from embedcache.missing import DEFAULT_SHARD_ROWS
 from embedcache.teacher.encoded import EncodeTimes
 from embedcache.teacher.origin import is_local, origin_of
 from embedcache.teacher.outputs import EMBEDDING, parse_outputs
@@ -31,8 +33,6 @@ from embedcache.views.plan import ViewOptions
 if TYPE_CHECKING:
     from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import Teacher
-
-DEFAULT_SHARD_ROWS = 16384
 
 
 def build(
@@ -67,6 +67,7 @@ def build(
     encoder: Encoder | None = None,
     views: ViewOptions | Sequence[str] | str = (),
     token_embeddings: bool = False,
+    remote: RemoteOptions | str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Cache:
     """Run a teacher once over a corpus and keep its vectors; return the cache.
@@ -95,6 +96,8 @@ def build(
         views: other texts to make for every row, such as ``["crop", "delete-words*2"]``; with
             :class:`embedcache.views.plan.ViewOptions` also how, and which of them are encoded.
         token_embeddings: also keep the teacher's input token embeddings, unless they are there.
+        remote: name or URL of a remote: rows that it has are fetched and not encoded; with
+            :class:`embedcache.build_remote.RemoteOptions` also which of them are trusted.
         on_progress: called with a :class:`BuildProgress` as the build goes on.
 
     Raises:
@@ -106,6 +109,8 @@ def build(
         ContractMismatchError: if the cache knows the teacher's name with another contract.
         NonFiniteVectorError: if the teacher returns NaN or infinity; it names the row.
         StorageError: if the cache cannot be written; run again once there is room.
+        RemoteError: if the remote cannot be reached, which is found out before anything is encoded, or what
+            lies there is refused.
     """
     started = time.perf_counter()
     progress = BuildProgress()
@@ -155,12 +160,17 @@ def build(
     table_file = table_path(Path(cache).expanduser(), teacher.contract)
     table = _token_table(table_file, teacher) if token_embeddings else None
     source = SourceRows(paths, options)
-    if not (Path(cache).expanduser() / "cache.json").exists():
+    is_there = (Path(cache).expanduser() / "cache.json").exists()
+    lent = None
+    if remote is not None:
+        given = remote if isinstance(remote, RemoteOptions) else RemoteOptions(remote)
+        lent = RemoteRows.open(given, Cache(cache) if is_there else None, progress, on_progress)
+    if not is_there:
         # A build that cannot begin leaves no cache behind.
         source.look(1)
         _refuse_untrained(codec, source, shard_rows)
     opened = Cache.create(cache)
-    kept = [Output.open(opened, one, asked, store) for one, asked in zip(wanted, codecs, strict=True)]
+    kept = [Output.open(opened, one, asked, store, lent) for one, asked in zip(wanted, codecs, strict=True)]
     for goal in kept:
         opened.refuse_other_contract(goal.teacher.name, goal.teacher.contract)
         if not goal.store.shards:
@@ -190,6 +200,11 @@ def build(
     for texts in corpora:
         for goal in kept:
             goal.take_over(opened, texts, shard_rows, progress, on_progress)
+        if lent is not None:
+            before = texts_to_read(kept, texts)
+            for goal in kept:
+                goal.take_from_remote(texts, shard_rows, encoder)
+            lent.texts_saved += before - texts_to_read(kept, texts)
         encode_started = time.perf_counter()
         for lacking, left in groups(kept, texts):
             encoded += len(left)
@@ -222,6 +237,7 @@ def build(
         embedded_views=list(views.embed),
         token_embeddings=table_kept,
         outputs=[goal.summary() for goal in kept],
+        remote=None if lent is None else lent.summary(encoded, encode_seconds),
     )
     return opened
 

@@ -19,6 +19,7 @@ from embedcache.fsio import canonical_json
 from embedcache.keys import KeyArray
 from embedcache.sampling import KeySample
 from embedcache.store import ShardStore
+from embedcache.store.base import way_of_making
 
 N = TypeVar("N")
 
@@ -26,7 +27,7 @@ DEFAULT_SAMPLE = 10_000
 
 # The cosine two runs of one teacher may have at least, by what they computed in: last bits depend on the
 # batch a text was in, on the device and on the libraries. bfloat16 keeps 8 bits of a number, float16 11.
-_COMPUTE_COSINE = {"float32": 0.999999, "float16": 0.9999, "bfloat16": 0.9995}
+COMPUTE_COSINE = {"float32": 0.999999, "float16": 0.9999, "bfloat16": 0.9995}
 _BLOCK_ROWS = 4096
 
 
@@ -341,9 +342,7 @@ def _expected_cosine(stores: tuple[ShardStore, ShardStore]) -> float:
     for store in stores:
         codec = min((one.header.error.get("worst_cosine", 1.0) for one in store.shards), default=1.0)
         dtypes = {str(one.header.provenance.get("compute_dtype")) for one in store.shards}
-        compute = min(
-            (_COMPUTE_COSINE.get(dtype, _COMPUTE_COSINE["float32"]) for dtype in dtypes), default=1.0
-        )
+        compute = min((COMPUTE_COSINE.get(dtype, COMPUTE_COSINE["float32"]) for dtype in dtypes), default=1.0)
         angle += math.acos(min(codec, 1.0)) + math.acos(compute)
     return math.cos(min(angle, math.pi))
 
@@ -353,5 +352,6 @@ def _codecs(store: ShardStore) -> tuple[str, ...]:
 
 
 def _provenance(store: ShardStore) -> tuple[Mapping[str, object], ...]:
-    found = {canonical_json(dict(one.header.provenance)): dict(one.header.provenance) for one in store.shards}
+    ways = [way_of_making(one.header.provenance) for one in store.shards]
+    found = {canonical_json(way): way for way in ways}
     return tuple(found[spelling] for spelling in sorted(found))

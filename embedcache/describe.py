@@ -13,6 +13,7 @@ from embedcache.corpus.view_record import VIEWS, read_record
 from embedcache.errors import CorruptCacheError
 from embedcache.missing import MissingRows
 from embedcache.store import Shard
+from embedcache.store.base import way_of_making
 from embedcache.store.containers.lmdb import SEAL
 from embedcache.token_layout import read_layout
 from embedcache.token_table import table_path
@@ -229,5 +230,6 @@ def _provenance(shards: Iterable[Shard]) -> list[dict[str, object]]:
     """Return the distinct ways the shards were made, with the rows of each."""
     rows: Counter[tuple[tuple[str, str], ...]] = Counter()
     for shard in shards:
-        rows[tuple(sorted((key, str(value)) for key, value in shard.header.provenance.items()))] += len(shard)
+        way = way_of_making(shard.header.provenance)
+        rows[tuple(sorted((key, str(value)) for key, value in way.items()))] += len(shard)
     return [{"rows": count, **dict(fields)} for fields, count in rows.most_common()]

@@ -14,6 +14,8 @@ from embedcache.key_index import first_occurrences, take_keys
 from embedcache.keys import KeyArray
 from embedcache.store.base import Positions
 
+DEFAULT_SHARD_ROWS = 16384
+
 
 class Locator(Protocol):
     """A store, or the index of one."""

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from distill.config import (
-    Fraction,
-    LoopConfig,
-    OptimizerConfig,
-    Positive,
-    PositiveInt,
-    Seed,
-    SelectionConfig,
-    StrictConfig,
-    TrackingConfig,
-)
+from distill.config import LoopConfig, OptimizerConfig, TrackingConfig
 from distill.config_sources import LOOP_KEYS
 from distill.finetune_config import Pooling
+from distill.selection_config import SelectionConfig
+from distill.strict_config import Fraction, Positive, PositiveInt, Seed, StrictConfig
 
 _EPOCHS = 3
 _EVALUATIONS_A_RUN = 10

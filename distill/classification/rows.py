@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from distill.data.held_out import rows_of_drawn
 from distill.errors import ConfigError, DataError
+from embedcache.corpus.conditions import RowConditions
 from embedcache.corpus.formats import Columns as RawColumns
 from embedcache.corpus.formats import Problem, raw_rows
-from embedcache.corpus.readers import NOT_ASKED, ReadReport, expand_sources, is_asked_for, row_problem
+from embedcache.corpus.readers import NOT_ASKED, ReadReport, expand_sources, row_problem
 from embedcache.corpus.sources import STDIN, Source, format_of
 from embedcache.doctor.evaluation_sets import fold
 from embedcache.pairs import join_pair
@@ -35,12 +36,14 @@ class Columns:
         text2: column of the second text of a pair; None: rows are single texts.
         label: column of the label; None: rows have none, and are given an empty one.
         format: the file's format; None: by its ending.
+        prefix: what the options that name these columns begin with, for messages.
     """
 
     text: str | None = None
     text2: str | None = None
     label: str | None = "label"
     format: str | None = None
+    prefix: str = "--"
 
 
 @dataclass(frozen=True)
@@ -109,17 +112,18 @@ def read_labelled(
         limit: stop after so many kept rows.
 
     Raises:
-        InputError: if the file or a column is not there, or cannot be read.
-        ConfigError: if a condition is not of that form.
+        InputError: if the file or a column is not there or cannot be read, or a condition has another form.
         DataError: if no row is left.
     """
     sources = expand_sources([str(path)])
     if len(sources) > 1 or sources[0] == STDIN:
         raise DataError(f"{path} is not one file: give the path of one; put what comes from a pipe into one")
     source = sources[0]
-    wanted = [_condition(row) for row in rows]
-    report = ReadReport()
-    found = list(islice(_kept(source, format_of(source, columns.format), columns, wanted, report), limit))
+    conditions, report = RowConditions(rows, f"{columns.prefix}rows"), ReadReport()
+    kept = _kept(source, format_of(source, columns.format), columns, conditions, report)
+    found = list(islice(kept, limit))
+    if not found and conditions.not_asked and not report.skipped:
+        raise DataError(f"{source}: {conditions.describe_none()}")
     if not found:
         where = f" with {', '.join(rows)}" if rows else ""
         why = f"; skipped {report.describe_skipped()}" if report.skipped else ""
@@ -129,34 +133,28 @@ def read_labelled(
     return LabelledRows(name, texts, labels, report.skipped, report.describe_skipped())
 
 
-def _condition(row: str) -> tuple[str, str]:
-    column, separator, value = row.partition("=")
-    if not separator or not column:
-        raise ConfigError(f"--rows {row!r}: expected COLUMN=VALUE, as in split=train")
-    return column, value
-
-
 def _kept(
     source: Source,
     kind: str,
     columns: Columns,
-    wanted: Sequence[tuple[str, str]],
+    conditions: RowConditions,
     report: ReadReport,
 ) -> Iterator[tuple[str, str]]:
     """Yield the text and the label of each row that is asked for and can be used."""
     pairs = columns.text2 is not None
-    second = [("--text2", columns.text2)] if columns.text2 is not None else []
+    prefix = columns.prefix
+    second = [(f"{prefix}text2", columns.text2)] if columns.text2 is not None else []
     asked = RawColumns(
         columns.text,
         label=columns.label,
-        text_option="--text",
-        label_option="--label",
-        more=(*second, *(("--rows", column) for column, _ in wanted)),
+        text_option=f"{prefix}text",
+        label_option=f"{prefix}label",
+        more=(*second, *conditions.columns),
     )
     with raw_rows(source, kind, asked) as rows:
         for row in rows:
             position, text, _, label = row[:4]
-            if not is_asked_for(row, wanted):
+            if not conditions.hold(row):
                 continue
             label = NOT_ASKED if columns.label is None else label
             problem = row_problem(text, label=label)

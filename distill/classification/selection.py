@@ -18,7 +18,10 @@ from distill.classification.rows import (
     refuse_test_rows,
 )
 from distill.classification.score import accuracy, macro_f1
+from distill.errors import ConfigError
 from distill.training.selection import refuse_test_file
+from embedcache.corpus.origin import read_note
+from embedcache.corpus.readers import ReadOptions
 from embedcache.pairs import split_pair
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from distill.classification.soft_labels import SoftLabels
     from distill.config import RunConfig
     from distill.data.dataset import DistillDataset
+    from distill.selection_config import RunEvaluationConfig
+    from embedcache.cache import Cache
     from embedcache.codecs import Vectors
     from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts
 
@@ -70,13 +75,50 @@ class ClassSelector:
         return dict(self._found)
 
 
+def with_dev_columns(
+    evaluation: RunEvaluationConfig, cache: Cache, dataset: DistillDataset
+) -> RunEvaluationConfig:
+    """Return what checkpoints are chosen by with the columns of the development file filled in.
+
+    Where they are not given they are those that the corpus was built from, if the cache still knows: most
+    often it is the same file, or one that was made with it.
+
+    Raises:
+        ConfigError: if columns or rows are given and there is no file, or a second text and the corpus is of
+            single texts.
+    """
+    if evaluation.data is None:
+        if given := evaluation.of_labelled:
+            raise ConfigError(
+                f"{', '.join(given)}: they are of the development file, and there is none; give --dev FILE, "
+                "or leave them out"
+            )
+        return evaluation
+    corpus = dataset.corpus
+    note = read_note(cache.derived_folder, corpus.name)
+    # A corpus may have come from elsewhere since.
+    built = note.options if note is not None and note.digest == corpus.info.digest else ReadOptions()
+    has_pairs = split_pair(dataset.texts(dataset.rows[:1])[0]) is not None
+    if evaluation.text2 is not None and not has_pairs:
+        raise ConfigError(
+            f"evaluation.text2: {evaluation.text2!r} is the column of a second text, and {corpus.title} is "
+            "of single texts; leave --dev-text2 out"
+        )
+    columns = {
+        "text": evaluation.text or built.text_column,
+        "text2": (evaluation.text2 or built.text2_column or "text2") if has_pairs else None,
+        "label": evaluation.label or built.label_column or "label",
+    }
+    return evaluation.model_copy(update=columns)
+
+
 def class_selector(
     config: RunConfig, dataset: DistillDataset, soft: SoftLabels, head: LabelHead, tokenizer: FastTokenizer
 ) -> ClassSelector | None:
     """Return what the checkpoints of a classifier are chosen by; None where there are too few rows.
 
-    That is the accuracy on the rows of ``evaluation.data``, else on the held-out rows of the corpus; where
-    the corpus has no labels, how often the student says what the teacher says.
+    That is the accuracy on the rows of ``evaluation.data``, whose columns are filled in, else on the held-out
+    rows of the corpus; where the corpus has no labels, how often the student says what the teacher says.
 
     Raises:
         ConfigError: if ``evaluation.data`` is a test set.
@@ -87,8 +129,7 @@ def class_selector(
     if evaluation.data is not None:
         refuse_test_file(Path(evaluation.data))
         refuse_test_rows("evaluation.rows", evaluation.rows or ())
-        has_pairs = split_pair(dataset.texts(dataset.rows[:1])[0]) is not None
-        columns = Columns("text", "text2" if has_pairs else None)
+        columns = Columns(evaluation.text, evaluation.text2, evaluation.label, prefix="--dev-")
         dev = read_labelled(evaluation.data, columns, evaluation.rows or ())
         refuse_few(dev, f"evaluation.data: {evaluation.data}")
         numbers = label_numbers(dev.labels, soft.names, f"evaluation.data: {evaluation.data}")

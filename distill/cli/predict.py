@@ -111,7 +111,7 @@ def _facts(found: Predictions, classifier: RetrievalAugmentedClassifier) -> dict
         "rows": len(found.texts),
         "k": classifier.k if base else None,
         "beta": classifier.beta if base else None,
-        "chosen": vars(base.chosen) if base and base.chosen else None,
+        "chosen": base.chosen.to_json() if base and base.chosen else None,
         "score": asdict(found.score) if found.score else None,
         "encode_seconds": found.encode_seconds,
         "search_seconds": found.search_seconds,

@@ -17,6 +17,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from embedcache.cli.tables import size
+
 if TYPE_CHECKING:
     from distill.classification.teach import TeachRun
     from distill.training.finetune import FinetuneRun
@@ -27,7 +29,7 @@ R = TypeVar("R", "Run", "FinetuneRun", "TeachRun")
 
 _LINE_SECONDS = 30.0
 # What stays on the screen: a selection of the wrong rows, say, is to be seen at once.
-_STAYS = ("select", "anew", "note")
+_STAYS = ("select", "anew", "note", "wait")
 
 
 def describe(progress: TrainProgress, seconds: float) -> str:
@@ -38,6 +40,10 @@ def describe(progress: TrainProgress, seconds: float) -> str:
         return progress.text
     if progress.phase == "anew":
         return "no checkpoint was written yet: the run begins anew"
+    if progress.phase == "wait":
+        return f"waiting for the build: {progress.step:,} of {progress.total:,} rows have vectors"
+    if progress.phase == "fetch":
+        return f"{progress.text}: {size(progress.step)} of {size(progress.total)}"
     if progress.phase == "prepare":
         return f"tokenise {progress.step:,}/{progress.total:,} rows"
     loss = "" if progress.loss is None else f", loss {progress.loss:.5f}"
@@ -58,7 +64,8 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
 
     def seconds(progress: TrainProgress) -> float:
         nonlocal started
-        if started is None or progress.phase != "train":
+        # Waiting in the midst of training is a part of it.
+        if started is None or progress.phase not in ("train", "wait"):
             started = time.perf_counter()
         return time.perf_counter() - started
 

@@ -96,12 +96,25 @@ def _print(found: Projection, cache: str) -> None:
         "loss": " -> ".join(f"{loss:.4f}" for loss in found.losses),
         "neighbours": f"{100 * found.accuracy_of:.2f} % right before, {100 * found.accuracy:.2f} % after "
         f"(leave-one-out, {found.sample:,} rows of the training)",
+        "mean cosine": f"of one label {_moved(found.cosines_of.within, found.cosines.within)}, of others "
+        f"{_moved(found.cosines_of.between, found.cosines.between)} (the same rows)",
         "vectors": f"{found.written:,} added",
     }
     for name, value in rows.items():
         table.add_row(name, value)
     console = Console(highlight=False)
     console.print(table)
+    if found.hardly_moved:
+        console.print(
+            "note: the map hardly moved, rows of one label lie together no more than before. The paper's "
+            "learning rate and epochs are for some 60,000 rows and more; "
+            f"here they make {found.steps:,} steps: give --lr 1e-3, or more --epochs, and another --name",
+            soft_wrap=True,
+        )
     console.print(
         f"Use it:  distill run --cache {cache} --teacher {found.teacher} --loss reaugkd", soft_wrap=True
     )
+
+
+def _moved(before: float | None, after: float | None) -> str:
+    return "unknown" if before is None or after is None else f"{before:.3f} -> {after:.3f}"

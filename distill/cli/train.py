@@ -19,7 +19,7 @@ from distill.students.spec import FORMS
 
 
 @click.command("run")
-@click.option("--cache", metavar="DIR", help="The cache's folder.")
+@click.option("--cache", metavar="DIR", help="The cache's folder, or the name or URL of a remote.")
 @click.option("--corpus", metavar="NAME", help="Corpus in the cache.  [default: the only one]")
 @click.option(
     "--teacher",
@@ -137,8 +137,8 @@ from distill.students.spec import FORMS
 @click.option(
     "--dev",
     metavar="FILE",
-    help="Development pairs (TSV), for a classifier labelled rows (columns text, label and for pairs text2), "
-    "to choose the best checkpoint by.  [default: held-out rows]",
+    help="Development pairs (TSV), for a classifier labelled rows, to choose the best checkpoint by.  "
+    "[default: held-out rows]",
 )
 @click.option(
     "--dev-rows",
@@ -146,9 +146,48 @@ from distill.students.spec import FORMS
     multiple=True,
     help="kd, rkd-kd, reaugkd: only such rows of --dev, as in split=dev; repeatable, all have to hold.",
 )
+@click.option(
+    "--dev-text",
+    metavar="COLUMN",
+    help="Column of the text in --dev of a classifier.  [default: as the corpus was built]",
+)
+@click.option(
+    "--dev-text2",
+    metavar="COLUMN",
+    help="Column of the second text, for pairs.  [default: as the corpus was built, else text2]",
+)
+@click.option(
+    "--dev-label",
+    metavar="COLUMN",
+    help="Column of the label.  [default: as the corpus was built, else label]",
+)
 @click.option("--held-out", type=int, help="Rows kept out of training.  [default: 2 %, at most 1000]")
 @click.option("--eval-every", type=int, help="Steps between evaluations.  [default: 20 a run]")
 @progress_options
+@click.option(
+    "--mirror",
+    metavar="DIR",
+    help="Of a remote: folder for what comes from it.  [default: one in the user's cache folder]",
+)
+@click.option(
+    "--cache-limit",
+    metavar="SIZE",
+    help="Of a remote: keep at most so much of its shards at a time, say 20GB; rows then come in windows.  "
+    "[default: all]",
+)
+@click.option(
+    "--window",
+    type=int,
+    metavar="ROWS",
+    help="Go over the corpus so many rows at a time in the first epoch.  [default: all at once, 65536 with "
+    "--wait-for-build]",
+)
+@click.option(
+    "--wait-for-build",
+    type=float,
+    metavar="MINUTES",
+    help="Train while 'embedcache build' goes on; give up once no vectors came for so long.",
+)
 @click.option("--out", metavar="DIR", help="The run's folder.  [default: runs/CORPUS-STUDENT-LOSS]")
 @source_options
 @resume_option("cache", *MACHINE)

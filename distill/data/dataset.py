@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.data.held_out import draw_held_out
-from distill.data.sampler import MOST_ROWS, permutation
+from distill.data.held_out import HELD_OUT_STREAM
+from distill.data.order import Feed, make_order, refuse_small_window
+from distill.data.picked import PickedKeys
+from distill.data.sampler import MOST_ROWS
 from distill.data.targets import Targets, open_targets
+from distill.data.windows import Order, WholeOrder, draw
 from distill.errors import DataError
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
+from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL
 from embedcache.key_index import first_occurrences
 from embedcache.keys import KeyArray
+from embedcache.store import VectorStore
 
 if TYPE_CHECKING:
     from distill.classification.soft_labels import SoftLabels
@@ -42,6 +47,7 @@ class DistillDataset:
         selected: rows that satisfy ``where``; None where all rows of the corpus were to be trained on.
         queue_rows: uint32; the rows whose vectors a queue starts with, in the order they enter it.
         soft: what a classifier is distilled from; None for losses that do not look at labels.
+        order: the order that ``rows`` are trained on in.
     """
 
     corpus: Corpus
@@ -53,6 +59,7 @@ class DistillDataset:
     selected: int | None
     queue_rows: NDArray[np.uint32]
     soft: SoftLabels | None = None
+    order: Order = field(default_factory=WholeOrder)
 
     def __len__(self) -> int:
         """Return the number of training rows."""
@@ -87,6 +94,8 @@ def open_dataset(
     queue_apart: bool = False,
     least_selected: int = 1,
     seed: int = 0,
+    feed: Feed | None = None,
+    open_store: Callable[[Contract], VectorStore] | None = None,
 ) -> DistillDataset:
     """Join a corpus of ``cache`` with the vectors of one or several teachers.
 
@@ -105,7 +114,10 @@ def open_dataset(
             there are; or what says so, given how many distinct rows there are.
         queue_apart: whether those rows are left out of the training.
         least_selected: how many distinct rows ``where`` has to leave to train on; fewer are a mistake in it.
-        seed: chooses the held-out rows, those of the queue and the rows that a projection is fitted on.
+        seed: chooses the held-out rows, those of the queue and the rows that a projection is fitted on. All
+            of them are of the first window of the first epoch.
+        feed: how vectors come that are not all here; default: they are.
+        open_store: opens the store of a contract; default: that of the cache.
 
     Raises:
         ConfigError: if the weights or ``target_dim`` do not fit the teachers.
@@ -119,7 +131,7 @@ def open_dataset(
             "split it into several corpora"
         )
     names = [teacher] if teacher is None or isinstance(teacher, str) else list(teacher)
-    targets = open_targets(cache, names, weights, target_dim)
+    targets = open_targets(cache, names, weights, target_dim, open_store)
     mask, selected = (None, None) if where is None else _select(cache, chosen, targets.contracts[0].id, where)
     encoded = chosen if view == ORIGINAL else chosen.view(view)
     rows, duplicates = _distinct_rows(encoded, mask, limit)
@@ -139,17 +151,24 @@ def open_dataset(
             f"expected one batch of {least_selected} at least: select more rows, or lower training.batch_size"
         )
     queued = queue if isinstance(queue, int) else queue(distinct)
+    feed = feed or Feed()
+    order = make_order(feed, targets, encoded, rows, seed)
+    refuse_small_window(order, count + queued, f"{count:,} held out, {queued:,} that a queue starts with")
     kept = np.ones(distinct, dtype=np.bool_)
-    kept[draw_held_out(distinct, count, seed)] = False
-    held_rows, rows = rows[~kept] if count else rows[:0], rows[kept]
-    del kept
-    queue_rows, rows = _queue_rows(rows, queued, queue_apart, seed)
+    kept[draw(order, distinct, seed, HELD_OUT_STREAM, count)] = False
+    held_rows, rows, order = rows[~kept] if count else rows[:0], rows[kept], order.restricted(kept)
+    queue_rows, rows, order = _queue_rows(rows, queued, queue_apart, seed, order)
     # Rows of a queue that are not set apart are trained on, and looked for as such.
     also = np.sort(np.concatenate([held_rows, queue_rows])) if queue_apart else held_rows
-    targets = targets.join(encoded, rows, also)
+    if feed.patience is None:
+        targets = targets.join(encoded, rows, also)
+    else:
+        targets = targets.wait(encoded, rows, also, feed.patience)
     if target_dim is not None:
-        targets = targets.project(target_dim, seed)
-    return DistillDataset(chosen, encoded, targets, rows, held_rows, duplicates, selected, queue_rows)
+        targets = targets.project(target_dim, seed, len(rows), order)
+    return DistillDataset(
+        chosen, encoded, targets, rows, held_rows, duplicates, selected, queue_rows, order=order
+    )
 
 
 def seen_rows(
@@ -170,12 +189,16 @@ def seen_rows(
 
 
 def _queue_rows(
-    rows: NDArray[np.uint32], count: int, apart: bool, seed: int
-) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Return the rows a queue starts with, and the rows to train on."""
-    places = permutation(len(rows), seed, _QUEUE_STREAM, first=count)
+    rows: NDArray[np.uint32], count: int, apart: bool, seed: int, order: Order
+) -> tuple[NDArray[np.uint32], NDArray[np.uint32], Order]:
+    """Return the rows a queue starts with, and the rows to train on with their order."""
+    places = draw(order, len(rows), seed, _QUEUE_STREAM, count)
     chosen = rows[places]
-    return chosen, np.delete(rows, places) if apart and count else rows
+    if not (apart and count):
+        return chosen, rows, order
+    kept = np.ones(len(rows), dtype=np.bool_)
+    kept[places] = False
+    return chosen, rows[kept], order.restricted(kept)
 
 
 def _select(cache: Cache, corpus: Corpus, teacher: str, where: str) -> tuple[NDArray[np.bool_], int]:
@@ -199,7 +222,7 @@ def _distinct_rows(
     """Return the first row of each text, at most ``limit`` of them, and how many rows repeat a text."""
     parts: Sequence[KeyArray] = list(corpus.iter_keys())
     starts = [0, *accumulate(len(part) for part in parts)]
-    fresh = first_occurrences(parts if mask is None else _Picked(parts, starts, mask))
+    fresh = first_occurrences(parts if mask is None else PickedKeys(parts, mask))
     distinct = int(np.count_nonzero(fresh))
     rows = np.empty(distinct if limit is None else min(limit, distinct), dtype=np.uint32)
     done = seen = 0
@@ -210,23 +233,3 @@ def _distinct_rows(
         rows[done : done + len(found)] = found
         seen, done = seen + len(inside), done + len(found)
     return rows, len(fresh) - distinct
-
-
-class _Picked(Sequence[KeyArray]):
-    """The keys of the rows that a mask picks, taken part by part when asked for.
-
-    Args:
-        parts: all keys.
-        starts: the first row of each part, and the number of rows.
-        mask: bool, shape (rows,).
-    """
-
-    def __init__(self, parts: Sequence[KeyArray], starts: Sequence[int], mask: NDArray[np.bool_]) -> None:
-        self._parts, self._starts, self._mask = parts, starts, mask
-
-    def __len__(self) -> int:
-        return len(self._parts)
-
-    def __getitem__(self, number: int) -> KeyArray:  # type: ignore[override]  # nobody slices it
-        inside = slice(self._starts[number], self._starts[number] + len(self._parts[number]))
-        return self._parts[number][self._mask[inside]]

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from distill.data.sampler import permutation
 
-_STREAM = 2**31 - 1
+HELD_OUT_STREAM = 2**31 - 1
 """Epoch number of the permutation that picks held-out rows; no training reaches it."""
 
 
 def draw_held_out(rows: int, count: int, seed: int) -> NDArray[np.int64]:
     """Return ``count`` of the numbers below ``rows``, drawn at random."""
-    return permutation(rows, seed, _STREAM, first=count).astype(np.int64)
+    return permutation(rows, seed, HELD_OUT_STREAM, first=count).astype(np.int64)
 
 
 def rows_of_drawn(texts: Sequence[str], count: int, seed: int) -> NDArray[np.bool_]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -28,6 +28,8 @@ class Loader:
         start: how many of them to leave out at the beginning: they have been trained on.
         share: which part of every batch this process encodes.
         pin: put batches into page-locked memory, for a GPU.
+        breaks: numbers of batches that are not prepared together with those before them, which would have to
+            wait for their data.
     """
 
     def __init__(
@@ -39,9 +41,10 @@ class Loader:
         start: int = 0,
         share: Share | None = None,
         pin: bool = False,
+        breaks: Collection[int] = (),
     ) -> None:
         self._source, self._batches, self._epoch, self._start = source, batches, epoch, start
-        self._share, self._pin = share or Share(), pin
+        self._share, self._pin, self._breaks = share or Share(), pin, breaks
         self.waited = 0.0
         """Seconds the consumer has waited for batches."""
 
@@ -73,18 +76,23 @@ class Loader:
 
         thread = threading.Thread(target=prepare, name="loader", daemon=True)
         thread.start()
+        exhausted = False
         try:
             while True:
                 began = time.perf_counter()
                 item = ready.get()
                 self.waited += time.perf_counter() - began
                 if item is None:
+                    exhausted = True
                     return
                 if isinstance(item, BaseException):
                     raise item
                 yield from item
         finally:
             stop.set()
+            if not exhausted:
+                # It may wait for data that nobody needs any more.
+                self._source.interrupt()
             thread.join()
 
     def _groups(self) -> Iterator[list[NDArray[np.integer]]]:
@@ -93,7 +101,7 @@ class Loader:
         for number in range(self._start, len(self._batches)):
             group.append(self._batches[number])
             rows += len(group[-1])
-            if rows >= _ROWS_AT_ONCE:
+            if rows >= _ROWS_AT_ONCE or number + 1 in self._breaks:
                 yield group
                 group, rows = [], 0
         if group:

@@ -6,7 +6,7 @@ random words are drawn again wherever keeping them would cost eight bytes a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol, overload
 
 import numpy as np
@@ -40,10 +40,19 @@ class EpochBatches(Sequence[NDArray[np.uint32]]):
         order: uint32, shape (n,); the rows, batch after batch.
         batch_size: rows a batch; the last of ``order`` may be smaller.
         sequence: uint32; the batches' numbers in the order they are trained on.
+        breaks: places in that order whose batches need what may not be here yet for those before them.
     """
 
-    def __init__(self, order: NDArray[np.uint32], batch_size: int, sequence: NDArray[np.uint32]) -> None:
+    def __init__(
+        self,
+        order: NDArray[np.uint32],
+        batch_size: int,
+        sequence: NDArray[np.uint32],
+        breaks: Collection[int] = (),
+    ) -> None:
         self._order, self._batch_size, self._sequence = order, batch_size, sequence
+        self.breaks = frozenset(breaks)
+        """Where batches are not to be prepared together with those before them."""
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -77,6 +86,15 @@ def permutation(n: int, seed: int, epoch: int, *, first: int | None = None) -> N
         ValueError: if ``n`` is larger.
     """
     return _permutation(n, (seed, epoch), n if first is None else min(first, n))
+
+
+def stream_permutation(n: int, stream: tuple[int, ...]) -> NDArray[np.uint32]:
+    """Return a permutation of ``range(n)`` that depends on ``n`` and the numbers of a stream alone.
+
+    Raises:
+        ValueError: as :func:`permutation`.
+    """
+    return _permutation(n, stream, n)
 
 
 def epoch_batches(

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from distill.data.ahead import Ahead
 from distill.data.collate import Batch, pad_texts
 from distill.data.dataset import DistillDataset
-from distill.data.sampler import Lengths
+from distill.data.sampler import EpochBatches, Lengths
 from distill.data.tokens import RowLengths, TokenArrays
 
 
@@ -46,6 +47,19 @@ class Source(Protocol):
         """The tokens of each row, by which rows of like length are put together."""
         ...
 
+    def batches(self, batch_size: int, *, seed: int, epoch: int) -> EpochBatches:
+        """Return the batches of an epoch, in the order they are trained on; every row stands in one.
+
+        Args:
+            batch_size: rows a batch; the last one may be smaller.
+            seed, epoch: what the order is a function of.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """Let a :meth:`prepare` that waits for something come to its end: its batches are not wanted."""
+        ...
+
     def prepare(self, batches: Sequence[NDArray[np.integer]], epoch: int, share: Share) -> list[Batch]:
         """Return this process's part of each of several steps.
 
@@ -66,23 +80,36 @@ class DistillSource:
         views: the token ids of each view, the first of them the view that the teacher encoded.
         texts: V, the views of a row that are encoded in one step. Of more than V views, the last place goes
             round: a row has another view in it every epoch.
+        ahead: has the vectors fetched that are needed next; None where they are all here.
     """
 
     dataset: DistillDataset
     views: tuple[TokenArrays, ...]
     texts: int = 1
+    ahead: Ahead | None = None
 
     @property
     def lengths(self) -> RowLengths:
         """The tokens of each row in its first view."""
         return RowLengths(self.views[0], self.dataset.rows)
 
+    def batches(self, batch_size: int, *, seed: int, epoch: int) -> EpochBatches:
+        """Return the batches of an epoch in the dataset's order; see :class:`Source`."""
+        return self.dataset.order.batches(self.lengths, batch_size, seed=seed, epoch=epoch)
+
+    def interrupt(self) -> None:
+        """Wait for no more vectors."""
+        self.dataset.targets.interrupt()
+
     def prepare(self, batches: Sequence[NDArray[np.integer]], epoch: int, share: Share) -> list[Batch]:
         """Return this process's part of each of several steps; see :class:`Source`.
 
         Vectors are gathered for all of them at once, which spreads the cost of finding each row's shard.
         """
-        targets = torch.from_numpy(self.dataset.targets.gather(np.concatenate(batches)))
+        together = np.concatenate(batches)
+        if self.ahead is not None:
+            self.ahead.reach(together, epoch)
+        targets = torch.from_numpy(self.dataset.targets.gather(together))
         parts = torch.split(targets, [len(batch) for batch in batches])
         made = []
         for batch, part in zip(batches, parts, strict=True):

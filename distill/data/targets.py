@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distill.data.combination import Combination
-from distill.data.sampler import permutation
+from distill.data.streaming import Streaming
+from distill.data.waiting import Awaited, Patience
+from distill.data.windows import Order, WholeOrder, draw
 from distill.errors import ConfigError, DataError
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.keys import KeyArray
-from embedcache.store import VectorStore
+from embedcache.store import ShardStore, VectorStore
 
 SAMPLE_ROWS = 100_000
 """Training rows that a projection is fitted on, at most."""
@@ -36,12 +38,16 @@ class Targets:
         stores: their vectors.
         combination: how the vectors become targets; None for one teacher's vectors exactly as stored.
         positions: where each row's vector lies in each store, arrays of shape (n,).
+        awaited: knows where vectors lie that a build is still making; ``positions`` is empty then.
+        rows: uint32, shape (n,); the rows, where vectors are awaited.
     """
 
     teachers: tuple[CachedTeacher, ...]
     stores: tuple[VectorStore, ...]
     combination: Combination | None
     positions: tuple[NDArray[np.integer], ...] = ()
+    awaited: Awaited | None = None
+    rows: NDArray[np.uint32] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,7 +72,7 @@ class Targets:
         Raises:
             DataError: if a vector cannot be combined; see :meth:`Combination.apply`.
         """
-        places = [positions[indices].astype(np.int64) for positions in self.positions]
+        places = self._places(indices)
         return self._at(places) if self.combination else self.stores[0].gather(places[0])
 
     def lookup(self, keys: KeyArray) -> Vectors:
@@ -76,7 +82,22 @@ class Targets:
             DataError: if a vector cannot be combined; see :meth:`Combination.apply`.
             IndexError: if a store lacks a key.
         """
+        if self.awaited is not None:
+            return self._at(self.awaited.positions_of_keys(keys))
         return self._at([store.locate(keys) for store in self.stores])
+
+    def interrupt(self) -> None:
+        """Let whoever waits for vectors in another thread wait no more."""
+        if self.awaited is not None:
+            self.awaited.interrupt()
+        for store in self.stores:
+            if isinstance(store, Streaming):
+                store.interrupt()
+
+    def _places(self, indices: NDArray[np.integer]) -> list[NDArray[np.int64]]:
+        if self.awaited is not None and self.rows is not None:
+            return self.awaited.positions(self.rows[indices])
+        return [positions[indices].astype(np.int64) for positions in self.positions]
 
     def _at(self, places: Sequence[NDArray[np.int64]]) -> Vectors:
         vectors = [store.vectors(place) for store, place in zip(self.stores, places, strict=True)]
@@ -103,20 +124,42 @@ class Targets:
             found.append(positions)
         return replace(self, positions=tuple(found))
 
-    def project(self, dimension: int, seed: int) -> Targets:
+    def wait(
+        self, corpus: Corpus, rows: NDArray[np.uint32], also: NDArray[np.uint32], patience: Patience
+    ) -> Targets:
+        """Return the targets of ``rows``, whose vectors are waited for where they are not there yet.
+
+        Args:
+            corpus, rows, also: as for :meth:`join`.
+            patience: how long to wait.
+
+        Raises:
+            CorruptCacheError: if a shard is damaged.
+        """
+        stores = [store for store in self.stores if isinstance(store, ShardStore)]
+        both = np.sort(np.concatenate([rows, also]))
+        return replace(self, awaited=Awaited(self.teachers, stores, corpus, both, patience), rows=rows)
+
+    def project(self, dimension: int, seed: int, rows: int, order: Order | None = None) -> Targets:
         """Return the targets projected to ``dimension``, fitted on a sample of the rows drawn by ``seed``.
+
+        Args:
+            dimension: the width.
+            seed: draws the sample.
+            rows: how many training rows there are.
+            order: draws it from the first window of this order; default: from all rows.
 
         Raises:
             ConfigError: if the sample spans fewer directions than that.
         """
         if self.combination is None:
             raise ValueError("one teacher's vectors as stored are not projected; open them for it")
-        chosen = np.sort(permutation(len(self.positions[0]), seed, _SAMPLE_STREAM, first=SAMPLE_ROWS))
+        chosen = np.sort(draw(order or WholeOrder(), rows, seed, _SAMPLE_STREAM, SAMPLE_ROWS))
 
         def sample() -> Iterator[Vectors]:
             for start in range(0, len(chosen), _ROWS_AT_ONCE):
                 part = chosen[start : start + _ROWS_AT_ONCE]
-                yield self._at([positions[part].astype(np.int64) for positions in self.positions])
+                yield self._at(self._places(part))
 
         return replace(self, combination=self.combination.fitted(sample(), dimension))
 
@@ -126,6 +169,7 @@ def open_targets(
     names: Sequence[str | None],
     weights: Sequence[float] | None = None,
     target_dim: int | None = None,
+    open_store: Callable[[Contract], VectorStore] | None = None,
 ) -> Targets:
     """Return the vectors of the teachers called ``names``, of no rows yet.
 
@@ -134,6 +178,7 @@ def open_targets(
         names: names or contract ids; None stands for the only teacher there is.
         weights: what each teacher counts for, relative to the others; default: all the same.
         target_dim: the width that targets are going to be projected to.
+        open_store: opens the store of a contract; default: that of the cache.
 
     Raises:
         ConfigError: if a teacher stands twice, or the weights or ``target_dim`` do not fit the teachers.
@@ -160,7 +205,7 @@ def open_targets(
     combination = None
     if len(teachers) > 1 or target_dim is not None:
         combination = Combination.of([t.name for t in teachers], widths, weights or [1.0] * len(teachers))
-    stores = tuple(cache.store(teacher.contract) for teacher in teachers)
+    stores = tuple((open_store or cache.store)(teacher.contract) for teacher in teachers)
     return Targets(teachers, stores, combination)
 
 

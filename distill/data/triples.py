@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from distill.data.collate import Batch, pad_texts
 from distill.data.held_out import rows_of_drawn
+from distill.data.sampler import EpochBatches, epoch_batches
 from distill.data.source import Share
 from distill.data.tokens import TokenArrays
 from distill.errors import DataError
@@ -263,6 +264,13 @@ class TripleSource:
             return np.ones(len(rows), dtype=np.int32)
         longest: NDArray[np.int32] = np.max([tokens.lengths(rows) for tokens in self.arrays], axis=0)
         return longest
+
+    def batches(self, batch_size: int, *, seed: int, epoch: int) -> EpochBatches:
+        """Return the batches of an epoch; see :class:`distill.data.source.Source`."""
+        return epoch_batches(self.lengths, batch_size, seed=seed, epoch=epoch)
+
+    def interrupt(self) -> None:
+        """Do nothing: the rows are in memory."""
 
     def prepare(self, batches: Sequence[NDArray[np.integer]], epoch: int, share: Share) -> list[Batch]:
         """Return this process's part of each of several steps; see :class:`distill.data.source.Source`."""

@@ -16,6 +16,7 @@ from embedcache.fsio import canonical_json
 # What a run learns does not depend on these, or the record says it better (corpus, teachers, dev).
 _PLACES = ("cache", "corpus", "teacher", "teacher_model", "start", "out", "overwrite", "seed", "tracking")
 _MACHINE = ("device", "threads", "checkpoint_every")
+_LATER = ("text", "text2", "label")
 
 _SEED_IN_NAME = re.compile(r"[-_]?seed[-_]?\d+(?:-[0-9a-f]{10})?$|-[0-9a-f]{10}$")
 
@@ -80,7 +81,10 @@ def run_setting(record: Mapping[str, Any], config: Mapping[str, Any]) -> dict[st
     facts = {key: value for key, value in config.items() if key not in _PLACES}
     training = facts.get("training") or {}
     facts["training"] = {key: value for key, value in training.items() if key not in _MACHINE}
-    facts["evaluation"] = {**(facts.get("evaluation") or {}), "data": record.get("dev")}
+    evaluation = facts.get("evaluation") or {}
+    # Configurations of earlier versions lack keys that others leave empty.
+    given = {key: value for key, value in evaluation.items() if value is not None or key not in _LATER}
+    facts["evaluation"] = {**given, "data": record.get("dev")}
     facts["corpus"] = (record.get("corpus") or {}).get("digest")
     facts["teachers"] = [one.get("contract_id") for one in record.get("teachers") or []]
     if record.get("start"):

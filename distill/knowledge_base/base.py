@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,78 +27,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.knowledge_base.index import IndexSettings, NeighbourIndex
+from distill.errors import DataError
+from distill.knowledge_base.header import (
+    CHOSEN,
+    INDEX,
+    ROWS,
+    TEXTS,
+    Chosen,
+    Header,
+    Origin,
+    damaged,
+    read_header,
+)
+from distill.knowledge_base.index import NeighbourIndex
 from distill.layout import KNOWLEDGE_BASE
-from embedcache.errors import CorruptCacheError
 from embedcache.folders import folder_that_appears
-from embedcache.fsio import read_sealed_json, write_sealed_json
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
-
-HEADER = "header.json"
-INDEX = "index.faiss"
-ROWS = "rows.safetensors"
-TEXTS = "texts.json"
-CHOSEN = "chosen.safetensors"
-
-_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Whose vectors and soft labels a knowledge base holds.
-
-    Attributes:
-        teacher: name of the teacher whose vectors they are, the projected one.
-        contract: id of its contract.
-        base: id of the contract that was projected; None where the vectors are a teacher's own.
-        projection: sha256 of the projection's weights; None where there is none.
-        logits: id of the contract of the logits that the soft labels were made of.
-        labels: names of the labels, in the order of the soft labels.
-    """
-
-    teacher: str
-    contract: str
-    base: str | None
-    projection: str | None
-    logits: str
-    labels: tuple[str, ...]
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object."""
-        return {
-            "teacher": self.teacher,
-            "contract": self.contract,
-            "base": self.base,
-            "projection": self.projection,
-            "logits": self.logits,
-            "labels": list(self.labels),
-        }
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """What predictions are made with, and on which rows that was chosen.
-
-    Attributes:
-        k: neighbours asked.
-        beta: what the student's own answer counts for, 0 to 1.
-        source: the rows, in words.
-        digest: sha256 of their texts and labels.
-        rows: how many they were.
-        accuracy: share of them that was right with k and beta.
-        without: share that was right without retrieval.
-        base_rows: rows of the base when they were chosen.
-    """
-
-    k: int
-    beta: float
-    source: str
-    digest: str
-    rows: int
-    accuracy: float
-    without: float
-    base_rows: int
 
 
 @dataclass(frozen=True)
@@ -133,23 +80,23 @@ class KnowledgeBase:
         """Return which of the texts of ``keys`` stand in the base, bool of shape (n,)."""
         return contains(self.keys, keys)
 
-    def choosing(self, chosen: Chosen, keys: KeyArray) -> KnowledgeBase:
-        """Return the base with another k and beta, chosen on the texts of ``keys``."""
-        return replace(self, chosen=chosen, chosen_keys=keys)
+    @property
+    def header(self) -> Header:
+        """What its header says, without digests of files."""
+        return Header(
+            rows=len(self),
+            dimension=self.index.dimension,
+            origin=self.origin,
+            settings=self.index.settings,
+            tau=self.tau,
+            corpora=self.corpora,
+            has_texts=self.texts is not None,
+            chosen=self.chosen,
+        )
 
     def facts(self) -> dict[str, Any]:
         """Return what the header says of it, as a JSON object."""
-        return {
-            "version": _VERSION,
-            "rows": len(self),
-            "dimension": self.index.dimension,
-            "origin": self.origin.to_json(),
-            "index": self.index.settings.to_json(),
-            "tau": self.tau,
-            "corpora": [dict(corpus) for corpus in self.corpora],
-            "texts": self.texts is not None,
-            "chosen": None if self.chosen is None else vars(self.chosen),
-        }
+        return self.header.facts()
 
     def write(self, model: Path) -> Path:
         """Write it into a model's folder, in the place of one that is there, and return its folder.
@@ -172,8 +119,36 @@ class KnowledgeBase:
         with folder_that_appears(target, overwrite=True) as folder:
             for name, data in files.items():
                 (folder / name).write_bytes(data)
-            write_sealed_json(folder / HEADER, {**self.facts(), "files": digests})
+            replace(self.header, files=digests).write(folder)
         return target
+
+    def keep_choice(self, model: Path, chosen: Chosen, keys: KeyArray) -> None:
+        """Write another k and beta into the base in a model's folder; vectors and texts stay as they lie.
+
+        Args:
+            model: the folder that the base was read from.
+            chosen: k and beta.
+            keys: of the texts they were chosen on.
+
+        Raises:
+            CorruptCacheError: if the header there is damaged.
+            DataError: if there is another base by now.
+            StorageError: if it cannot be written; what was there before stays.
+        """
+        from safetensors.numpy import save
+
+        there = read_header(model)
+        old = model / KNOWLEDGE_BASE
+        if there is None or not there.is_of(self.header):
+            raise DataError(f"{old} became another knowledge base meanwhile: choose k and beta again")
+        data = save({"keys": _plain(keys)})
+        kept = {name: digest for name, digest in there.files.items() if name != CHOSEN}
+        with folder_that_appears(old, overwrite=True) as folder:
+            for name in kept:
+                _link(old / name, folder / name)
+            (folder / CHOSEN).write_bytes(data)
+            digests = {**kept, CHOSEN: hashlib.sha256(data).hexdigest()}
+            replace(there, chosen=chosen, files=digests).write(folder)
 
 
 def read_base(model: Path) -> KnowledgeBase | None:
@@ -182,16 +157,13 @@ def read_base(model: Path) -> KnowledgeBase | None:
     Raises:
         CorruptCacheError: if a file of it is damaged or missing, or a newer version wrote it.
     """
-    folder = model / KNOWLEDGE_BASE
-    if not folder.is_dir():
+    header, folder = read_header(model), model / KNOWLEDGE_BASE
+    if header is None:
         return None
     try:
-        return _read(folder)
+        return _read(header, folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptCacheError(
-            f"the knowledge base {folder} is damaged ({str(error)[:300]}): copy it again, or delete it and "
-            "run 'distill kb build'"
-        ) from error
+        raise damaged(folder, error) from error
 
 
 def contains(among: KeyArray, keys: KeyArray) -> NDArray[np.bool_]:
@@ -200,30 +172,24 @@ def contains(among: KeyArray, keys: KeyArray) -> NDArray[np.bool_]:
     return found
 
 
-def _read(folder: Path) -> KnowledgeBase:
+def _read(header: Header, folder: Path) -> KnowledgeBase:
     from safetensors.numpy import load
 
-    header = read_sealed_json(folder / HEADER)
-    if header["version"] != _VERSION:
-        raise ValueError(f"it has version {header['version']}, this distill reads version {_VERSION}")
     files: dict[str, bytes] = {}
-    for name, digest in header["files"].items():
+    for name, digest in header.files.items():
         files[name] = (folder / name).read_bytes()
         if hashlib.sha256(files[name]).hexdigest() != digest:
             raise ValueError(f"{name} is not the file it was written with")
-    settings = IndexSettings(**header["index"])
     rows = load(files[ROWS])
-    origin = dict(header["origin"])
-    chosen = header["chosen"]
     found = KnowledgeBase(
-        origin=Origin(**{**origin, "labels": tuple(origin["labels"])}),
-        index=NeighbourIndex.from_bytes(files[INDEX], settings),
+        origin=header.origin,
+        index=NeighbourIndex.from_bytes(files[INDEX], header.settings),
         soft_labels=rows["soft_labels"],
         keys=_as_keys(rows["keys"]),
-        tau=float(header["tau"]),
-        corpora=tuple(header["corpora"]),
+        tau=header.tau,
+        corpora=header.corpora,
         texts=tuple(json.loads(files[TEXTS])) if TEXTS in files else None,
-        chosen=None if chosen is None else Chosen(**chosen),
+        chosen=header.chosen,
         chosen_keys=_as_keys(load(files[CHOSEN])["keys"])
         if CHOSEN in files
         else np.empty(0, dtype=KEY_DTYPE),
@@ -234,10 +200,18 @@ def _read(folder: Path) -> KnowledgeBase:
         "keys": len(found.keys),
         "texts": len(found) if found.texts is None else len(found.texts),
     }
-    if set(counts.values()) != {header["rows"]}:
+    if set(counts.values()) != {header.rows}:
         told = ", ".join(f"{count} {name}" for name, count in counts.items())
-        raise ValueError(f"its header tells of {header['rows']} rows, found {told}")
+        raise ValueError(f"its header tells of {header.rows} rows, found {told}")
     return found
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        # Not every file system has links.
+        shutil.copyfile(source, target)
 
 
 def _plain(keys: KeyArray) -> NDArray[np.uint8]:

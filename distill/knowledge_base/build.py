@@ -11,8 +11,10 @@ import numpy as np
 
 from distill.errors import ConfigError, DataError
 from distill.knowledge_base.base import KnowledgeBase, read_base
+from distill.knowledge_base.effort import Effort, settle_effort
+from distill.knowledge_base.header import Header, read_header
 from distill.knowledge_base.index import IndexSettings, NeighbourIndex
-from distill.knowledge_base.rows import BaseRows, find_origin, read_rows
+from distill.knowledge_base.rows import BaseRows, find_origin, known_vectors, read_rows
 from distill.knowledge_base.student import ClassifierFolder, open_folder, refuse_other_origin
 from distill.layout import KNOWLEDGE_BASE
 from embedcache.cache import Cache
@@ -38,6 +40,7 @@ class Built:
         repeated: rows left out because their text stands earlier in the corpus.
         held_out: rows left out because the run held them out, for beta and k to be chosen on.
         known: rows left out because they were in already.
+        effort: how long a search has to be, where that was found out on rows held out.
     """
 
     folder: Path
@@ -46,6 +49,7 @@ class Built:
     repeated: int
     held_out: int
     known: int = 0
+    effort: Effort | None = None
 
 
 def build_base(
@@ -99,7 +103,8 @@ def build_base(
     refuse_other_origin(
         student, origin, chosen.contract.dimension, f"teacher {chosen.name!r} in {opened.folder}"
     )
-    rows = read_rows(opened, found, chosen, logits, key_array(student.held_out()), texts=texts)
+    held_out = key_array(student.held_out())
+    rows = read_rows(opened, found, chosen, logits, held_out, texts=texts)
     _refuse_none(rows, found)
 
     def told(done: int, total: int) -> None:
@@ -107,6 +112,9 @@ def build_base(
             on_step("linked", done, total)
 
     index = NeighbourIndex.build(rows.vectors, settings or IndexSettings(), told)
+    effort = None
+    if index.settings.ef_search is None:
+        effort = settle_effort(index, known_vectors(opened, chosen.contract, held_out))
     base = KnowledgeBase(
         origin=origin,
         index=index,
@@ -116,7 +124,7 @@ def build_base(
         corpora=(_entry(found, len(rows.keys)),),
         texts=rows.texts,
     )
-    return Built(base.write(student.folder), base, len(base), rows.repeated, rows.left_out)
+    return Built(base.write(student.folder), base, len(base), rows.repeated, rows.left_out, effort=effort)
 
 
 def add_rows(
@@ -179,12 +187,26 @@ def require_base(student: ClassifierFolder) -> KnowledgeBase:
         DataError: if there is none, or it is not one that the student can ask.
         CorruptCacheError: if it is damaged.
     """
+    require_header(student)
     base = read_base(student.folder)
+    # What the header says is so of one that could be read; None is one that was deleted meanwhile.
     if base is None:
+        raise DataError(f"{student.title} has no knowledge base any more: make one with 'distill kb build'")
+    return base
+
+
+def require_header(student: ClassifierFolder) -> Header:
+    """Return the header of a student's knowledge base; the vectors are not read.
+
+    Raises:
+        DataError, CorruptCacheError: as :func:`require_base`, but for damage of other files.
+    """
+    header = read_header(student.folder)
+    if header is None:
         raise DataError(f"{student.title} has no knowledge base: make one with 'distill kb build'")
     what = f"the knowledge base in {student.folder}"
-    refuse_other_origin(student, base.origin, base.index.dimension, what)
-    return base
+    refuse_other_origin(student, header.origin, header.dimension, what)
+    return header
 
 
 def _teacher(cache: Cache, wanted: str, name: str) -> CachedTeacher:

@@ -12,8 +12,9 @@ import numpy as np
 from distill.classification.labels import label_numbers
 from distill.classification.rows import FEWEST_SCORED, Columns, LabelledRows, read_labelled, refuse_test_rows
 from distill.errors import DataError
-from distill.knowledge_base.base import Chosen, KnowledgeBase
+from distill.knowledge_base.base import KnowledgeBase
 from distill.knowledge_base.build import require_base
+from distill.knowledge_base.header import Chosen
 from distill.knowledge_base.student import ClassifierFolder, open_folder
 from distill.knowledge_base.tune import (
     MOST_NEIGHBOURS,
@@ -57,7 +58,7 @@ class Choice:
     def to_json(self) -> dict[str, object]:
         """Return the choice as a JSON object, without the single trials."""
         return {
-            "chosen": vars(self.chosen),
+            "chosen": {**self.chosen.to_json(), "within_chance": self.chosen.is_within_chance},
             "in_base": self.in_base,
             "table": [row.to_json() for row in self.table],
         }
@@ -130,9 +131,10 @@ def choose(
         accuracy=best.accuracy,
         without=tuning.without.accuracy,
         base_rows=len(base),
+        lead=tuning.lead(best),
     )
     if keep:
-        base.choosing(chosen, keys[new]).write(student.folder)
+        base.keep_choice(student.folder, chosen, keys[new])
     table = sensitivity(tuning, ks, seconds, lambda k: _retrieval_seconds(base, probabilities, vectors, k))
     return Choice(chosen, tuning, table, len(labelled) - len(left))
 

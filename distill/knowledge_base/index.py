@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 CODECS = ("float32", "float16", "int8")
 """How an index keeps vectors, the exact one first."""
+
+LEAST_EFFORT = 64
+"""Candidates looked at in a search where nothing else is asked for or found out."""
 
 _ROWS_AT_ONCE = 4096
 """Rows added between two reports of progress."""
@@ -37,20 +40,21 @@ class IndexSettings:
     Attributes:
         m: links that a row keeps on each level but the lowest, which has twice as many.
         ef_construction: candidates looked at while a row is linked.
-        ef_search: candidates looked at while a row is searched for, and at least as many as are asked for.
+        ef_search: candidates looked at while a row is searched for, and at least as many as are asked for;
+            None: :data:`LEAST_EFFORT`, until :func:`distill.knowledge_base.effort.settle_effort` sets it.
         codec: one of :data:`CODECS`.
     """
 
-    m: int = 32
-    ef_construction: int = 200
-    ef_search: int = 64
+    m: int = 48
+    ef_construction: int = 400
+    ef_search: int | None = None
     codec: str = "float16"
 
     def __post_init__(self) -> None:
         for option, value, least in (
             ("m", self.m, 2),
             ("ef-construction", self.ef_construction, 1),
-            ("ef-search", self.ef_search, 1),
+            ("ef-search", LEAST_EFFORT if self.ef_search is None else self.ef_search, 1),
         ):
             if value < least:
                 raise ConfigError(f"--{option} {value}: expected {least} at least")
@@ -73,7 +77,7 @@ class NeighbourIndex:
     def __init__(self, index: faiss.IndexHNSW, settings: IndexSettings) -> None:
         self._index: Any = index
         self.settings = settings
-        self._index.hnsw.efSearch = settings.ef_search
+        self._index.hnsw.efSearch = settings.ef_search or LEAST_EFFORT
 
     @classmethod
     def build(
@@ -120,6 +124,11 @@ class NeighbourIndex:
                 self._index.add(part)
                 if on_step is not None:
                     on_step(start + len(part), len(vectors))
+
+    def search_with(self, ef_search: int) -> None:
+        """Look at so many candidates in searches from now on."""
+        self.settings = replace(self.settings, ef_search=ef_search)
+        self._index.hnsw.efSearch = ef_search
 
     def search(self, queries: Vectors, k: int) -> Found:
         """Return the nearest rows of unit vectors (n, d), as the graph finds them."""

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from distill.classification.teachers import find_logits, module_entry
 from distill.errors import DataError
-from distill.knowledge_base.base import Origin, contains
+from distill.knowledge_base.base import contains
+from distill.knowledge_base.header import Origin
 from distill.knowledge_base.vote import softmax
 from embedcache.key_index import first_occurrences
 
@@ -101,16 +102,28 @@ def read_rows(
         corpus,
         "embedcache build --output embedding,logits",
     )
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return BaseRows(
         keys=found,
-        # Codecs store a unit vector as one of nearly length one.
-        vectors=vectors / np.maximum(norms, np.finfo(np.float32).tiny),
+        vectors=_unit(vectors),
         soft_labels=softmax(said).astype(np.float32),
         texts=tuple(corpus.texts(rows)) if texts else None,
         repeated=len(keys) - int(first.sum()),
         left_out=int((first & ~wanted).sum()),
     )
+
+
+def known_vectors(cache: Cache, contract: Contract, keys: KeyArray) -> Vectors:
+    """Return the vectors of those of ``keys`` that a cache has, scaled to length one, float32 (n, d)."""
+    store = cache.store(contract)
+    places = store.locate(keys)
+    return _unit(store.vectors(places[places >= 0]))
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    # Codecs store a unit vector as one of nearly length one.
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: Vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+    return unit
 
 
 def _of(cache: Cache, contract: Contract, keys: KeyArray, what: str, corpus: Corpus, command: str) -> Vectors:

@@ -19,10 +19,16 @@ from embedcache.contract import Contract
 from embedcache.teacher.classifier import ClassifierHead
 
 if TYPE_CHECKING:
-    from distill.knowledge_base.base import Origin
+    from distill.knowledge_base.header import Origin
 
 DEFAULT_TAU = 0.07
 """The temperature of neighbours where no run says with which one its student was trained."""
+
+_NEVER_NEAR = {
+    "kd": "it compares no vectors",
+    "rkd-kd": "it compares distances and angles among rows, which are the same wherever the rows lie",
+}
+"""Losses of classifiers whose vectors never come to lie near their teacher's, and why."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,9 @@ def open_folder(spec: str | Path) -> ClassifierFolder:
 def refuse_other_origin(student: ClassifierFolder, origin: Origin, dimension: int, what: str) -> None:
     """See that a student can ask a knowledge base.
 
+    One whose run says that its loss brought its vectors nowhere near a teacher's can ask none: what it found
+    would be neighbours by accident.
+
     Args:
         student: the student.
         origin: whose vectors and labels the base has.
@@ -121,8 +130,15 @@ def refuse_other_origin(student: ClassifierFolder, origin: Origin, dimension: in
 
     Raises:
         DataError: if it is of another label set, another teacher or another projection than the student was
-            trained with, or of another width; it says which.
+            trained with, or of another width; it says which. Also if the student can ask none.
     """
+    loss = student.record.get("loss")
+    if loss in _NEVER_NEAR:
+        raise DataError(
+            f"no loss for neighbours: the student {student.title} was trained with {loss}, and "
+            f"{_NEVER_NEAR[loss]}, so its vectors do not lie near its teacher's and would find neighbours by "
+            "accident: train one with 'distill run --loss reaugkd'"
+        )
     if origin.labels != student.head.labels:
         raise DataError(
             f"another label set: {what} has the labels {_listed(origin.labels)}, the student {student.title} "
@@ -130,9 +146,7 @@ def refuse_other_origin(student: ClassifierFolder, origin: Origin, dimension: in
         )
     if (trained := student.trained_on) is not None and trained[1].id != origin.contract:
         name, contract = trained
-        projection = module_entry(contract, "Projection")
-        same_teacher = projection is not None and projection["of"] == origin.base
-        of = "another projection of the same teacher" if same_teacher else "another teacher"
+        of = _how_other(contract, origin)
         raise DataError(
             f"{of}: {what} has the vectors of {origin.teacher!r} (contract {origin.contract[:12]}), the "
             f"student {student.title} was trained with {name!r} (contract {contract.id[:12]}): give that one "
@@ -144,6 +158,16 @@ def refuse_other_origin(student: ClassifierFolder, origin: Origin, dimension: in
             f"{student.head.dimension}: project the teacher to that width with 'distill project --dim "
             f"{student.head.dimension}'"
         )
+
+
+def _how_other(trained: Contract, origin: Origin) -> str:
+    """Return in words how the vectors of ``origin`` differ from those a student was trained with."""
+    projection = module_entry(trained, "Projection")
+    if projection is None:
+        return "a projection of the same teacher" if origin.base == trained.id else "another teacher"
+    if projection["of"] == origin.contract:
+        return "the same teacher without its projection"
+    return "another projection of the same teacher" if projection["of"] == origin.base else "another teacher"
 
 
 def _listed(labels: tuple[str, ...]) -> str:

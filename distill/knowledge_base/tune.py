@@ -7,12 +7,12 @@ others than those reported, and others than those in the base: a row that is in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.classification.score import accuracy
+from distill.knowledge_base.lead import Interval, lead_interval
 from distill.knowledge_base.vote import Probabilities, mixed, neighbour_vote
 
 BETAS = tuple(step / 10 for step in range(11))
@@ -36,12 +36,14 @@ class Tried:
         beta: what the student's own answer counts for.
         accuracy: share of the rows that is right, 0 to 1.
         log_loss: mean of minus the logarithm of the probability of the right label.
+        right: which of the n rows are, bool of shape (n,).
     """
 
     k: int
     beta: float
     accuracy: float
     log_loss: float
+    right: NDArray[np.bool_] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class Tuning:
     def at(self, k: int, beta: float) -> Tried:
         """Return what one k and beta gave."""
         return next(one for one in self.tried if one.k == k and one.beta == beta)
+
+    def lead(self, one: Tried) -> Interval:
+        """Return the 95 % interval of the lead that one k and beta has over the student alone."""
+        return lead_interval(one.right, self.without.right)
 
 
 def tune(
@@ -103,6 +109,7 @@ class SensitivityRow:
     Attributes:
         k: neighbours asked; 0 without retrieval.
         accuracy: share that is right with the beta chosen, 0 to 1.
+        lead: the 95 % interval of its lead over the student alone.
         best_beta: the best beta of this k.
         best_accuracy: share that is right with it.
         seconds: time of the student for all rows (k = 0), or what searching adds to it.
@@ -111,6 +118,7 @@ class SensitivityRow:
 
     k: int
     accuracy: float
+    lead: Interval
     best_beta: float
     best_accuracy: float
     seconds: float
@@ -133,21 +141,29 @@ def sensitivity(
         search: seconds that asking k neighbours of all rows takes.
     """
     alone = tuning.without.accuracy
-    rows = [SensitivityRow(0, alone, 1.0, alone, student_seconds, 0.0)]
+    rows = [SensitivityRow(0, alone, (0.0, 0.0), 1.0, alone, student_seconds, 0.0)]
     for k in ks:
         if any(one.k == k for one in tuning.tried):
             best, seconds = tuning.best_of(k), search(k)
-            accuracy = tuning.at(k, tuning.best.beta).accuracy
+            chosen = tuning.at(k, tuning.best.beta)
             rows.append(
-                SensitivityRow(k, accuracy, best.beta, best.accuracy, seconds, seconds / student_seconds)
+                SensitivityRow(
+                    k=k,
+                    accuracy=chosen.accuracy,
+                    lead=tuning.lead(chosen),
+                    best_beta=best.beta,
+                    best_accuracy=best.accuracy,
+                    seconds=seconds,
+                    added=seconds / student_seconds,
+                )
             )
     return rows
 
 
 def _judge(k: int, beta: float, probabilities: Probabilities, labels: NDArray[np.int64]) -> Tried:
-    right = probabilities[np.arange(len(labels)), labels]
-    share = accuracy(probabilities.argmax(axis=1), labels)
-    return Tried(k, beta, share, float(-np.log(np.maximum(right, _TINY)).mean()))
+    likely = probabilities[np.arange(len(labels)), labels]
+    right = probabilities.argmax(axis=1) == labels
+    return Tried(k, beta, float(right.mean()), float(-np.log(np.maximum(likely, _TINY)).mean()), right)
 
 
 def _order(one: Tried) -> tuple[float, float, int, float]:

@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from distill.config import PositiveInt, RunConfig, Seed, StrictConfig
+from distill.config import RunConfig
 from distill.config_sources import Settings, find_problems, over_recipe, read_yaml, suggest_key
 from distill.errors import ConfigError, DistillError
 from distill.evaluation.suites import SUITES
 from distill.finetune_config import FinetuneConfig
 from distill.pipeline.places import TRAINS, placed, with_places
 from distill.recipe import find_recipe
+from distill.strict_config import PositiveInt, Seed, StrictConfig
 
 STEPS = ("build", "run", "finetune", "eval", "export")
 """The steps, in the order they are done in; each may be left out."""

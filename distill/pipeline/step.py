@@ -14,6 +14,7 @@ from embedcache.build_report import OnProgress as OnBuildProgress
 PLACES = (
     *("cache", "out", "overwrite", "start", "model", "teacher_model"),
     *("device", "threads", "batch_tokens"),
+    *("stream.mirror", "stream.wait"),
 )
 """Keys of settings that steps do not depend on."""
 

@@ -15,6 +15,7 @@ from distill.finetune_config import FinetuneConfig
 from distill.layout import BEST, CHECKPOINT, CONFIG
 from distill.pipeline.digests import Facts, corpus_facts, file_facts, model_facts, settings_facts
 from distill.pipeline.step import PLACES, Done, Watch
+from distill.training.place import refuse_remote
 from distill.training.record import read_record
 from embedcache.cache import Cache
 
@@ -89,6 +90,7 @@ class RunStep(TrainingStep[RunConfig]):
     def facts(self, done: Done) -> Facts:
         """Return the settings, the digests of corpus, views and development set, and the contracts."""
         config = self._config(done)
+        refuse_remote(config.cache, "a pipeline")
         cache = Cache(config.cache)
         teacher = config.cached_teacher
         names = teacher if isinstance(teacher, list) else [teacher]

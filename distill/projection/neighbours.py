@@ -1,6 +1,8 @@
-"""How well labels are told by a row's nearest neighbours: what a projection is meant to better."""
+"""How near rows of one label lie to each other: what a projection is meant to better."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +11,45 @@ from embedcache.codecs import Vectors
 
 NEIGHBOURS = 10
 _ROWS_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class LabelCosines:
+    """Mean cosines of pairs of different rows.
+
+    Attributes:
+        within: of two rows of one label; None where no label has two rows.
+        between: of two rows of different labels; None where there is one label.
+    """
+
+    within: float | None
+    between: float | None
+
+    @property
+    def gap(self) -> float:
+        """How much nearer rows of one label are than others; 0 where there are no such pairs."""
+        return 0.0 if self.within is None or self.between is None else self.within - self.between
+
+
+def label_cosines(vectors: Vectors, labels: NDArray[np.int64]) -> LabelCosines:
+    """Return the mean cosines within labels and between them, every pair of rows counted once.
+
+    Args:
+        vectors: float32, shape (n, d), of any length.
+        labels: int64, shape (n,); numbers from 0.
+    """
+    counts = np.bincount(labels)
+    unit = _unit(vectors).astype(np.float64)
+    sums = np.zeros((len(counts), unit.shape[1]))
+    np.add.at(sums, labels, unit)
+    # The square of a sum holds the cosine of every pair twice, and of each row with itself.
+    own = float((unit * unit).sum())
+    same, every = float((sums * sums).sum()) - own, float((sums.sum(axis=0) ** 2).sum()) - own
+    pairs, all_pairs = int((counts * (counts - 1)).sum()), len(labels) * (len(labels) - 1)
+    return LabelCosines(
+        within=same / pairs if pairs else None,
+        between=(every - same) / (all_pairs - pairs) if all_pairs > pairs else None,
+    )
 
 
 def neighbour_accuracy(vectors: Vectors, labels: NDArray[np.int64], neighbours: int = NEIGHBOURS) -> float:
@@ -20,7 +61,7 @@ def neighbour_accuracy(vectors: Vectors, labels: NDArray[np.int64], neighbours: 
         neighbours: those that vote, at most n - 1.
     """
     count = min(neighbours, len(vectors) - 1)
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    unit = _unit(vectors)
     right = 0
     for start in range(0, len(unit), _ROWS_AT_ONCE):
         rows = np.arange(start, min(start + _ROWS_AT_ONCE, len(unit)))
@@ -31,3 +72,10 @@ def neighbour_accuracy(vectors: Vectors, labels: NDArray[np.int64], neighbours: 
         np.add.at(votes, (np.arange(len(rows))[:, None], labels[nearest]), 1)
         right += int((votes.argmax(axis=1) == labels[rows]).sum())
     return right / len(unit)
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    unit: Vectors = vectors / np.maximum(
+        np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny
+    )
+    return unit

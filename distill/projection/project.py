@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.sampler import permutation
 from distill.errors import ConfigError, DataError
-from distill.projection.neighbours import neighbour_accuracy
+from distill.projection.neighbours import LabelCosines, label_cosines, neighbour_accuracy
 from distill.projection.train import ProjectionSettings, train_map
 from distill.training.device import cpu_threads
 from embedcache.cache import Cache, CachedTeacher
@@ -21,6 +21,9 @@ from embedcache.errors import ContractMismatchError
 
 OnStep = Callable[[str, int, int], None]
 """Told what is done, how much of it, and how much there is."""
+
+LEAST_MOVE = 0.02
+"""A map that does not bring rows of one label nearer by so much of a cosine is said to have hardly moved."""
 
 _SAMPLE_ROWS = 2000
 _SAMPLE_STREAM = 2**31 - 4
@@ -41,9 +44,12 @@ class Projection:
         labels: label -> rows of it, most rows first.
         losses: mean loss of each epoch.
         alone: how often a row was left out, as no other row of its batch had its label.
-        sample: rows whose neighbours were looked at.
+        steps: how often the map was changed.
+        sample: rows of the training whose neighbours were looked at.
         accuracy_of: their leave-one-out accuracy by nearest neighbours with the vectors it maps.
         accuracy: the same with its own.
+        cosines_of: how near those of one label and those of others lie with the vectors it maps.
+        cosines: the same with its own.
         written: vectors added to the cache.
     """
 
@@ -56,14 +62,22 @@ class Projection:
     labels: dict[str, int]
     losses: tuple[float, ...]
     alone: int
+    steps: int
     sample: int
     accuracy_of: float
     accuracy: float
+    cosines_of: LabelCosines
+    cosines: LabelCosines
     written: int
+
+    @property
+    def hardly_moved(self) -> bool:
+        """Whether rows of one label lie together after the training no more than before."""
+        return self.cosines.gap - self.cosines_of.gap < LEAST_MOVE
 
     def facts(self) -> dict[str, object]:
         """Return it as a JSON object."""
-        return asdict(self)
+        return {**asdict(self), "hardly_moved": self.hardly_moved}
 
 
 def project(
@@ -120,6 +134,7 @@ def project(
     written = extend_projection(opened, derived, corpus=dataset.corpus.name, on_step=tell)
     sample = np.sort(permutation(len(labels), chosen.seed, _SAMPLE_STREAM, first=_SAMPLE_ROWS))
     vectors, own = gather(sample), labels[sample]
+    mapped = apply_projection(trained.matrix, vectors)
     counts = np.bincount(labels)
     return Projection(
         teacher=derived.name,
@@ -131,9 +146,12 @@ def project(
         labels={names[at]: int(counts[at]) for at in np.argsort(-counts, kind="stable")},
         losses=trained.losses,
         alone=trained.alone,
+        steps=trained.steps,
         sample=len(sample),
         accuracy_of=neighbour_accuracy(vectors, own),
-        accuracy=neighbour_accuracy(apply_projection(trained.matrix, vectors), own),
+        accuracy=neighbour_accuracy(mapped, own),
+        cosines_of=label_cosines(vectors, own),
+        cosines=label_cosines(mapped, own),
         written=written,
     )
 

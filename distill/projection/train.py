@@ -42,11 +42,13 @@ class TrainedMap:
         matrix: float32, shape (d, base's d).
         losses: the mean loss of each epoch, over the rows that have one.
         alone: how often a row was left out, as no other row of its batch had its label.
+        steps: how often the map was changed.
     """
 
     matrix: NDArray[np.float32]
     losses: tuple[float, ...]
     alone: int
+    steps: int
 
 
 def train_map(
@@ -75,7 +77,7 @@ def train_map(
         torch.manual_seed(settings.seed)
         matrix = torch.nn.init.orthogonal_(torch.empty(shape)).requires_grad_()
     optimizer = torch.optim.AdamW([matrix], lr=settings.lr)
-    rows, losses, alone = len(labels), list[float](), 0
+    rows, losses, alone, steps = len(labels), list[float](), 0, 0
     for epoch in range(settings.epochs):
         order, total, counted = permutation(rows, settings.seed, epoch), 0.0, 0
         for first in range(0, rows, settings.batch_size):
@@ -93,8 +95,9 @@ def train_map(
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
+                steps += 1
                 total += float(found.detach().sum())
                 counted += len(found)
             on_step(epoch * rows + first + len(batch), settings.epochs * rows)
         losses.append(total / max(counted, 1))
-    return TrainedMap(matrix.detach().numpy(), tuple(losses), alone)
+    return TrainedMap(matrix.detach().numpy(), tuple(losses), alone, steps)

@@ -17,6 +17,7 @@ from distill.layout import BEST, file_name
 from distill.losses.registry import LOSSES
 from distill.sweep.spec import SEED, SweepSpec
 from distill.training.device import resolve_device
+from distill.training.place import open_place, refuse_remote
 from distill.training.record import read_record
 from distill.training.setup import open_training_data, prepare_student
 from embedcache.cache import Cache
@@ -164,8 +165,11 @@ def _plan(
     values = spec.settings(varied)
     if problems := find_problems(RunConfig, values):
         raise ConfigError("; ".join(problems))
-    cache = Cache(values["cache"])
-    dataset, config = open_training_data(cache, RunConfig.model_validate(values))
+    asked = RunConfig.model_validate(values)
+    refuse_remote(asked.cache, "a sweep")
+    with open_place(asked) as place:
+        cache = place.cache
+        dataset, config = open_training_data(place, asked)
     digest = _digest(config, dataset, looked.digest(config.student.spec))
     known = next((out / RUNS).glob(f"*-{digest}"), None)
     name = known.name if known else f"{_readable(keys, config)}-{digest}"
@@ -201,8 +205,15 @@ def _digest(config: RunConfig, dataset: DistillDataset, student: str | None) -> 
         facts["student"]["spec"] = student
     facts["training"] = {key: value for key, value in facts["training"].items() if key not in _MACHINE}
     if config.training.max_steps is None:
-        # Runs that were named before there was this key keep their names.
+        # Runs that were named before there was this key, or one of those below, keep their names.
         del facts["training"]["max_steps"]
+    for key in ("text", "text2", "label"):
+        if facts["evaluation"][key] is None:
+            del facts["evaluation"][key]
+    # When vectors come does not matter, only the order that they are trained on in.
+    del facts["stream"]
+    if config.stream.window is not None:
+        facts["stream"] = {"window": config.stream.window}
     data = config.evaluation.data
     if data is not None:
         try:

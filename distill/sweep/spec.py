@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, field_validator
 
-from distill.config import Seed, StrictConfig
 from distill.config_sources import (
     SHORT_KEYS,
     Settings,
@@ -27,6 +26,7 @@ from distill.config_sources import (
 )
 from distill.errors import ConfigError
 from distill.recipe import find_recipe
+from distill.strict_config import Seed, StrictConfig
 
 SEED = "seed"
 """The key that repeats a setting and makes no other one."""

@@ -68,6 +68,8 @@ def new_record(
         IN_TARGET_SPACE: is_in_target_space(config),
         "dev": describe_dev(config.evaluation.data, config.evaluation.rows),
         "loss": config.loss.name,
+        # Of a remote that grows meanwhile, other shards may be read, in another order.
+        "order": dataset.order.digest,
         "result": None,
     }
 
@@ -101,7 +103,10 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     return record if is_run else None
 
 
-_FIXED = ("corpus", "views", "teachers", "rows", "held_out", "selected", "labels", "parameters", "dev")
+_FIXED = (
+    *("corpus", "views", "teachers", "rows", "held_out", "selected", "order"),
+    *("labels", "parameters", "dev"),
+)
 
 
 def refuse_other_data(before: dict[str, Any], now: dict[str, Any], fixed: Sequence[str] = _FIXED) -> None:

@@ -16,11 +16,11 @@ from distill.training.folder import (
     require_free,
     start_folder,
 )
+from distill.training.place import Place, open_place
 from distill.training.record import new_record, refuse_other_data
 from distill.training.setup import DistillTraining, machine_flags, open_training_data, prepare
 from distill.training.tracking import OnProgress, best_scores
 from distill.training.trainer import TrainResult
-from embedcache.cache import Cache
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,13 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None, *, reci
         TrainingError: if the loss becomes NaN or infinite.
         EmbedCacheError: if the cache cannot be used.
     """
-    cache = Cache(config.cache)
-    dataset, config = open_training_data(cache, config, on_progress)
+    with open_place(config, on_progress) as place:
+        return _run(place, config, on_progress, recipe)
+
+
+def _run(place: Place, config: RunConfig, on_progress: OnProgress | None, recipe: str | None) -> Run:
+    cache = place.cache
+    dataset, config = open_training_data(place, config, on_progress)
     folder = Path(config.out or _default_out(config)).expanduser()
     config = config.model_copy(update={"out": str(folder)})
     require_free(folder, overwrite=config.overwrite)
@@ -138,14 +143,15 @@ def resume(
     record = read_interrupted(folder, "run")
     flags = {**machine_flags(device, threads), "cache": cache, "out": str(folder)}
     config = load_config(folder / CONFIG, flags=flags)
-    opened = Cache(config.cache)
-    dataset, config = open_training_data(opened, config, on_progress)
-    training = prepare(opened, config, dataset, folder, on_progress)
-    now = new_record(opened, dataset, config, training.parameters, record.get("recipe"), training.notes)
-    refuse_other_data(record, now)
-    with training.exclusive():
-        training.go_on(now, lambda: start_folder(folder, config, dataset, now), on_progress)
-        return _train(training, now, on_progress)
+    with open_place(config, on_progress) as place:
+        opened = place.cache
+        dataset, config = open_training_data(place, config, on_progress)
+        training = prepare(opened, config, dataset, folder, on_progress)
+        now = new_record(opened, dataset, config, training.parameters, record.get("recipe"), training.notes)
+        refuse_other_data(record, now)
+        with training.exclusive():
+            training.go_on(now, lambda: start_folder(folder, config, dataset, now), on_progress)
+            return _train(training, now, on_progress)
 
 
 def run(*, on_progress: OnProgress | None = None, **settings: Any) -> Run:

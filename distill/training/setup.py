@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from distill.classification.head import LabelHead
-from distill.classification.selection import class_selector
+from distill.classification.selection import class_selector, with_dev_columns
 from distill.classification.soft_labels import open_soft_labels
 from distill.config import ONLINE
+from distill.data.ahead import Ahead
 from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.source import DistillSource
 from distill.errors import ConfigError
@@ -27,6 +28,7 @@ from distill.training.checkpoint import Checkpoint
 from distill.training.device import cpu_threads, make_accelerator, seeded
 from distill.training.folder import advising, continue_folder, locked, save_student
 from distill.training.objective_setup import load_live_teacher, make_objective, refuse_online
+from distill.training.place import Place, refuse_unknown_rows
 from distill.training.schedule import warmup_steps
 from distill.training.selection import make_selector
 from distill.training.student import StudentParts, student_parts
@@ -51,17 +53,18 @@ if TYPE_CHECKING:
 
 
 def open_training_data(
-    cache: Cache, config: RunConfig, on_progress: OnProgress | None = None
+    place: Place, config: RunConfig, on_progress: OnProgress | None = None
 ) -> tuple[DistillDataset, RunConfig]:
     """Return what ``config`` trains on, and the configuration with everything filled in that depends on it.
 
     Raises:
-        ConfigError: if the warm-up outlasts the run; else as :func:`refuse_online`, :func:`open_dataset` and
-            :func:`choose_views`.
+        ConfigError: if the warm-up outlasts the run; else as :func:`refuse_online`, :func:`open_dataset`,
+            :func:`choose_views` and :func:`refuse_unknown_rows`.
         DataError: if the loss's queue is longer than the rows to train on; else as :func:`open_dataset`.
         InputError: as :func:`open_dataset`.
     """
-    facts = LOSSES[config.loss.name]
+    cache, facts = place.cache, LOSSES[config.loss.name]
+    refuse_unknown_rows(config, place)
     views = choose_views(config.loss.name, config.training.views, cache.corpus(config.corpus))
     # Rows that are chosen by number must not depend on what is filled in later.
     apart = config.loss.variant == "code" and facts.full_queue is True
@@ -86,6 +89,8 @@ def open_training_data(
         # Who sets a limit knows how few rows there will be.
         least_selected=1 if config.training.limit else config.resolved(1).training.batch_size or 1,
         seed=config.seed,
+        feed=place.feed,
+        open_store=place.open_store,
     )
     if on_progress is not None and dataset.selected is not None:
         on_progress(TrainProgress("select", dataset.selected, len(dataset.corpus)))
@@ -93,12 +98,15 @@ def open_training_data(
     resolved = config.resolved(distinct)
     refuse_long_warmup(resolved, len(dataset))
     refuse_online(resolved, dataset)
+    ahead(dataset, resolved).begin()
     if facts.inside == "classes":
         dataset = replace(dataset, soft=open_soft_labels(cache, resolved, dataset))
-    elif resolved.evaluation.rows:
+        evaluation = with_dev_columns(resolved.evaluation, cache, dataset)
+        resolved = resolved.model_copy(update={"evaluation": evaluation})
+    elif given := resolved.evaluation.of_labelled:
         raise ConfigError(
-            f"evaluation.rows: they are of labelled texts, and the loss {resolved.loss.name} makes no "
-            "classifier; leave --dev-rows out"
+            f"{', '.join(given)}: they are of labelled texts, and the loss {resolved.loss.name} makes no "
+            "classifier; leave them out"
         )
     training = resolved.training.model_copy(update={"views": views})
     return dataset, resolved.model_copy(
@@ -362,12 +370,20 @@ def prepare(
     trainer = make_trainer(
         student,
         make_objective(cache, config, dataset, student, live_teacher, accelerator.device),
-        DistillSource(dataset, views, texts=LOSSES[config.loss.name].views),
+        DistillSource(dataset, views, LOSSES[config.loss.name].views, ahead(dataset, config)),
         config,
         accelerator,
         folder,
     )
     return DistillTraining(config, folder, student, trainer, accelerator, dataset, tuple(notes))
+
+
+def ahead(dataset: DistillDataset, config: RunConfig) -> Ahead:
+    """Return what has the vectors of ``dataset`` fetched before they are needed."""
+    targets = dataset.targets
+    # What a build is still making has no positions yet, and is not fetched.
+    streams = targets.stores if targets.positions else ()
+    return Ahead(streams, targets.positions, dataset.order, config.training.epochs or 1)
 
 
 def machine_flags(device: str | None, threads: int | None) -> dict[str, object]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distill.classification.head import LabelHead
-    from distill.config import SelectionConfig
+    from distill.selection_config import SelectionConfig
     from distill.training.selection import Selector
 
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from distill.data.loader import Loader
-from distill.data.sampler import epoch_batches
 from distill.data.source import Share
 from distill.errors import CheckpointError, TrainingError
 from distill.students.student import forward
@@ -258,11 +257,16 @@ class Trainer:
 
     def _loader(self) -> Loader:
         state = self._state
-        batches = epoch_batches(
-            self._source.lengths, self._batch_size, seed=self._config.seed, epoch=state.epoch
+        batches = self._source.batches(self._batch_size, seed=self._config.seed, epoch=state.epoch)
+        return Loader(
+            self._source,
+            batches,
+            epoch=state.epoch,
+            start=state.batch,
+            share=self._share,
+            pin=self._device.type == "cuda",
+            breaks=batches.breaks,
         )
-        pin = self._device.type == "cuda"
-        return Loader(self._source, batches, epoch=state.epoch, start=state.batch, share=self._share, pin=pin)
 
     def _look(self, tracker: Tracker) -> None:
         """Evaluate and log where it is time to."""

@@ -32,6 +32,8 @@ class Kind(str, Enum):
     TOKENS = "token arrays"
     DERIVED = "derived note"
     MANIFEST = "manifest of a remote"
+    ROW_INDEX = "row index of a remote's shard"
+    REMOTE_PART = "part of a remote's corpus"
     LEFTOVER = "unfinished write"
     QUARANTINED = "quarantined file"
     FOREIGN = "foreign file"

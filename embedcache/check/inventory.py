@@ -18,6 +18,7 @@ QUARANTINE = "quarantine"
 _ID = r"[0-9a-f]{64}"
 _NAME = r"\w[\w.-]*"
 _VIEW = rf"corpora/(?P<corpus>{_NAME})/views/(?P<view>(?!original/)\w[\w.-]{{0,99}})"
+_REMOTE_TEXTS = rf"derived/remotes/[0-9a-f]{{32}}/parts/{_ID}"
 _PLACES = (
     (Kind.MARKER, r"cache\.json"),
     (Kind.CORPUS, rf"corpora/(?P<corpus>{_NAME})/corpus\.json"),
@@ -38,8 +39,12 @@ _PLACES = (
     (Kind.DERIVED, rf"derived/index/(?P<teacher>{_ID})/checked\.json"),
     (Kind.DERIVED, rf"derived/models/(?P<teacher>{_ID})\.json"),
     (Kind.DERIVED, rf"derived/sources/(?P<corpus>{_NAME})\.json"),
-    (Kind.DERIVED, r"derived/remotes/[0-9a-f]{32}/sampled\.json"),
+    (Kind.DERIVED, r"derived/remotes/([0-9a-f]{32}/sampled|indexes|checked)\.json"),
+    (Kind.DERIVED, rf"derived/stream/(?P<teacher>{_ID})/{_ID}\.json"),
     (Kind.MANIFEST, rf"derived/remotes/[0-9a-f]{{32}}/{_ID}\.json"),
+    (Kind.ROW_INDEX, rf"derived/remotes/[0-9a-f]{{32}}/{_ID}\.index"),
+    (Kind.REMOTE_PART, rf"{_REMOTE_TEXTS}/corpora/{_NAME}/(views/{_NAME}/)?{_ID}\.arrow"),
+    (Kind.DERIVED, rf"{_REMOTE_TEXTS}/(cache|corpora/{_NAME}/(views/{_NAME}/)?(corpus|recipe))\.json"),
     (Kind.TOKENS, r"derived/tokens/[0-9a-f]{32}/(tokens\.json|ids\.bin|offsets\.npy|first\.bin)"),
     (Kind.QUARANTINED, rf"{QUARANTINE}/.*"),
 )

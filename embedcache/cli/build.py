@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedcache.cli.options import (
-    CODEC_NAMES,
     STORE_KINDS,
+    codec_option,
+    output_option,
     reader_options,
     shard_rows_option,
     teacher_options,
@@ -18,7 +19,8 @@ from embedcache.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from embedcache.build_report import BuildProgress, BuildSummary, OutputSummary, ViewSummary
+    from embedcache.build_remote import RemoteOptions
+    from embedcache.build_report import BuildProgress, BuildSummary, OutputSummary, RemoteSummary, ViewSummary
     from embedcache.views.plan import ViewOptions
 
 
@@ -31,13 +33,8 @@ if TYPE_CHECKING:
 @click.option("--name", help="The corpus's name in the cache.  [default: from the first file's name]")
 @reader_options
 @click.option("--replace", is_flag=True, help="Replace a corpus of the same name that has other rows.")
-@click.option(
-    "--output",
-    default="embedding",
-    show_default=True,
-    help="What to keep: embedding, logits (the teacher's folder needs a classifier), or embedding,logits.",
-)
-@click.option("--codec", type=click.Choice(CODEC_NAMES), help="How vectors are stored.  [default: float16]")
+@output_option
+@codec_option
 @click.option(
     "--store",
     type=click.Choice(STORE_KINDS),
@@ -49,6 +46,28 @@ if TYPE_CHECKING:
     "--token-embeddings",
     is_flag=True,
     help="Also keep the teacher's table of token embeddings, once; SimTDE's students learn from it.",
+)
+@click.option(
+    "--remote",
+    metavar="NAME|URL",
+    help="Fetch the vectors that this remote has, and encode only the rest.",
+)
+@click.option(
+    "--require-signature",
+    metavar="KEYFILE",
+    help="With --remote: take only what this public ed25519 key has signed.",
+)
+@click.option(
+    "--skip-manifest",
+    "skip_manifests",
+    multiple=True,
+    metavar="DIGITS",
+    help="With --remote: leave out the manifest whose name begins so, with what it alone lists.",
+)
+@click.option(
+    "--no-sample-check",
+    is_flag=True,
+    help="With --remote: do not compare a sample with the live teacher the first time.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> None:
@@ -62,8 +81,9 @@ def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> N
     from embedcache.builder import build
 
     views = pop_views(settings)
+    remote = _pop_remote(settings)
     with build_progress() as on_progress:
-        cache = build(list(sources), views=views, on_progress=on_progress, **settings)
+        cache = build(list(sources), views=views, remote=remote, on_progress=on_progress, **settings)
     summary = cache.last_build
     if summary is None:
         return
@@ -71,6 +91,25 @@ def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> N
         click.echo(json.dumps(summary.to_json(), indent=2))
     else:
         print_build_summary(summary)
+
+
+def _pop_remote(settings: dict[str, Any]) -> RemoteOptions | None:
+    """Take what ``--remote`` and its companions say out of a command's settings."""
+    from embedcache.build_remote import RemoteOptions
+
+    remote = settings.pop("remote")
+    key, skipped = settings.pop("require_signature"), settings.pop("skip_manifests")
+    unchecked = settings.pop("no_sample_check")
+    if remote is not None:
+        return RemoteOptions(remote, key, skipped, sample_check=not unchecked)
+    for flag, value in (
+        ("--require-signature", key),
+        ("--skip-manifest", skipped),
+        ("--no-sample-check", unchecked),
+    ):
+        if value:
+            raise click.UsageError(f"{flag} says what to take from a remote: give --remote too")
+    return None
 
 
 def pop_views(settings: dict[str, Any]) -> ViewOptions:
@@ -150,6 +189,8 @@ def print_build_summary(summary: BuildSummary) -> None:
         ("time", f"{summary.seconds:.1f} s ({summary.encode_seconds:.1f} s encoding)"),
         ("contract", summary.contract_id[:12]),
     ]
+    if summary.remote is not None:
+        rows[5:5] = _remote_lines(summary.remote)
     if summary.not_asked:
         rows.insert(6, ("not asked for", f"{summary.not_asked:,} rows, by --rows"))
     if summary.batches_halved:
@@ -169,8 +210,35 @@ def print_build_summary(summary: BuildSummary) -> None:
     Console().print(table)
 
 
+def _remote_lines(one: RemoteSummary) -> list[tuple[str, str]]:
+    """Return what was taken from a remote, and how much time that saved."""
+    from embedcache.cli.tables import size
+
+    whole = f" ({one.whole_shards:,} whole shards)" if one.whole_shards else ""
+    less = f"; {one.unworthy:,} not, their codec keeps less" if one.unworthy else ""
+    lines = [
+        (
+            "from the remote",
+            f"{one.rows:,} rows{whole} of {one.remote}, {size(one.bytes)} in {one.seconds:.1f} s{less}",
+        )
+    ]
+    if one.seconds_saved is not None and one.texts_saved:
+        told = (
+            f"about {one.seconds_saved:.1f} s"
+            if one.seconds_saved > 0
+            else f"no time: fetching took {-one.seconds_saved:.1f} s longer than encoding would have"
+        )
+        lines.append(("saved", f"{one.texts_saved:,} texts need not be encoded, {told}"))
+    elif one.texts_saved:
+        lines.append(("saved", f"{one.texts_saved:,} texts need not be encoded; nothing was, to time it by"))
+    if one.checked:
+        lines.append(("compared", f"{one.checked:,} texts of the remote with the live teacher"))
+    return [*lines, *(("remote", line) for line in one.told)]
+
+
 def _output_line(one: OutputSummary) -> str:
     carried = f", {one.carried:,} taken over" if one.carried else ""
+    carried += f", {one.taken:,} from the remote" if one.taken else ""
     return f"as teacher {one.teacher}: {one.stored:,} stored, {one.reused:,} already in the cache{carried}"
 
 

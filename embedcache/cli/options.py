@@ -169,6 +169,15 @@ shard_rows_option = click.option(
     show_default=True,
     help="Vectors a shard.",
 )
+output_option = click.option(
+    "--output",
+    default="embedding",
+    show_default=True,
+    help="What to keep: embedding, logits (the teacher's folder needs a classifier), or embedding,logits.",
+)
+codec_option = click.option(
+    "--codec", type=click.Choice(CODEC_NAMES), help="How vectors are stored.  [default: float16]"
+)
 cache_option = click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

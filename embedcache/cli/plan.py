@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedcache.cli.build import pop_views
-from embedcache.cli.options import json_option, reader_options, teacher_options, view_options
+from embedcache.cli.options import (
+    codec_option,
+    json_option,
+    output_option,
+    reader_options,
+    shard_rows_option,
+    teacher_options,
+    view_options,
+)
 
 if TYPE_CHECKING:
-    from embedcache.plan import Plan, Range, Speed, ViewOfPlan
+    from embedcache.plan import OutputOfPlan, Plan, Range, Speed, ViewOfPlan
 
 
 @click.command("plan")
@@ -21,6 +29,9 @@ if TYPE_CHECKING:
 @click.option("--cache", metavar="DIR", help="The cache to build into.  [default: a new one]")
 @click.option("--name", help="The corpus's name there, for its views.  [default: from the first file's name]")
 @reader_options
+@output_option
+@codec_option
+@shard_rows_option
 @view_options
 @click.option(
     "--token-sample",
@@ -70,7 +81,8 @@ def _print(plan: Plan) -> None:
 
     print_table(("plan", "value"), [*_rows(plan), *_times(plan)], title=plan.teacher)
     headings = ("codec", "a vector", "a row", "to write", "all distinct")
-    print_table(headings, _sizes(plan), title="bytes on disk; a row is a vector, its key and its token count")
+    what = f"{plan.outputs[0].output} on disk, in bytes" if len(plan.outputs) > 1 else "bytes on disk"
+    print_table(headings, _sizes(plan), title=f"{what}; a row is a vector, its key and its token count")
     for note in plan.notes:
         Console().print(Text(note), soft_wrap=True)
 
@@ -81,12 +93,15 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
     rows = [
         ("rows", f"{plan.rows:,}"),
         ("skipped", skipped),
+        *([("not asked for", f"{plan.not_asked:,} rows, by --rows")] if plan.not_asked else []),
         *((f"view {view.name}", _view(view)) for view in plan.views),
         ("distinct", f"{plan.distinct:,} ({texts - plan.distinct:,} duplicates)"),
         ("already cached", f"{plan.cached:,}"),
         ("carried over", f"{plan.reusable:,} from another max_length"),
         ("to encode", f"{plan.missing:,}"),
     ]
+    if len(plan.outputs) > 1:
+        rows += [(one.output, _output(one, plan.distinct)) for one in plan.outputs]
     if plan.tokens is None:
         return [*rows, ("tokens", "unknown: the teacher has no fast tokenizer")]
     tokens = plan.tokens
@@ -100,6 +115,17 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ("tokens to encode", f"{tokens.missing:,.0f} {how}"),
         ("truncated", f"{tokens.truncated_share:.2%} of all rows are longer than the teacher reads"),
     ]
+
+
+def _output(one: OutputOfPlan, distinct: int) -> str:
+    from embedcache.cli.tables import size
+
+    carried = f", {one.reusable:,} taken over" if one.reusable else ""
+    store = distinct - one.cached - one.reusable
+    return (
+        f"as teacher {one.teacher}: {store:,} to store{carried}, {one.cached:,} already cached; "
+        f"{size(one.to_write)} to write as {one.codec}"
+    )
 
 
 def _view(view: ViewOfPlan) -> str:
@@ -131,12 +157,14 @@ def _times(plan: Plan) -> list[tuple[str, str]]:
 
 def _sizes(plan: Plan) -> list[tuple[str, str, str, str, str]]:
     from embedcache.cli.tables import size
+    from embedcache.codecs import DEFAULT_CODEC
 
     rows = []
     for one in plan.bytes:
         name = one.codec
         if one.codec == plan.codec:
-            name += " (in use)" if plan.codec_in_use else " (default)"
+            usual = "default" if one.codec == DEFAULT_CODEC else "chosen"
+            name += " (in use)" if plan.codec_in_use else f" ({usual})"
         if one.codebook:
             name += f" (incl. codebook {size(one.codebook)})"
         rows.append((name, f"{one.a_vector:,}", f"{one.a_row:,.0f}", size(one.to_write), size(one.distinct)))

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from embedcache.cli.options import all_of, cache_option, json_option
+from embedcache.cli.share_show import (
+    exit_if_bad,
+    report,
+    show_estimate,
+    show_pull,
+    show_push,
+    show_sync,
+    tell_estimate,
+)
+from embedcache.sizes import parse_size
 
 if TYPE_CHECKING:
     from embedcache.check.progress import OnCheck
-    from embedcache.share import PullResult, PushResult, SampleCheck, SyncResult
-
-DoneT = TypeVar("DoneT", "PushResult", "PullResult", "SyncResult")
-
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def read_size(
@@ -32,22 +36,32 @@ def read_size(
     """
     if text is None:
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip())
-    if match is None:
-        raise click.BadParameter(
-            f"{text[:40]!r} is no size: expected bytes, or a number with kB, MB, GB or TB", context, parameter
-        )
-    return round(float(match[1]) * _UNITS[match[2]])
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
 
 
 _jobs = click.option(
     "--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Transfers at once."
 )
 _no_text = click.option("--no-text", is_flag=True, help="Leave corpora out: vectors alone, found by key.")
+_skip = click.option(
+    "--skip-manifest",
+    "skip_manifests",
+    multiple=True,
+    metavar="DIGITS",
+    help="Leave out the manifest whose name begins so, with what it alone lists.",
+)
 _WRITER = (
     click.option("--by", default="", metavar="NAME", help="Who pushes; kept on the remote, with the time."),
     click.option("--message", "-m", default="", help="What for; kept on the remote."),
     click.option("--text-licence", default="", help="Licence of the texts, for the card."),
+    click.option(
+        "--alone",
+        is_flag=True,
+        help="Nobody else pushes meanwhile: for a place that does not list what was just written.",
+    ),
     click.option("--sign", metavar="KEYFILE", help="Sign with this private ed25519 key, OpenSSH's or PEM."),
 )
 _READER = (
@@ -55,10 +69,25 @@ _READER = (
     click.option(
         "--require-signature", metavar="KEYFILE", help="Take only what this public ed25519 key has signed."
     ),
+    _skip,
     click.option(
         "--no-sample-check",
         is_flag=True,
         help="Do not compare a sample with the live teacher on the first pull.",
+    ),
+)
+
+_PART = (
+    click.option("--rows", type=click.IntRange(1), help="Of the one --corpus the first so many rows."),
+    click.option(
+        "--where",
+        metavar="CONDITION",
+        help="Of the one --corpus the rows for which this holds, say \"label = 'news'\"; --rows counts them.",
+    ),
+    click.option(
+        "--codec",
+        type=click.Choice(["float16", "int8"]),
+        help="Keep vectors so where they take more room as they are.",
     ),
 )
 
@@ -110,7 +139,10 @@ def remove_command(name: str) -> None:
 @click.argument("remote")
 @json_option
 def remote_ls_command(remote: str, as_json: bool) -> None:
-    """List the teachers, corpora and pushes of REMOTE, a name or a URL."""
+    """List the teachers, corpora and pushes of REMOTE, a name or a URL.
+
+    Exits with 1 if a manifest there cannot be read.
+    """
     import json
 
     from embedcache.cli.tables import print_table, size
@@ -119,7 +151,7 @@ def remote_ls_command(remote: str, as_json: bool) -> None:
     found = list_remote(remote)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
-        return
+        sys.exit(1 if found.refused else 0)
     print_table(
         ("teacher", "contract", "rows", "size", "model", "licence"),
         [
@@ -159,13 +191,18 @@ def remote_ls_command(remote: str, as_json: bool) -> None:
         ],
         "pushes",
     )
+    for name, why in found.refused.items():
+        click.echo(f"manifest {name[:12]} cannot be read: {why}")
+    if found.refused:
+        sys.exit(1)
 
 
 @remote_command.command("diff")
 @click.argument("remote")
 @cache_option
+@_skip
 @json_option
-def remote_diff_command(remote: str, cache: str, as_json: bool) -> None:
+def remote_diff_command(remote: str, cache: str, skip_manifests: tuple[str, ...], as_json: bool) -> None:
     """Say what REMOTE has and the cache lacks, and the other way round.
 
     Exits with 0 if both have the same, with 1 if not.
@@ -175,7 +212,7 @@ def remote_diff_command(remote: str, cache: str, as_json: bool) -> None:
     from embedcache.cli.tables import print_table, size
     from embedcache.share import compare_with_remote
 
-    found = compare_with_remote(cache, remote)
+    found = compare_with_remote(cache, remote, skip_manifests=skip_manifests)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
     else:
@@ -220,7 +257,7 @@ def push_command(
     from embedcache.share import push
 
     as_json = rest.pop("as_json")
-    with _watched() as on_progress:
+    with watched() as on_progress:
         done = push(
             cache,
             remote,
@@ -230,7 +267,7 @@ def push_command(
             on_progress=on_progress,
             **rest,
         )
-    _report(done, _show_push, as_json)
+    report(done, show_push, as_json)
 
 
 @click.command("pull")
@@ -246,39 +283,50 @@ def push_command(
 )
 @_no_text
 @click.option("--as", "alias", metavar="NAME", help="Call the one --corpus, or else the one --teacher, so.")
+@all_of(*_PART)
 @all_of(*_READER)
+@click.option("--dry-run", is_flag=True, help="Say what would be fetched, and fetch no more than that takes.")
 @_jobs
 @json_option
 def pull_command(
     remote: str,
     cache: str,
-    teachers: tuple[str, ...],
-    corpora: tuple[str, ...],
     no_text: bool,
     no_sample_check: bool,
+    dry_run: bool,
+    jobs: int,
     as_json: bool,
-    **rest: Any,
+    **choice: Any,
 ) -> None:
     """Fetch what REMOTE, a name or a URL, has and the cache lacks.
 
     Everything is checked on arrival, and nothing in the cache is overwritten. Interrupted, the same command
     goes on. Exits with 1 if a sample shows vectors of another teacher.
-    """
-    from embedcache.share import pull
 
-    with _watched() as on_progress:
-        done = pull(
-            cache,
-            remote,
-            teachers=teachers,
-            corpora=corpora,
-            text=not no_text,
-            sample_check=not no_sample_check,
-            on_progress=on_progress,
-            **rest,
-        )
-    _report(done, _show_pull, as_json)
-    _exit_if_bad(done.samples)
+    With --rows or --where a part of one --corpus becomes a corpus of its own, and of the teachers only the
+    vectors of its texts come.
+    """
+    from embedcache.share import preview_pull, pull
+
+    with watched() as on_progress:
+        if dry_run:
+            estimate = preview_pull(cache, remote, text=not no_text, on_progress=on_progress, **choice)
+        else:
+            done = pull(
+                cache,
+                remote,
+                text=not no_text,
+                sample_check=not no_sample_check,
+                jobs=jobs,
+                on_estimate=tell_estimate,
+                on_progress=on_progress,
+                **choice,
+            )
+    if dry_run:
+        report(estimate, show_estimate, as_json)
+        return
+    report(done, show_pull, as_json)
+    exit_if_bad(done.samples)
 
 
 @click.command("sync")
@@ -294,17 +342,17 @@ def sync_command(
     """Pull what the cache lacks, then push what REMOTE, a name or a URL, lacks."""
     from embedcache.share import sync
 
-    with _watched() as on_progress:
+    with watched() as on_progress:
         done = sync(
             cache, remote, text=not no_text, sample_check=not no_sample_check, on_progress=on_progress, **rest
         )
-    _report(done, _show_sync, as_json)
+    report(done, show_sync, as_json)
     if done.pulled is not None:
-        _exit_if_bad(done.pulled.samples)
+        exit_if_bad(done.pulled.samples)
 
 
 @contextmanager
-def _watched() -> Iterator[OnCheck]:
+def watched() -> Iterator[OnCheck]:
     """Show progress; an end that is asked for politely is taken as Ctrl-C is: what has arrived stays."""
     from embedcache.cli.check import describe
     from embedcache.cli.progress import ticker
@@ -318,70 +366,3 @@ def _watched() -> Iterator[OnCheck]:
             yield lambda progress: show(describe(progress))
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _rate(count: int, seconds: float) -> str:
-    from embedcache.cli.tables import size
-
-    return f"{seconds:,.1f} s, {size(count / max(seconds, 1e-9))}/s"
-
-
-def _report(done: DoneT, show: Callable[[DoneT], None], as_json: bool) -> None:
-    """Print what was done: as JSON, or as ``show`` does."""
-    import json
-
-    if as_json:
-        click.echo(json.dumps(done.to_json(), indent=2))
-    else:
-        show(done)
-
-
-def _show_sync(done: SyncResult) -> None:
-    if done.pulled is not None:
-        _show_pull(done.pulled)
-    _show_push(done.pushed)
-
-
-def _show_push(done: PushResult) -> None:
-    from embedcache.cli.tables import print_table, size
-
-    print_table(
-        (f"push to {done.remote}", "objects", "size"),
-        [
-            ("sent", f"{done.sent:,}", size(done.sent_bytes)),
-            ("already there", f"{done.present:,}", size(done.present_bytes)),
-            ("sent by others meanwhile", f"{done.others:,}", size(done.others_bytes)),
-        ],
-    )
-    signed = f", signed by {done.signed_by[:12]}" if done.signed_by and done.manifest else ""
-    declared = f"manifest {done.manifest[:12]}{signed}" if done.manifest else "nothing to add"
-    click.echo(f"{declared}; {_rate(done.sent_bytes, done.seconds)}")
-
-
-def _show_pull(done: PullResult) -> None:
-    from embedcache.cli.tables import counted, print_table, size
-
-    print_table(
-        (f"pull from {done.remote}", "files", "size"),
-        [
-            ("fetched", f"{done.fetched:,}", size(done.fetched_bytes)),
-            ("already there", f"{done.present:,}", size(done.present_bytes)),
-        ],
-    )
-    for line in done.told:
-        click.echo(line)
-    for check in done.samples:
-        click.echo(
-            f"{check.teacher}: {counted(check.sampled, 'text')} compared: {check.verdict}; {check.told}"
-        )
-    click.echo(
-        f"{counted(done.fetched_rows, 'row')} fetched, of {counted(done.manifests, 'manifest')}; "
-        f"{_rate(done.fetched_bytes, done.seconds)}"
-    )
-
-
-def _exit_if_bad(samples: tuple[SampleCheck, ...]) -> None:
-    from embedcache.share.sample import bad_samples
-
-    if bad_samples(samples):
-        sys.exit(1)

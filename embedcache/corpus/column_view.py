@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 
+from embedcache.corpus.conditions import RowConditions
 from embedcache.corpus.formats import Columns, is_utf8, raw_rows
-from embedcache.corpus.readers import NOT_ASKED, ReadOptions, is_asked_for, row_problem
+from embedcache.corpus.readers import NOT_ASKED, ReadOptions, row_problem
 from embedcache.corpus.sources import STDIN, Source, format_of, source_name
 from embedcache.errors import InputError
 from embedcache.views.kept import Kept, Made
@@ -75,13 +76,13 @@ def _cells(sources: Sequence[Source], options: ReadOptions, column: str) -> Iter
 
 
 def _cells_of(source: Source, options: ReadOptions, column: str) -> Iterator[tuple[str, Made]]:
-    wanted, conditions = options.columns, options.conditions
+    wanted, conditions = options.columns, RowConditions(options.rows)
     kind = format_of(source, options.format)
     with ExitStack() as stack:
         rows = stack.enter_context(raw_rows(source, kind, wanted))
         beside = stack.enter_context(raw_rows(source, kind, _view_columns(column)))
         for row, (_, cell, _, _) in zip(rows, beside, strict=True):
-            if not is_asked_for(row, conditions):
+            if not conditions.hold(row):
                 continue
             text, id_, label = row[1:4]
             problem = row_problem(

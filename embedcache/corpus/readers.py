@@ -49,7 +49,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
-from embedcache.corpus.formats import Columns, Problem, RawRow, is_utf8, raw_rows
+from embedcache.corpus.conditions import RowConditions
+from embedcache.corpus.formats import Columns, Problem, is_utf8, raw_rows
 from embedcache.corpus.sources import Source, expand_sources, format_of, source_name
 from embedcache.errors import InputError
 from embedcache.pairs import SEPARATOR, join_pair
@@ -61,7 +62,6 @@ __all__ = [
     "RowBatch",
     "Source",
     "expand_sources",
-    "is_asked_for",
     "read_batches",
     "row_problem",
 ]
@@ -98,24 +98,15 @@ class ReadOptions:
     rows: tuple[str, ...] = ()
 
     @property
-    def conditions(self) -> list[tuple[str, str]]:
-        """The column and the value of each of ``rows``.
+    def columns(self) -> Columns:
+        """What is read of a source: the columns of :class:`RowConditions` come last.
 
         Raises:
-            InputError: if one has another form.
+            InputError: if a condition is not of the form ``COLUMN=VALUE``.
 
         """
-        found = [(column, value) for column, _, value in (row.partition("=") for row in self.rows)]
-        for row, (column, value) in zip(self.rows, found, strict=True):
-            if not column or not value:
-                raise InputError(f"--rows {row!r}: expected COLUMN=VALUE, such as split=train")
-        return found
-
-    @property
-    def columns(self) -> Columns:
-        """What is read of a source."""
         second = [("--text2-column", self.text2_column)] if self.text2_column is not None else []
-        more = (*second, *(("--rows", column) for column, _ in self.conditions))
+        more = (*second, *RowConditions(self.rows).columns)
         return Columns(self.text_column, self.id_column, self.label_column, more=more)
 
 
@@ -207,14 +198,13 @@ def _rows(
 def _kept(
     source: Source, kind: str, options: ReadOptions, labels: _LabelType, report: ReadReport
 ) -> Iterator[_Row]:
-    name, wanted, conditions = source_name(source), options.columns, options.conditions
+    name, wanted, conditions = source_name(source), options.columns, RowConditions(options.rows)
     own = ReadReport()
     with_id, with_label = wanted.id is not None, wanted.label is not None
     with raw_rows(source, kind, wanted) as rows:
         for row in rows:
             position, text, id_, label = row[:4]
-            if not is_asked_for(row, conditions):
-                own.not_asked += 1
+            if not conditions.hold(row):
                 report.not_asked += 1
                 continue
             problem = row_problem(text, id_ if with_id else NOT_ASKED, label if with_label else NOT_ASKED)
@@ -231,26 +221,16 @@ def _kept(
                 own.skip(problem.value, f"{name}:{position}")
                 report.skip(problem.value, f"{name}:{position}")
     if not own.rows:
-        raise InputError(f"{name}: no rows to read as {kind}: {_why_none(own, options)}")
+        raise InputError(f"{name}: no rows to read as {kind}: {_why_none(own, conditions)}")
 
 
-def _why_none(own: ReadReport, options: ReadOptions) -> str:
-    if own.not_asked and not own.skipped:
-        return (
-            f"none of its {own.not_asked:,} rows has {' and '.join(options.rows)}; check the column's values"
-        )
+def _why_none(own: ReadReport, conditions: RowConditions) -> str:
+    if conditions.not_asked and not own.skipped:
+        return conditions.describe_none()
     found = own.describe_skipped()
     return (
         f"every row was skipped: {found}; " if found else "it has a header alone; "
     ) + "expected at least one text; check the file, the format and the text column"
-
-
-def is_asked_for(row: RawRow, conditions: Sequence[tuple[str, str]]) -> bool:
-    """Return whether :attr:`ReadOptions.conditions` hold for a raw row; one without columns is not judged."""
-    if not conditions or len(row) == 4:
-        return True
-    values = row[len(row) - len(conditions) :]
-    return all(str(value) == wanted for value, (_, wanted) in zip(values, conditions, strict=True))
 
 
 def row_problem(text: object, id_: object = NOT_ASKED, label: object = NOT_ASKED) -> Problem | None:

@@ -219,6 +219,11 @@ def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
         if path.stem not in corpora
     )
     yield from (
+        (folder, "texts that parts of a corpus on a remote were cut out of")
+        for folder in derived.glob("remotes/*/parts/*")
+        if folder.is_dir()
+    )
+    yield from (
         (folder, "token arrays of a corpus that is gone")
         for folder in _folders(derived / "tokens")
         if _tokenized(folder) not in digests

@@ -3,19 +3,17 @@
 from embedcache.plan.plan import (
     DEFAULT_PROBE_SECONDS,
     DEFAULT_TOKEN_SAMPLE,
-    CodecBytes,
-    Plan,
-    Range,
-    Tokens,
     plan_build,
 )
 from embedcache.plan.probe import Speed
+from embedcache.plan.report import CodecBytes, OutputOfPlan, Plan, Range, Tokens
 from embedcache.plan.views import ViewOfPlan
 
 __all__ = [
     "DEFAULT_PROBE_SECONDS",
     "DEFAULT_TOKEN_SAMPLE",
     "CodecBytes",
+    "OutputOfPlan",
     "Plan",
     "Range",
     "Speed",

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embedcache.builder import DEFAULT_SHARD_ROWS, corpus_name_from
+from embedcache.build_outputs import codec_of, teachers_of
+from embedcache.builder import corpus_name_from
 from embedcache.cache import Cache
-from embedcache.codecs import CODEC_NAMES, DEFAULT_CODEC, get_codec, pq
+from embedcache.codecs import CODEC_NAMES, DEFAULT_CODEC, FLOAT_CODECS, check_codec_name, get_codec, pq
 from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import check_name
 from embedcache.corpus.readers import ReadOptions, expand_sources
 from embedcache.errors import InputError
 from embedcache.keys import KEY_BYTES
+from embedcache.missing import DEFAULT_SHARD_ROWS
 from embedcache.plan.probe import Speed, encoding_speed, live_speed, reading_speed, shard_overhead
+from embedcache.plan.report import CodecBytes, OutputOfPlan, Plan, Range, Tokens
 from embedcache.plan.survey import Holdings, Survey, survey
 from embedcache.plan.views import ViewOfPlan, views_of_build
 from embedcache.reuse import codec_for, donors
+from embedcache.teacher.outputs import EMBEDDING, LOGITS, parse_outputs
 from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
@@ -32,115 +35,6 @@ DEFAULT_PROBE_SECONDS = 10.0
 _BYTES_BESIDE = KEY_BYTES + 4 + 1 / 8
 _CODEBOOK_BYTES_A_DIMENSION = 4 * pq.CENTROIDS
 _STANDARD_ERRORS = 2
-
-
-@dataclass(frozen=True)
-class Range:
-    """A figure with its bounds."""
-
-    low: float
-    mean: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """How long texts are, as the teacher counts.
-
-    Attributes:
-        missing: tokens of all distinct texts that have to be encoded.
-        standard_error: of ``missing``; 0 where every text was counted.
-        sample: texts that were counted.
-        an_epoch: tokens of all rows, what the teacher would read in every epoch of a training that runs it;
-            rows not counted are taken to be as long as the sample, which has texts of views that are encoded.
-        truncated_share: share of all rows that the teacher sees only the beginning of.
-    """
-
-    missing: float
-    standard_error: float
-    sample: int
-    an_epoch: float
-    truncated_share: float
-
-
-@dataclass(frozen=True)
-class CodecBytes:
-    """What a codec takes on disk.
-
-    Attributes:
-        codec: its name.
-        a_vector: bytes of a vector, its scale included.
-        a_row: bytes of a row, its key and counts included.
-        to_write: bytes of the vectors to encode or to carry over.
-        distinct: bytes of the vectors of all distinct texts.
-        codebook: bytes of the codebook that both of these include; 0 for codecs without one.
-    """
-
-    codec: str
-    a_vector: int
-    a_row: float
-    to_write: int
-    distinct: int
-    codebook: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a build would do and cost.
-
-    Attributes:
-        teacher: its name.
-        contract_id: sha256 of its contract.
-        codec: how the cache stores or would store its vectors.
-        codec_in_use: whether that is how it stores them; else what a build takes where none is asked for.
-        rows: rows of the corpus.
-        skipped: reason -> source rows that would be left out.
-        distinct: distinct texts, those of views that are counted among them.
-        cached: distinct texts whose vectors are there.
-        reusable: distinct texts whose vectors can be carried over from another ``max_length``.
-        missing: distinct texts that have to be encoded.
-        tokens: their tokens; None where the teacher has no tokenizer that could be asked.
-        bytes: disk space by codec.
-        encode: speed of a build; None without a probe, or where nothing is missing.
-        live: speed of the same teacher in random batches of 128, as a training that runs it needs them.
-        build_seconds: time of the build; None without a probe.
-        live_epoch_seconds: teacher's time in each epoch of a training that runs it; None without a probe.
-        cached_epoch_seconds: time to read the vectors of an epoch from the cache; None without a probe.
-        epochs_to_pay: student epochs after which the build has cost less than running the teacher; None
-            without a probe, or where reading takes as long as running it. A bound that is never reached is
-            infinite.
-        notes: what to know before building.
-        views: views that the build makes or encodes.
-    """
-
-    teacher: str
-    contract_id: str
-    codec: str
-    codec_in_use: bool
-    rows: int
-    skipped: dict[str, int]
-    distinct: int
-    cached: int
-    reusable: int
-    missing: int
-    tokens: Tokens | None
-    bytes: tuple[CodecBytes, ...]
-    encode: Speed | None
-    live: Speed | None
-    build_seconds: Range | None
-    live_epoch_seconds: Range | None
-    cached_epoch_seconds: float | None
-    epochs_to_pay: Range | None
-    notes: tuple[str, ...]
-    views: tuple[ViewOfPlan, ...] = ()
-
-    def to_json(self) -> dict[str, object]:
-        """Return the plan as a JSON object; a bound that is never reached is null."""
-        found = asdict(self)
-        if self.epochs_to_pay is not None and math.isinf(self.epochs_to_pay.high):
-            found["epochs_to_pay"]["high"] = None
-        return found
-
 
 OnProgress = Callable[[str, int, float], None]
 """Called with the phase (``read``, ``count``, ``probe``), the rows so far and the seconds of the phase."""
@@ -166,6 +60,9 @@ def plan_build(
     normalize: bool | None = None,
     teacher_name: str | None = None,
     trust_remote_code: bool = False,
+    output: str = EMBEDDING,
+    codec: str | None = None,
+    shard_rows: int = DEFAULT_SHARD_ROWS,
     compute_dtype: str = "auto",
     device: str = "auto",
     batch_tokens: int | None = None,
@@ -186,8 +83,8 @@ def plan_build(
         teacher: alias, hub id, folder, or a teacher already loaded.
         cache: the cache's folder; None for a new one.
         name: the corpus's name in the cache, for the views that it has there.
-        pooling, prompt, max_length, truncate_dim, normalize, teacher_name, trust_remote_code, device,
-            compute_dtype, batch_tokens, threads: as for :func:`embedcache.build`.
+        pooling, prompt, max_length, truncate_dim, normalize, teacher_name, trust_remote_code, output, codec,
+            shard_rows, device, compute_dtype, batch_tokens, threads: as for :func:`embedcache.build`.
         views: as for :func:`embedcache.build`; those that are to be encoded are counted, but where a model
             has yet to make them.
         token_sample: so many of the missing texts are tokenised; where there are more, a sample of them.
@@ -208,6 +105,12 @@ def plan_build(
         raise InputError(f"--token-sample {token_sample}: expected at least 1")
     if not 0 <= probe_seconds < math.inf:
         raise InputError(f"--probe-seconds {probe_seconds}: expected 0 or more")
+    if codec is not None:
+        check_codec_name(codec)
+    if shard_rows < 1:
+        raise InputError(f"--shard-rows {shard_rows}: expected at least 1")
+    outputs = parse_outputs(output)
+    codecs = [codec_of(one, codec, alone=len(outputs) == 1) for one in outputs]
     paths = expand_sources([sources] if isinstance(sources, (str, Path)) else list(sources))
     opened = _open(cache)
     reading_options = ReadOptions(
@@ -222,19 +125,26 @@ def plan_build(
         settings: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "max_length": max_length}
         settings |= {"truncate_dim": truncate_dim, "normalize": normalize, "name": teacher_name}
         teacher = load_teacher(teacher, **settings, device=device, trust_remote_code=trust_remote_code)
-    contract = teacher.contract
-    codec = codec_for(opened.store(contract), donors(opened, contract)) if opened else DEFAULT_CODEC
+    wanted = teachers_of(teacher, outputs)
+    holdings = [_holdings(opened, one.contract, asked) for one, asked in zip(wanted, codecs, strict=True)]
+    contract, codec = holdings[0].contract, holdings[0].codec
     report = on_progress or (lambda *_: None)
     found = survey(
         paths,
         reading_options,
-        Holdings(contract, codec, opened),
+        holdings,
         sample_rows=token_sample,
         seed=seed,
         views=texts_of_views,
         on_rows=lambda rows, seconds: report("read", rows, seconds),
     )
-    encoder = Encoder(teacher, compute_dtype=compute_dtype, batch_tokens=batch_tokens, threads=threads)
+    encoder = Encoder(
+        wanted[0],
+        compute_dtype=compute_dtype,
+        batch_tokens=batch_tokens,
+        threads=threads,
+        also=wanted[1] if len(wanted) > 1 else None,
+    )
     texts = found.sample.texts()
     report("count", len(texts), 0.0)
     tokens = _tokens(encoder, found, texts)
@@ -250,10 +160,10 @@ def plan_build(
         )
     build, live, paid = _times(found, tokens, *speeds, reading)
     return Plan(
-        teacher=teacher.name,
+        teacher=wanted[0].name,
         contract_id=contract.id,
         codec=codec,
-        codec_in_use=opened is not None and bool(opened.store(contract).shards),
+        codec_in_use=_is_in_use(opened, contract, codec),
         rows=found.rows,
         skipped=found.skipped,
         distinct=found.distinct,
@@ -261,16 +171,48 @@ def plan_build(
         reusable=found.reusable,
         missing=found.missing,
         tokens=tokens,
-        bytes=_bytes(contract, found),
+        bytes=_bytes(contract, found.distinct, found.distinct - found.outputs[0].cached, shard_rows),
         encode=speeds[0],
         live=speeds[1],
         build_seconds=build,
         live_epoch_seconds=live,
         cached_epoch_seconds=reading,
         epochs_to_pay=paid,
-        notes=tuple(_notes(opened, teacher, found, of_views)),
+        notes=tuple(_notes(opened, wanted, found, of_views)),
         views=tuple(of_views),
+        outputs=tuple(_outputs(wanted, holdings, found, shard_rows)),
+        not_asked=found.not_asked,
     )
+
+
+def _is_in_use(cache: Cache | None, contract: Contract, codec: str) -> bool:
+    store = cache.store(contract) if cache is not None else None
+    return store is not None and bool(store.shards) and store.codec_name == codec
+
+
+def _holdings(cache: Cache | None, contract: Contract, asked: str | None) -> Holdings:
+    """Return what the cache has of an output, in the codec that a build would store the rest in."""
+    if cache is None:
+        return Holdings(contract, asked or DEFAULT_CODEC)
+    codec = asked or codec_for(cache.store(contract), donors(cache, contract))
+    return Holdings(contract, codec, cache)
+
+
+def _outputs(
+    teachers: Sequence[Teacher], holdings: Sequence[Holdings], found: Survey, shard_rows: int
+) -> Iterator[OutputOfPlan]:
+    for teacher, own, held in zip(teachers, holdings, found.outputs, strict=True):
+        sizes = _bytes(own.contract, found.distinct, found.distinct - held.cached, shard_rows)
+        (to_write,) = (one.to_write for one in sizes if one.codec == own.codec)
+        yield OutputOfPlan(
+            output=own.contract.output,
+            teacher=teacher.name,
+            contract_id=own.contract.id,
+            codec=own.codec,
+            cached=held.cached,
+            reusable=held.reusable,
+            to_write=to_write,
+        )
 
 
 def _open(cache: str | Path | None) -> Cache | None:
@@ -326,30 +268,33 @@ def _times(
     return build, every, paid
 
 
-def _bytes(contract: Contract, found: Survey) -> tuple[CodecBytes, ...]:
+def _bytes(contract: Contract, distinct: int, fresh: int, shard_rows: int) -> tuple[CodecBytes, ...]:
+    """Return the sizes by codec of so many distinct texts, so many of which are not there yet."""
     overhead = shard_overhead(contract)
 
     def whole(rows: int, a_row: float, once: int) -> int:
-        return round(rows * a_row + math.ceil(rows / DEFAULT_SHARD_ROWS) * overhead + (once if rows else 0))
+        return round(rows * a_row + math.ceil(rows / shard_rows) * overhead + (once if rows else 0))
 
     sizes = []
-    for name in CODEC_NAMES:
+    for name in FLOAT_CODECS if contract.output == LOGITS else CODEC_NAMES:
         is_pq = name == pq.NAME
         width = contract.dimension
         vector = pq.stored_width(width) if is_pq else get_codec(name).bytes_per_row(width)
         once = width * _CODEBOOK_BYTES_A_DIMENSION if is_pq else 0
         a_row = vector + _BYTES_BESIDE
-        fresh = found.missing + found.reusable
-        to_write, distinct = (whole(rows, a_row, once) for rows in (fresh, found.distinct))
-        sizes.append(CodecBytes(name, vector, a_row, to_write, distinct, once))
+        to_write, whole_corpus = (whole(rows, a_row, once) for rows in (fresh, distinct))
+        sizes.append(CodecBytes(name, vector, a_row, to_write, whole_corpus, once))
     return tuple(sizes)
 
 
-def _notes(cache: Cache | None, teacher: Teacher, found: Survey, views: Sequence[ViewOfPlan]) -> list[str]:
+def _notes(
+    cache: Cache | None, teachers: Sequence[Teacher], found: Survey, views: Sequence[ViewOfPlan]
+) -> list[str]:
     notes = []
-    others = [one for one in cache.teachers() if one.name == teacher.name] if cache else []
-    for other in others:
-        if other.contract != teacher.contract:
+    there = {one.name: one for one in cache.teachers()} if cache else {}
+    for teacher in teachers:
+        other = there.get(teacher.name)
+        if other is not None and other.contract != teacher.contract:
             fields = describe_differences(other.contract.differences(teacher.contract))
             notes.append(
                 f"the cache holds {teacher.name!r} with another contract ({fields}): "

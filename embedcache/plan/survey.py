@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from embedcache.cache import Cache
     from embedcache.contract import Contract
 
-_MISSING, _CACHED, _REUSABLE, _UNWORTHY = range(4)
+# Where there is no second output it lacks nothing.
+_CACHED, _MISSING, _REUSABLE, _UNWORTHY = range(4)
+_STATES, _STATE_BITS, _MOST_OUTPUTS = 4, 2, 2
 _PART_ROWS = 65536
 
 
@@ -75,9 +77,47 @@ class Known:
     truncated: NDArray[np.bool_]
 
 
+def _look_up_all(holdings: Sequence[Holdings]) -> Callable[[KeyArray], tuple[Known, NDArray[np.uint8]]]:
+    """Return a function from keys to what is known of them and numbers that say the state of each output.
+
+    A text has to be encoded where one output lacks it: one pass of the teacher gives all of them.
+    """
+    each = [one.look_up() for one in holdings]
+
+    def known(keys: KeyArray) -> tuple[Known, NDArray[np.uint8]]:
+        found = [look_up(keys) for look_up in each]
+        code = np.zeros(len(keys), np.uint8)
+        for place, one in enumerate(found):
+            code |= one.state << (_STATE_BITS * place)
+        tokens, truncated = found[0].tokens, found[0].truncated
+        for other in found[1:]:
+            tokens, truncated = np.maximum(tokens, other.tokens), truncated | other.truncated
+        return Known(_OF_ALL[code], tokens, truncated), code
+
+    return known
+
+
+def _state_of(code: int) -> int:
+    """Return the state of a text, given those of its outputs: the one that takes most to mend."""
+    states = {code >> (_STATE_BITS * place) & _STATES - 1 for place in range(_MOST_OUTPUTS)}
+    return next(state for state in (_MISSING, _UNWORTHY, _REUSABLE, _CACHED) if state in states)
+
+
+_OF_ALL = np.array([_state_of(code) for code in range(_STATES**_MOST_OUTPUTS)], dtype=np.uint8)
+"""The state of a text by the number that says the state of each output."""
+
+
 def _nothing_known(keys: KeyArray) -> Known:
     rows = len(keys)
     return Known(np.full(rows, _MISSING, np.uint8), np.zeros(rows, np.int32), np.zeros(rows, dtype=np.bool_))
+
+
+@dataclass(frozen=True)
+class Held:
+    """What is there of one output: distinct texts that are cached, and that can be carried over."""
+
+    cached: int
+    reusable: int
 
 
 @dataclass
@@ -88,10 +128,12 @@ class Survey:
         sample: a uniform sample of the distinct texts that would have to be encoded.
         rows: rows kept.
         skipped: reason -> rows skipped.
+        not_asked: rows that were not asked for.
         distinct: distinct texts, those of views that are counted among them.
-        cached: distinct texts the cache has a vector of.
-        reusable: distinct texts whose vectors can be carried over from another ``max_length``.
+        cached: distinct texts the cache has all outputs of.
+        reusable: distinct texts of which what is lacking can be carried over from another ``max_length``.
         unworthy: distinct texts that could be, were they not stored in a coarser codec.
+        outputs: the same for each output by itself.
         known_rows: rows (not distinct texts) of which the cache knows how long they are.
         known_tokens: tokens of these together.
         known_truncated: how many of these are truncated.
@@ -101,10 +143,12 @@ class Survey:
     sample: KeySample
     rows: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
+    not_asked: int = 0
     distinct: int = 0
     cached: int = 0
     reusable: int = 0
     unworthy: int = 0
+    outputs: tuple[Held, ...] = ()
     known_rows: int = 0
     known_tokens: int = 0
     known_truncated: int = 0
@@ -123,7 +167,7 @@ OnRows = Callable[[int, float], None]
 def survey(
     sources: Sequence[Source],
     options: ReadOptions,
-    holdings: Holdings,
+    holdings: Sequence[Holdings],
     *,
     sample_rows: int,
     seed: int = 0,
@@ -137,7 +181,7 @@ def survey(
     Args:
         sources: as :func:`embedcache.corpus.readers.expand_sources` returns them.
         options: what to take from them.
-        holdings: what is there already.
+        holdings: what is there already of each output, two at most.
         sample_rows: size of the sample of missing texts.
         seed: of the sample.
         views: what gives the texts of views that are to be encoded as well.
@@ -149,17 +193,17 @@ def survey(
     """
     found = Survey(KeySample(sample_rows, seed))
     report = ReadReport()
-    known = holdings.look_up()
+    known = _look_up_all(holdings)
     started = time.perf_counter()
     with tempfile.TemporaryFile() as keys_file, tempfile.TemporaryFile() as states_file:
 
         def look_up(texts: list[str]) -> Known:
             keys = key_array(texts)
-            seen = known(keys)
+            seen, code = known(keys)
             missing = (seen.state == _MISSING) | (seen.state == _UNWORTHY)
             found.sample.add(keys[missing], [texts[i] for i in np.flatnonzero(missing)])
             _spool(keys_file, keys.tobytes())
-            _spool(states_file, seen.state.tobytes())
+            _spool(states_file, code.tobytes())
             return seen
 
         for batch in read_batches(sources, options, report):
@@ -172,13 +216,19 @@ def survey(
                 look_up(texts_of_view(report.rows - len(batch.texts), batch.texts))
             if on_rows is not None:
                 on_rows(report.rows, time.perf_counter() - started)
-        found.rows, found.skipped = report.rows, dict(report.skipped)
+        found.rows, found.skipped, found.not_asked = report.rows, dict(report.skipped), report.not_asked
         keys_file.flush()
         states_file.flush()
         counts = _distinct_by_state(keys_file, states_file)
     found.distinct = int(counts.sum())
-    found.cached, found.reusable = int(counts[_CACHED]), int(counts[_REUSABLE])
-    found.unworthy = int(counts[_UNWORTHY])
+    found.cached, found.reusable, found.unworthy = (
+        int(counts[state == _OF_ALL].sum()) for state in (_CACHED, _REUSABLE, _UNWORTHY)
+    )
+    codes = np.arange(len(counts))
+    for place in range(len(holdings)):
+        own = codes >> (_STATE_BITS * place) & _STATES - 1
+        held = Held(int(counts[own == _CACHED].sum()), int(counts[own == _REUSABLE].sum()))
+        found.outputs = (*found.outputs, held)
     found.seconds = time.perf_counter() - started
     return found
 
@@ -194,7 +244,7 @@ def _distinct_by_state(keys_file: BinaryIO, states_file: BinaryIO) -> NDArray[np
     keys = np.memmap(keys_file, dtype=KEY_DTYPE, mode="r")
     states = np.memmap(states_file, dtype=np.uint8, mode="r")
     first = first_occurrences(list(_parts(keys)))
-    counts = np.zeros(4, dtype=np.int64)
+    counts = np.zeros(len(_OF_ALL), dtype=np.int64)
     for start in range(0, len(states), _PART_ROWS):
         rows = slice(start, start + _PART_ROWS)
         counts += np.bincount(states[rows][first[rows]], minlength=len(counts))

@@ -1,5 +1,6 @@
 """Sharing caches: remotes, push and pull."""
 
+from embedcache.share.collect import CollectResult, Superfluous, collect_remote
 from embedcache.share.difference import DifferenceLine, RemoteDifference, compare_with_remote
 from embedcache.share.listing import (
     RemoteListing,
@@ -8,27 +9,35 @@ from embedcache.share.listing import (
     list_remote,
 )
 from embedcache.share.manifest import CorpusLine
-from embedcache.share.pull import PullResult, pull
+from embedcache.share.outcome import PulledPart, PullEstimate, TakenVectors
+from embedcache.share.pull import PullResult, preview_pull, pull
 from embedcache.share.push import PushResult, push
 from embedcache.share.remotes import add_remote, list_remotes, remove_remote
 from embedcache.share.sample import SampleCheck
 from embedcache.share.sync import SyncResult, sync
 
 __all__ = [
+    "CollectResult",
     "CorpusLine",
     "DifferenceLine",
+    "PullEstimate",
     "PullResult",
+    "PulledPart",
     "PushResult",
     "RemoteDifference",
     "RemoteListing",
     "RemotePush",
     "RemoteTeacher",
     "SampleCheck",
+    "Superfluous",
     "SyncResult",
+    "TakenVectors",
     "add_remote",
+    "collect_remote",
     "compare_with_remote",
     "list_remote",
     "list_remotes",
+    "preview_pull",
     "pull",
     "push",
     "remove_remote",

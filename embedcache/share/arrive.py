@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterable, Mapping
-from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -24,14 +22,11 @@ from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, R
 from embedcache.fsio import (
     commit,
     commit_new,
-    explain_os_error,
     temporary_sibling,
 )
-from embedcache.share.documents import missing, unlike
-from embedcache.share.manifest import SharedFile
-from embedcache.share.remote import BLOCK_BYTES, Remote, object_path
-from embedcache.share.retry import retrying
-from embedcache.share.transfer import Stopped
+from embedcache.share.download import download
+from embedcache.share.recode import Recoder, sources_of
+from embedcache.share.remote import Remote
 from embedcache.share.wanted import Wanted
 from embedcache.store.containers import FolderShards, LmdbShards
 from embedcache.token_table import TokenTable
@@ -49,6 +44,11 @@ class Arrivals:
         contracts: the teachers they may belong to, by contract id.
         codebooks: digests of the codebooks that there are, or will be.
         meter: counts what arrives.
+        recoder: keeps shards in another codec; default: they stay as they are.
+        containers: where shards go, by contract id; default: where the cache keeps them.
+
+    Attributes:
+        recoded_before: teachers' shards that are here as others that an earlier pull has converted them to.
     """
 
     def __init__(
@@ -58,17 +58,32 @@ class Arrivals:
         contracts: Mapping[str, Contract],
         codebooks: Iterable[str],
         meter: Meter,
+        recoder: Recoder | None = None,
+        containers: Mapping[str, FolderShards | LmdbShards] | None = None,
     ) -> None:
+        self._recoder = recoder
+        self._sources: dict[str, frozenset[str]] = {}
+        self.recoded_before: set[str] = set()
         self._remote, self._cache, self._meter = remote, cache, meter
         self._codebooks = frozenset(codebooks)
         self._containers: dict[str, FolderShards | LmdbShards] = {
-            contract_id: cache.container(contract) for contract_id, contract in contracts.items()
+            contract_id: (containers or {}).get(contract_id) or cache.container(contract)
+            for contract_id, contract in contracts.items()
         }
         self._one_writer = threading.Lock()
         self._listed: dict[str, frozenset[str]] = {}
 
     def has(self, wanted: Wanted) -> bool:
         """Return whether the cache has a file already, as far as its size tells."""
+        if self._is_there(wanted):
+            return True
+        entry = wanted.entry
+        if entry.kind is not Kind.SHARD or entry.stem not in self._sources_of(entry.teacher):
+            return False
+        self.recoded_before.add(entry.stem)
+        return True
+
+    def _is_there(self, wanted: Wanted) -> bool:
         entry = wanted.entry
         if entry.kind is Kind.SHARD:
             container = self._containers[entry.teacher]
@@ -102,10 +117,12 @@ class Arrivals:
             # Outside shards/, of which there is none beside an LMDB file.
             target = self._cache.folder / "teachers" / entry.teacher / target.name
         with temporary_sibling(target) as temporary:
-            self._download(wanted.file, temporary)
+            download(self._remote, wanted.file, temporary, self._meter)
             self._examine(wanted, temporary)
             if entry.kind is not Kind.SHARD or container is None:
                 commit(temporary, target)
+            elif self._recoder is not None and self._recode(self._recoder, wanted, container, temporary):
+                temporary.unlink()
             elif isinstance(container, FolderShards):
                 container.adopt(entry.stem, temporary)
             else:
@@ -118,6 +135,24 @@ class Arrivals:
         """Put on record which files were found right, so that nobody has to read them again."""
         for container in self._containers.values():
             container.finish()
+
+    def _recode(
+        self, recoder: Recoder, wanted: Wanted, container: FolderShards | LmdbShards, place: Path
+    ) -> bool:
+        """Put a shard into the cache in another codec; return whether it has become another."""
+        try:
+            with self._one_writer:
+                return recoder.put(container, wanted.entry.stem, place)
+        except InputError as error:
+            raise InputError(
+                f"{wanted.file.path} of {self._remote.where} cannot be kept as {recoder.codec} ({error}): "
+                "pull without --codec, or other teachers alone, with --teacher"
+            ) from error
+
+    def _sources_of(self, teacher: str) -> frozenset[str]:
+        if teacher not in self._sources:
+            self._sources[teacher] = sources_of(self._containers[teacher])
+        return self._sources[teacher]
 
     def _in_lmdb(self, teacher: str) -> frozenset[str]:
         if teacher not in self._listed:
@@ -134,40 +169,6 @@ class Arrivals:
                 raise InputError(
                     f"{target} was written by another process at the same moment: run the same command again"
                 )
-
-    def _download(self, file: SharedFile, temporary: Path) -> None:
-        """Write an object to ``temporary``, with its digest taken on the way.
-
-        Raises:
-            RemoteError: if other bytes came, again and again.
-            StorageError: if they cannot be written.
-        """
-        path = object_path(file.sha256)
-
-        def act() -> None:
-            digest, count = hashlib.sha256(), 0
-            try:
-                with _opened(temporary) as handle:
-                    for block in self._remote.place.blocks(path, BLOCK_BYTES):
-                        if self._remote.stop.is_set():
-                            raise Stopped
-                        count += len(block)
-                        if count > file.bytes:
-                            raise unlike(f"more than {file.bytes:,} bytes arrived")
-                        digest.update(block)
-                        _write(handle, block, temporary)
-                        self._meter.add(size=len(block))
-                if count != file.bytes or digest.hexdigest() != file.sha256:
-                    what = "other bytes" if count == file.bytes else f"{count:,} of {file.bytes:,} bytes"
-                    raise unlike(f"{what} arrived")
-            except BaseException:
-                self._meter.add(size=-min(count, file.bytes))
-                raise
-
-        try:
-            retrying(f"read {path}", self._remote.where, act, self._remote.stop)
-        except FileNotFoundError:
-            raise missing(self._remote, file) from None
 
     def _examine(self, wanted: Wanted, place: Path) -> None:
         """Look at what has arrived as whoever opens the cache will.
@@ -221,22 +222,6 @@ def _examine_part(wanted: Wanted, info: CorpusInfo, data: pa.Buffer) -> None:
     batch.validate(full=True)
     if batch.num_rows != rows or any(column.null_count for column in batch.columns):
         raise ValueError(f"it has {batch.num_rows:,} rows or gaps, and its corpus describes {rows:,}")
-
-
-def _opened(path: Path) -> FileIO:
-    try:
-        return path.open("wb", buffering=0)
-    except OSError as error:
-        raise explain_os_error(error, path) from error
-
-
-def _write(handle: FileIO, block: memoryview, path: Path) -> None:
-    # What goes wrong here is no fault of the network, and trying again does not help.
-    try:
-        while len(block):
-            block = block[handle.write(block) :]
-    except OSError as error:
-        raise explain_os_error(error, path) from error
 
 
 def _copy_into(container: LmdbShards, name: str, place: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from embedcache.cache import Cache
+from embedcache.share.copies import source_in
 from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.remote import Remote
 from embedcache.share.remotes import location_of
@@ -62,8 +63,15 @@ class RemoteDifference:
         return {**asdict(self), "same": self.is_same}
 
 
-def compare_with_remote(cache: Cache | str | Path, remote: str) -> RemoteDifference:
+def compare_with_remote(
+    cache: Cache | str | Path, remote: str, *, skip_manifests: Collection[str] = ()
+) -> RemoteDifference:
     """Compare the files of ``cache`` and of ``remote``, a name or a URL; nothing is transferred.
+
+    Args:
+        cache: the cache or its folder.
+        remote: the remote.
+        skip_manifests: leave out manifests whose names begin with these six digits or more.
 
     Raises:
         InputError: if the cache has nothing to share.
@@ -73,8 +81,10 @@ def compare_with_remote(cache: Cache | str | Path, remote: str) -> RemoteDiffere
     opened = cache if isinstance(cache, Cache) else Cache(cache)
     source = Remote(location_of(remote))
     source.require()
-    stock = Stock(source.manifests(opened))
-    here = {(file.path, file.sha256): file for file in select_files(opened).shared}
+    stock = Stock(source.manifests(opened, skip=skip_manifests))
+    # What a pull has converted stands for what it was made of.
+    mine = (source_in(stock, local) or local.file for local in select_files(opened).files)
+    here = {(file.path, file.sha256): file for file in mine}
     there = {(file.path, file.sha256): file for file in stock}
     names = {one.contract.id: one.name for one in reversed(opened.teachers())}
     called = {**{one: min(found, default="") for one, found in stock.teacher_names.items()}, **names}

@@ -8,6 +8,9 @@ from embedcache.check.inventory import Entry, entry_at
 MOST_DOCUMENT_BYTES = 4 << 20
 """Bytes a JSON document of a cache may have."""
 
+MOST_BYTES_IN_MEMORY = {Kind.CODEBOOK: 100 << 20, Kind.PROJECTION: 512 << 20}
+"""Bytes that files may have which are read as a whole."""
+
 CONTENT_NAMED = frozenset({Kind.SHARD, Kind.PART, Kind.VIEW_PART, Kind.CODEBOOK})
 """Files that are called by the sha256 of their bytes: of such a path there is one version."""
 
@@ -53,7 +56,8 @@ def shared_entry(path: str, size: int, sha256: str) -> Entry:
         raise ValueError(f"{shown!r} has a name too long for a file")
     if entry.kind in CONTENT_NAMED and entry.stem != sha256:
         raise ValueError(f"{shown!r} is said to have the digest {sha256[:12]}…, not that of its name")
-    if entry.kind in DOCUMENTS and size > MOST_DOCUMENT_BYTES:
+    most = MOST_DOCUMENT_BYTES if entry.kind in DOCUMENTS else MOST_BYTES_IN_MEMORY.get(entry.kind, size)
+    if size > most:
         raise ValueError(f"{shown!r} is said to have {size:,} bytes, more than such a file may have")
     return entry
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -69,12 +69,14 @@ class RemoteListing:
         teachers: by name.
         corpora: by name and digest.
         pushes: by time and id.
+        refused: manifests that cannot be read: id -> why.
     """
 
     remote: str
     teachers: tuple[RemoteTeacher, ...]
     corpora: tuple[CorpusLine, ...]
     pushes: tuple[RemotePush, ...]
+    refused: Mapping[str, str]
 
     def to_json(self) -> dict[str, object]:
         """Return the listing as a JSON object."""
@@ -89,18 +91,19 @@ def list_remote(remote: str, cache: Cache | str | Path | None = None) -> RemoteL
         cache: a cache that keeps copies of manifests for the next time; default: none.
 
     Raises:
-        RemoteError: if it cannot be reached, or a manifest is refused.
+        RemoteError: if it cannot be reached.
     """
     source = Remote(location_of(remote))
     source.require()
     opened = Cache(cache) if isinstance(cache, (str, Path)) else cache
-    manifests = source.manifests(opened)
+    survey = source.survey(opened)
+    manifests = survey.manifests
     stock = Stock(manifests)
     # The first that says something is believed; nothing is decided by it.
     pushes = sorted(
         source.in_threads(lambda one: _push(source, one), manifests), key=lambda one: (one.when, one.manifest)
     )
-    return RemoteListing(source.where, _teachers(stock), _corpora(manifests), tuple(pushes))
+    return RemoteListing(source.where, _teachers(stock), _corpora(manifests), tuple(pushes), survey.refused)
 
 
 def _teachers(stock: Stock) -> tuple[RemoteTeacher, ...]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from embedcache.check.findings import Kind
 from embedcache.check.inventory import Entry
 from embedcache.corpus.description import checked_digest
 from embedcache.fsio import canonical_json, parsed_json
@@ -23,11 +24,32 @@ MANIFEST_VERSION = 1
 MOST_MANIFEST_BYTES = 64 << 20
 MOST_FILES = 250_000
 MOST_FILE_BYTES = 1 << 40
+MOST_INDEX_BYTES = 256 << 20
+"""Bytes that the row index of a shard may have: that of ten million rows."""
+SPARE_INDEX_BYTES = 1024
+"""Bytes that a row index may have more than its shard."""
 
 _LONGEST_TEXT = 2000
 _WHEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _FIELDS = {"version", "files", "teachers", "corpora", "card"}
 _OPTIONAL = {"by", "when", "message"}
+
+
+@dataclass(frozen=True)
+class IndexObject:
+    """The row index of a shard, an object of its own: see :mod:`embedcache.share.shard_index`.
+
+    Attributes:
+        sha256: of its bytes.
+        bytes: how many there are.
+    """
+
+    sha256: str
+    bytes: int
+
+    def to_json(self) -> dict[str, object]:
+        """Return the object as a manifest names it."""
+        return {"sha256": self.sha256, "bytes": self.bytes}
 
 
 @dataclass(frozen=True)
@@ -39,12 +61,14 @@ class SharedFile:
         sha256: of its bytes.
         bytes: how many there are.
         rows: of a shard or a part of a corpus; 0 for all others.
+        index: of a shard, its row index, where there is one.
     """
 
     path: str
     sha256: str
     bytes: int
     rows: int = 0
+    index: IndexObject | None = None
 
     @cached_property
     def entry(self) -> Entry:
@@ -54,14 +78,15 @@ class SharedFile:
     def to_json(self) -> dict[str, object]:
         """Return the file as a manifest lists it."""
         rows = {"rows": self.rows} if self.rows else {}
-        return {"path": self.path, "sha256": self.sha256, "bytes": self.bytes, **rows}
+        index = {"index": self.index.to_json()} if self.index else {}
+        return {"path": self.path, "sha256": self.sha256, "bytes": self.bytes, **rows, **index}
 
     @classmethod
     def from_json(cls, value: object) -> SharedFile:
         """Read a file of somebody's manifest; raise ``ValueError`` where it cannot be one."""
         if not isinstance(value, dict) or not {"path", "sha256", "bytes"} <= value.keys():
             raise ValueError("a file without path, sha256 or bytes")
-        if unknown := value.keys() - {"path", "sha256", "bytes", "rows"}:
+        if unknown := value.keys() - {"path", "sha256", "bytes", "rows", "index"}:
             raise ValueError(f"a file with the fields {', '.join(sorted(map(repr, unknown)))[:80]}")
         path, size, rows = value["path"], value["bytes"], value.get("rows", 0)
         if not isinstance(path, str):
@@ -72,8 +97,12 @@ class SharedFile:
             raise ValueError(f"a file of {repr(rows)[:40]} rows")
         file = cls(path, checked_digest(value["sha256"]), size, rows)
         # Looks at path, digest and size.
-        _ = file.entry
-        return file
+        kind = file.entry.kind
+        if "index" not in value:
+            return file
+        if kind is not Kind.SHARD:
+            raise ValueError("a file with a row index that is no shard")
+        return replace(file, index=_index(value["index"], size))
 
 
 @dataclass(frozen=True)
@@ -219,6 +248,8 @@ class Manifest:
 class Stock:
     """The union of manifests: every file that a remote has.
 
+    A shard that manifests name different row indexes of has none here: one of them must be wrong.
+
     Args:
         manifests: what is looked at.
     """
@@ -226,13 +257,29 @@ class Stock:
     def __init__(self, manifests: Sequence[Manifest]) -> None:
         self.manifests = tuple(manifests)
         self._files: dict[str, dict[str, SharedFile]] = {}
+        self._doubtful: set[str] = set()
         for manifest in self.manifests:
             for file in manifest.files:
-                self._files.setdefault(file.path, {}).setdefault(file.sha256, file)
+                self._add(file)
+
+    def _add(self, file: SharedFile) -> None:
+        versions = self._files.setdefault(file.path, {})
+        known = versions.setdefault(file.sha256, file)
+        if file.index is None or file.sha256 in self._doubtful:
+            return
+        if known.index is None:
+            versions[file.sha256] = file
+        elif known.index != file.index:
+            # A shard has one right index. The shard itself is vouched for by its name.
+            self._doubtful.add(file.sha256)
+            versions[file.sha256] = replace(known, index=None)
 
     def __contains__(self, file: SharedFile) -> bool:
-        """Return whether just this file is there, under its path and with its digest."""
-        return file.sha256 in self._files.get(file.path, {})
+        """Return whether just this file is there, under its path and with its digest, and its row index."""
+        found = self._files.get(file.path, {}).get(file.sha256)
+        if found is None:
+            return False
+        return file.index is None or found.index is not None or file.sha256 in self._doubtful
 
     def __iter__(self) -> Iterator[SharedFile]:
         """Yield all files, every version of a path, sorted."""
@@ -263,6 +310,15 @@ class Stock:
     def corpus_names(self) -> tuple[str, ...]:
         """The names of corpora that have files, sorted."""
         return tuple(sorted({file.entry.corpus for file in self} - {""}))
+
+
+def _index(value: object, shard_bytes: int) -> IndexObject:
+    found = _fields(value, {"sha256", "bytes"})
+    size = found["bytes"]
+    # It holds a shard without its vectors, and digests of those.
+    if type(size) is not int or not 0 < size <= min(shard_bytes + SPARE_INDEX_BYTES, MOST_INDEX_BYTES):
+        raise ValueError(f"a row index of {repr(size)[:40]} bytes for a shard of {shard_bytes:,}")
+    return IndexObject(checked_digest(found["sha256"]), size)
 
 
 def _list(value: object) -> list[Any]:

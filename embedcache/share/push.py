@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,11 +20,14 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError, RemoteError
 from embedcache.share.card import card_of
 from embedcache.share.claims import STALE_SECONDS, Claims
-from embedcache.share.manifest import MOST_FILES, Manifest, SharedFile, Stock
+from embedcache.share.copies import without_copies
+from embedcache.share.manifest import MOST_FILES, Manifest, Stock
+from embedcache.share.own_indexes import index_objects, with_indexes
 from embedcache.share.remote import Remote, object_path
 from embedcache.share.remotes import location_of
-from embedcache.share.selection import LocalFile, Selection, select_files
+from embedcache.share.selection import LocalObject, Selection, select_files
 from embedcache.share.sign import Signer, is_signed, sign_manifest
+from embedcache.share.taken_shards import without_taken
 from embedcache.share.transfer import JOBS, Stopped, run_all
 
 if TYPE_CHECKING:
@@ -45,6 +48,7 @@ class PushResult:
         others: objects that other processes sent meanwhile.
         others_bytes: their size.
         signed_by: fingerprint of the key it was signed with; empty without one.
+        told: what is worth telling: manifests of others that cannot be read.
         seconds: how long it took.
     """
 
@@ -57,6 +61,7 @@ class PushResult:
     others: int
     others_bytes: int
     signed_by: str
+    told: tuple[str, ...]
     seconds: float
 
     def to_json(self) -> dict[str, object]:
@@ -76,6 +81,7 @@ def push(
     message: str = "",
     sign: str | Path | None = None,
     jobs: int = JOBS,
+    alone: bool = False,
     stale_seconds: float = STALE_SECONDS,
     on_progress: OnCheck | None = None,
 ) -> PushResult:
@@ -92,6 +98,8 @@ def push(
         message: what for, for the card.
         sign: file of a private ed25519 key, OpenSSH's or PEM, to sign the manifest with.
         jobs: transfers at once.
+        alone: nobody else pushes or deletes there meanwhile, and nobody is looked for; for places that do not
+            list what was just written.
         stale_seconds: other pushes without a sign of life for so long are taken over from.
         on_progress: called as the work goes on.
 
@@ -114,15 +122,26 @@ def push(
             f"{len(selection.files):,} files, more than the {MOST_FILES:,} of a push: push teachers one by "
             "one, or merge small shards with 'embedcache compact'"
         )
+    selection = without_copies(selection, target, opened, signer)
+    selection = without_taken(selection, target, opened, signer, meter)
+    files = with_indexes(opened, selection.files, meter, jobs, stop)
+    selection = replace(selection, files=files)
     meter.begin("read the remote")
     target.prepare()
     manifest = ""
-    delivery = _Delivery(target, selection.files, jobs, meter, stale_seconds)
-    delivery.run()
-    if _is_news(target, opened, selection, signer):
-        delivery.check_rest()
-        delivery.refuse_gaps()
-        manifest = _declare(target, selection, by, message, signer)
+    claims = Claims(target, stale_seconds, alone=alone)
+    objects = [*(local.object for local in files), *index_objects(files)]
+    delivery = _Delivery(target, objects, jobs, meter, claims)
+    # From the first look at what is there until all is declared, nobody may delete any of it.
+    with claims.alive():
+        delivery.run()
+        survey = target.survey(opened)
+        if _is_news(target, survey.manifests, selection, signer):
+            delivery.check_rest()
+            delivery.refuse_gaps()
+            manifest = _declare(target, selection, by, message, signer)
+            if claims.overslept:
+                delivery.refuse_gaps()
     return PushResult(
         remote=target.where,
         manifest=manifest,
@@ -133,6 +152,10 @@ def push(
         others=len(delivery.others),
         others_bytes=delivery.size_of(delivery.others),
         signed_by="" if signer is None else signer.fingerprint,
+        told=tuple(
+            f"manifests/{name}.json of {target.where} cannot be read ({why}): pulls have to do without it"
+            for name, why in survey.refused.items()
+        ),
         seconds=time.perf_counter() - started,
     )
 
@@ -152,12 +175,12 @@ class _Delivery:
     """
 
     def __init__(
-        self, remote: Remote, files: Iterable[LocalFile], jobs: int, meter: Meter, stale_seconds: float
+        self, remote: Remote, objects: Iterable[LocalObject], jobs: int, meter: Meter, claims: Claims
     ) -> None:
         self._remote, self._jobs, self._meter = remote, jobs, meter
-        self._claims = Claims(remote, stale_seconds)
+        self._claims = claims
         # The same bytes may lie under several paths.
-        self._files = {local.file.sha256: local for local in files}
+        self._objects = {local.sha256: local for local in objects}
         self._opening = threading.Lock()
         self.sent: set[str] = set()
         self.present: set[str] = set()
@@ -165,30 +188,29 @@ class _Delivery:
 
     def size_of(self, digests: Iterable[str]) -> int:
         """Return how many bytes objects have together."""
-        return sum(self._files[digest].file.bytes for digest in digests)
+        return sum(self._objects[digest].bytes for digest in digests)
 
     def run(self) -> None:
         """Send, or see sent, all objects."""
-        self.present = self._remote.present(self._shared(self._files))
-        left = set(self._files) - self.present
+        self.present = self._remote.present(self._objects.values())
+        left = set(self._objects) - self.present
         if not left:
             return
         self._meter.begin("send", total_files=len(left), total_bytes=self.size_of(left))
-        with self._claims.alive():
-            while left:
-                with self._claims.planning():
-                    # In this order: of what is sent and given up meanwhile, either shows.
-                    taken = frozenset().union(*self._claims.of_others().values())
-                    there = self._remote.present(self._shared(left))
-                    mine = left - there - taken
-                    self._claims.take(mine)
-                self.others |= there
-                self._meter.add(files=len(there), size=self.size_of(there))
-                self._send(mine)
-                self._claims.give_up()
-                left -= there | mine
-                if left:
-                    self._claims.wait(left, lambda: self._meter.add())
+        while left:
+            with self._claims.planning():
+                # In this order: of what is sent and given up meanwhile, either shows.
+                taken = frozenset().union(*self._claims.of_others().values())
+                there = self._remote.present(self._objects[digest] for digest in left)
+                mine = left - there - taken
+                self._claims.take(mine)
+            self.others |= there
+            self._meter.add(files=len(there), size=self.size_of(there))
+            self._send(mine)
+            self._claims.give_up()
+            left -= there | mine
+            if left:
+                self._claims.wait(left, lambda: self._meter.add())
 
     def check_rest(self) -> None:
         """See that what is listed, and was there already, is sound in the cache as well.
@@ -196,14 +218,14 @@ class _Delivery:
         Raises:
             CorruptCacheError: if a file is not what its digest says.
         """
-        rest = [self._files[digest] for digest in sorted(set(self._files) - self.sent)]
-        self._meter.begin(
-            "check", total_files=len(rest), total_bytes=self.size_of(one.file.sha256 for one in rest)
-        )
+        # What is made of a file is right where the file is, and a file that was found right before is still.
+        unsent = [self._objects[digest] for digest in sorted(set(self._objects) - self.sent)]
+        rest = [local for local in unsent if local.derive is None and not local.is_checked()]
+        self._meter.begin("check", total_files=len(rest), total_bytes=sum(one.bytes for one in rest))
 
-        def check(local: LocalFile) -> None:
+        def check(local: LocalObject) -> None:
             local.read(self._opened(local))
-            self._meter.add(files=1, size=local.file.bytes)
+            self._meter.add(files=1, size=local.bytes)
 
         run_all(check, rest, jobs=self._jobs, stop=self._remote.stop)
 
@@ -213,7 +235,7 @@ class _Delivery:
         Raises:
             RemoteError: if one does not.
         """
-        gone = set(self._files) - self._remote.present(self._shared(self._files))
+        gone = set(self._objects) - self._remote.present(self._objects.values())
         if gone:
             raise RemoteError(
                 f"{object_path(min(gone))} of {self._remote.where} is not there as it was sent, or of "
@@ -222,30 +244,28 @@ class _Delivery:
             )
 
     def _send(self, digests: Iterable[str]) -> None:
-        def send(local: LocalFile) -> None:
+        def send(local: LocalObject) -> None:
             data = local.read(self._opened(local))
             if self._remote.stop.is_set():
                 raise Stopped
-            self._remote.write(object_path(local.file.sha256), data)
-            self.sent.add(local.file.sha256)
-            self._meter.add(files=1, size=local.file.bytes)
+            self._remote.write(object_path(local.sha256), data)
+            self.sent.add(local.sha256)
+            self._meter.add(files=1, size=local.bytes)
 
         # The largest first, or the last one would leave the other threads idle.
-        ordered = sorted((self._files[one] for one in digests), key=lambda local: -local.file.bytes)
+        ordered = sorted((self._objects[one] for one in digests), key=lambda local: -local.bytes)
         run_all(send, ordered, jobs=self._jobs, stop=self._remote.stop)
 
-    def _opened(self, local: LocalFile) -> pa.Buffer:
+    def _opened(self, local: LocalObject) -> pa.Buffer:
         # Shards inside one LMDB file are read through one transaction.
         with self._opening:
             return local.open()
 
-    def _shared(self, digests: Iterable[str]) -> list[SharedFile]:
-        return [self._files[digest].file for digest in digests]
 
-
-def _is_news(remote: Remote, cache: Cache, selection: Selection, signer: Signer | None) -> bool:
+def _is_news(
+    remote: Remote, manifests: Sequence[Manifest], selection: Selection, signer: Signer | None
+) -> bool:
     """Return whether a manifest has to be written: a file is in none, or in none that the key has signed."""
-    manifests = remote.manifests(cache)
     if signer is not None:
         manifests = [one for one in manifests if is_signed(remote, one.id, signer.public)]
     stock = Stock(manifests)

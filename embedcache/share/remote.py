@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from embedcache.cache import Cache
-from embedcache.errors import RemoteError, StorageError
+from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.fsio import parsed_json, sealed, spelled_json, write_bytes
-from embedcache.share.manifest import MOST_MANIFEST_BYTES, Manifest, SharedFile
+from embedcache.share.manifest import MOST_MANIFEST_BYTES, Manifest
 from embedcache.share.places import Location, Place, Stat, open_place
 from embedcache.share.places.base import Data
 from embedcache.share.retry import retrying
+from embedcache.share.transfer import map_all
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -33,12 +34,45 @@ MOST_MANIFESTS = 50_000
 MOST_MANIFESTS_BYTES = 4 << 30
 
 _MANIFEST = re.compile(r"([0-9a-f]{64})\.json")
+_DIGITS = re.compile(r"[0-9a-f]{6,64}")
 _FOLDERS = 256
+_SHOWN = 300
 
 
 def object_path(sha256: str) -> str:
     """Return where an object lies on a remote."""
     return f"objects/{sha256[:2]}/{sha256}"
+
+
+class SharedObject(Protocol):
+    """What lies on a remote under its digest: a file of a cache, or the row index of a shard."""
+
+    @property
+    def sha256(self) -> str:
+        """The digest."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        ...
+
+
+class TooLargeError(RemoteError):
+    """A small file of a remote is too large to be one."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The manifests of a remote.
+
+    Attributes:
+        manifests: those that can be read, sorted by name.
+        refused: the names of all others, and why they are refused.
+    """
+
+    manifests: tuple[Manifest, ...]
+    refused: Mapping[str, str]
 
 
 class Remote:
@@ -130,7 +164,7 @@ class Remote:
             for block in self.place.blocks(path, BLOCK_BYTES):
                 found += block
                 if len(found) > most:
-                    raise RemoteError(
+                    raise TooLargeError(
                         f"{path} of {self.where} has more than {most:,} bytes, and is not read further: it "
                         "is damaged or hostile"
                     )
@@ -140,6 +174,23 @@ class Remote:
             return retrying(f"read {path}", self.where, act, self.stop)
         except FileNotFoundError:
             return None
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Return ``length`` bytes of a file from ``start`` on.
+
+        Raises:
+            FileNotFoundError: if it is not there.
+            RangesNotServedError: if the place gives whole files alone.
+            RemoteError: if they cannot be read.
+        """
+
+        def act() -> bytes:
+            found = self.place.read_range(path, start, length)
+            if len(found) != length:
+                raise OSError(f"{len(found):,} of {length:,} bytes arrived")
+            return found
+
+        return retrying(f"read a part of {path}", self.where, act, self.stop)
 
     def write(self, path: str, data: Data) -> None:
         """Write a file, as a whole or not at all.
@@ -162,7 +213,7 @@ class Remote:
         stat = retrying(f"look up {path}", self.where, lambda: self.place.stat(path), self.stop)
         return None if stat is None else stat.bytes
 
-    def present(self, objects: Collection[SharedFile]) -> set[str]:
+    def present(self, objects: Iterable[SharedObject]) -> set[str]:
         """Return the digests of those ``objects`` that lie here with the size they should have."""
         sizes = {file.sha256: file.bytes for file in objects}
         folders = sorted({digest[:2] for digest in sizes})
@@ -182,64 +233,103 @@ class Remote:
             raise RemoteError(f"{self.where} has {len(ids):,} manifests, expected {MOST_MANIFESTS:,} at most")
         return ids
 
-    def manifests(self, cache: Cache | None = None, only: Collection[str] | None = None) -> list[Manifest]:
+    def manifests(
+        self, cache: Cache | None = None, only: Collection[str] | None = None, skip: Collection[str] = ()
+    ) -> list[Manifest]:
         """Return the manifests, sorted by name.
 
         Args:
             cache: keeps copies of what is read, for the next time.
             only: read these alone; default: all.
+            skip: leave out those whose names begin so, whatever they are.
 
         Raises:
+            InputError: if there is none to leave out.
             RemoteError: if one cannot be read, or is not what a manifest has to be.
         """
-        ids = [one for one in self.manifest_ids() if only is None or one in only]
-        left = MOST_MANIFESTS_BYTES
-        lock = threading.Lock()
+        found = self.survey(cache, only, skip)
+        for name, why in found.refused.items():
+            more = f" and {len(found.refused) - 1:,} more" if len(found.refused) > 1 else ""
+            raise RemoteError(
+                f"manifests/{name}.json of {self.where}{more} is refused ({why}): it is damaged, hostile or "
+                f"of a newer embedcache; do without it with --skip-manifest {name[:12]}, take what one key "
+                "has signed with --require-signature, or delete it there with 'embedcache remote gc --drop'"
+            )
+        return list(found.manifests)
 
-        def read(name: str) -> Manifest:
-            nonlocal left
-            data = _kept(cache, self.id, name)
-            fresh = data is None
-            if data is None:
-                data = self.read(f"manifests/{name}.json", MOST_MANIFEST_BYTES)
-            if data is None:
-                raise RemoteError(
-                    f"manifests/{name}.json of {self.where} is gone: run the same command again"
-                )
-            with lock:
-                left -= len(data)
-            if left < 0:
-                raise RemoteError(
-                    f"the manifests of {self.where} have more than {MOST_MANIFESTS_BYTES:,} bytes together"
-                )
+    def survey(
+        self, cache: Cache | None = None, only: Collection[str] | None = None, skip: Collection[str] = ()
+    ) -> Survey:
+        """Return what can be read of the manifests, and what cannot. Arguments as :meth:`manifests`.
+
+        Raises:
+            InputError: if there is none to leave out.
+            RemoteError: if the remote cannot be reached, or they are too large together.
+        """
+        there = self.manifest_ids()
+        left_out = {name for begin in skip for name in self._named(begin, there)}
+        ids = [one for one in there if one not in left_out and (only is None or one in only)]
+        room = _Room(MOST_MANIFESTS_BYTES, self.where)
+        found = dict(
+            zip(ids, self.in_threads(lambda one: self._manifest(one, cache, room), ids), strict=True)
+        )
+        return Survey(
+            tuple(one for one in found.values() if isinstance(one, Manifest)),
+            {name: one for name, one in found.items() if isinstance(one, str)},
+        )
+
+    def _named(self, begin: str, ids: Collection[str]) -> list[str]:
+        """Return the manifests whose names begin with some digits."""
+        found = [one for one in ids if _DIGITS.fullmatch(begin) and one.startswith(begin)]
+        if not found:
+            raise InputError(
+                f"no manifest {begin[:64]!r} on {self.where}: give six digits or more of its name, which "
+                "'embedcache remote ls' shows"
+            )
+        return found
+
+    def _manifest(self, name: str, cache: Cache | None, room: _Room) -> Manifest | str:
+        """Return a manifest, or why it is refused."""
+        data = _kept(cache, self.id, name)
+        fresh = data is None
+        if data is None:
             try:
-                manifest = Manifest.from_bytes(data, name)
-            except (ValueError, TypeError) as error:
-                raise RemoteError(
-                    f"manifests/{name}.json of {self.where} is refused ({str(error)[:300]}): it is damaged "
-                    "or hostile; delete it there, or take what one key has signed with --require-signature"
-                ) from error
-            if fresh:
-                _keep(cache, self.id, name, data)
-            return manifest
-
-        return self.in_threads(read, ids)
+                data = self.read(f"manifests/{name}.json", MOST_MANIFEST_BYTES)
+            except TooLargeError as error:
+                return str(error)
+        if data is None:
+            raise RemoteError(f"manifests/{name}.json of {self.where} is gone: run the same command again")
+        room.take(len(data))
+        try:
+            manifest = Manifest.from_bytes(data, name)
+        except (ValueError, TypeError) as error:
+            return str(error)[:_SHOWN]
+        if fresh:
+            _keep(cache, self.id, name, data)
+        return manifest
 
     def in_threads(self, act: Callable[[T], U], items: Iterable[T]) -> list[U]:
         """Return what ``act`` returns for each item, in order; several are at work at once."""
-        wanted = list(items)
-        if len(wanted) < 2:
-            return [act(one) for one in wanted]
-        with ThreadPoolExecutor(min(LOOKING_THREADS, len(wanted))) as pool:
-            return list(_or_cancel(pool, pool.map(act, wanted)))
+        return map_all(act, items, jobs=LOOKING_THREADS, stop=threading.Event())
 
 
-def _or_cancel(pool: ThreadPoolExecutor, results: Iterator[U]) -> Iterator[U]:
-    try:
-        yield from results
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
+class _Room:
+    """How many bytes all manifests may have together; safe from several threads."""
+
+    def __init__(self, most: int, where: str) -> None:
+        self._most = self._left = most
+        self._where = where
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> None:
+        """Take so many of them; raise :class:`RemoteError` where there are not."""
+        with self._lock:
+            self._left -= size
+            if self._left < 0:
+                raise RemoteError(
+                    f"the manifests of {self._where} have more than {self._most:,} bytes together: let "
+                    "'embedcache remote gc' delete those that others have replaced"
+                )
 
 
 def _kept(cache: Cache | None, remote: str, name: str) -> bytes | None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from embedcache.check.findings import printable
 from embedcache.errors import EmbedCacheError, RemoteError
 
 T = TypeVar("T")
@@ -21,6 +22,7 @@ _LONGEST_PAUSE_SECONDS = 8.0
 _REFUSED = re.compile(
     r"ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID"
     r"|EXPIRED_TOKEN|UNRECOGNIZED_CLIENT|HTTP status 40[013]|uthentication failed|not found in known_hosts"
+    r"|No authentication methods|does not match: got|CERTIFICATE_VERIFY_FAILED"
 )
 _SHOWN = 300
 
@@ -46,7 +48,8 @@ def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event
         except (EmbedCacheError, FileNotFoundError):
             raise
         except OSError as error:
-            reason = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+            # Much of it is what a server says, which may be anybody's.
+            reason = printable(" ".join(str(error).split())[:_SHOWN]) or type(error).__name__
             refused = isinstance(error, PermissionError) or _REFUSED.search(reason) is not None
             if refused or attempt == TRIES or (stop is not None and stop.is_set()):
                 raise _failed(doing, where, reason, attempt, refused=refused) from error

@@ -62,8 +62,7 @@ def check_samples(
     Raises:
         CorruptCacheError: if the cache is damaged.
     """
-    note = cache.derived_folder / "remotes" / remote.id / "sampled.json"
-    known = _read(note)
+    known = sampled_before(cache, remote)
     teachers = {one.contract.id: one for one in cache.teachers() if one.contract.id in contracts}
     fresh = [teacher for contract_id, teacher in teachers.items() if contract_id not in known]
     checks = [_check(cache, teacher, computing, on_progress) for teacher in fresh]
@@ -72,10 +71,24 @@ def check_samples(
         for teacher, check in zip(fresh, checks, strict=True)
         if check.verdict != NOT_COMPARED
     }
-    if compared:
-        with suppress(StorageError):
-            write_sealed_json(note, {**known, **compared})
+    note_sampled(cache, remote, compared)
     return tuple(checks)
+
+
+def sampled_before(cache: Cache, remote: Remote) -> dict[str, object]:
+    """Return the verdicts on teachers of ``remote`` that were compared before, by contract id."""
+    return _read(_note(cache, remote))
+
+
+def note_sampled(cache: Cache, remote: Remote, verdicts: Mapping[str, str]) -> None:
+    """Remember verdicts, so that nothing is compared twice; where that cannot be written it is."""
+    if verdicts:
+        with suppress(StorageError):
+            write_sealed_json(_note(cache, remote), {**sampled_before(cache, remote), **verdicts})
+
+
+def _note(cache: Cache, remote: Remote) -> Path:
+    return cache.derived_folder / "remotes" / remote.id / "sampled.json"
 
 
 def _check(

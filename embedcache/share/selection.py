@@ -16,6 +16,8 @@ from embedcache.derived import PROJECTION, is_derived, read_projection
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.fsio import read_regular, sha256_file
 from embedcache.share.manifest import CorpusLine, SharedFile, TeacherLine
+from embedcache.share.recode import converted_from
+from embedcache.store.base import TAKEN_AS
 from embedcache.store.containers import FolderShards, LmdbShards
 from embedcache.token_table import TokenTable, table_path
 
@@ -26,6 +28,41 @@ _VERIFY = "'embedcache verify' tells more, 'embedcache repair' mends it"
 
 
 @dataclass(frozen=True)
+class LocalObject:
+    """What is to lie on a remote under its digest: a file of a cache, or what is made of one.
+
+    Attributes:
+        sha256: of its bytes.
+        bytes: how many there are.
+        open: returns the file's bytes, mapped where they are many; to be called from one thread at a time.
+        where: where it lies, for messages.
+        derive: makes the object of the file's bytes; default: it is the file.
+        is_checked: tells whether the file's digest was taken here before, and it is that file still.
+    """
+
+    sha256: str
+    bytes: int
+    open: Callable[[], pa.Buffer]
+    where: str
+    derive: Callable[[pa.Buffer], pa.Buffer] | None = None
+    is_checked: Callable[[], bool] = lambda: False
+
+    def read(self, data: pa.Buffer) -> pa.Buffer:
+        """Return the object, once its digest is found right; ``data`` is what :attr:`open` has returned.
+
+        Raises:
+            CorruptCacheError: if it is not: nothing of it may be sent.
+        """
+        if self.derive is not None:
+            data = self.derive(data)
+        if data.size != self.bytes or hashlib.sha256(data).hexdigest() != self.sha256:
+            raise CorruptCacheError(
+                f"{self.where} is damaged (its bytes are not those of its digest) and was not sent: {_VERIFY}"
+            )
+        return data
+
+
+@dataclass(frozen=True)
 class LocalFile:
     """A file of a cache that is to be shared.
 
@@ -33,23 +70,24 @@ class LocalFile:
         file: what a manifest says of it.
         open: returns its bytes, mapped where they are many; to be called from one thread at a time.
         where: where it lies, for messages.
+        copy_of: of a shard that a pull has converted, the name of the one that it was made of; else empty.
+        is_taken: whether it is a shard of rows that were taken from a remote.
+        is_checked: tells whether its digest was taken here before, and it is that file still.
     """
 
     file: SharedFile
     open: Callable[[], pa.Buffer]
     where: str
+    copy_of: str = ""
+    is_taken: bool = False
+    is_checked: Callable[[], bool] = lambda: False
 
-    def read(self, data: pa.Buffer) -> pa.Buffer:
-        """Return ``data`` once its digest is found right.
-
-        Raises:
-            CorruptCacheError: if it is not: nothing of it may be sent.
-        """
-        if data.size != self.file.bytes or hashlib.sha256(data).hexdigest() != self.file.sha256:
-            raise CorruptCacheError(
-                f"{self.where} is damaged (its bytes are not those of its digest) and was not sent: {_VERIFY}"
-            )
-        return data
+    @property
+    def object(self) -> LocalObject:
+        """The object that it is on a remote."""
+        return LocalObject(
+            self.file.sha256, self.file.bytes, self.open, self.where, is_checked=self.is_checked
+        )
 
 
 @dataclass(frozen=True)
@@ -65,6 +103,15 @@ class Selection:
     files: tuple[LocalFile, ...]
     teachers: tuple[TeacherLine, ...]
     corpora: tuple[CorpusLine, ...]
+
+    def reduced(self, files: tuple[LocalFile, ...]) -> Selection:
+        """Return the same with fewer files; what it says of teachers counts those alone."""
+        rows = dict.fromkeys((line.contract for line in self.teachers), 0)
+        for local in files:
+            if local.file.entry.teacher:
+                rows[local.file.entry.teacher] += local.file.rows
+        lines = tuple(replace(line, rows=rows[line.contract]) for line in self.teachers)
+        return replace(self, files=files, teachers=lines)
 
     @property
     def shared(self) -> tuple[SharedFile, ...]:
@@ -165,7 +212,14 @@ def _teacher_files(
             )
         codebooks |= {shard.header.codebook} - {None}
         file = SharedFile(f"{inside}/shards/{name}.arrow", name, data.size, len(shard))
-        yield LocalFile(file, _shard_opener(container, name), container.where(name))
+        yield LocalFile(
+            file,
+            _shard_opener(container, name),
+            container.where(name),
+            converted_from(shard),
+            is_taken=TAKEN_AS in shard.header.provenance,
+            is_checked=_check_of(container, name),
+        )
     for name in sorted(map(str, codebooks)):
         path = folder / "codebooks" / f"{name}.npy"
         if not path.exists():
@@ -220,6 +274,12 @@ def _opener(path: Path) -> Callable[[], pa.Buffer]:
             raise CorruptCacheError(f"{path} cannot be read ({error}): {_VERIFY}") from error
 
     return read
+
+
+def _check_of(container: FolderShards | LmdbShards, name: str) -> Callable[[], bool]:
+    if isinstance(container, FolderShards):
+        return lambda: container.is_checked(name)
+    return lambda: False
 
 
 def _shard_opener(container: FolderShards | LmdbShards, name: str) -> Callable[[], pa.Buffer]:

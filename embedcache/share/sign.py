@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ DOMAIN = b"embedcache manifest 1\n"
 SIGNATURE_VERSION = 1
 PASSPHRASE_VARIABLE = "EMBEDCACHE_SIGN_PASSPHRASE"  # noqa: S105 - a name
 
+MOST_SIGNATURES = 100
+_SIGNATURE = re.compile(r"[0-9a-f]{64}\.json")
 _ALGORITHM = b"ssh-ed25519"
 _KEY_BYTES = 32
 _LARGEST_KEY_FILE = 1 << 16
@@ -178,9 +181,19 @@ def is_signed(remote: Remote, manifest: str, key: PublicKey) -> bool:
 
 
 def signed_by(remote: Remote, manifest: str) -> list[PublicKey]:
-    """Return the keys that have signed a manifest, each signature checked."""
+    """Return the keys that have signed a manifest, each signature checked.
+
+    Raises:
+        RemoteError: if there are more signatures than anybody makes.
+    """
     found = []
-    for name in sorted(remote.files_in(f"signatures/{manifest}")):
+    names = sorted(filter(_SIGNATURE.fullmatch, remote.files_in(f"signatures/{manifest}")))
+    if len(names) > MOST_SIGNATURES:
+        raise RemoteError(
+            f"{remote.where} has {len(names):,} signatures of manifest {manifest[:12]}, expected "
+            f"{MOST_SIGNATURES} at most: it is damaged or hostile"
+        )
+    for name in names:
         data = remote.read(f"signatures/{manifest}/{name}", _LARGEST_SIGNATURE)
         key = None if data is None else _key_in(data)
         if data is not None and key is not None and name == f"{key.fingerprint}.json":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +42,10 @@ def sync(
     message: str = "",
     text_licence: str = "",
     sign: str | Path | None = None,
+    alone: bool = False,
     max_bytes: int | None = None,
     require_signature: str | Path | None = None,
+    skip_manifests: Collection[str] = (),
     sample_check: bool = True,
     jobs: int = JOBS,
     on_progress: OnCheck | None = None,
@@ -59,6 +62,7 @@ def sync(
             text=text,
             max_bytes=max_bytes,
             require_signature=require_signature,
+            skip_manifests=skip_manifests,
             sample_check=sample_check,
             jobs=jobs,
             on_progress=on_progress,
@@ -71,6 +75,7 @@ def sync(
         by=by,
         message=message,
         sign=sign,
+        alone=alone,
         jobs=jobs,
         on_progress=on_progress,
     )

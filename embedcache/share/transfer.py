@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 JOBS = 8
 """Transfers at once. Each holds a block, or maps a file, of some megabytes."""
@@ -57,6 +58,18 @@ def run_all(work: Callable[[T], None], items: Iterable[T], *, jobs: int, stop: t
             _raise_cause(futures)
         raise
     pool.shutdown()
+
+
+def map_all(act: Callable[[T], U], items: Iterable[T], *, jobs: int, stop: threading.Event) -> list[U]:
+    """Return what ``act`` returns for each item, in order; otherwise as :func:`run_all`."""
+    wanted = list(items)
+    found: dict[int, U] = {}
+
+    def keep(number: int) -> None:
+        found[number] = act(wanted[number])
+
+    run_all(keep, range(len(wanted)), jobs=jobs, stop=stop)
+    return [found[number] for number in range(len(wanted))]
 
 
 def _raise_cause(futures: Iterable[Future[None]]) -> None:

@@ -5,12 +5,11 @@ The set of shards is the truth. The index, and the notes on which files were che
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +32,7 @@ from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store.base import Positions, VectorBatch
 from embedcache.store.containers import ShardContainer
 from embedcache.store.digests import FileNotes
+from embedcache.store.found import Found
 from embedcache.store.index import IndexByName, StoreIndex, open_index
 from embedcache.store.shard import Shard, ShardHeader, damaged_shard, open_shard, shard_bytes
 
@@ -192,8 +192,24 @@ class ShardStore:
             StorageError: if the store cannot be written.
         """
         self.container.add(name, data)
+        self.adopt(name)
+
+    def adopt(self, name: str) -> None:
+        """Count in a shard that was put into the container; errors as :meth:`put_raw`."""
         if name not in self._names:
             self._append(self._open(name))
+
+    def open_new(self) -> int:
+        """Open the shards that others have added since; return how many. Positions keep their meaning.
+
+        Raises:
+            ContractMismatchError, CorruptCacheError: as when the store is opened.
+        """
+        fresh = [name for name in self.container.names() if name not in self._names]
+        self._refuse_liars(fresh)
+        for shard in [self._open(name) for name in fresh]:
+            self._append(shard)
+        return len(fresh)
 
     def finish(self) -> None:
         """Put on record that a writer is done: the index for the next reader, digests that were taken.
@@ -244,9 +260,9 @@ class ShardStore:
             tokens[run], truncated[run] = shard.tokens[found.places[run]], shard.truncated[found.places[run]]
         return found.as_asked(tokens), found.as_asked(truncated)
 
-    def _found_at(self, positions: Positions) -> _Found:
+    def _found_at(self, positions: Positions) -> Found:
         if not len(positions):
-            return _Found(positions, positions, [])
+            return Found(positions, positions, [])
         if positions.min() < 0 or positions.max() >= self._starts[-1]:
             raise IndexError("a position outside the store; -1 stands for a missing key and holds no vector")
         numbers = np.searchsorted(self._starts, positions, side="right") - 1
@@ -259,7 +275,7 @@ class ShardStore:
             (self._shards[number], slice(start, end))
             for number, start, end in zip(numbers[edges[:-1]].tolist(), edges, edges[1:], strict=False)
         ]
-        return _Found(order, positions[order] - self._starts[numbers], runs)
+        return Found(order, positions[order] - self._starts[numbers], runs)
 
     def _confirm(self, keys: KeyArray, positions: Positions) -> bool:
         """Whether the keys at ``positions``, where there are any, are the keys asked for."""
@@ -318,15 +334,18 @@ class ShardStore:
     def _open_all(self) -> list[Shard]:
         names = self.container.names()
         try:
-            for name in self.container.find_liars(names):
-                why = "its bytes are not those its name is the sha256 of"
-                raise damaged_shard(self.container.where(name), why)
+            self._refuse_liars(names)
             return [self._open(name) for name in names]
         except (CorruptCacheError, FileNotFoundError):
             if self.container.names() == names:
                 raise
         # Another process has merged shards since they were listed.
         return self._open_all()
+
+    def _refuse_liars(self, names: Sequence[str]) -> None:
+        for name in self.container.find_liars(names):
+            why = "its bytes are not those its name is the sha256 of"
+            raise damaged_shard(self.container.where(name), why)
 
     def _open(self, name: str) -> Shard:
         shard = open_shard(self.container.open(name), name, self.container.where(name), self._find_codec)
@@ -363,26 +382,3 @@ class ShardStore:
         codec = pq.train(vectors)
         pq.save(self._codebooks, codec)
         return codec
-
-
-@dataclass(frozen=True)
-class _Found:
-    """Where the rows at some positions lie, shard by shard.
-
-    Attributes:
-        order: int64, shape (n,); the positions' own order, sorted by shard.
-        places: int64, shape (n,), in that order; the row of each in its shard.
-        runs: the shards, and which of ``places`` are rows of them.
-    """
-
-    order: NDArray[np.int64]
-    places: NDArray[np.int64]
-    runs: list[tuple[Shard, slice]]
-
-    def as_asked(self, ordered: NDArray[Any]) -> NDArray[Any]:
-        """Return rows that are sorted by shard in the order of the positions."""
-        if len(self.runs) < 2:
-            return ordered
-        rows = np.empty_like(ordered)
-        rows[self.order] = ordered
-        return rows

@@ -17,6 +17,8 @@ class Kept(Enum):
     UNUSABLE_CELL = "unusable cell"
     TOO_LONG = "longer than the model reads"
     EMPTY_OUTPUT = "empty output"
+    SAME_TEXT = "same text"
+    """Of a part of a corpus: unchanged, or kept for one of the reasons that were counted of the whole."""
 
 
 Made: TypeAlias = str | Kept

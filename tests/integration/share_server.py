@@ -10,15 +10,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pytest
 
 from embedcache.builder import build
 from embedcache.cache import Cache
+from embedcache.errors import RemoteError
+from embedcache.share.shard_index import index_bytes
 from embedcache.testing import FakeEncoder, fake_teacher
 
 BUCKET = "team"
@@ -173,6 +177,17 @@ def content(cache: Path) -> dict[str, str]:
     return found
 
 
+def objects_of(cache: Path) -> set[str]:
+    """Return the digests of all objects that a push of a cache puts on a remote."""
+    files = content(cache)
+    files.pop("cache.json")
+    indexes = set()
+    for path in cache.glob("teachers/*/shards/*.arrow"):
+        data = index_bytes(pa.py_buffer(path.read_bytes()), path.stem)
+        indexes.add(hashlib.sha256(data).hexdigest())
+    return {*files.values(), *indexes}
+
+
 def assert_objects_right(bucket: Path) -> int:
     """Assert that every object that can be seen has the digest it is called by; return how many there are."""
     count = 0
@@ -182,3 +197,12 @@ def assert_objects_right(bucket: Path) -> int:
             assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
             count += 1
     return count
+
+
+def again(act: Callable[[], object]) -> None:
+    """Run a command until it ends well, as whoever reads its errors would."""
+    for _ in range(20):
+        with suppress(RemoteError):
+            act()
+            return
+    pytest.fail("it never came to an end")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,18 @@ from typing import Any
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.fsio import canonical_json
+from embedcache.share.claims import Claims
+from embedcache.share.marks import new_mark
+from embedcache.share.places import parse_location
+from embedcache.share.remote import Remote
+from embedcache.share.shard_index import index_bytes
 from embedcache.store.containers import LmdbShards
 from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
 TEXTS = sentences(240, seed=5)
 SHARD_ROWS = 40
+ELSEWHERE = "0" * 12
 
 
 def make_cache(
@@ -46,6 +53,21 @@ def content(cache: Path) -> dict[str, str]:
         elif not path.name.startswith("vectors."):
             found[inside] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
+
+
+def objects_of(cache: Path) -> set[str]:
+    """Return the digests of all objects that a push of a cache puts on a remote."""
+    files = {path: digest for path, digest in content(cache).items() if path != "cache.json"}
+    shards = {digest for path, digest in files.items() if "/shards/" in path}
+    opened = Cache(cache)
+    containers = [opened.container(teacher.contract) for teacher in opened.teachers()]
+    indexes = [
+        hashlib.sha256(index_bytes(container.open(name), name)).hexdigest()
+        for container in containers
+        for name in container.names()
+    ]
+    assert len(set(indexes)) == len(shards)
+    return {*files.values(), *indexes}
 
 
 def files_of(remote: Path, folder: str) -> dict[str, bytes]:
@@ -86,3 +108,53 @@ def put_object(remote: Path, data: bytes) -> str:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(data)
     return digest
+
+
+def claims_on(folder: Path, *, stale_seconds: float = 60.0, elsewhere: bool = False) -> Claims:
+    """Return claims of this process, or of one on another machine."""
+    mark = f"{ELSEWHERE}-1-{new_mark().rpartition('-')[2]}" if elsewhere else new_mark()
+    return Claims(Remote(parse_location(str(folder))), stale_seconds, mark)
+
+
+def make_key(
+    folder: Path, name: str, *, pem: bool = False, passphrase: bytes | None = None
+) -> tuple[Path, Path]:
+    """Write a pair of keys as ssh-keygen or openssl does, and return their files."""
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    lock = s.BestAvailableEncryption(passphrase) if passphrase else s.NoEncryption()
+    formats = (
+        (s.PrivateFormat.PKCS8, s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
+        if pem
+        else (s.PrivateFormat.OpenSSH, s.Encoding.OpenSSH, s.PublicFormat.OpenSSH)
+    )
+    private, public = folder / name, folder / f"{name}.pub"
+    private.write_bytes(key.private_bytes(s.Encoding.PEM, formats[0], lock))
+    public.write_bytes(key.public_key().public_bytes(formats[1], formats[2]))
+    return private, public
+
+
+def replace_file(remote: Path, pattern: str, data: bytes) -> str:
+    """Put other bytes in the place of the first file that matches, in the manifest too; return its path.
+
+    What is called by its digest gets another name.
+    """
+    value = manifest_of(remote)
+    file = next(file for file in value["files"] if re.search(pattern, file["path"]))
+    file.pop("index", None)
+    file.update(sha256=put_object(remote, data), bytes=len(data))
+    folder, _, name = file["path"].rpartition("/")
+    if re.fullmatch(r"[0-9a-f]{64}\.arrow", name):
+        file["path"] = f"{folder}/{file['sha256']}.arrow"
+    value["files"].sort(key=lambda one: one["path"])
+    put_manifest(remote, value)
+    path: str = file["path"]
+    return path
+
+
+def object_of(remote: Path, pattern: str) -> Path:
+    """Return where the object of the first file lies that matches."""
+    file = next(file for file in manifest_of(remote)["files"] if re.search(pattern, file["path"]))
+    return remote / "objects" / file["sha256"][:2] / file["sha256"]

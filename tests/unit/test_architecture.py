@@ -17,15 +17,13 @@ LONGEST = 400
 # From the ground up; a module imports from its own floor and from those below it.
 FLOORS = [
     ["errors"],
-    ["keys", "pairs", "fsio", "arrow_file", "build_report"],
+    ["keys", "pairs", "fsio", "arrow_file", "build_report", "sizes"],
     ["key_index", "folders", "codecs", "contract"],
     ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout"],
     ["token_table"],
     ["cache"],
     ["missing", "derived", "reuse", "lookalikes", "catalog", "corpus_build", "view_build", "view_coverage"],
     [
-        "builder",
-        "build_outputs",
         "check",
         "compare",
         "convert",
@@ -34,11 +32,13 @@ FLOORS = [
         "explain",
         "export",
         "housekeeping",
-        "plan",
+        "merge",
         "show",
+        "split",
         "testing",
     ],
     ["share"],
+    ["builder", "build_outputs", "build_remote", "plan"],
     ["cli", "__main__"],
 ]
 

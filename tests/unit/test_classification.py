@@ -87,8 +87,8 @@ def test_all_formats_give_the_same_rows(tmp_path):
         (Columns("text", "nothing"), [], MissingInputError, "no column 'nothing'; .*--text2"),
         (Columns("text", label="nothing"), [], MissingInputError, "no column 'nothing'; .*pass --label with"),
         (Columns("text"), ["nothing=1"], MissingInputError, "no column 'nothing'; .*pass --rows with"),
-        (Columns("text"), ["split=other"], DataError, "no labelled texts with split=other"),
-        (Columns("text"), ["split"], ConfigError, "--rows 'split': expected COLUMN=VALUE"),
+        (Columns("text"), ["split=other"], DataError, r"rows has split=other: 'split' has '\w+' \(\d\)"),
+        (Columns("text"), ["split"], InputError, "--rows 'split': expected COLUMN=VALUE"),
     ],
 )
 def test_what_cannot_be_read_is_named(pairs, columns, rows, error, words):

@@ -37,6 +37,7 @@ from distill.errors import ConfigError, DataError
 from distill.losses.base import LossBatch
 from distill.training.run import resume
 from embedcache.cache import Cache
+from embedcache.errors import InputError
 from embedcache.teacher.classifier import ClassifierHead
 from embedcache.teacher.encode import encode_texts
 from embedcache.teacher.load import load_teacher
@@ -299,8 +300,77 @@ def test_two_processes_train_as_one(cache, tmp_path, name):
             torch.testing.assert_close(second[key], value, atol=1e-4, rtol=0)
 
 
-def test_the_command_takes_rows_of_the_development_file(cache, tmp_path):
+def test_the_command_takes_rows_and_columns_of_the_development_file(cache, tmp_path):
+    given = ["--dev-rows", "split=dev", "--dev-text", "body", "--dev-text2", "more", "--dev-label", "kind"]
     result = CliRunner().invoke(
-        cli, ["run", "--cache", str(cache), "--loss", "kd", "--dev-rows", "split=dev", "--dump-config"]
+        cli, ["run", "--cache", str(cache), "--loss", "kd", *given, "--dump-config"], catch_exceptions=False
     )
-    assert "  rows:\n  - split=dev" in result.output
+    assert "  rows:\n  - split=dev\n  text: body\n  text2: more\n  label: kind\n" in result.output
+
+
+# --- the columns of the development file ---
+
+
+@pytest.fixture(scope="module")
+def renamed(tmp_path_factory, taught) -> tuple[Path, Path]:
+    """A cache and the file it was built from, whose columns have names of their own."""
+    folder = tmp_path_factory.mktemp("renamed")
+    rows = [("dev" if n % 4 == 0 else "train", LABELS[n], TEXTS[n], f"note {n}") for n in range(len(TEXTS))]
+    file = write_rows(folder / "rows.tsv", rows, ("split", "kind", "body", "remark"))
+    columns = {"text_column": "body", "label_column": "kind", "rows": ["split=train"]}
+    labelled_cache(file, taught, folder / "cache", **columns)
+    return folder / "cache", file
+
+
+DEV = {**SMALL, "epochs": 1, "held_out": 0, "loss": "kd", "teacher": "animals", "dev_rows": ["split=dev"]}
+
+
+def test_the_file_that_the_corpus_was_built_from_needs_no_columns(renamed, tmp_path):
+    cache, file = renamed
+    run = small_run(cache, tmp_path / "run", **DEV, dev=file)
+    evaluation = run.config.evaluation
+    assert (evaluation.text, evaluation.text2, evaluation.label) == ("body", None, "kind")
+    dev = [n for n in range(len(TEXTS)) if n % 4 == 0]
+    said = answers(run.best, [TEXTS[n] for n in dev])
+    right = np.mean([one == LABELS[n] for one, n in zip(said, dev, strict=True)])
+    assert run.scores["dev_accuracy"] == pytest.approx(right, abs=1e-9)
+    # What was found is written down: the run does not hang on what a cache remembers.
+    assert "  text: body" in (run.folder / "config.yaml").read_text()
+
+
+def test_another_file_has_its_columns_named(renamed, tmp_path):
+    cache, _ = renamed
+    rows = [("dev", LABELS[n], TEXTS[n], TEXTS[0]) for n in range(40)]
+    other = write_rows(tmp_path / "other.tsv", rows, ("split", "stars", "said", "text"))
+    with pytest.raises(InputError, match=r"no column 'body'.*--dev-text "):
+        small_run(cache, tmp_path / "run", **DEV, dev=other)
+    with pytest.raises(InputError, match=r"no column 'kind'.*--dev-label "):
+        small_run(cache, tmp_path / "run", **DEV, dev=other, dev_text="said")
+    given = {**DEV, "dev_rows": ["split=val"], "dev_text": "said", "dev_label": "stars"}
+    with pytest.raises(DataError, match=r"has split=val: 'split' has 'dev' \(40\); give --dev-rows"):
+        small_run(cache, tmp_path / "run", **given, dev=other)
+    run = small_run(cache, tmp_path / "run", **DEV, dev=other, dev_text="said", dev_label="stars")
+    said = answers(run.best, TEXTS[:40])
+    right = np.mean([one == label for one, label in zip(said, LABELS, strict=False)])
+    assert run.scores["dev_accuracy"] == pytest.approx(right, abs=1e-9)
+
+
+def test_where_nobody_knows_how_the_corpus_was_built_usual_names_are_taken(renamed, tmp_path):
+    cache = Path(shutil.copytree(renamed[0], tmp_path / "cache"))
+    shutil.rmtree(cache / "derived" / "sources")
+    rows = [("dev", LABELS[n], TEXTS[n]) for n in range(40)]
+    usual = write_rows(tmp_path / "usual.tsv", rows, ("split", "label", "text"))
+    run = small_run(cache, tmp_path / "run", **DEV, dev=usual)
+    assert (run.config.evaluation.text, run.config.evaluation.label) == (None, "label")
+    assert "dev_accuracy" in run.scores
+
+
+def test_columns_of_a_file_that_is_not_there_are_refused(cache, renamed, tmp_path):
+    with pytest.raises(ConfigError, match=r"evaluation\.text, evaluation\.label: .* give --dev FILE"):
+        small_run(cache, tmp_path / "run", **SMALL, **LOSSES["kd"], dev_text="a", dev_label="b")
+    with pytest.raises(ConfigError, match=r"evaluation\.rows: .* give --dev FILE"):
+        small_run(cache, tmp_path / "run", **SMALL, **LOSSES["kd"], dev_rows=["split=dev"])
+    with pytest.raises(ConfigError, match=r"evaluation\.text2: .* corpus 'rows' is of single texts"):
+        small_run(renamed[0], tmp_path / "run", **DEV, dev=renamed[1], dev_text2="remark")
+    with pytest.raises(ConfigError, match=r"evaluation\.label: .* the loss mse makes no classifier"):
+        small_run(cache, tmp_path / "run", teacher="animals", dev_label="kind")

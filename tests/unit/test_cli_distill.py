@@ -68,6 +68,10 @@ FLAG_VALUES = {
     "checkpoint_every": 40,
     "tensorboard": True,
     "seed": 6,
+    "mirror": "near",
+    "cache_limit": 20_000_000,
+    "window": 4096,
+    "wait_for_build": 2.5,
     "out": "there",
     "overwrite": True,
 }

@@ -22,10 +22,11 @@ from knowledge_base_helpers import (
 )
 
 from distill.errors import ConfigError, DataError
-from distill.knowledge_base.base import HEADER, INDEX, ROWS, read_base
-from distill.knowledge_base.base import TEXTS as TEXTS_FILE
-from distill.knowledge_base.build import add_rows, build_base, require_base
+from distill.knowledge_base.base import read_base
+from distill.knowledge_base.build import add_rows, build_base, require_base, require_header
 from distill.knowledge_base.choose import held_out_rows
+from distill.knowledge_base.header import CHOSEN, HEADER, INDEX, ROWS, Chosen, index_bytes, read_header
+from distill.knowledge_base.header import TEXTS as TEXTS_FILE
 from distill.knowledge_base.index import IndexSettings
 from distill.knowledge_base.student import DEFAULT_TAU, open_folder
 from distill.knowledge_base.vote import softmax
@@ -39,7 +40,7 @@ from embedcache.keys import key_array
 from embedcache.testing import sentences
 
 MORE = sentences(25, seed=77, longest=9)
-EXACT = IndexSettings(codec="float32")
+EXACT = IndexSettings(codec="float32", ef_search=64)
 
 
 @pytest.fixture
@@ -195,6 +196,34 @@ def test_a_base_that_was_moved_to_another_student_is_refused_by_name(tmp_path, r
         require_base(open_folder(stranger))
 
 
+def test_the_same_teacher_without_its_projection_is_called_so(tmp_path, cache):
+    base, projected, _ = contracts()
+    student = make_run(tmp_path / "of-projected", cache, projected)
+    with pytest.raises(DataError, match=r"^the same teacher without its projection: .*'tiny' "):
+        build_base(student, cache.folder, teacher="tiny")
+    student = make_run(tmp_path / "of-base", cache, base)
+    with pytest.raises(DataError, match=r"^a projection of the same teacher: .*'tiny\.projected' "):
+        build_base(student, cache.folder, teacher="tiny.projected")
+
+
+@pytest.mark.parametrize(
+    ("loss", "why"), [("kd", "compares no vectors"), ("rkd-kd", "the same wherever the rows lie")]
+)
+def test_a_student_whose_loss_brings_it_near_no_teacher_has_no_neighbours(tmp_path, cache, loss, why):
+    student = make_run(tmp_path / loss, cache, contracts()[1], loss=loss)
+    with pytest.raises(
+        DataError, match=rf"^no loss for neighbours: .* trained with {loss}, .*{why}.*reaugkd"
+    ):
+        build_base(student, cache.folder)
+    assert not (student / BEST / KNOWLEDGE_BASE).exists()
+    # Nor may it ask the base of a student that has one.
+    other = make_run(tmp_path / "other", cache, contracts()[1])
+    built(other, cache)
+    shutil.copytree(other / BEST / KNOWLEDGE_BASE, student / BEST / KNOWLEDGE_BASE)
+    with pytest.raises(DataError, match="no loss for neighbours"):
+        require_base(open_folder(student))
+
+
 def test_a_base_of_other_labels_or_another_width_is_refused(tmp_path, run, cache):
     built(run, cache)
     copy = tmp_path / "copy"
@@ -279,6 +308,84 @@ def test_the_header_says_whose_it_is(run, cache):
     }
     assert header["index"] == EXACT.to_json()
     assert header["chosen"] is None
+
+
+CHOICE = Chosen(5, 0.4, "rows", "d", 3, 0.9, 0.8, 46, (-0.05, 0.2))
+
+
+def test_another_choice_leaves_vectors_and_texts_as_they_lie(run, cache):
+    folder = built(run, cache, texts=True).folder
+    base = read_base(run / BEST)
+    before = contents(folder)
+    places = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    base.keep_choice(run / BEST, CHOICE, key_array(HELD[:3]))
+    after = contents(folder)
+    assert {name for name in after if after[name] != before.get(name)} == {HEADER, CHOSEN}
+    # Not even copied: they are the same files on the disk.
+    kept = {INDEX, ROWS, TEXTS_FILE}
+    assert {path.name for path in folder.iterdir() if path.stat().st_ino == places.get(path.name)} == kept
+    found = read_base(run / BEST)
+    assert found.chosen == CHOICE
+    assert np.array_equal(found.chosen_keys, key_array(HELD[:3]))
+    assert found.header.is_of(base.header)
+    # Whole or not: written at once it has the same bytes.
+    found.write(run / BEST)
+    assert contents(folder) == after
+    # And a second choice takes the place of the first.
+    found.keep_choice(run / BEST, replace(CHOICE, k=7), key_array(HELD[:2]))
+    assert (read_base(run / BEST).chosen.k, len(read_base(run / BEST).chosen_keys)) == (7, 2)
+
+
+def test_where_there_are_no_links_files_are_copied(run, cache, monkeypatch):
+    def refuse(source, target):
+        raise OSError("no links here")
+
+    folder = built(run, cache, texts=True).folder
+    before = contents(folder)
+    base = read_base(run / BEST)
+    monkeypatch.setattr("distill.knowledge_base.base.os.link", refuse)
+    base.keep_choice(run / BEST, CHOICE, key_array(HELD[:3]))
+    after = contents(folder)
+    assert {name for name in after if after[name] != before.get(name)} == {HEADER, CHOSEN}
+    assert read_base(run / BEST).chosen == CHOICE
+
+
+def test_a_choice_is_not_written_into_another_base(tmp_path, run, cache):
+    built(run, cache)
+    base = read_base(run / BEST)
+    more = make_cache(tmp_path / "more", MORE, name="more")
+    add_rows(run, more.folder)
+    with pytest.raises(DataError, match="became another knowledge base"):
+        base.keep_choice(run / BEST, CHOICE, key_array(HELD[:3]))
+    assert read_base(run / BEST).chosen is None
+
+
+def test_the_header_is_read_without_the_vectors(run, cache):
+    made = built(run, cache)
+    (made.folder / INDEX).write_bytes(b"damaged")
+    header = require_header(open_folder(run))
+    assert header.facts() == made.base.facts()
+    assert header.files.keys() == {INDEX, ROWS}
+    assert index_bytes(run / BEST) == 7
+    with pytest.raises(CorruptCacheError, match="is not the file"):
+        read_base(run / BEST)
+    (made.folder / INDEX).unlink()
+    with pytest.raises(CorruptCacheError, match=r"index\.faiss"):
+        index_bytes(run / BEST)
+    shutil.rmtree(made.folder)
+    assert read_header(run / BEST) is None
+    with pytest.raises(DataError, match="has no knowledge base"):
+        require_header(open_folder(run))
+
+
+def test_a_choice_of_an_older_version_has_no_interval():
+    older = {name: value for name, value in CHOICE.to_json().items() if name != "lead"}
+    assert Chosen.from_json(older) == replace(CHOICE, lead=None)
+    assert not Chosen.from_json(older).is_within_chance
+    assert Chosen.from_json(json.loads(json.dumps(CHOICE.to_json()))) == CHOICE
+    assert CHOICE.is_within_chance
+    assert not replace(CHOICE, lead=(0.01, 0.2)).is_within_chance
+    assert not replace(CHOICE, beta=1.0, lead=(0.0, 0.0)).is_within_chance
 
 
 def test_a_damaged_classifier_or_record_is_told(run):

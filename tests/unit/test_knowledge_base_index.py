@@ -9,7 +9,9 @@ import pytest
 from knowledge_base_helpers import clusters
 
 from distill.errors import ConfigError
+from distill.knowledge_base.effort import FEWEST_QUERIES, USUAL_EFFORT, settle_effort
 from distill.knowledge_base.index import CODECS, IndexSettings, NeighbourIndex
+from distill.knowledge_base.lead import lead_interval
 from distill.knowledge_base.recall import measure_recall, moved_rows
 from distill.knowledge_base.tune import BETAS, sensitivity, tune
 from distill.knowledge_base.vote import mixed, neighbour_vote, neighbour_weights, softmax
@@ -173,5 +175,64 @@ def test_the_table_over_k():
     table = sensitivity(found, (1, 3, 15), 2.0, lambda k: 0.01 * k)
     assert [row.k for row in table] == [0, 1, 3]
     assert [row.accuracy for row in table] == [0, 1, 0]
+    # Ten rows of ten won, none, and none: the first cannot be chance.
+    assert table[1].lead == lead_interval(np.ones(10, dtype=bool), np.zeros(10, dtype=bool))
+    assert table[0].lead == table[2].lead == (0, 0)
     assert [row.seconds for row in table] == pytest.approx([2.0, 0.01, 0.03])
     assert [row.added for row in table] == pytest.approx([0, 0.005, 0.015])
+
+
+@pytest.mark.parametrize(
+    ("won", "lost", "both"), [(0, 0, 5), (7, 0, 0), (0, 3, 9), (9, 4, 87), (30, 11, 500)]
+)
+def test_a_lead_is_judged_as_the_sign_test_judges_it(won, lost, both):
+    ours = np.array([True] * won + [False] * lost + [True] * both)
+    others = np.array([False] * won + [True] * lost + [True] * both)
+    low, high = lead_interval(ours, others)
+    assert low <= (won - lost) / len(ours) <= high
+    assert lead_interval(others, ours) == pytest.approx((-high, -low))
+    if won + lost:
+        # Twice the tail of a fair coin, summed by hand.
+        coins, most = won + lost, max(won, lost)
+        tail = sum(math.comb(coins, heads) for heads in range(most, coins + 1)) / 2**coins
+        assert (low > 0 or high < 0) == (min(1.0, 2 * tail) < 0.05)
+
+
+def test_more_rows_make_a_lead_surer():
+    few, many = (
+        lead_interval(np.array([True] * 3 * n + [False] * n), np.array([False] * 3 * n + [True] * n))
+        for n in (2, 20)
+    )
+    assert few[0] < 0 < many[0]
+    assert many[1] < few[1]
+
+
+def hard(count: int) -> np.ndarray:
+    """Unit vectors of no order at all: neighbours are hard to find."""
+    found = np.random.default_rng(3).normal(size=(count, 96)).astype(np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def test_a_search_is_as_long_as_the_vectors_ask_for():
+    easy = NeighbourIndex.build(VECTORS, IndexSettings())
+    assert easy.settings.ef_search is None
+    settled = settle_effort(easy, clusters(200, 24, seed=5))
+    assert settled is not None
+    assert (settled.ef_search, easy.settings.ef_search) == (64, 64)
+    assert settled.recall >= 0.99
+    # A graph of few links asks for more, and what was settled on stays with it.
+    sparse = NeighbourIndex.build(hard(2000), IndexSettings(m=4, ef_construction=10, codec="float32"))
+    queries = hard(2200)[2000:]
+    longer = settle_effort(sparse, queries)
+    assert longer is not None
+    assert longer.ef_search > 64
+    again = NeighbourIndex.from_bytes(sparse.to_bytes().tobytes(), sparse.settings)
+    assert measure_recall(again, queries, 10).recall == longer.recall
+    sparse.search_with(64)
+    assert measure_recall(sparse, queries, 10).recall < min(0.99, longer.recall)
+
+
+def test_without_rows_to_measure_on_a_search_is_as_long_as_usual():
+    index = NeighbourIndex.build(VECTORS, IndexSettings())
+    assert settle_effort(index, clusters(FEWEST_QUERIES - 1, 24, seed=5)) is None
+    assert index.settings.ef_search == USUAL_EFFORT

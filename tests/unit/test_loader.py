@@ -177,3 +177,46 @@ def test_of_many_views_the_last_place_goes_round(joined):
         seen.append(second.numpy())
     assert all(sorted(of_row) == [101, 102, 103] for of_row in np.stack(seen, axis=1))
     assert len(set(seen[0])) == 3, "one epoch has all views in it"
+
+
+def test_batches_are_prepared_apart_at_breaks(joined):
+    """Those of one window must not wait for the data of the next."""
+    _, dataset, tokens = joined
+    groups = []
+
+    class Watched(DistillSource):
+        def prepare(self, batches, epoch, share):
+            groups.append(len(batches))
+            return super().prepare(batches, epoch, share)
+
+    batches = some_batches(dataset, tokens)
+    found = list(Loader(Watched(dataset, (tokens,)), batches, breaks={2, 5}))
+    assert groups == [2, 3, len(batches) - 5]
+    plain = list(Loader(DistillSource(dataset, (tokens,)), batches))
+    assert all(torch.equal(one.rows, other.rows) for one, other in zip(found, plain, strict=True))
+
+
+def test_whoever_waits_for_data_is_interrupted_where_nobody_wants_it_any_more(joined):
+    _, dataset, tokens = joined
+    came, waits = threading.Event(), threading.Event()
+
+    class Endless(DistillSource):
+        def prepare(self, batches, epoch, share):
+            if waits.is_set():
+                assert came.wait(60)
+                raise RuntimeError("interrupted")
+            waits.set()
+            return super().prepare(batches, epoch, share)
+
+        def interrupt(self):
+            came.set()
+
+    batches = Loader(Endless(dataset, (tokens,)), some_batches(dataset, tokens), breaks={1})
+    for _ in batches:
+        break
+    assert came.is_set()
+    # One that comes to its end interrupts nobody.
+    came.clear()
+    waits.clear()
+    list(Loader(Endless(dataset, (tokens,)), some_batches(dataset, tokens)[:1]))
+    assert not came.is_set()

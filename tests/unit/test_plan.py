@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import view_helpers
+from pair_helpers import classifier_folder, pair_file
 
 import embedcache
 from embedcache.build_report import BuildSummary
@@ -366,6 +367,104 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0
+
+
+# --- outputs, codecs, and rows that are not asked for ---
+
+
+PAIR_COLUMNS = {"text_column": "premise", "text2_column": "hypothesis"}
+
+
+def test_counts_of_two_outputs_are_those_of_the_build_that_follows(tmp_path: Path) -> None:
+    file, folder = pair_file(tmp_path / "pairs.tsv", 40), classifier_folder(tmp_path / "model")
+    settings: dict[str, Any] = {**PAIR_COLUMNS, "compute_dtype": "float32", "cache": tmp_path / "c"}
+    # Of ten texts only the vectors are there, of five others only the logits.
+    embedcache.build(file, teacher=folder, **settings, limit=10, name="first")
+    some = tmp_path / "some.tsv"
+    lines = file.read_text().splitlines(keepends=True)
+    some.write_text("".join([lines[0], *lines[21:26]]))
+    embedcache.build(some, teacher=folder, **settings, output="logits")
+    found = plan_build(file, teacher=folder, **settings, output="embedding,logits", probe_seconds=0)
+    assert (found.teacher, found.distinct, found.cached, found.missing) == ("model", 40, 0, 40)
+    assert [(one.output, one.teacher, one.cached) for one in found.outputs] == [
+        ("embedding", "model", 10),
+        ("logits", "model.logits", 5),
+    ]
+    done = embedcache.build(file, teacher=folder, **settings, output="embedding,logits").last_build
+    assert done is not None
+    assert done.encoded == found.missing
+    assert found.tokens is not None
+    assert found.tokens.missing == pytest.approx(done.tokens)
+    for one, other in zip(found.outputs, done.outputs, strict=True):
+        assert (one.output, one.teacher, one.contract_id) == (other.output, other.teacher, other.contract_id)
+        assert (one.cached, 40 - one.cached) == (other.reused, other.stored)
+    new = {**settings, "cache": tmp_path / "new"}
+    planned = plan_build(file, teacher=folder, **new, output="embedding,logits", probe_seconds=0)
+    made = embedcache.build(file, teacher=folder, **new, output="embedding,logits").last_build
+    assert made is not None
+    assert sum(one.to_write for one in planned.outputs) == pytest.approx(made.bytes_written, rel=0.1)
+    after = plan_build(file, teacher=folder, **settings, output="logits", probe_seconds=0)
+    assert (after.teacher, after.cached, after.missing, after.codec_in_use) == ("model.logits", 40, 0, True)
+    # Logits are kept as floats.
+    assert [one.codec for one in after.bytes] == ["float32", "float16"]
+
+
+def test_what_a_build_would_refuse_a_plan_refuses(tmp_path: Path, plan: Callable[..., Plan]) -> None:
+    folder = classifier_folder(tmp_path / "model")
+    with pytest.raises(InputError, match="--codec int8: logits"):
+        plan(teacher=folder, output="logits", codec="int8")
+    with pytest.raises(InputError, match="--output 'vectors'"):
+        plan(output="vectors")
+    with pytest.raises(TeacherError, match="has no classifier"):
+        plan(output="embedding,logits")
+    with pytest.raises(InputError, match="--shard-rows 0"):
+        plan(shard_rows=0)
+
+
+def test_a_codec_and_shards_are_planned_as_asked(
+    tmp_path: Path, source: Path, plan: Callable[..., Plan], loaded_teacher: Teacher
+) -> None:
+    found = plan(codec="int8")
+    assert (found.codec, found.codec_in_use, found.outputs[0].codec) == ("int8", False, "int8")
+    assert found.outputs[0].to_write == next(one.to_write for one in found.bytes if one.codec == "int8")
+    settings: dict[str, Any] = {"teacher": loaded_teacher, "compute_dtype": "float32"}
+    embedcache.build(source, cache=tmp_path / "c", codec="int8", **settings)
+    assert plan(cache=tmp_path / "c").codec_in_use
+    # Each shard has a head of its own.
+    whole, cut = (plan(shard_rows=rows).outputs[0].to_write for rows in (100, 10))
+    assert cut > whole
+
+
+def test_rows_that_are_not_asked_for_are_counted(
+    tmp_path: Path,
+    loaded_teacher: Teacher,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = pair_file(tmp_path / "pairs.tsv", 40)
+    split = [line.split("\t") for line in file.read_text().splitlines()]
+    place = split[0].index("split")
+    asked = sum(line[place] == "train" for line in split[1:])
+    found = plan_build(file, teacher=loaded_teacher, **PAIR_COLUMNS, rows=["split=train"], probe_seconds=0)
+    assert (found.rows, found.not_asked) == (asked, 40 - asked)
+    folder = classifier_folder(tmp_path / "model")
+    words = ("plan", file, "--teacher", folder, "--text-column", "premise", "--text2-column", "hypothesis")
+    words = (
+        *words,
+        "--rows",
+        "split=train",
+        "--output",
+        "embedding,logits",
+        "--codec",
+        "int8",
+        "--shard-rows",
+        9,
+    )
+    assert run(monkeypatch, *words, "--probe-seconds", 0, "--device", "cpu") == 0
+    table = capsys.readouterr().out
+    assert re.search(rf"not asked for +│ {40 - asked} rows, by --rows", table)
+    assert f"as teacher model.logits: {asked} to store, 0 already cached" in " ".join(table.split())
+    assert "int8 (chosen)" in table
 
 
 def test_the_command_prints_a_plan(

@@ -205,6 +205,10 @@ def test_k_and_beta_are_chosen_on_held_out_rows_and_then_used(run):
     assert RetrievalAugmentedClassifier.from_folder(run, k=7, device="cpu").k == 7
     assert [row.k for row in choice.table] == [0, 5, 10, 15, 20]
     assert all(row.seconds > 0 for row in choice.table)
+    lead = choice.tuning.best.right.astype(int) - choice.tuning.without.right
+    assert lead.mean() == pytest.approx(choice.chosen.accuracy - choice.chosen.without)
+    assert choice.chosen.lead == choice.tuning.lead(choice.tuning.best)
+    assert after.base.chosen == choice.chosen
 
 
 def test_a_choice_can_be_looked_at_without_being_kept(run):
@@ -291,12 +295,21 @@ def test_a_score_on_the_rows_that_chose_is_refused_or_marked(run, tmp_path):
     assert "note" not in command(*ask, "--out", tmp_path / "a.tsv")
 
 
-def test_the_commands_of_a_base(run, tmp_path):
+def test_the_commands_of_a_base(run, tmp_path, monkeypatch):
     (tmp_path / "cache").mkdir()
     cache = make_cache(tmp_path / "cache")
-    assert "held out" in command(
-        "kb", "build", run, "--cache", cache.folder, "--overwrite", "--codec", "int8"
+    said = command("kb", "build", run, "--cache", cache.folder, "--overwrite", "--codec", "int8")
+    assert "held out" in said
+    # Fourteen rows were held out, too few to measure on.
+    assert "searches look at" not in said
+    assert "ef-search 256," in command("kb", "info", run)
+    asked = ("kb", "build", run, "--cache", cache.folder, "--overwrite", "--codec", "int8")
+    monkeypatch.setattr("distill.knowledge_base.effort.FEWEST_QUERIES", len(HELD))
+    assert "searches look at 64 candidates and find 100.0 % of the ten nearest of rows held out" in command(
+        *asked
     )
+    assert "searches look at" not in command(*asked, "--ef-search", 9)
+    assert "ef-search 9," in command("kb", "info", run)
     more = make_cache(tmp_path / "more", [*FRESH, *TEXTS[20:22]], name="more")
     assert "2 in it already" in command("kb", "add", run, "--cache", more.folder)
     told = command("kb", "info", run)
@@ -311,8 +324,30 @@ def test_the_commands_of_a_base(run, tmp_path):
     assert "without retrieval" in told
     lines = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()]
     assert [line[0] for line in lines] == ["k", "no retrieval", "1", "2"]
+    assert re.fullmatch(r"[+-]\d+\.\d\d to [+-]\d+\.\d\d", lines[2][lines[0].index("lead")])
     assert "chosen on 14 rows of corpus 'films'" in command("kb", "info", run)
     assert command("kb", "tune", run, "--ks", "1,30", fails=True)
+
+
+@pytest.mark.parametrize(
+    ("lead", "told", "note"),
+    [((-0.02, 0.3), "-2.00 to +30.00", True), ((0.05, 0.3), "+5.00 to +30.00", False)],
+)
+def test_a_lead_that_may_be_chance_is_called_so(run, monkeypatch, lead, told, note):
+    def lucky(model, *, keep, **options):
+        choice = choose(model, keep=False, **options)
+        chosen = replace(choice.chosen, beta=0.4, accuracy=0.9, without=0.75, lead=lead)
+        base = read_base(run / BEST)
+        base.keep_choice(run / BEST, chosen, base.keys[:3])
+        return replace(choice, chosen=chosen)
+
+    monkeypatch.setattr("distill.knowledge_base.choose.choose", lucky)
+    said = command("kb", "tune", run, "--device", "cpu", "--threads", 1)
+    assert f"a lead of 15.00 points over the student alone (95 % interval {told})" in said
+    assert ("chance alone may have made this lead" in said) == note
+    assert ("chance alone" in command("kb", "info", run)) == note
+    facts = json.loads(command("kb", "tune", run, "--device", "cpu", "--threads", 1, "--json"))
+    assert (facts["chosen"]["lead"], facts["chosen"]["within_chance"]) == (list(lead), note)
 
 
 def test_files_of_other_endings_are_refused(run, file, tmp_path):

@@ -17,7 +17,7 @@ from corpus_helpers import cut
 from distill.cli.main import cli
 from distill.errors import ConfigError, DataError, TrainingError
 from distill.projection import extend_projection, project
-from distill.projection.neighbours import neighbour_accuracy
+from distill.projection.neighbours import label_cosines, neighbour_accuracy
 from distill.projection.train import ProjectionSettings, train_map
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.contract import Contract
@@ -125,6 +125,45 @@ def test_rows_of_one_label_lie_together_afterwards(cache):
     assert found.accuracy_of == pytest.approx(neighbour_accuracy(cache.lookup(TEXTS, "base"), labels))
     projected = neighbour_accuracy(cache.lookup(TEXTS, "base.projected"), labels)
     assert found.accuracy == pytest.approx(projected, abs=0.02)
+
+
+def test_a_map_that_hardly_moved_is_told_of_with_what_to_do(cache):
+    still = project(cache, settings=ProjectionSettings(epochs=3))
+    assert still.hardly_moved
+    assert still.steps == 3
+    assert still.cosines.within == pytest.approx(still.cosines_of.within, abs=0.01)
+    assert still.facts()["hardly_moved"] is True
+    moved = project(cache, teacher="base", settings=ProjectionSettings(lr=0.02, epochs=10), name="moved")
+    assert not moved.hardly_moved
+    assert moved.cosines_of == still.cosines_of
+    assert moved.cosines.within > moved.cosines_of.within + 0.1
+    assert moved.cosines.gap > moved.cosines_of.gap + 0.1
+    words = ["project", "--cache", str(cache.folder), "--teacher", "base"]
+    said = CliRunner().invoke(cli, [*words, "--name", "a"], env={"COLUMNS": "160"}, catch_exceptions=False)
+    told = " ".join(said.output.split())
+    assert "the map hardly moved" in told
+    assert "here they make 3 steps: give --lr 1e-3" in told
+    assert f"of one label {still.cosines_of.within:.3f} -> " in told
+    said = CliRunner().invoke(cli, [*words, "--name", "b", "--lr", "0.02", "--epochs", "10"])
+    assert "the map hardly moved" not in " ".join(said.output.split())
+
+
+def test_mean_cosines_are_those_of_all_pairs():
+    generator = np.random.default_rng(4)
+    vectors = (generator.normal(size=(30, 5)) * generator.uniform(0.1, 9, size=(30, 1))).astype(np.float32)
+    labels = generator.integers(0, 3, size=30)
+    within, between = [], []
+    for i in range(30):
+        for j in range(i):
+            cosine = vectors[i] @ vectors[j] / np.linalg.norm(vectors[i]) / np.linalg.norm(vectors[j])
+            (within if labels[i] == labels[j] else between).append(cosine)
+    found = label_cosines(vectors, labels)
+    assert found.within == pytest.approx(np.mean(within), abs=1e-5)
+    assert found.between == pytest.approx(np.mean(between), abs=1e-5)
+    assert found.gap == pytest.approx(found.within - found.between)
+    assert label_cosines(vectors, np.arange(30)).within is None
+    assert label_cosines(vectors, np.zeros(30, dtype=np.int64)).between is None
+    assert label_cosines(vectors, np.arange(30)).gap == 0
 
 
 def test_without_training_the_map_of_full_width_keeps_every_cosine(cache):

@@ -12,26 +12,22 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import pytest
-from share_helpers import TEXTS, claims_left, content, files_of, make_cache
+from share_helpers import TEXTS, claims_left, claims_on, content, files_of, make_cache, objects_of
 
 from embedcache.cache import Cache
 from embedcache.errors import RemoteError
 from embedcache.share import claims as claims_module
 from embedcache.share import pull, push
-from embedcache.share.claims import Claims, new_mark
-from embedcache.share.places import parse_location
+from embedcache.share import remote as remote_module
+from embedcache.share.claims import Claims
+from embedcache.share.places import Stat, parse_location
+from embedcache.share.places.base import Data
+from embedcache.share.places.folder import FolderPlace
 from embedcache.share.remote import Remote
 
-ELSEWHERE = "0" * 12
 # A fork of this process would inherit its threads' locks.
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["embedcache.share", "embedcache.testing", "pyarrow"])
-
-
-def claims_on(folder: Path, *, stale_seconds: float = 60.0, elsewhere: bool = False) -> Claims:
-    """Return claims of this process, or of one on another machine."""
-    mark = f"{ELSEWHERE}-1-{new_mark().rpartition('-')[2]}" if elsewhere else new_mark()
-    return Claims(Remote(parse_location(str(folder))), stale_seconds, mark)
 
 
 def test_one_plans_at_a_time(tmp_path: Path) -> None:
@@ -98,7 +94,7 @@ def _claim_and_die(folder: Path) -> None:
     mine = claims_on(folder)
     mine._beat()
     mine.take({"a" * 64})
-    mine.remote.write(f"claims/{mine.mark}.plan", b"plan")
+    mine.remote.write(f"claims/{mine.mark}.7.plan", b"plan")
     os._exit(1)
 
 
@@ -106,7 +102,7 @@ def test_without_a_beat_a_process_elsewhere_counts_as_gone_after_a_while(tmp_pat
     gone = claims_on(tmp_path, elsewhere=True)
     gone._beat()
     gone.take({"a" * 64})
-    gone.remote.write(f"claims/{gone.mark}.plan", b"plan")
+    gone.remote.write(f"claims/{gone.mark}.7.plan", b"plan")
     with claims_on(tmp_path).alive() as mine:
         assert len(mine.of_others()) == 1
         beat = tmp_path / "claims" / f"{gone.mark}.beat"
@@ -159,7 +155,7 @@ def test_what_a_dead_push_had_claimed_is_taken_over(tmp_path: Path) -> None:
     dead.take([content(cache.folder)["corpora/corpus/corpus.json"]])
     beat = tmp_path / "remote" / "claims" / f"{dead.mark}.beat"
     os.utime(beat, (beat.stat().st_mtime - 61,) * 2)
-    assert push(cache, str(tmp_path / "remote")).sent == len(content(cache.folder)) - 1
+    assert push(cache, str(tmp_path / "remote")).sent == len(objects_of(cache.folder))
 
 
 def test_what_others_send_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +175,7 @@ def test_what_others_send_is_waited_for(tmp_path: Path, monkeypatch: pytest.Monk
         other.remote.write(f"objects/{digest[:2]}/{digest}", (cache.folder / path).read_bytes())
         other.give_up()
         pushing.join(60)
-    assert (done[0].sent, done[0].others) == (len(content(cache.folder)) - 2, 1)
+    assert (done[0].sent, done[0].others) == (len(objects_of(cache.folder)) - 1, 1)
 
 
 def test_what_is_finished_during_the_planning_is_not_sent_again(
@@ -208,7 +204,7 @@ def test_what_is_finished_during_the_planning_is_not_sent_again(
         monkeypatch.setattr(Remote, "present", finishing_after_the_second(Remote.present))
         done = push(cache, str(tmp_path / "remote"))
     assert set(looks[1:3]) == {"of_others", "present"}
-    assert (done.sent, done.others) == (len(content(cache.folder)) - 2, 1)
+    assert (done.sent, done.others) == (len(objects_of(cache.folder)) - 1, 1)
 
 
 def _push(cache: Path, remote: Path, start: Path, results: SimpleQueue[tuple[int, int, int]]) -> None:
@@ -239,11 +235,100 @@ def test_eight_processes_push_overlapping_caches_and_nothing_travels_twice(tmp_p
     union: dict[str, str] = {}
     for cache in caches:
         union |= content(cache.folder)
-    wanted = set(union.values()) - {union["cache.json"]}
+    wanted = set().union(*(objects_of(cache.folder) for cache in caches))
     assert sum(sent for sent, _, _ in counts) == len(wanted)
     for cache, (sent, present, others) in zip(caches, sorted(counts), strict=True):
-        assert sent + present + others == len(content(cache.folder)) - 1
+        assert sent + present + others == len(objects_of(cache.folder))
     assert claims_left(tmp_path / "remote") == []
     pull(tmp_path / "there", str(tmp_path / "remote"))
     assert content(tmp_path / "there") == union
     assert len(Cache(tmp_path / "there").lookup(TEXTS)) == len(TEXTS)
+
+
+# Places that list late
+
+
+class Lagging(FolderPlace):
+    """A folder that lists what is written and deleted some time later."""
+
+    def __init__(self, root: Path, seconds: float) -> None:
+        super().__init__(root)
+        self.seconds = seconds
+        self.known: dict[str, list[tuple[float, Stat | None]]] = {}
+        self.lock = threading.Lock()
+
+    def write(self, path: str, data: Data) -> None:
+        super().write(path, data)
+        self._note(path, super().stat(path))
+
+    def remove(self, path: str) -> None:
+        super().remove(path)
+        self._note(path, None)
+
+    def _note(self, path: str, stat: Stat | None) -> None:
+        with self.lock:
+            self.known.setdefault(path, []).append((time.monotonic(), stat))
+
+    def list(self, folder: str) -> dict[str, Stat]:
+        found = {}
+        with self.lock:
+            for path, history in self.known.items():
+                above, _, name = path.rpartition("/")
+                past = [stat for when, stat in history if when <= time.monotonic() - self.seconds]
+                if above == folder and past and past[-1] is not None:
+                    found[name] = past[-1]
+        return found
+
+
+def test_one_plans_at_a_time_where_listings_come_late(tmp_path: Path) -> None:
+    place = Lagging(tmp_path, 0.1)
+    inside: list[int] = []
+    most: list[int] = []
+    seen: list[int] = []
+
+    def plan(number: int) -> None:
+        claims = Claims(Remote(parse_location(str(tmp_path)), place))
+        with claims.alive():
+            with claims.planning():
+                inside.append(number)
+                most.append(len(inside))
+                seen.append(len(claims.of_others()))
+                claims.take({f"{number:064x}"})
+                inside.remove(number)
+            ended.wait()
+
+    ended = threading.Barrier(4)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(plan, range(4)))
+    assert max(most) == 1
+    # Each sees what those have claimed that came before it.
+    assert seen == [0, 1, 2, 3]
+
+
+def test_what_is_claimed_shows_before_anybody_else_plans_where_listings_come_late(tmp_path: Path) -> None:
+    place = Lagging(tmp_path, 0.2)
+    one, two = (Claims(Remote(parse_location(str(tmp_path)), place)) for _ in range(2))
+    with one.alive(), two.alive():
+        with one.planning():
+            one.take({"a" * 64})
+        with two.planning():
+            assert list(two.of_others().values()) == [frozenset({"a" * 64})]
+
+
+def test_a_place_that_never_lists_what_was_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims_module, "LISTING_SECONDS", 0.3)
+    place = Lagging(tmp_path / "remote", 3600)
+    monkeypatch.setattr(remote_module, "open_place", lambda location: place)
+    cache = make_cache(tmp_path / "cache")
+    with pytest.raises(RemoteError, match=r"does not list claims/.*written there .* s ago.*--alone"):
+        push(cache, str(tmp_path / "remote"))
+    assert files_of(tmp_path / "remote", "objects") == {}
+    assert claims_left(tmp_path / "remote") == []
+    # Who knows to be alone needs no listings.
+    done = push(cache, str(tmp_path / "remote"), alone=True)
+    assert done.sent == len(files_of(tmp_path / "remote", "objects"))
+    monkeypatch.undo()
+    pull(tmp_path / "there", str(tmp_path / "remote"))
+    assert content(tmp_path / "there") == content(cache.folder)

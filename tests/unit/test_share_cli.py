@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import stat
 import subprocess
@@ -26,6 +27,8 @@ from embedcache.errors import CorruptCacheError, InputError
 from embedcache.share import SampleCheck, add_remote, list_remotes, pull, push, remove_remote, sample
 from embedcache.share.remotes import CONFIG_VARIABLE, config_file, location_of
 from embedcache.testing import fake_teacher
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "sharing.md"
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +112,14 @@ def test_a_folder_is_a_remote_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 # Commands
 
 
+def blocks_of_the_page(text: str | None = None) -> list[list[str]]:
+    """Return the lines of each block of commands of the how-to, or of a part of it."""
+    page = PAGE.read_text(encoding="utf-8") if text is None else text
+    return [
+        block.splitlines() for block in re.findall(r"^```bash\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    ]
+
+
 def test_a_teacher_goes_from_one_to_the_other(tmp_path: Path, shell: Any) -> None:
     cache = make_cache(tmp_path / "mine")
     assert shell("remote", "list")[1].startswith("none; add one")
@@ -116,7 +127,7 @@ def test_a_teacher_goes_from_one_to_the_other(tmp_path: Path, shell: Any) -> Non
     assert shell("remote", "list")[1] == f"team: {tmp_path / 'remote'}\n"
     code, out, err = shell("push", "team", "--cache", cache.folder, "--by", "Ann", "-m", "first")
     assert (code, err) == (0, "")
-    assert re.search(r"sent\s+│\s+10\s", out)
+    assert re.search(r"sent\s+│\s+16\s", out)
     assert re.search(r"manifest [0-9a-f]{12}; .* s, .*B/s", out)
     assert "nothing to add" in shell("push", "team", "--cache", cache.folder)[1]
     listed = shell("remote", "ls", "team")[1]
@@ -124,7 +135,7 @@ def test_a_teacher_goes_from_one_to_the_other(tmp_path: Path, shell: Any) -> Non
         assert word in listed
     assert shell("remote", "diff", "team", "--cache", cache.folder)[0] == 0
     code, out, err = shell("pull", "team", "--cache", tmp_path / "there")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "10 files to be fetched, 42.0 kB\n")
     assert re.search(r"fetched\s+│\s+10\s", out)
     assert "480 rows fetched, of 1 manifest" in out
     assert "not compared" in out
@@ -141,14 +152,9 @@ def test_a_teacher_goes_from_one_to_the_other(tmp_path: Path, shell: Any) -> Non
 def test_the_how_to_works_command_by_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Any
 ) -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "sharing.md").read_text(encoding="utf-8")
-    section = page.split("\n## ")[1]
+    section = PAGE.read_text(encoding="utf-8").split("\n## ")[1]
     assert section.startswith("Share a teacher with your team in five minutes")
-    lines = [
-        line
-        for block in re.findall(r"^```bash\n(.*?)^```", section, re.S | re.M)
-        for line in block.splitlines()
-    ]
+    lines = [line for block in blocks_of_the_page(section) for line in block]
     assert len(lines) == 7
     monkeypatch.chdir(tmp_path)
     cache = make_cache(tmp_path / "cache")
@@ -156,22 +162,111 @@ def test_the_how_to_works_command_by_command(
         if "./theirs" in line and "sync" in line:
             make_cache(tmp_path / "theirs", TEXTS[:10], name="news")
         code, out, err = shell(*shlex.split(line)[1:])
-        assert (code, err) == (0, ""), line
+        assert code == 0, (line, err)
+        # What is about to be fetched is said beforehand.
+        assert not err or err.endswith("B\n"), (line, err)
         assert out, line
     assert content(tmp_path / "theirs").items() >= content(cache.folder).items()
     assert "news" in shell("remote", "ls", "team")[1]
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen")
+def test_the_how_to_of_signing_works_command_by_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Any
+) -> None:
+    pytest.importorskip("cryptography", reason="needs the extra sign")
+    (lines,) = (block for block in blocks_of_the_page() if "ssh-keygen" in block[0])
+    assert [line.split()[0] for line in lines] == ["ssh-keygen", "embedcache", "embedcache"]
+    monkeypatch.chdir(tmp_path)
+    cache = make_cache(tmp_path / "cache")
+    shell("remote", "add", "team", "./team")
+    # Of somebody else, whom nobody asked.
+    push(make_cache(tmp_path / "other", TEXTS[:10], name="other"), str(tmp_path / "team"))
+    subprocess.run(shlex.split(lines[0]), check=True)
+    for line in lines[1:]:
+        code, out, err = shell(*shlex.split(line)[1:])
+        assert code == 0, (line, err)
+        # What is about to be fetched is said beforehand.
+        assert not err or err.endswith("B\n"), (line, err)
+        assert out, line
+    assert content(tmp_path / "theirs") == content(cache.folder)
+
+
+def test_the_how_to_of_tidying_up_works_command_by_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Any
+) -> None:
+    (lines,) = (block for block in blocks_of_the_page() if "remote gc" in block[0])
+    monkeypatch.chdir(tmp_path)
+    cache = make_cache(tmp_path / "cache", TEXTS[:80])
+    shell("remote", "add", "team", "./team")
+    push(cache, str(tmp_path / "team"))
+    make_cache(tmp_path / "cache", TEXTS[80:], name="more")
+    push(cache, str(tmp_path / "team"))
+    for path in (tmp_path / "team").rglob("*.*"):
+        os.utime(path, (path.stat().st_mtime - 25 * 3600,) * 2)
+    for line in lines:
+        assert len(files_of(tmp_path / "team", "manifests")) == 2
+        code, out, err = shell(*shlex.split(line)[1:])
+        assert code == 0, (line, err)
+        # What is about to be fetched is said beforehand.
+        assert not err or err.endswith("B\n"), (line, err)
+        assert out, line
+    assert len(files_of(tmp_path / "team", "manifests")) == 1
+
+
+def test_a_manifest_that_cannot_be_read_is_told_of_everywhere_and_skipped_when_told_to(
+    tmp_path: Path, shell: Any
+) -> None:
+    cache = make_cache(tmp_path / "mine")
+    remote = tmp_path / "remote"
+    push(cache, str(remote))
+    bad = "ab" * 32
+    (remote / "manifests" / f"{bad}.json").write_bytes(b"nonsense \x1b[2J")
+    for words in (
+        ("pull", remote, "--cache", tmp_path / "there"),
+        ("remote", "diff", remote, "--cache", cache.folder),
+    ):
+        code, out, err = shell(*words)
+        assert (code, out) == (1, "")
+        assert f"manifests/{bad}.json" in err
+        assert f"--skip-manifest {bad[:12]}" in err
+    assert not (tmp_path / "there").exists()
+    code, out, _ = shell("remote", "ls", remote)
+    assert code == 1
+    assert f"manifest {bad[:12]} cannot be read" in out
+    # A push is right without it, and says so.
+    make_cache(tmp_path / "mine", TEXTS[:10], name="more")
+    code, out, _ = shell("push", remote, "--cache", cache.folder)
+    assert code == 0
+    assert f"manifests/{bad}.json of {remote} cannot be read" in out
+    assert shell("remote", "diff", remote, "--cache", cache.folder, "--skip-manifest", bad[:6])[0] == 0
+    code, out, err = shell("pull", remote, "--cache", tmp_path / "there", "--skip-manifest", bad[:6])
+    assert code == 0
+    assert f"manifest {bad[:6]} was left out, as was asked for" in out
+    assert content(tmp_path / "there") == content(cache.folder)
+    code, _, err = shell("sync", remote, "--cache", tmp_path / "there", "--skip-manifest", "abcdef")
+    assert code == 2
+    assert "no manifest 'abcdef'" in err
+    assert shell("sync", remote, "--cache", tmp_path / "there", "--skip-manifest", bad)[0] == 0
+
+
+def test_what_a_manifest_that_is_skipped_alone_lists_is_not_pulled(tmp_path: Path) -> None:
+    push(make_cache(tmp_path / "one", TEXTS[:80], name="one"), str(tmp_path / "remote"))
+    second = push(make_cache(tmp_path / "two", TEXTS[80:160], name="two"), str(tmp_path / "remote"))
+    pull(tmp_path / "there", str(tmp_path / "remote"), skip_manifests=[second.manifest])
+    assert content(tmp_path / "there") == content(tmp_path / "one")
 
 
 def test_json_is_what_the_functions_return(tmp_path: Path, shell: Any) -> None:
     cache = make_cache(tmp_path / "mine")
     remote = tmp_path / "remote"
     pushed = json.loads(shell("push", remote, "--cache", cache.folder, "--json")[1])
-    assert pushed["sent"] == 10
+    assert pushed["sent"] == 16
     listed = json.loads(shell("remote", "ls", remote, "--json")[1])
     assert listed["pushes"][0]["manifest"] == pushed["manifest"]
     assert listed["teachers"][0]["rows"] == len(TEXTS)
     pulled = json.loads(shell("pull", remote, "--cache", tmp_path / "there", "--json")[1])
-    assert pulled["fetched_bytes"] == pushed["sent_bytes"]
+    assert 0 < pulled["fetched_bytes"] < pushed["sent_bytes"]
     assert pulled["samples"][0]["verdict"] == "not compared"
     assert json.loads(shell("remote", "diff", remote, "--cache", cache.folder, "--json")[1])["same"] is True
     synced = json.loads(shell("sync", remote, "--cache", cache.folder, "--json")[1])

@@ -174,8 +174,26 @@ def test_a_manifest_that_is_none_is_refused(remote: Path, change: Change) -> Non
     change(value)
     put_manifest(remote, value)
     assert_refused(remote, "manifests/", "refused")
-    with pytest.raises(RemoteError, match="refused"):
-        list_remote(str(remote))
+    found = list_remote(str(remote))
+    assert (found.pushes, len(found.refused)) == ((), 1)
+    assert all(why.isprintable() for why in found.refused.values())
+
+
+@pytest.mark.parametrize(
+    ("path", "size"),
+    [
+        (f"teachers/{ID}/codebooks/{DIGEST}.npy", 101 << 20),
+        (f"teachers/{ID}/projection.safetensors", 513 << 20),
+        (f"teachers/{ID}/names/more.json", 5 << 20),
+    ],
+)
+def test_what_is_read_as_a_whole_has_to_be_small(remote: Path, path: str, size: int) -> None:
+    value = manifest_of(remote)
+    file = {"path": path, "sha256": DIGEST, "bytes": size}
+    value["files"] = sorted([*value["files"], file], key=lambda one: str(one["path"]))
+    put_manifest(remote, value)
+    assert_refused(remote, "more than such a file may have")
+    assert not (remote.parent / "cache").exists()
 
 
 @pytest.mark.parametrize(
@@ -275,6 +293,7 @@ def _replace(remote: Path, kind: str, data: bytes, path: Callable[[str, str], st
     digest = put_object(remote, data)
     new = path(file["path"], digest) if path else file["path"]
     file.update(path=new, sha256=digest, bytes=len(data))
+    file.pop("index", None)
     value["files"].sort(key=lambda one: one["path"])
     put_manifest(remote, value)
 
@@ -295,6 +314,55 @@ def test_a_shard_that_is_none_never_enters(remote: Path, data: bytes) -> None:
     _replace(remote, "/shards/", data, by_digest)
     assert_refused(remote, "/shards/", "is refused")
     assert hashlib.sha256(data).hexdigest() not in content(remote.parent / "cache").values()
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("kind", ["/shards/", PART_OF_CORPUS])
+def test_what_is_compressed_is_never_unpacked(remote: Path, kind: str, compression: str) -> None:
+    import pyarrow as pa
+
+    batch = read_batch(pa.py_buffer(_object(remote, kind)))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(
+        sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as writer:
+        writer.write_batch(batch)
+    data = sink.getvalue().to_pybytes()
+    old = _first(kind)(manifest_of(remote))["sha256"]
+    _replace(remote, kind, data, by_digest)
+    if kind == PART_OF_CORPUS:
+        described = _describe(remote, old, hashlib.sha256(data).hexdigest())
+        _replace(remote, "corpora/corpus/corpus.json", described)
+    assert_refused(remote, "is refused")
+    assert hashlib.sha256(data).hexdigest() not in content(remote.parent / "cache").values()
+
+
+def test_a_bomb_of_a_few_bytes_takes_no_memory(remote: Path) -> None:
+    import pyarrow as pa
+
+    batch = read_batch(pa.py_buffer(_object(remote, "/shards/")))
+    fields = [pa.field("key", pa.binary(16)), pa.field("vector", pa.list_(pa.float32(), 8))]
+    rows = 4_000_000
+    columns = [pa.array([bytes(16)] * 1000), pa.array([[0.0] * 8] * 1000, fields[1].type)]
+    bomb = pa.record_batch(
+        [
+            pa.concat_arrays([one.cast(field.type)] * (rows // 1000))
+            for one, field in zip(columns, fields, strict=True)
+        ],
+        schema=pa.schema(fields, batch.schema.metadata),
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, bomb.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(bomb)
+    data = sink.getvalue().to_pybytes()
+    assert len(data) < rows
+    del bomb, columns
+    _replace(remote, "/shards/", data, by_digest)
+    before = pa.total_allocated_bytes()
+    peak = pa.default_memory_pool().max_memory()
+    assert_refused(remote, "is refused")
+    assert pa.total_allocated_bytes() <= before + (1 << 20)
+    assert pa.default_memory_pool().max_memory() == peak
 
 
 def test_a_shard_of_another_teacher_never_enters(remote: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from embedcache.share.places import Location, open_place, parse_location
 from embedcache.share.places.base import Stat
 from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.places.folder import FolderPlace
-from embedcache.share.places.hub import HubPlace
+from embedcache.share.places.hub import HubPlace, connection_error
 from embedcache.share.places.web import WebPlace
 from embedcache.share.remote import Remote
 
@@ -38,6 +38,7 @@ SECRET = "s3cr3t"  # noqa: S105 - to be looked for in messages
         ("gs://bucket/x", Location("gs", "bucket", "/x")),
         ("sftp://ann@host:2222/srv/x", Location("sftp", "host", "/srv/x", "ann", 2222)),
         ("https://host:8443/x/y", Location("https", "host", "/x/y", None, 8443)),
+        ("https://host/a%20b/%23c%3F", Location("https", "host", "/a b/#c?")),
         ("hf://datasets/ann/vectors/x", Location("hf", "datasets", "/ann/vectors/x")),
         (
             "s3://bucket/x?scheme=http&endpoint_override=localhost:9000",
@@ -67,6 +68,9 @@ def test_urls_are_read(text: str, expected: Location) -> None:
         f"gs://bucket/x?access_token={SECRET}",
         f"hf://datasets/a/b?token={SECRET}",
         f"s3://bucket/x?scheme={SECRET}",
+        f"s3://bucket/x?endpoint_override=http://ann:{SECRET}@host",
+        f"s3://bucket/x?{SECRET}",
+        f"https://host/x#{SECRET}",
     ],
 )
 def test_secrets_in_a_url_are_refused_and_never_repeated(text: str) -> None:
@@ -92,6 +96,10 @@ def test_secrets_in_a_url_are_refused_and_never_repeated(text: str) -> None:
         "hf://x",
         "hf://datasets/x",
         "nothing://x",
+        "s3://bucket/a#b",
+        "s3://bucket/a%0ab",
+        "https://host/a\x1b[2Jb",
+        "file:///a%00b",
         "a\0b",
     ],
 )
@@ -107,6 +115,20 @@ def test_the_endpoint_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch
     assert "localhost:2" in repr(place.__dict__["_files"].__reduce__())
     given = open_place(parse_location("s3://bucket/x?endpoint_override=localhost:3"))
     assert "localhost:3" in repr(given.__dict__["_files"].__reduce__())
+
+
+def test_a_name_in_the_address_of_a_server_is_refused_and_never_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://ann:{SECRET}@localhost:1")
+    with pytest.raises(InputError, match="AWS_ACCESS_KEY_ID") as found:
+        open_place(parse_location("s3://bucket/x"))
+    assert SECRET not in str(found.value)
+
+
+def test_a_url_is_spelled_so_that_it_means_the_same_again() -> None:
+    assert parse_location("https://host/a%20b/%23c").url == "https://host/a%20b/%23c"
+    assert parse_location("s3://bucket/a b/~c").url == "s3://bucket/a%20b/~c"
 
 
 def test_what_a_bucket_dates_to_1970_has_no_time(tmp_path: Path) -> None:
@@ -180,6 +202,35 @@ def test_what_is_forbidden_is_not_tried_again(tmp_path: Path) -> None:
     with pytest.raises(RemoteError, match=r"tried once.*credentials"):
         Remote(parse_location(str(tmp_path)), place).read("x", 100)
     assert place.calls == 1
+
+
+def test_what_a_server_says_is_shown_without_control_codes(tmp_path: Path) -> None:
+    class TalkingError(OSError):
+        def __str__(self) -> str:
+            return "first\nsecond \x1b[2J\x07 \u202e"
+
+    place = Flaky(tmp_path, failures=9, error=TalkingError)
+    with pytest.raises(RemoteError, match=r"first second \\x1b\[2J") as found:
+        Remote(parse_location(str(tmp_path)), place).read("x", 100)
+    assert str(found.value).isprintable()
+
+
+def test_what_the_client_of_the_hub_raises_is_tried_again(tmp_path: Path) -> None:
+    class Broken(_Refreshing):
+        def info(self, path: str, *rest: object, **settings: object) -> object:
+            raise connection_error()("dropped")
+
+        open = cat_file = ls = info
+
+    place = HubPlace("hf://datasets/x/y", Broken(), str(tmp_path))
+    for act in (
+        lambda: place.list("x"),
+        lambda: place.stat("x"),
+        lambda: place.read_range("x", 0, 1),
+        lambda: list(place.blocks("x", 1)),
+    ):
+        with pytest.raises(OSError, match="the connection failed: dropped"):
+            act()
 
 
 # The web

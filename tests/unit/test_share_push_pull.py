@@ -12,8 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from share_helpers import SHARD_ROWS, TEXTS, claims_left, content, files_of, make_cache, manifest_of
+from share_helpers import (
+    SHARD_ROWS,
+    TEXTS,
+    claims_left,
+    content,
+    files_of,
+    make_cache,
+    manifest_of,
+    objects_of,
+)
 
 from embedcache import fsio
 from embedcache.cache import Cache
@@ -22,6 +32,7 @@ from embedcache.derived import projection_bytes, write_derived
 from embedcache.errors import CorruptCacheError, InputError, RemoteError, StorageError
 from embedcache.share import compare_with_remote, list_remote, pull, push, sync
 from embedcache.share.remote import MARKER, MARKER_BYTES
+from embedcache.share.selection import LocalObject
 from embedcache.testing import fake_teacher, sentences
 from embedcache.views.plan import ViewOptions
 
@@ -34,8 +45,9 @@ def test_a_cache_comes_out_as_it_went_in(tmp_path: Path) -> None:
     pulled = pull(tmp_path / "there", str(tmp_path / "remote"))
     assert content(tmp_path / "there") == content(cache.folder)
     assert verify(tmp_path / "there").findings == ()
-    assert pushed.sent == pulled.fetched == len(content(cache.folder)) - 1  # cache.json is no object
-    assert pushed.sent_bytes == pulled.fetched_bytes > 0
+    assert pushed.sent == len(objects_of(cache.folder))
+    assert pulled.fetched == len(content(cache.folder)) - 1  # cache.json is no object
+    assert pushed.sent_bytes > pulled.fetched_bytes > 0
     assert pulled.fetched_rows == 2 * len(TEXTS)
     assert np.array_equal(Cache(tmp_path / "there").lookup(TEXTS), cache.lookup(TEXTS))
 
@@ -72,7 +84,7 @@ def test_only_what_is_missing_travels(tmp_path: Path) -> None:
     pull(tmp_path / "there", remote)
     assert pull(tmp_path / "there", remote).fetched == 0
     more = make_cache(tmp_path / "cache", sentences(SHARD_ROWS, seed=9), name="more")
-    assert push(more, remote).sent == 3  # a shard, a part, a description
+    assert push(more, remote).sent == 4  # a shard, its index, a part, a description
     assert pull(tmp_path / "there", remote).fetched == 3
     assert content(tmp_path / "there") == content(cache.folder)
 
@@ -332,7 +344,7 @@ def test_a_push_killed_at_any_step_is_finished_by_the_next(
         for name, data in files_of(remote, "objects").items():
             if ".tmp-" not in name:
                 assert data == expected[name]
-        if not files_of(remote, "manifests"):
+        if not [name for name in files_of(remote, "manifests") if ".tmp-" not in name]:
             push(cache, str(remote))
         pull(tmp_path / f"there-{step}", str(remote))
         assert content(tmp_path / f"there-{step}") == content(cache.folder)
@@ -357,3 +369,44 @@ def test_a_pull_killed_at_any_step_is_finished_by_the_next(
         done = pull(there, remote)
         assert done.fetched == len(expected) - len(found | {"cache.json": ""})
         assert content(there) == expected
+
+
+def test_files_that_were_found_right_before_are_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = str(tmp_path / "remote")
+    cache = make_cache(tmp_path / "cache", TEXTS[:80])
+    push(cache, remote)
+    make_cache(tmp_path / "cache", TEXTS[80:160], name="more")
+    read: list[str] = []
+    plain = LocalObject.read
+
+    def reading(self: LocalObject, data: pa.Buffer) -> pa.Buffer:
+        read.append(self.where)
+        return plain(self, data)
+
+    monkeypatch.setattr(LocalObject, "read", reading)
+    done = push(Cache(tmp_path / "cache"), remote)
+    shards = [where for where in read if "/shards/" in where and not where.startswith("the row index")]
+    assert done.present > 2
+    # Two new ones of forty rows.
+    assert len(set(shards)) == 2
+
+
+def test_a_shard_that_changed_since_it_was_found_right_is_never_listed_again(tmp_path: Path) -> None:
+    remote = tmp_path / "remote"
+    cache = make_cache(tmp_path / "cache", TEXTS[:80])
+    push(cache, str(remote))
+    shard = next(cache.folder.glob("teachers/*/shards/*.arrow"))
+    stat = shard.stat()
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    # Its time says nothing, for anybody can set it.
+    os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    make_cache(tmp_path / "more", TEXTS[80:160], name="more")
+    shutil.copytree(tmp_path / "more" / "corpora" / "more", cache.folder / "corpora" / "more")
+    before = files_of(remote, "manifests")
+    with pytest.raises(CorruptCacheError, match="is damaged"):
+        push(Cache(cache.folder), str(remote))
+    assert files_of(remote, "manifests") == before

@@ -5,33 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from share_helpers import TEXTS, content, files_of, make_cache
+from share_helpers import TEXTS, content, files_of, make_cache, make_key
 
 from embedcache.errors import InputError, MissingInputError, RemoteError
 from embedcache.share import list_remote, pull, push
 from embedcache.share.sign import PASSPHRASE_VARIABLE, PublicKey, Signer
 
 pytest.importorskip("cryptography", reason="needs the extra sign")
-
-
-def make_key(
-    folder: Path, name: str, *, pem: bool = False, passphrase: bytes | None = None
-) -> tuple[Path, Path]:
-    """Write a pair of keys as ssh-keygen or openssl does, and return their files."""
-    from cryptography.hazmat.primitives import serialization as s
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    key = Ed25519PrivateKey.generate()
-    lock = s.BestAvailableEncryption(passphrase) if passphrase else s.NoEncryption()
-    formats = (
-        (s.PrivateFormat.PKCS8, s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
-        if pem
-        else (s.PrivateFormat.OpenSSH, s.Encoding.OpenSSH, s.PublicFormat.OpenSSH)
-    )
-    private, public = folder / name, folder / f"{name}.pub"
-    private.write_bytes(key.private_bytes(s.Encoding.PEM, formats[0], lock))
-    public.write_bytes(key.public_key().public_bytes(formats[1], formats[2]))
-    return private, public
 
 
 @pytest.mark.parametrize("pem", [False, True], ids=["openssh", "pem"])

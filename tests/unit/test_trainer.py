@@ -15,6 +15,7 @@ import torch
 from distill_helpers import HELD_OUT, TEXTS, metrics, small_run
 from safetensors.torch import load_file
 
+from distill.data import windows
 from distill.errors import TrainingError
 from distill.evaluation import evaluate
 from distill.losses.base import LossBatch
@@ -418,13 +419,13 @@ def test_every_row_is_seen_once_an_epoch(built_cache, tmp_path):
 
 def test_the_order_of_rows_is_that_of_seed_and_epoch(built_cache, tmp_path, monkeypatch):
     asked = []
-    original = trainer_module.epoch_batches
+    original = windows.epoch_batches
 
     def watched(lengths, batch_size, **settings):
         asked.append((len(lengths), batch_size, settings))
         return original(lengths, batch_size, **settings)
 
-    monkeypatch.setattr(trainer_module, "epoch_batches", watched)
+    monkeypatch.setattr(windows, "epoch_batches", watched)
     small_run(built_cache, tmp_path / "run", epochs=2, seed=9)
     assert asked == [(130, 32, {"seed": 9, "epoch": epoch}) for epoch in range(2)]
 

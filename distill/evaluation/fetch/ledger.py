@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distill.config import StrictConfig
 from distill.errors import DataError
+from distill.strict_config import StrictConfig
 from embedcache.fsio import write_bytes
 
 LEDGER = "SOURCES.json"

@@ -12,8 +12,8 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import Field
 
-from distill.config import StrictConfig
 from distill.errors import DataError
+from distill.strict_config import StrictConfig
 
 FOLDER = Path(__file__).with_name("suites")
 

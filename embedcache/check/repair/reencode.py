@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embedcache.builder import DEFAULT_SHARD_ROWS
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter
 from embedcache.check.repair.cuts import Layout
@@ -23,6 +22,7 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.errors import EmbedCacheError, InputError, MissingVectorsError, NonFiniteVectorError
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
+from embedcache.missing import DEFAULT_SHARD_ROWS
 from embedcache.reuse import carry_over
 from embedcache.store import FolderShards, MemoryShards, Shard, ShardHeader, ShardStore, VectorBatch
 from embedcache.store.digests import FileNotes

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from embedcache.teacher.encode import Encoder
 
 OK, LOOK, BAD = "ok", "look", "bad"
+_VERDICTS = (OK, LOOK, BAD)
 
-_LEAST_SAMPLE = 12
+LEAST_SAMPLE = 12
+"""Texts that have to be there for a comparison."""
 # A measure may be so many times what the teacher's own noise makes of it, and so much beside: the rounding of
 # float32 for vectors; for neighbours, that two of them which are as near as each other change places.
 _TIMES_NOISE, _BESIDE, _NEIGHBOURS_BESIDE = 3.0, 1e-5, 0.02
@@ -85,7 +87,7 @@ class DeepCheck:
     @property
     def worst(self) -> str:
         """The worst verdict."""
-        return max((line.verdict for line in self.lines), key=[OK, LOOK, BAD].index)
+        return worst_line(self.lines).verdict
 
     def to_json(self) -> dict[str, object]:
         """Return the check as a JSON object."""
@@ -119,8 +121,8 @@ def check_deep(
         ContractMismatchError: if the model found is another one; it names the fields that differ.
         CorruptCacheError: if the cache is damaged: repair it first.
     """
-    if sample < _LEAST_SAMPLE:
-        raise InputError(f"--sample {sample}: expected at least {_LEAST_SAMPLE}, or nothing can be compared")
+    if sample < LEAST_SAMPLE:
+        raise InputError(f"--sample {sample}: expected at least {LEAST_SAMPLE}, or nothing can be compared")
     opened = Cache(cache)
     chosen = opened.corpora() if corpus is None else [opened.corpus(corpus)]
     corpora = [texts for one in chosen for texts in (one, *one.views())]
@@ -151,10 +153,10 @@ def _sampled_texts(
             drawn.add(keys[store.locate(keys) >= 0])
             meter.add(rows=len(keys))
     texts = [text for text in texts_of(drawn.keys(), corpora) if text is not None]
-    if len(texts) < _LEAST_SAMPLE:
+    if len(texts) < LEAST_SAMPLE:
         raise InputError(
             f"{len(texts)} texts of the corpora have a vector of {teacher!r}, expected at least "
-            f"{_LEAST_SAMPLE}: build a corpus with it first"
+            f"{LEAST_SAMPLE}: build a corpus with it first"
         )
     return texts
 
@@ -168,10 +170,7 @@ def _compare(
     meter.add(rows=len(texts))
     again = _encoded_in_other_batches(encoder, texts, seed)
     meter.add(rows=len(texts))
-    stored, noisy = (
-        _gaps(store.vectors(positions), live, seed),
-        _gaps(_as_stored(store, positions, live), again, seed),
-    )
+    lines = compare_vectors(store, positions, live, again, seed)
     return DeepCheck(
         teacher=teacher.name,
         contract_id=teacher.contract.id,
@@ -179,8 +178,30 @@ def _compare(
         vectors=len(store),
         compute_dtypes=tuple(compute_dtypes(store.shards)),
         compute_dtype=str(encoder.provenance["compute_dtype"]),
-        lines=tuple(_line(measure, stored[measure], noisy[measure]) for measure in stored),
+        lines=lines,
     )
+
+
+def compare_vectors(
+    store: ShardStore, positions: Positions, live: Vectors, again: Vectors, seed: int = 0
+) -> tuple[DeepLine, ...]:
+    """Return the measures of how far stored vectors are from the live teacher's.
+
+    Args:
+        store: where they are stored.
+        positions: which of them, shape (n,).
+        live: what the teacher returns for their texts, float32, shape (n, d).
+        again: the same, computed in other batches.
+        seed: of the probes that ranks are taken with.
+    """
+    stored = _gaps(store.vectors(positions), live, seed)
+    noisy = _gaps(_as_stored(store, positions, live), again, seed)
+    return tuple(_line(measure, stored[measure], noisy[measure]) for measure in stored)
+
+
+def worst_line(lines: Sequence[DeepLine]) -> DeepLine:
+    """Return the first line with the worst verdict."""
+    return max(lines, key=lambda line: _VERDICTS.index(line.verdict))
 
 
 def _encoded_in_other_batches(encoder: Encoder, texts: list[str], seed: int) -> Vectors:

@@ -125,8 +125,8 @@ def check_sealed(bench: Bench, entry: Entry) -> Findings:
         yield damage(entry.path, entry.kind, f"it is damaged: {reason(error)}", **way_out)
 
 
-def check_manifest(bench: Bench, entry: Entry) -> Findings:
-    """Check the copy of a remote's manifest by the digest in its name."""
+def check_copy(bench: Bench, entry: Entry) -> Findings:
+    """Check the copy of something on a remote by the digest in its name."""
     digest = bench.meter.digest(bench.folder / entry.path)
     if digest != entry.stem:
         found = f"{entry.size:,} bytes with the digest {digest[:12]}…"

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from embedcache.errors import RemoteError
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -23,6 +25,10 @@ class Stat:
 
     bytes: int | None
     changed: float | None = None
+
+
+class RangesNotServedError(RemoteError):
+    """The place gives whole files alone: what is wanted of one has to be taken out of the whole."""
 
 
 class Place(Protocol):
@@ -51,6 +57,15 @@ class Place(Protocol):
 
         Raises:
             FileNotFoundError: if it is not there.
+        """
+        ...
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Return ``length`` bytes of a file from ``start`` on; fewer where it ends before.
+
+        Raises:
+            FileNotFoundError: if it is not there.
+            RangesNotServedError: if the place gives whole files alone.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat as modes
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 from embedcache.fsio import TEMPORARY_PREFIX, regular_size, remove_file, write_bytes
@@ -44,14 +45,19 @@ class FolderPlace:
 
     def blocks(self, path: str, size: int) -> Iterator[memoryview]:
         """Yield the bytes of a regular file."""
-        source = self._root / path
-        try:
-            regular_size(source)
-        except ValueError as error:
-            raise OSError(str(error)) from error
-        with source.open("rb", buffering=0) as handle:
+        with self._opened(path) as handle:
             while block := handle.read(size):
                 yield memoryview(block)
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Return a part of a regular file."""
+        with self._opened(path) as handle:
+            handle.seek(start)
+            found = bytearray()
+            # A read may give less than was asked for.
+            while len(found) < length and (block := handle.read(length - len(found))):
+                found += block
+        return bytes(found)
 
     def write(self, path: str, data: Data) -> None:
         """Write a file by way of a temporary one."""
@@ -61,6 +67,14 @@ class FolderPlace:
         """Delete a file."""
         if (self._root / path).parent.is_dir():
             remove_file(self._root / path)
+
+    def _opened(self, path: str) -> FileIO:
+        source = self._root / path
+        try:
+            regular_size(source)
+        except ValueError as error:
+            raise OSError(str(error)) from error
+        return source.open("rb", buffering=0)
 
 
 def _stat(path: Path) -> Stat | None:

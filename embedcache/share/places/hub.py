@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from embedcache.share.places.base import Data, Stat
@@ -31,7 +32,8 @@ class HubPlace:
     def list(self, folder: str) -> dict[str, Stat]:
         """Return the files in ``folder`` as they are now, whatever was listed before."""
         try:
-            entries = self._files.ls(self._path(folder), detail=True, refresh=True)
+            with _explained():
+                entries = self._files.ls(self._path(folder), detail=True, refresh=True)
         except FileNotFoundError:
             return {}
         return {
@@ -43,16 +45,23 @@ class HubPlace:
     def stat(self, path: str) -> Stat | None:
         """Return the size of a file."""
         try:
-            found = self._files.info(self._path(path))
+            with _explained():
+                found = self._files.info(self._path(path))
         except FileNotFoundError:
             return None
         return Stat(found["size"]) if found["type"] == "file" else None
 
     def blocks(self, path: str, size: int) -> Iterator[memoryview]:
         """Yield the bytes of a file."""
-        with self._files.open(self._path(path), "rb", block_size=size) as source:
+        with _explained(), self._files.open(self._path(path), "rb", block_size=size) as source:
             while block := source.read(size):
                 yield memoryview(block)
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Return a part of a file."""
+        with _explained():
+            found: bytes = self._files.cat_file(self._path(path), start=start, end=start + length)
+        return found
 
     def write(self, path: str, data: Data) -> None:
         """Refuse."""
@@ -64,3 +73,22 @@ class HubPlace:
 
     def _path(self, path: str) -> str:
         return f"{self._base}/{path}" if path else self._base
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what the hub's client raises for a connection into what a connection raises elsewhere."""
+    client_error = connection_error()
+    try:
+        yield
+    except client_error as error:
+        if isinstance(error, OSError):
+            raise
+        raise OSError(f"the connection failed: {str(error)[:200] or type(error).__name__}") from error
+
+
+def connection_error() -> type[Exception]:
+    """Return what the hub's client raises for a connection; whosever that is in this version."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return next(base for base in HfHubHTTPError.__bases__ if base is not OSError)

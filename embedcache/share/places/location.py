@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from embedcache.errors import InputError
 from embedcache.share.places.base import Place
@@ -28,6 +28,8 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "hf": (),
 }
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+# Letters of a path that mean nothing else in a URL.
+_PLAIN = "/!$&'()*+,;=:@~"
 _REQUEST_SECONDS, _CONNECT_SECONDS = 30.0, 10.0
 
 
@@ -59,7 +61,7 @@ class Location:
         user = f"{self.user}@" if self.user else ""
         port = f":{self.port}" if self.port else ""
         options = f"?{urlencode(self.options)}" if self.options else ""
-        return f"{self.scheme}://{user}{self.host}{port}{self.path}{options}"
+        return f"{self.scheme}://{user}{self.host}{port}{quote(self.path, safe=_PLAIN)}{options}"
 
 
 def parse_location(text: str) -> Location:
@@ -85,9 +87,13 @@ def parse_location(text: str) -> Location:
     except ValueError:
         raise InputError(f"a {scheme}:// URL that cannot be read: see to its brackets and its port") from None
     _refuse_secrets(scheme, parts.password is not None, parts.username, parts.query)
+    if parts.fragment:
+        raise InputError(f"a {scheme}:// URL with a '#': write %23 where it belongs to a name")
     path = unquote(parts.path).rstrip("/")
     if any(part in ("", ".", "..") for part in path.split("/")[1:]):
         raise InputError(f"a {scheme}:// URL with an empty part, '.' or '..' in its path: leave it out")
+    if not path.isprintable():
+        raise InputError(f"a {scheme}:// URL with control codes in its path: leave them out")
     host = parts.hostname or ""
     if scheme == "file":
         if host not in ("", "localhost") or not path:
@@ -120,11 +126,12 @@ def _refuse_secrets(scheme: str, has_password: bool, user: str | None, query: st
             f"and give it through {remedy}"
         )
     known = _OPTIONS[scheme]
-    if any(name not in known for name, _ in parse_qsl(query, keep_blank_values=True)):
+    given = parse_qsl(query, keep_blank_values=True)
+    if any(name not in known or "@" in value for name, value in given):
         expected = f"expected {', '.join(known)}" if known else "expected none"
         raise InputError(
-            f"a {scheme}:// URL with other options behind the '?' than are known: {expected}; credentials "
-            f"come from {remedy}"
+            f"a {scheme}:// URL with other options behind the '?' than are known ({expected}), or with "
+            f"a name and '@' in one: credentials come from {remedy}"
         )
 
 
@@ -164,6 +171,11 @@ def _s3(location: Location) -> BucketPlace:
     if endpoint and "://" in endpoint:
         named, _, endpoint = endpoint.rstrip("/").partition("://")
         scheme = scheme or named.lower()
+    if endpoint and "@" in endpoint:
+        raise InputError(
+            "the address of an S3 server with a name or password in it: leave that out of "
+            "AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL, and give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
     if scheme not in (None, "http", "https"):
         raise InputError("an s3:// URL with another scheme than http or https: give one of them, or none")
     region = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")

@@ -74,6 +74,12 @@ class SftpPlace:
             while block := source.read(size):
                 yield memoryview(block)
 
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Return a part of a file, whose pieces are requested before the first has arrived."""
+        with self._connected() as sftp, sftp.open(self._path(path), "rb") as source:
+            within = max(0, min(length, (source.stat().st_size or 0) - start))
+            return b"".join(source.readv([(start, within)])) if within else b""
+
     def write(self, path: str, data: Data) -> None:
         """Write a file by way of a temporary one, which is renamed."""
         target = self._base / path
@@ -114,6 +120,10 @@ class SftpPlace:
             except FileNotFoundError:
                 self._idle.append(sftp)
                 raise
+            except BaseException:
+                # Whatever is still under way on it is not waited for.
+                _close(sftp)
+                raise
             self._idle.append(sftp)
 
     @contextmanager
@@ -147,9 +157,14 @@ class SftpPlace:
         channel = sftp.get_channel()
         if channel is not None:
             channel.settimeout(_TIMEOUT_SECONDS)
-        # A client that is collected closes its connection.
+        # Collected, the client would close its connection.
         sftp.client = client
         return sftp
+
+
+def _close(sftp: paramiko.SFTPClient) -> None:
+    with suppress(Exception):
+        sftp.client.close()
 
 
 def _made(sftp: paramiko.SFTPClient, path: PurePosixPath) -> paramiko.SFTPFile:

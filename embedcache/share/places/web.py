@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import html
+import re
+import time
 from collections.abc import Iterator
-from html.parser import HTMLParser
-from http.client import HTTPException, HTTPResponse
+from contextlib import contextmanager
+from http.client import HTTPException, HTTPMessage, HTTPResponse
 from typing import IO
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urljoin, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from embedcache.share.places.base import Data, Stat
+from embedcache.share.places.base import Data, RangesNotServedError, Stat
 
 _TIMEOUT_SECONDS = 60
-_LARGEST_LISTING = 64 << 20
+# A server that sends a byte now and then never runs into the time limit of a connection.
+SLOWEST_BYTES_A_SECOND, SLOW_SECONDS = 1000, 60.0
+LARGEST_LISTING = 32 << 20
+_READ_BYTES = 1 << 20
 _GONE = (404, 410)
+_PARTIAL = 206
+# Between two angle brackets alone, so that no page takes long: it may be anybody's.
+_LINK = re.compile(
+    r"<a\b[^<>]{0,2000}?\bhref\s*=\s*(?:\"(?P<double>[^\"<>]*)\"|'(?P<single>[^'<>]*)'|(?P<bare>[^\s\"'<>]+))",
+    re.IGNORECASE,
+)
 
 
 class WebPlace:
@@ -33,41 +45,38 @@ class WebPlace:
     def list(self, folder: str) -> dict[str, Stat]:
         """Return the files that the page of ``folder`` links to; their sizes are not told there."""
         url = f"{self._of(folder)}/"
+        page = bytearray()
         try:
-            with _opened(url) as answer:
-                page = answer.read(_LARGEST_LISTING)
+            for block in _body(url, _READ_BYTES):
+                page += block
+                if len(page) > LARGEST_LISTING:
+                    raise OSError(f"its listing has more than {LARGEST_LISTING:,} bytes")
         except FileNotFoundError:
             return {}
-        except HTTPException as error:
-            raise OSError(f"the connection broke off ({type(error).__name__})") from error
-        links = _Links()
-        links.feed(page.decode("utf-8", "replace"))
-        names = set()
-        for link in links.found:
-            # Servers link by name, by path or by whole URL; other pages are linked to as well.
-            target = urljoin(url, link).partition("?")[0].partition("#")[0]
-            rest = unquote(target.removeprefix(url)) if target.startswith(url) else ""
-            if rest and "/" not in rest:
-                names.add(rest)
-        return {name: Stat(None) for name in names}
+        names = {_name(url, link) for link in _links(page.decode("utf-8", "replace"))}
+        return {name: Stat(None) for name in names if name}
 
     def stat(self, path: str) -> Stat | None:
         """Return the size of a file."""
         try:
             with _opened(self._of(path), method="HEAD") as answer:
-                length = answer.headers.get("Content-Length", "")
+                return Stat(_length(answer))
         except FileNotFoundError:
             return None
-        return Stat(int(length) if length.isdecimal() else None)
 
     def blocks(self, path: str, size: int) -> Iterator[memoryview]:
         """Yield the bytes of a file."""
-        try:
-            with _opened(self._of(path)) as answer:
-                while block := answer.read(size):
-                    yield memoryview(block)
-        except HTTPException as error:
-            raise OSError(f"the connection broke off ({type(error).__name__})") from error
+        yield from _body(self._of(path), min(size, _READ_BYTES))
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Return a part of a file, from a server that gives parts."""
+        span = f"bytes={start}-{start + length - 1}"
+        found = bytearray()
+        for block in _body(self._of(path), _READ_BYTES, span) if length else ():
+            found += block
+            if len(found) > length:
+                raise OSError(f"more than {length:,} bytes arrived")
+        return bytes(found)
 
     def write(self, path: str, data: Data) -> None:
         """Refuse."""
@@ -81,12 +90,95 @@ class WebPlace:
         return f"{self._url}/{quote(path)}" if path else self._url
 
 
-def _opened(url: str, method: str = "GET") -> HTTPResponse:
+def _body(url: str, size: int, span: str = "") -> Iterator[memoryview]:
+    """Yield what lies at ``url``, at most ``size`` bytes at a time, as soon as they are there.
+
+    Args:
+        url: where.
+        size: bytes at a time.
+        span: what part of it to ask for, as the header ``Range`` spells it; default: all.
+
+    Raises:
+        OSError: if not all of it comes, or it comes so slowly that it would never end.
+        RangesNotServedError: if a part was asked for and all of it would come.
+    """
+    with _opened(url, span=span) as answer:
+        if span and answer.status != _PARTIAL:
+            raise RangesNotServedError(f"the server of {url} gives whole files alone")
+        wanted, count = _length(answer), 0
+        seconds, slow_bytes = 0.0, 0
+        while True:
+            began = time.monotonic()
+            block = answer.read1(size)
+            seconds += time.monotonic() - began
+            if not block:
+                break
+            count += len(block)
+            slow_bytes += len(block)
+            if seconds > SLOW_SECONDS:
+                if slow_bytes < seconds * SLOWEST_BYTES_A_SECOND:
+                    raise OSError(f"too slow: {slow_bytes:,} bytes in {seconds:.0f} s")
+                seconds, slow_bytes = 0.0, 0
+            yield memoryview(block)
+        if wanted is not None and count < wanted:
+            raise OSError(f"the connection broke off ({count:,} of {wanted:,} bytes arrived)")
+
+
+def _length(answer: HTTPResponse) -> int | None:
+    """Return how many bytes an answer says that it has."""
+    text = answer.headers.get("Content-Length", "")
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def _links(page: str) -> Iterator[str]:
+    for match in _LINK.finditer(page):
+        yield html.unescape(next(one for one in match.groups() if one is not None))
+
+
+def _name(url: str, link: str) -> str:
+    """Return the file directly below ``url`` that a page links to; empty where it links to something else."""
+    try:
+        # Servers link by name, by path or by whole URL; other pages are linked to as well.
+        target = urljoin(url, link).partition("?")[0].partition("#")[0]
+    except ValueError:
+        return ""
+    name = unquote(target.removeprefix(url)) if target.startswith(url) else ""
+    return "" if "/" in name else name
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows to web addresses, and from an encrypted one to encrypted ones alone."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        """Return the request to go on with."""
+        old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
+        if new != "https" and (old, new) != ("http", "http"):
+            # The rest of the address may hold a key.
+            raise PermissionError(f"it redirects from {old} to {new[:10]!r}, which is not followed")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+    def http_error_302(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage
+    ) -> IO[bytes] | None:
+        """Go where an answer leads to; what else is in it, which may have no end, is not read."""
+        fp.close()
+        found: IO[bytes] | None = super().http_error_302(req, fp, code, msg, headers)
+        return found
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+@contextmanager
+def _opened(url: str, method: str = "GET", span: str = "") -> Iterator[HTTPResponse]:
     if urlsplit(url).scheme not in ("http", "https"):
         raise OSError("it is no web address")
-    request = Request(url, method=method, headers={"Accept-Encoding": "identity"})  # noqa: S310 - see above
+    headers = {"Accept-Encoding": "identity", **({"Range": span} if span else {})}
+    request = Request(url, method=method, headers=headers)  # noqa: S310 - see above
     try:
-        answer: HTTPResponse | IO[bytes] = urlopen(request, timeout=_TIMEOUT_SECONDS)  # noqa: S310
+        with build_opener(_Redirects).open(request, timeout=_TIMEOUT_SECONDS) as answer:
+            yield answer
     except HTTPError as error:
         error.close()
         if error.code in _GONE:
@@ -94,18 +186,6 @@ def _opened(url: str, method: str = "GET") -> HTTPResponse:
         raise OSError(f"HTTP status {error.code}") from None
     except HTTPException as error:
         raise OSError(f"the connection broke off ({type(error).__name__})") from error
-    assert isinstance(answer, HTTPResponse)  # noqa: S101 - of these schemes it is nothing else
-    return answer
-
-
-class _Links(HTMLParser):
-    """Collects where a page links to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take the target of a link."""
-        if tag == "a":
-            self.found += [value for name, value in attrs if name == "href" and value]
+    except ValueError as error:
+        # Of addresses that it redirects to.
+        raise OSError("it redirects to what is no web address") from error

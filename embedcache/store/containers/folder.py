@@ -76,6 +76,10 @@ class FolderShards:
         remove_file(self.path(name))
         self._notes.forget([self.path(name).name])
 
+    def is_checked(self, name: str) -> bool:
+        """Whether the digest of a shard's file was taken here before, and it is that file still."""
+        return self._notes.knows(self.path(name))
+
     def where(self, name: str) -> str:
         """Return the path of a shard's file."""
         return str(self.path(name))

@@ -1,0 +1,259 @@
+"""ReAugKD's Tables 1 and 2 for one task: teacher, projection, students, knowledge bases, scores.
+
+Everything is done by the commands that a user would type, and each is left out where it was done before:
+
+    python benchmarks/reaugkd.py TASK.tsv --student layers:3 --out tables/TASK
+
+TASK.tsv has the columns ``split``, ``label``, ``text`` and for pairs ``text2``. Rows of ``train`` are learned
+from; by those of ``held`` checkpoints, the weight of soft labels, k and beta are chosen; the splits of
+``--report`` are what the table is about, and nothing is chosen by them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+SWEEP = Path(__file__).with_name("sweeps") / "reaugkd.yaml"
+TEACHER, PROJECTED = "task", "task.projected"
+FINE_TUNED, RETRIEVAL = "fine-tuned student", "reaugkd, with retrieval"
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked for.
+
+    Attributes:
+        data: the labelled file.
+        out: where everything goes.
+        pairs: whether a row has two texts.
+        options: all arguments.
+    """
+
+    data: Path
+    out: Path
+    pairs: bool
+    options: argparse.Namespace
+
+    @property
+    def columns(self) -> list[str]:
+        """The options that name the file's columns of texts."""
+        return ["--text", "text", *(["--text2", "text2"] if self.pairs else [])]
+
+    @property
+    def compute(self) -> list[str]:
+        """How whatever is trained is computed."""
+        return ["--threads", str(self.options.threads), "--mixed-precision", self.options.mixed_precision]
+
+
+def command(*words: object) -> None:
+    """Run a command of this project, its output on this terminal."""
+    print("$", *words, flush=True)
+    subprocess.run([sys.executable, "-m", *map(str, words)], check=True)
+
+
+def answer(*words: object) -> dict[str, Any]:
+    """Run a command of this project and return its JSON."""
+    print("$", *words, flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, words)], check=True, stdout=subprocess.PIPE, text=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def held_out(task: Task) -> Path:
+    """Write the rows to choose by into a file of their own, which is how sweeps take them."""
+    path = task.out / "held.tsv"
+    with task.data.open(newline="") as source, path.open("w", newline="") as target:
+        rows = csv.DictReader(source, delimiter="\t", quoting=csv.QUOTE_NONE)
+        names = ["label", "text", *(["text2"] if task.pairs else [])]
+        print(*names, sep="\t", file=target)
+        for row in rows:
+            if row["split"] == "held":
+                print(*(row[name] for name in names), sep="\t", file=target)
+    return path
+
+
+def teach(task: Task, model: Path | str, out: Path, length: Sequence[object], lr: float, seed: int) -> Path:
+    """Fine-tune ``model`` with the labels."""
+    if not (out / "best" / "classifier.json").exists():
+        rows = ["--rows", "split=train", "--dev-rows", "split=held", "--label", "label", *task.columns]
+        more = ["--lr", lr, "--seed", seed, "--out", out, "--overwrite", *task.compute]
+        command("distill", "teach", model, "--train", task.data, *rows, *length, *more)
+    return out / "best"
+
+
+def build(task: Task, teacher: Path, cache: Path) -> None:
+    """Encode the training rows with the teacher, and project its vectors."""
+    if cache.exists():
+        return
+    texts = ["--text-column", "text", *(["--text2-column", "text2"] if task.pairs else [])]
+    rows = [task.data, *texts, "--label-column", "label", "--rows", "split=train"]
+    names = ["--teacher", teacher, "--teacher-name", TEACHER, "--cache", cache]
+    command("embedcache", "build", *rows, *names, "--output", "embedding,logits")
+    length = ["--lr", task.options.projection_lr, "--epochs", task.options.projection_epochs]
+    width = ["--dim", task.options.dim] if task.options.dim else []
+    command("distill", "project", "--cache", cache, "--teacher", TEACHER, *length, *width)
+
+
+def sweep(task: Task, cache: Path) -> list[dict[str, str]]:
+    """Train the students of all losses, and return those that the held-out rows chose."""
+    options, out = task.options, task.out / "sweep"
+    length = [f"training.max_steps={options.steps}", "evaluation.patience_epochs=null"]
+    settings = [
+        f"optimizer.lr={options.lr}",
+        f"training.threads={options.threads}",
+        f"training.mixed_precision={options.mixed_precision}",
+        f"evaluation.every={max(1, options.steps // 10)}",
+        *length,
+    ]
+    more = [word for one in settings for word in ("--set", one)]
+    others = options.seeds.partition(",")[2]
+    seeds = ["--more-seeds", others] if others else []
+    weights = ["--vary", f"soft={options.soft}"] if options.soft else []
+    command(
+        *("distill", "sweep", options.sweep, "--cache", cache, "--student", options.student),
+        *("--dev", held_out(task), "--out", out, *seeds, *weights, *more),
+    )
+    with (out / "runs.csv").open(newline="") as source:
+        runs = list(csv.DictReader(source))
+    trained = Counter((run["loss.name"], run["loss.soft"]) for run in runs)
+    # The weight that was chosen is the one that was trained with the most seeds.
+    return [
+        run
+        for run in runs
+        if all(
+            trained[run["loss.name"], run["loss.soft"]] >= n
+            for (loss, _), n in trained.items()
+            if loss == run["loss.name"]
+        )
+    ]
+
+
+def retrieve(task: Task, run: Path, table: Path) -> None:
+    """Give a student its knowledge base, choose k and beta, and keep the table over k."""
+    if table.exists():
+        return
+    if not (run / "best" / "knowledge_base").exists():
+        command("distill", "kb", "build", run)
+    rows = ["--data", task.data, "--rows", "split=held", "--label", "label", *task.columns]
+    command("distill", "kb", "tune", run, *rows, "--table", "--out", table, "--threads", task.options.threads)
+
+
+def score(task: Task, model: Path, split: str, *more: object) -> Row:
+    """Return what a classifier says of a split."""
+    rows = ["--rows", f"split={split}", "--label", "label", *task.columns]
+    found = answer(
+        "distill", "predict", model, task.data, *rows, "--json", "--threads", task.options.threads, *more
+    )
+    kept = ("k", "beta", "encode_seconds", "search_seconds")
+    shares = {"accuracy": 100 * found["score"]["accuracy"], "f1": 100 * found["score"]["macro_f1"]}
+    return {"split": split, **shares, **{name: found[name] for name in kept}}
+
+
+def summary(results: Iterable[Row]) -> list[Row]:
+    """Return mean and deviation (n - 1) over seeds of each method and split."""
+    groups: dict[tuple[object, object, object], list[float]] = {}
+    for one in results:
+        groups.setdefault((one["split"], one["method"], one["soft"]), []).append(float(str(one["accuracy"])))
+    return [
+        {
+            "split": split,
+            "method": method,
+            "soft": soft,
+            "seeds": len(found),
+            "accuracy": round(mean(found), 2),
+            "deviation": round(stdev(found), 2) if len(found) > 1 else None,
+        }
+        for (split, method, soft), found in groups.items()
+    ]
+
+
+def table_one(task: Task) -> list[Row]:
+    """Do all that Table 1 needs for the task, and return a result for each model, seed and split."""
+    options = task.options
+    results: list[Row] = []
+
+    def report(method: str, model: Path, seed: int, soft: object, *more: object) -> None:
+        for split in options.report:
+            found = score(task, model, split, *more)
+            results.append({"method": method, "soft": soft, "seed": seed, **found})
+
+    teacher = teach(
+        task,
+        options.teacher,
+        task.out / "teacher",
+        ["--epochs", options.teacher_epochs, "--max-length", options.max_length],
+        options.teacher_lr,
+        0,
+    )
+    report("teacher", teacher, 0, None)
+    cache = task.out / "cache"
+    build(task, teacher, cache)
+    length = ["--max-steps", options.steps, "--batch-size", 64, "--max-length", options.max_length]
+    kind, _, which = options.student.partition(":")
+    # All students begin with the same weights: those of a folder, or some layers of the teacher.
+    begin: Path | str = teacher if kind == "layers" else options.student
+    length += ["--layers", which] if kind == "layers" else []
+    for seed in map(int, options.seeds.split(",")):
+        out = task.out / f"fine-tuned-{seed}"
+        report(FINE_TUNED, teach(task, begin, out, length, options.lr, seed), seed, None)
+    for run in sweep(task, cache):
+        folder, seed = task.out / "sweep" / "runs" / run["run"], int(run["seed"])
+        if run["loss.name"] == "reaugkd":
+            retrieve(task, folder, task.out / f"k-{seed}.tsv")
+            report(RETRIEVAL, folder, seed, run["loss.soft"])
+            report("reaugkd, student alone", folder, seed, run["loss.soft"], "--no-retrieval")
+        else:
+            report(run["loss.name"], folder, seed, run["loss.soft"])
+    return results
+
+
+def main() -> None:
+    """Read the arguments, do it, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--teacher", default="minilm-l6", help="encoder to fine-tune")
+    parser.add_argument("--teacher-epochs", type=int, default=3)
+    parser.add_argument("--teacher-lr", type=float, default=5e-5)
+    parser.add_argument("--max-length", type=int, default=128, help="tokens of a text or pair")
+    parser.add_argument("--student", default="layers:3", help="layers:K of the teacher, or an encoder")
+    parser.add_argument("--steps", type=int, default=1000, help="steps of 64 rows for every student")
+    parser.add_argument("--lr", type=float, default=5e-5, help="learning rate of every student")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--sweep", type=Path, default=SWEEP)
+    parser.add_argument("--soft", help="weights of soft labels to choose from; default: those of the sweep")
+    parser.add_argument("--dim", type=int, help="width of the projection, that of the student")
+    parser.add_argument("--projection-lr", type=float, default=1e-3)
+    parser.add_argument("--projection-epochs", type=int, default=10)
+    parser.add_argument("--report", nargs="+", default=["dev"], help="splits to report")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--mixed-precision", default="auto")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    with options.data.open() as source:
+        pairs = "text2" in source.readline().rstrip("\n").split("\t")
+    results = table_one(Task(options.data, options.out, pairs, options))
+    table = summary(results)
+    (options.out / "table.json").write_text(json.dumps({"runs": results, "table": table}, indent=1) + "\n")
+    for row in table:
+        print(*row.values(), sep="\t")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Which order a training's rows come in: all at once, or in windows because not all vectors are here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distill.data.streaming import Streaming
+from distill.data.targets import Targets
+from distill.data.waiting import Patience
+from distill.data.windows import CorpusOrder, GroupOrder, Order, WholeOrder
+from distill.errors import ConfigError, DataError
+from embedcache.corpus.corpus import Corpus
+
+
+@dataclass(frozen=True)
+class Feed:
+    """How vectors come that are not all here when a training begins.
+
+    Attributes:
+        window: rows of a window of the first epoch, which then follows the corpus; None: all rows.
+        limit: bytes of fetched shards that may be kept at a time; None: all of them.
+        patience: how long to wait for vectors that a build is still making; None: not at all.
+    """
+
+    window: int | None = None
+    limit: int | None = None
+    patience: Patience | None = None
+
+
+def make_order(feed: Feed, targets: Targets, corpus: Corpus, rows: NDArray[np.uint32], seed: int) -> Order:
+    """Return the order of the distinct rows of a corpus, those held out among them.
+
+    Args:
+        feed: how vectors come.
+        targets: where they are; of no rows yet.
+        corpus: the corpus, or the view of it that is encoded.
+        rows: the rows, ascending.
+        seed: chooses the order of shards.
+
+    Raises:
+        ConfigError: if two of the largest shards are more than the limit.
+        DataError: if vectors are missing.
+    """
+    if feed.window is not None:
+        return CorpusOrder((np.arange(len(rows)) // feed.window).astype(np.uint32))
+    if feed.limit is None:
+        return WholeOrder()
+    positions = targets.join(corpus, rows, rows[:0]).positions
+    numbers, sizes = list[NDArray[np.int64]](), list[int]()
+    for store, places in zip(targets.stores, positions, strict=True):
+        if isinstance(store, Streaming):
+            numbers.append(store.shards_at(places.astype(np.int64)) + len(sizes))
+            sizes += store.shard_sizes
+    needed = np.unique(np.concatenate([np.unique(one) for one in numbers])).tolist()
+    if sum(sizes[shard] for shard in needed) <= feed.limit:
+        return WholeOrder()
+    group_of, groups = _groups(numbers, len(sizes))
+    # While one window is trained on, the next is fetched.
+    room = feed.limit // 2
+    largest = max(sum(sizes[shard] for shard in group) for group in groups)
+    if largest > room:
+        raise ConfigError(
+            f"stream.limit: {feed.limit:,} bytes have to hold the shards of the window that is trained on "
+            f"and of the next, and those of a single row have {largest:,}: give --cache-limit {2 * largest}"
+        )
+    return GroupOrder(group_of, groups, sizes, room, seed)
+
+
+def _groups(
+    numbers: Sequence[NDArray[np.int64]], shards: int
+) -> tuple[NDArray[np.uint32], list[tuple[int, ...]]]:
+    """Return the group of each row, and the shards of each group: rows of the same shards are one."""
+    together = np.zeros_like(numbers[0])
+    for one in numbers:
+        # Numbers of groups stay small: those of all teachers' shards multiplied would not.
+        together = np.unique(together * shards + one, return_inverse=True)[1]
+    _, first = np.unique(together, return_index=True)
+    groups = [tuple(int(one[row]) for one in numbers) for row in first.tolist()]
+    return together.astype(np.uint32), groups
+
+
+def refuse_small_window(order: Order, needed: int, what: str) -> None:
+    """See that the rows that are looked at before training begins are in the first window.
+
+    Args:
+        order: the order of all distinct rows.
+        needed: how many rows are needed.
+        what: what for, for the message.
+
+    Raises:
+        DataError: if the first window is too small.
+    """
+    windows = order.windows(0)
+    if windows is not None and needed > (there := len(windows.window(0))):
+        raise DataError(
+            f"the first window has {there:,} rows, and {needed:,} are needed before training begins "
+            f"({what}): give a larger --window or --cache-limit, or a smaller --held-out or --queue"
+        )

@@ -1,0 +1,37 @@
+"""What a store can do whose vectors are fetched when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.store.base import Positions
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """A store over shards that are not all here."""
+
+    @property
+    def shard_sizes(self) -> Sequence[int]:
+        """Bytes of each shard, by number; 0 of what is here for good."""
+        ...
+
+    def shards_at(self, positions: Positions) -> NDArray[np.int64]:
+        """Return the number of the shard of each position."""
+        ...
+
+    def want(self, windows: Sequence[Sequence[int]]) -> None:
+        """Have shards fetched in the background.
+
+        Args:
+            windows: numbers of the shards that are needed at once, then those needed after them, and so on.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """Fetch nothing more."""
+        ...

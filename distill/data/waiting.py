@@ -1,0 +1,161 @@
+"""Vectors that a build is still making: rows are looked up as their shards come, and waited for.
+
+What is trained on does not depend on when that was: rows, their order and who is held out are known from the
+corpus, which is whole before its first vector is encoded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distill.data.picked import PickedKeys
+from distill.errors import DataError
+from embedcache.cache import CachedTeacher
+from embedcache.corpus.corpus import Corpus
+from embedcache.keys import KeyArray
+from embedcache.store import ShardStore
+from embedcache.store.digests import FileNotes
+from embedcache.store.index import open_index
+
+_POLL_SECONDS = 0.5
+_TELL_SECONDS = 30.0
+
+OnWait = Callable[[int, int], None]
+"""Called with the rows that have vectors, and all rows, while some are waited for."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long vectors are waited for.
+
+    Attributes:
+        minutes: give up once no shard has come for so long.
+        on_wait: called as waiting begins, and now and then until it ends.
+    """
+
+    minutes: float
+    on_wait: OnWait = lambda there, rows: None
+
+
+class Awaited:
+    """Rows of a corpus and their places in stores that a build is adding to.
+
+    A key that stands in several shards is read from the one that was found first, as a rule the only one:
+    a build encodes no text twice.
+
+    Args:
+        teachers: the teachers, for messages.
+        stores: their stores.
+        corpus: the corpus, or the view of it that is encoded.
+        rows: uint32, ascending; distinct rows, those held out among them.
+        patience: how long to wait.
+    """
+
+    def __init__(
+        self,
+        teachers: Sequence[CachedTeacher],
+        stores: Sequence[ShardStore],
+        corpus: Corpus,
+        rows: NDArray[np.uint32],
+        patience: Patience,
+    ) -> None:
+        self._teachers, self._stores, self._corpus = teachers, stores, corpus
+        self._rows, self._patience = rows, patience
+        self._lock, self._interrupted = threading.Lock(), threading.Event()
+        mask = np.zeros(len(corpus), dtype=np.bool_)
+        mask[rows] = True
+        keys = PickedKeys(list(corpus.iter_keys()), mask)
+        # The file stays readable once it is deleted.
+        with TemporaryDirectory(prefix="distill-awaited-") as folder:
+            names = [part.sha256 for part in corpus.parts]
+            self._finder = open_index(Path(folder), names, keys, FileNotes())
+        self._positions = [np.full(len(rows), -1, dtype=np.int64) for _ in stores]
+        self._seen = [0 for _ in stores]
+        self._take_in()
+
+    def positions(self, rows: NDArray[np.integer]) -> list[NDArray[np.int64]]:
+        """Return where the vectors of ``rows`` lie in each store, once they are there.
+
+        Raises:
+            DataError: if no shard came for too long; it says how many rows are missing.
+        """
+        return self._wait(np.searchsorted(self._rows, rows.astype(self._rows.dtype, copy=False)))
+
+    def positions_of_keys(self, keys: KeyArray) -> list[NDArray[np.int64]]:
+        """Return the same for the rows that have these keys.
+
+        Raises:
+            IndexError: if a key is of none of the rows.
+            DataError: as :meth:`positions`.
+        """
+        places = self._finder.locate(keys)
+        if (places < 0).any():
+            raise IndexError("a key of none of the rows that are waited for")
+        return self._wait(places)
+
+    def interrupt(self) -> None:
+        """End all waiting for good."""
+        self._interrupted.set()
+
+    def _wait(self, places: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        # One thread looks for shards at a time; the others find what it has found.
+        with self._lock:
+            came, told = time.monotonic(), 0.0
+            while True:
+                found = [positions[places] for positions in self._positions]
+                if all((each >= 0).all() for each in found):
+                    return found
+                now = time.monotonic()
+                if self._take_in():
+                    came = now
+                    continue
+                if now - came > 60 * self._patience.minutes:
+                    raise self._gave_up()
+                if not told or now - told > _TELL_SECONDS:
+                    told = now
+                    self._patience.on_wait(self._there(), len(self._rows))
+                if self._interrupted.wait(_POLL_SECONDS):
+                    raise DataError("vectors are not waited for any more: the training has ended")
+
+    def _there(self) -> int:
+        return min(int((positions >= 0).sum()) for positions in self._positions)
+
+    def _take_in(self) -> int:
+        """Look up what has come since the last time; return how many shards that was."""
+        came = 0
+        for number, store in enumerate(self._stores):
+            store.open_new()
+            shards = store.shards
+            start = sum(map(len, shards[: self._seen[number]]))
+            for shard in shards[self._seen[number] :]:
+                places = self._finder.locate(shard.keys)
+                inside = np.flatnonzero(places >= 0)
+                inside = inside[self._positions[number][places[inside]] < 0]
+                # Of a key that stands twice in a shard the first row is read.
+                self._positions[number][places[inside[::-1]]] = start + inside[::-1]
+                start += len(shard)
+                came += 1
+            self._seen[number] = len(shards)
+        return came
+
+    def _gave_up(self) -> DataError:
+        missing = [int((positions < 0).sum()) for positions in self._positions]
+        told = ", ".join(
+            f"{count:,} of teacher {teacher.name!r}"
+            for teacher, count in zip(self._teachers, missing, strict=True)
+            if count
+        )
+        return DataError(
+            f"of {len(self._rows):,} rows of {self._corpus.title} vectors are missing ({told}), and none "
+            f"came for {self._patience.minutes:g} minutes: see whether 'embedcache build' for this corpus "
+            "and teacher still runs, or start it again; then go on with --resume, or begin anew with "
+            "a larger --wait-for-build"
+        )

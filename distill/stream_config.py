@@ -1,0 +1,45 @@
+"""The keys of a run that begins before all of its vectors are here."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from distill.strict_config import Positive, PositiveInt, StrictConfig
+from embedcache.sizes import parse_size
+
+DEFAULT_WINDOW = 65_536
+"""Rows of a window of the first epoch where a build is waited for and nobody says how many."""
+
+
+class StreamConfig(StrictConfig):
+    """What is trained on before all of it is here: a remote's vectors, or those of a build that goes on."""
+
+    mirror: str | None = Field(
+        default=None,
+        description="folder that keeps what comes from a remote; default: one in the user's cache folder",
+    )
+    limit: PositiveInt | None = Field(
+        default=None,
+        description="bytes of a remote's shards that are kept at a time, as in 20GB; rows then come in "
+        "windows of half of it; default: all",
+    )
+    window: PositiveInt | None = Field(
+        default=None,
+        description="rows of a window: the first epoch goes over the corpus window by window; default: the "
+        f"whole corpus, {DEFAULT_WINDOW} with wait",
+    )
+    wait: Positive | None = Field(
+        default=None,
+        description="train while a build goes on, and give up once no vectors came for so many minutes",
+    )
+
+    def filled(self) -> StreamConfig:
+        """Return it with the window filled in where a build is waited for."""
+        if self.wait is None or self.window is not None:
+            return self
+        return self.model_copy(update={"window": DEFAULT_WINDOW})
+
+    @field_validator("limit", mode="before")
+    @classmethod
+    def _read_size(cls, limit: object) -> object:
+        return parse_size(limit) if isinstance(limit, str) else limit

@@ -1,0 +1,139 @@
+"""Where a run's vectors come from: a cache of this machine, one that is still being built, or a remote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from distill.data.order import Feed
+from distill.data.waiting import Patience
+from distill.errors import ConfigError
+from distill.losses.registry import LOSSES
+from distill.training.tracking import OnProgress, TrainProgress
+from embedcache.cache import Cache
+
+if TYPE_CHECKING:
+    from distill.config import RunConfig
+    from embedcache.check.progress import OnCheck
+    from embedcache.contract import Contract
+    from embedcache.store import VectorStore
+
+_FROM_VECTORS = re.compile(r"\b(tokens|truncated|vectors|teachers|shards)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cache to train from.
+
+    Attributes:
+        cache: the cache; of a remote, its mirror.
+        feed: how vectors come that are not all here.
+        open_store: opens the store of a contract; None: that of the cache.
+    """
+
+    cache: Cache
+    feed: Feed = field(default_factory=Feed)
+    open_store: Callable[[Contract], VectorStore] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all vectors are here before training begins."""
+        return self.feed.patience is None and self.open_store is None
+
+
+@contextmanager
+def open_place(config: RunConfig, on_progress: OnProgress | None = None) -> Iterator[Place]:
+    """Open what ``config`` trains from; inside the block vectors may be fetched.
+
+    Raises:
+        ConfigError: if settings of its stream do not go together.
+        EmbedCacheError: if the cache or the remote cannot be used.
+    """
+    stream = config.stream.filled()
+    if stream.limit is not None and stream.window is not None:
+        raise ConfigError(
+            "stream.window: with a limit, windows are as many shards as fit in half of it: give --window or "
+            "--cache-limit, not both"
+        )
+    tell = on_progress or (lambda progress: None)
+    if not _is_remote(config.cache):
+        if given := [f"stream.{name}" for name in ("mirror", "limit") if getattr(stream, name) is not None]:
+            raise ConfigError(
+                f"{' and '.join(given)}: only for a remote, and the cache {config.cache} is a folder: leave "
+                "it out, or give the name or URL of a remote as --cache"
+            )
+        patience = None
+        if stream.wait is not None:
+            patience = Patience(stream.wait, lambda there, rows: tell(TrainProgress("wait", there, rows)))
+        yield Place(Cache(config.cache), Feed(stream.window, None, patience))
+        return
+    if stream.wait is not None:
+        raise ConfigError(
+            f"stream.wait: it is for a build that adds to a cache of this machine, and {config.cache} is a "
+            "remote: leave --wait-for-build out"
+        )
+    from embedcache.share.mirror import Mirror
+
+    teacher = config.cached_teacher
+    with Mirror(
+        config.cache,
+        stream.mirror,
+        teachers=[teacher] if isinstance(teacher, str) else teacher or (),
+        corpora=() if config.corpus is None else [config.corpus],
+        limit=stream.limit,
+        logits=LOSSES[config.loss.name].inside == "classes",
+        on_progress=_fetching(tell),
+    ) as mirror:
+        yield Place(mirror.cache, Feed(stream.window, stream.limit), mirror.store)
+
+
+def refuse_remote(cache: str, what: str) -> None:
+    """Refuse a remote where a cache of this machine is needed.
+
+    Args:
+        cache: what was given.
+        what: what needs it, for the message.
+
+    Raises:
+        ConfigError: if it is a remote.
+    """
+    if _is_remote(cache):
+        raise ConfigError(
+            f"cache: {cache} is a remote, and {what} needs a cache of this machine: fetch it first, with "
+            f"'embedcache pull {cache} --cache DIR', and give --cache DIR ('distill run' takes remotes)"
+        )
+
+
+def refuse_unknown_rows(config: RunConfig, place: Place) -> None:
+    """Refuse what has to know all vectors before training begins, where they are not all here.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    if place.is_whole:
+        return
+    found = _FROM_VECTORS.search(config.training.where or "")
+    if found is not None:
+        raise ConfigError(
+            f"training.where: {found[0]!r} is known once all vectors are here, and they are still to come: "
+            "use the corpus's own columns, or train from a whole cache"
+        )
+    if place.feed.patience is not None and LOSSES[config.loss.name].inside == "classes":
+        raise ConfigError(
+            f"stream.wait: the loss {config.loss.name} reads the logits of all rows before training begins: "
+            "wait for the build to end, and leave --wait-for-build out"
+        )
+
+
+def _is_remote(cache: str) -> bool:
+    from embedcache.share.mirror import is_remote
+
+    return is_remote(cache)
+
+
+def _fetching(tell: OnProgress) -> OnCheck:
+    """Return what tells how far the mirror is, until training begins."""
+    return lambda check: tell(TrainProgress("fetch", check.bytes, check.total_bytes, text=check.phase))

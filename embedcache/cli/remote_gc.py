@@ -1,0 +1,57 @@
+"""``embedcache remote gc``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from embedcache.cli.options import json_option
+
+if TYPE_CHECKING:
+    from embedcache.share import CollectResult
+
+
+@click.command("gc")
+@click.argument("remote")
+@click.option(
+    "--older",
+    type=click.FloatRange(0),
+    default=168.0,
+    show_default=True,
+    metavar="HOURS",
+    help="Leave alone what was written within so many hours; a push that was stopped may be taken up again.",
+)
+@click.option(
+    "--drop",
+    multiple=True,
+    metavar="DIGITS",
+    help="Take back the push whose manifest begins so: whatever it alone lists goes at once.",
+)
+@click.option("--yes", is_flag=True, help="Delete it.  [default: only list what would be deleted]")
+@json_option
+def remote_gc_command(remote: str, older: float, drop: tuple[str, ...], yes: bool, as_json: bool) -> None:
+    """Delete from REMOTE manifests that others have replaced, and what no manifest lists.
+
+    Nothing that a pull could find is lost, but for what --drop takes back. Nothing is deleted while anybody
+    pushes.
+    """
+    from embedcache.cli.share import watched
+    from embedcache.cli.share_show import report
+    from embedcache.share import collect_remote
+
+    with watched() as on_progress:
+        found = collect_remote(remote, hours=older, drop=drop, delete=yes, on_progress=on_progress)
+    report(found, _show, as_json)
+
+
+def _show(found: CollectResult) -> None:
+    from embedcache.cli.tables import print_table, size
+
+    if found.found:
+        rows = [(one.path, one.why, "" if one.bytes is None else size(one.bytes)) for one in found.found]
+        print_table(("file", "why", "size"), rows, found.remote)
+    total = size(sum(one.bytes or 0 for one in found.found))
+    verb = "freed" if found.deleted else "would be freed; --yes deletes them"
+    young = f"; {found.young:,} more are young" if found.young else ""
+    click.echo(f"{len(found.found):,} files that nobody needs, {total} {verb}{young}")

@@ -1,0 +1,148 @@
+"""What ``embedcache push``, ``pull`` and ``sync`` print."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from embedcache.share import (
+        CollectResult,
+        PulledPart,
+        PullEstimate,
+        PullResult,
+        PushResult,
+        SampleCheck,
+        SyncResult,
+    )
+
+DoneT = TypeVar("DoneT", "PushResult", "PullResult", "SyncResult", "PullEstimate", "CollectResult")
+
+
+def _rate(count: int, seconds: float) -> str:
+    from embedcache.cli.tables import size
+
+    return f"{seconds:,.1f} s, {size(count / max(seconds, 1e-9))}/s"
+
+
+def report(done: DoneT, show: Callable[[DoneT], None], as_json: bool) -> None:
+    """Print what was done: as JSON, or as ``show`` does."""
+    import json
+
+    if as_json:
+        click.echo(json.dumps(done.to_json(), indent=2))
+    else:
+        show(done)
+
+
+def show_sync(done: SyncResult) -> None:
+    """Print what a sync did."""
+    if done.pulled is not None:
+        show_pull(done.pulled)
+    show_push(done.pushed)
+
+
+def show_push(done: PushResult) -> None:
+    """Print what a push did."""
+    from embedcache.cli.tables import print_table, size
+
+    print_table(
+        (f"push to {done.remote}", "objects", "size"),
+        [
+            ("sent", f"{done.sent:,}", size(done.sent_bytes)),
+            ("already there", f"{done.present:,}", size(done.present_bytes)),
+            ("sent by others meanwhile", f"{done.others:,}", size(done.others_bytes)),
+        ],
+    )
+    for line in done.told:
+        click.echo(line)
+    signed = f", signed by {done.signed_by[:12]}" if done.signed_by and done.manifest else ""
+    declared = f"manifest {done.manifest[:12]}{signed}" if done.manifest else "nothing to add"
+    click.echo(f"{declared}; {_rate(done.sent_bytes, done.seconds)}")
+
+
+def show_pull(done: PullResult) -> None:
+    """Print what a pull did."""
+    from embedcache.cli.tables import counted, print_table, size
+
+    converted = []
+    if done.converted:
+        converted = [("of these kept in another codec", f"{done.converted:,}", size(done.converted_bytes))]
+    print_table(
+        (f"pull from {done.remote}", "files", "size"),
+        [
+            ("fetched", f"{done.fetched:,}", size(done.fetched_bytes)),
+            *converted,
+            ("already there", f"{done.present:,}", size(done.present_bytes)),
+        ],
+    )
+    if done.part is not None:
+        _show_part(done.part)
+    for line in done.told:
+        click.echo(line)
+    for check in done.samples:
+        click.echo(
+            f"{check.teacher}: {counted(check.sampled, 'text')} compared: {check.verdict}; {check.told}"
+        )
+    click.echo(
+        f"{counted(done.fetched_rows, 'row')} fetched, of {counted(done.manifests, 'manifest')}; "
+        f"{_rate(done.fetched_bytes, done.seconds)}"
+    )
+
+
+def _show_part(part: PulledPart) -> None:
+    from embedcache.cli.tables import counted, print_table, size
+
+    there = ", which was there" if part.was_there else ""
+    click.echo(
+        f"corpus {part.corpus!r}{there}: {counted(part.rows, 'row')} of {part.of:,}, with "
+        f"{counted(part.texts, 'distinct text')}"
+    )
+    if part.vectors:
+        print_table(
+            ("vectors of", "fetched", "size", "already there", "not on the remote"),
+            [
+                (one.teacher, f"{one.taken:,}", size(one.bytes), f"{one.present:,}", f"{one.missing:,}")
+                for one in part.vectors
+            ],
+        )
+
+
+def show_estimate(found: PullEstimate) -> None:
+    """Print what a pull would fetch."""
+    from embedcache.cli.tables import counted, print_table, size
+
+    lines = [
+        ("to be fetched", f"{found.files:,}", size(found.bytes)),
+        ("already there", f"{found.present:,}", size(found.present_bytes)),
+    ]
+    print_table((f"pull from {found.remote}", "files", "size"), lines)
+    for line in found.told:
+        click.echo(line)
+    click.echo(f"{_described(found)}; {counted(found.manifests, 'manifest')} read, nothing fetched")
+
+
+def tell_estimate(found: PullEstimate) -> None:
+    """Say on standard error what is about to be fetched."""
+    click.echo(_described(found), err=True)
+
+
+def _described(found: PullEstimate) -> str:
+    from embedcache.cli.tables import counted, size
+
+    files = f"{counted(found.files, 'file')} to be fetched, {size(found.bytes)}"
+    if not found.corpus:
+        return files
+    vectors = f"{counted(found.vector_rows, 'vector')} of about {size(found.vector_bytes)} at most"
+    return f"for corpus {found.corpus!r}: {files}, and {vectors}"
+
+
+def exit_if_bad(samples: tuple[SampleCheck, ...]) -> None:
+    """Exit with 1 where a sample shows vectors of another teacher."""
+    from embedcache.share.sample import bad_samples
+
+    if bad_samples(samples):
+        sys.exit(1)

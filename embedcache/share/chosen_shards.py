@@ -1,0 +1,53 @@
+"""Some of the shards of a folder, as a container of their own that is only read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from embedcache.errors import InputError
+from embedcache.store import FolderShards
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ChosenShards:
+    """Shards of a folder.
+
+    Args:
+        container: the folder.
+        names: which of its shards.
+    """
+
+    kind = "arrow"
+
+    def __init__(self, container: FolderShards, names: Sequence[str]) -> None:
+        self._container, self._names = container, sorted(names)
+
+    def names(self) -> list[str]:
+        """Return the names, sorted."""
+        return list(self._names)
+
+    def open(self, name: str) -> pa.Buffer:
+        """Return the bytes of a shard, memory-mapped."""
+        return self._container.open(name)
+
+    def add(self, name: str, data: pa.Buffer) -> None:
+        """Refuse: nothing is written here."""
+        raise InputError(f"{self.where(name)} cannot be written by way of some of its folder's shards")
+
+    def remove(self, name: str) -> None:
+        """Refuse: nothing is deleted here."""
+        raise InputError(f"{self.where(name)} cannot be deleted by way of some of its folder's shards")
+
+    def where(self, name: str) -> str:
+        """Return the path of a shard's file."""
+        return self._container.where(name)
+
+    def find_liars(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` whose bytes have another digest."""
+        return self._container.find_liars(names)
+
+    def finish(self) -> None:
+        """Do nothing: nothing was written."""

@@ -1,0 +1,90 @@
+"""Pulling whole teachers and corpora: every file that the cache lacks."""
+
+from __future__ import annotations
+
+from embedcache.cache import Cache
+from embedcache.check.findings import Kind
+from embedcache.check.progress import Meter
+from embedcache.share.arrive import Arrivals
+from embedcache.share.fetching import fetch_in_stages
+from embedcache.share.outcome import Fetched, PullEstimate, bytes_of, rows_of
+from embedcache.share.pull_plan import Preparation, PullChoice, refuse_too_much
+from embedcache.share.recode import Recoder
+
+
+class WholePull:
+    """A pull of all files that were asked for.
+
+    Args:
+        prepared: what is known of the remote.
+        choice: what is wanted.
+        jobs: transfers at once.
+        meter: counts what arrives.
+    """
+
+    def __init__(self, prepared: Preparation, choice: PullChoice, jobs: int, meter: Meter) -> None:
+        self._prepared, self._jobs, self._meter = prepared, jobs, meter
+        self._most = choice.max_bytes
+        self._recoder = None if choice.codec is None else Recoder(choice.codec)
+
+    def estimate(self) -> PullEstimate:
+        """Return what is about to be fetched; nothing is written."""
+        wanted, cache = self._prepared.plan.wanted, self._prepared.cache
+        missing = list(wanted)
+        if cache is not None:
+            arrivals = self._arrivals(cache)
+            missing = [one for one in wanted if not arrivals.has(one)]
+        return PullEstimate(
+            remote=self._prepared.source.where,
+            manifests=len(self._prepared.stock.manifests),
+            files=len(missing),
+            bytes=bytes_of(missing),
+            rows=rows_of(missing),
+            present=len(wanted) - len(missing),
+            present_bytes=bytes_of(wanted) - bytes_of(missing),
+            told=tuple(self._prepared.plan.told),
+        )
+
+    def run(self, cache: Cache) -> Fetched:
+        """Fetch what ``cache`` lacks.
+
+        Raises:
+            InputError, RemoteError, StorageError: as :func:`embedcache.share.pull.pull`.
+        """
+        wanted = self._prepared.plan.wanted
+        arrivals = self._arrivals(cache)
+        missing = [one for one in wanted if not arrivals.has(one)]
+        size = bytes_of(missing)
+        # Another process may have added to the cache, or taken away, since it was looked at.
+        refuse_too_much(cache.folder, size, self._most)
+        self._meter.begin("fetch", total_files=len(missing), total_bytes=size)
+        try:
+            fetch_in_stages(self._prepared.source, cache, arrivals, missing, self._jobs)
+        finally:
+            arrivals.finish()
+        recoder = self._recoder
+        return Fetched(
+            files=len(missing),
+            bytes=size,
+            rows=rows_of(missing),
+            present=len(wanted) - len(missing),
+            present_bytes=bytes_of(wanted) - size,
+            converted=0 if recoder is None else recoder.converted,
+            converted_bytes=0 if recoder is None else recoder.bytes,
+            part=None,
+            told=self._told(arrivals),
+        )
+
+    def _arrivals(self, cache: Cache) -> Arrivals:
+        plan = self._prepared.plan
+        codebooks = [one.file.sha256 for one in plan.wanted if one.entry.kind is Kind.CODEBOOK]
+        return Arrivals(self._prepared.source, cache, plan.contracts, codebooks, self._meter, self._recoder)
+
+    def _told(self, arrivals: Arrivals) -> tuple[str, ...]:
+        told = [] if self._recoder is None else self._recoder.told()
+        if arrivals.recoded_before:
+            told.append(
+                f"{len(arrivals.recoded_before):,} shards are here in another codec, as an earlier pull with "
+                "--codec has converted them; to have them as they were pushed, pull into another cache"
+            )
+        return tuple(told)

@@ -1,0 +1,60 @@
+"""Shards of rows that were taken from a remote: where their keys are all there, they are no news."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from embedcache.cache import Cache
+from embedcache.check.progress import Meter
+from embedcache.check.verify.shards import open_without_codebook
+from embedcache.keys import KeyArray
+from embedcache.share.manifest import Stock
+from embedcache.share.remote import Remote
+from embedcache.share.remote_keys import RemoteKeys
+from embedcache.share.selection import LocalFile, Selection
+from embedcache.share.sign import Signer, is_signed
+
+
+def without_taken(
+    selection: Selection, remote: Remote, cache: Cache, signer: Signer | None, meter: Meter
+) -> Selection:
+    """Return what of ``selection`` is no shard of taken rows that ``remote`` has every key of.
+
+    Args:
+        selection: what is to be pushed.
+        remote: where to; it is read only where there are such shards.
+        cache: the cache they are of.
+        signer: who signs the push: then what others have signed does not count.
+        meter: counts the row indexes that are read for it; they are kept for the next time.
+
+    Raises:
+        CorruptCacheError: if such a shard is damaged.
+        RemoteError: if the remote cannot be reached, or a row index is refused.
+    """
+    taken: dict[str, list[LocalFile]] = {}
+    for local in selection.files:
+        if local.is_taken:
+            taken.setdefault(local.file.entry.teacher, []).append(local)
+    if not taken or not remote.is_there():
+        return selection
+    manifests = remote.survey(cache).manifests
+    if signer is not None:
+        manifests = tuple(one for one in manifests if is_signed(remote, one.id, signer.public))
+    stock = Stock(manifests)
+    dropped: set[str] = set()
+    for contract_id, files in taken.items():
+        there = RemoteKeys(remote, cache, stock, contract_id, without={one.file.sha256 for one in files})
+        there.load(meter)
+        keys = [_keys(local) for local in files]
+        found = there.locate(np.concatenate(keys))[0] >= 0
+        edges = np.cumsum([0, *map(len, keys)])
+        dropped |= {
+            local.file.path
+            for local, start, end in zip(files, edges[:-1], edges[1:], strict=True)
+            if found[start:end].all()
+        }
+    return selection.reduced(tuple(local for local in selection.files if local.file.path not in dropped))
+
+
+def _keys(local: LocalFile) -> KeyArray:
+    return open_without_codebook(local.open(), local.file.sha256, local.where).keys

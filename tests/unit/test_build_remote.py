@@ -1,0 +1,442 @@
+"""Reading through: a build fetches what teammates have encoded and encodes only the rest."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pair_helpers import classifier_folder, joined, pair_file
+from share_helpers import content, files_of, make_cache, manifest_of, objects_of, put_manifest
+
+from embedcache import fsio
+from embedcache.build_remote import SAMPLE, RemoteOptions
+from embedcache.build_report import BuildProgress, RemoteSummary
+from embedcache.builder import build
+from embedcache.cache import Cache
+from embedcache.check import verify
+from embedcache.cli.main import main
+from embedcache.errors import InputError, RemoteError
+from embedcache.share import pull, push, retry
+from embedcache.store.base import TAKEN_AS
+from embedcache.teacher.load import Teacher
+from embedcache.testing import FakeEncoder, fake_teacher, sentences
+from embedcache.views.plan import ViewOptions
+
+TEACHER = fake_teacher(64)
+TEXTS = sentences(1050, seed=8)
+THEIRS, MINE = TEXTS[:1000], TEXTS[50:]
+"""Of the second, 950 of 1000 stand in the first."""
+
+_FORKS = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
+
+
+def built(
+    folder: Path,
+    texts: Sequence[str],
+    remote: Path | None,
+    *,
+    teacher: Teacher = TEACHER,
+    encoder: FakeEncoder | None = None,
+    sample: bool = True,
+    **settings: Any,
+) -> Cache:
+    """Build a corpus of ``texts`` into ``folder``, reading through to ``remote``."""
+    source = folder.parent / f"{folder.name}-{settings.get('name', 'corpus')}.txt"
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return build(
+        source,
+        teacher=teacher,
+        encoder=encoder or FakeEncoder(teacher),  # type: ignore[arg-type]
+        cache=folder,
+        remote=None if remote is None else RemoteOptions(str(remote), sample_check=sample),
+        **{"name": "corpus", "shard_rows": 100, **settings},
+    )
+
+
+def remote_of(cache: Cache) -> RemoteSummary:
+    assert cache.last_build is not None
+    assert cache.last_build.remote is not None
+    return cache.last_build.remote
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Path:
+    """Return a remote that a teammate has pushed to."""
+    theirs = built(tmp_path / "theirs", THEIRS, None)
+    push(theirs, str(tmp_path / "team"))
+    return tmp_path / "team"
+
+
+def test_an_overlapping_corpus_encodes_what_is_new_and_nothing_else(team: Path, tmp_path: Path) -> None:
+    encoder = FakeEncoder(TEACHER)
+    mine = built(tmp_path / "mine", MINE, team, encoder=encoder, sample=False)
+    summary, remote = mine.last_build, remote_of(mine)
+    assert summary is not None
+    assert encoder.rows_encoded == summary.encoded == 50
+    assert (summary.distinct, summary.reused, remote.rows, remote.texts_saved) == (1000, 0, 950, 950)
+    assert remote.checked == 0
+    assert remote.encode_seconds_saved is not None
+    assert remote.encode_seconds_saved > 0
+    alone = built(tmp_path / "alone", MINE, None)
+    assert np.array_equal(mine.lookup(MINE), alone.lookup(MINE))
+    assert not verify(mine.folder).damage
+    # Once more, nothing is left to do, neither to fetch nor to encode.
+    again = built(tmp_path / "mine", MINE, team, encoder=encoder, sample=False)
+    assert encoder.rows_encoded == 50
+    assert remote_of(again).rows == 0
+
+
+def test_scattered_rows_come_alone(team: Path, tmp_path: Path) -> None:
+    # A fifth of every shard: none comes whole.
+    wanted = [*THEIRS[::5], *TEXTS[1000:1010]]
+    encoder = FakeEncoder(TEACHER)
+    mine = built(tmp_path / "mine", wanted, team, encoder=encoder, sample=False)
+    assert encoder.rows_encoded == 10
+    remote = remote_of(mine)
+    assert (remote.rows, remote.whole_shards) == (200, 0)
+    store = mine.store(TEACHER.contract)
+    assert len(store) == 210
+    assert [TAKEN_AS in shard.header.provenance for shard in store.shards].count(True) == 2
+    assert np.array_equal(mine.lookup(wanted), built(tmp_path / "alone", wanted, None).lookup(wanted))
+
+
+def test_the_first_time_a_sample_is_compared_with_the_live_teacher(team: Path, tmp_path: Path) -> None:
+    encoder = FakeEncoder(TEACHER)
+    mine = built(tmp_path / "mine", TEXTS[100:], team, encoder=encoder)
+    assert remote_of(mine).checked == SAMPLE
+    assert encoder.rows_encoded == 50 + 2 * SAMPLE
+    assert mine.last_build is not None
+    # What is encoded to compare is no part of the build.
+    assert (mine.last_build.encoded, mine.last_build.outputs[0].stored) == (50, 50)
+    more = built(tmp_path / "mine", TEXTS[:60], team, encoder=encoder, name="more")
+    assert (remote_of(more).checked, remote_of(more).rows) == (0, 60)
+    assert encoder.rows_encoded == 50 + 2 * SAMPLE
+
+
+class _Other(FakeEncoder):
+    """Says that it is one teacher and is another."""
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        return FakeEncoder(fake_teacher(64, seed=9)).encode(texts)
+
+
+def test_another_teachers_vectors_are_refused_and_none_is_kept(tmp_path: Path) -> None:
+    liar = built(tmp_path / "theirs", THEIRS, None, encoder=_Other(TEACHER))
+    push(liar, str(tmp_path / "team"))
+    encoder = FakeEncoder(TEACHER)
+    with pytest.raises(RemoteError, match=r"not the teacher's .*none were taken; build without --remote"):
+        built(tmp_path / "mine", MINE, tmp_path / "team", encoder=encoder)
+    assert encoder.rows_encoded == 2 * SAMPLE
+    assert not list((tmp_path / "mine").rglob("shards/*"))
+    with pytest.raises(RemoteError, match="none were taken"):
+        built(tmp_path / "mine", MINE, tmp_path / "team")
+    mine = built(tmp_path / "mine", MINE, None)
+    assert np.array_equal(mine.lookup(MINE), FakeEncoder(TEACHER).encode(MINE).vectors.astype(np.float16))
+
+
+def test_what_the_teacher_has_at_hand_comes_first(team: Path, tmp_path: Path) -> None:
+    shorter = fake_teacher(64, name="short", max_length=60)
+    built(tmp_path / "mine", THEIRS[:100], None)
+    built(tmp_path / "mine", THEIRS[100:300], None, teacher=shorter, name="other")
+    mine = built(tmp_path / "mine", THEIRS[:500], team, name="more", sample=False)
+    summary = mine.last_build
+    assert summary is not None
+    assert (summary.reused, summary.carried, remote_of(mine).rows, summary.encoded) == (100, 200, 200, 0)
+    assert remote_of(mine).encode_seconds_saved is None
+
+
+def test_views_are_fetched_like_texts(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"views": ViewOptions(("crop",), embed=("crop",))}
+    theirs = built(tmp_path / "theirs", THEIRS[:300], None, **options)
+    push(theirs, str(tmp_path / "team"))
+    encoder = FakeEncoder(TEACHER)
+    mine = built(tmp_path / "mine", THEIRS[:300], tmp_path / "team", encoder=encoder, sample=False, **options)
+    assert encoder.rows_encoded == 0
+    assert mine.last_build is not None
+    assert remote_of(mine).rows == mine.last_build.distinct > 300
+    view = mine.corpus().view("crop").texts()
+    assert np.array_equal(mine.lookup(view), theirs.lookup(view))
+
+
+def test_both_outputs_of_a_classifier_are_fetched(tmp_path: Path) -> None:
+    folder, texts = classifier_folder(tmp_path / "model"), joined(40)
+    file = pair_file(tmp_path / "pairs.tsv", 40)
+    settings: dict[str, Any] = {
+        "teacher": folder,
+        "text_column": "premise",
+        "text2_column": "hypothesis",
+        "output": "embedding,logits",
+        "compute_dtype": "float32",
+        "codec": "float32",
+        "threads": 1,
+    }
+    theirs = build(file, cache=tmp_path / "theirs", limit=36, **settings)
+    push(theirs, str(tmp_path / "team"))
+    mine = build(file, cache=tmp_path / "mine", remote=str(tmp_path / "team"), **settings)
+    assert mine.last_build is not None
+    assert [(one.taken, one.stored) for one in mine.last_build.outputs] == [(36, 4), (36, 4)]
+    assert (mine.last_build.encoded, remote_of(mine).texts_saved) == (4, 36)
+    # Both were compared, each on its own.
+    assert remote_of(mine).checked == 2 * SAMPLE
+    alone = build(file, cache=tmp_path / "alone", **settings)
+    for name in ("model", "model.logits"):
+        np.testing.assert_allclose(mine.lookup(texts, name), alone.lookup(texts, name), atol=1e-5)
+
+
+# Codecs
+
+
+def test_an_empty_cache_takes_the_codec_of_the_remote(tmp_path: Path) -> None:
+    for codec in ("float32", "int8", "pq"):
+        theirs = built(tmp_path / f"theirs-{codec}", THEIRS, None, codec=codec, shard_rows=500)
+        push(theirs, str(tmp_path / codec))
+        mine = built(tmp_path / f"mine-{codec}", MINE, tmp_path / codec, sample=False, shard_rows=500)
+        store = mine.store(TEACHER.contract)
+        assert {shard.header.codec for shard in store.shards} == {codec}
+        # One codebook does for all.
+        assert len({shard.header.codebook for shard in store.shards}) == 1
+        assert mine.last_build is not None
+        assert mine.last_build.encoded == 50
+        assert np.array_equal(mine.lookup(MINE[:950]), theirs.lookup(MINE[:950]))
+
+
+def test_rows_that_keep_less_are_encoded_and_rows_that_keep_all_are_converted(tmp_path: Path) -> None:
+    push(built(tmp_path / "coarse", THEIRS[:500], None, codec="int8"), str(tmp_path / "team"))
+    push(built(tmp_path / "fine", THEIRS[400:], None, codec="float32", name="fine"), str(tmp_path / "team"))
+    mine = built(tmp_path / "mine", THEIRS, tmp_path / "team", codec="float16", sample=False)
+    summary, remote = mine.last_build, remote_of(mine)
+    assert summary is not None
+    # Of the keys that both have, the ones that keep every bit are taken.
+    assert (summary.encoded, remote.rows, remote.unworthy) == (400, 600, 400)
+    alone = built(tmp_path / "alone", THEIRS, None, codec="float16")
+    assert np.array_equal(mine.lookup(THEIRS), alone.lookup(THEIRS))
+    assert {shard.header.codec for shard in mine.store(TEACHER.contract).shards} == {"float16"}
+
+
+# Pushing on
+
+
+def test_what_was_taken_is_not_sent_back(team: Path, tmp_path: Path) -> None:
+    wanted = [*THEIRS[::5], *THEIRS[100:200], *TEXTS[1000:1010]]
+    mine = built(tmp_path / "mine", wanted, team, sample=False)
+    before = files_of(team, "objects")
+    pushed = push(mine, str(team))
+    # The rows that were encoded here with their index, the part and its description.
+    assert pushed.sent == 4
+    fresh = files_of(team, "objects").keys() - before.keys()
+    assert len(fresh) == 4
+    assert push(mine, str(team)).sent == 0
+    # Another remote gets all of it.
+    assert push(mine, str(tmp_path / "other")).sent == len(objects_of(mine.folder))
+    pull(tmp_path / "there", str(tmp_path / "other"))
+    assert content(tmp_path / "there") == content(mine.folder)
+    # Whoever pulls from the first has everything as well.
+    pull(tmp_path / "fourth", str(team), text=False)
+    assert np.array_equal(Cache(tmp_path / "fourth").lookup(wanted), mine.lookup(wanted))
+
+
+def test_what_was_taken_is_sent_where_a_key_of_it_is_missing(team: Path, tmp_path: Path) -> None:
+    mine = built(tmp_path / "mine", THEIRS[::5], team, sample=False)
+    other = tmp_path / "other"
+    push(built(tmp_path / "few", THEIRS[:500], None), str(other))
+    taken = len(mine.store(TEACHER.contract).shards)
+    assert taken == 2
+    assert len(mine.store(TEACHER.contract)) == 200
+    push(mine, str(other))
+    pull(tmp_path / "there", str(other), text=False)
+    assert len(Cache(tmp_path / "there").lookup(THEIRS[::5])) == 200
+
+
+# What goes wrong
+
+
+def test_a_remote_that_is_not_there_is_told_before_anything_is_done(tmp_path: Path) -> None:
+    encoder = FakeEncoder(TEACHER)
+    with pytest.raises(RemoteError, match="no remote at"):
+        built(tmp_path / "mine", MINE, tmp_path / "nowhere", encoder=encoder)
+    assert encoder.rows_encoded == 0
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_remote_without_the_teacher_lends_nothing(team: Path, tmp_path: Path) -> None:
+    other = fake_teacher(64, seed=4, name="another")
+    mine = built(tmp_path / "mine", MINE[:100], team, teacher=other)
+    assert mine.last_build is not None
+    assert (mine.last_build.encoded, remote_of(mine).rows, remote_of(mine).checked) == (100, 0, 0)
+
+
+def test_without_row_indexes_it_says_what_that_cost(team: Path, tmp_path: Path) -> None:
+    value = manifest_of(team)
+    for file in value["files"]:
+        file.pop("index", None)
+    put_manifest(team, value)
+    mine = built(tmp_path / "mine", MINE, team, sample=False)
+    assert remote_of(mine).rows == 950
+    assert "10 shards" in remote_of(mine).told[0]
+    assert "no row index" in remote_of(mine).told[0]
+
+
+def test_a_damaged_remote_stops_the_build(team: Path, tmp_path: Path) -> None:
+    for file in manifest_of(team)["files"]:
+        if "/shards/" in file["path"]:
+            place = team / "objects" / file["sha256"][:2] / file["sha256"]
+            place.write_bytes(bytes(file["bytes"]))
+    encoder = FakeEncoder(TEACHER)
+    with pytest.raises(RemoteError, match="arrived"):
+        built(tmp_path / "mine", MINE, team, encoder=encoder)
+    assert encoder.rows_encoded == 2 * SAMPLE or encoder.rows_encoded == 0
+    assert not list((tmp_path / "mine").rglob("shards/*.arrow"))
+
+
+def _killed(at: int, folder: Path, texts: Sequence[str], team: Path) -> bool:
+    def run() -> None:
+        count = iter(range(1 << 30))
+
+        def step(name: str, path: Path) -> None:
+            if next(count) == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        fsio.on_write_step = step
+        built(folder, texts, team, sample=False)
+
+    child = _FORKS.Process(target=run)
+    child.start()
+    child.join(120)
+    assert child.exitcode in (0, -signal.SIGKILL)
+    return child.exitcode != 0
+
+
+def _steps(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> int:
+    steps: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(fsio, "on_write_step", lambda *step: steps.append(step))
+        work()
+    return len(steps)
+
+
+def test_a_build_killed_at_any_step_is_finished_by_the_next(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    # Some rows come alone, some shards whole, some rows are encoded.
+    texts = [*THEIRS[:100:3], *THEIRS[100:200], *THEIRS[200:400:3], *TEXTS[1000:]]
+    count = _steps(monkeypatch, lambda: built(tmp_path / "whole", texts, team, sample=False))
+    expected = content(tmp_path / "whole")
+    slow = request.config.getoption("--slow")
+    chosen = range(count) if slow else np.random.default_rng(1).choice(count, 5, replace=False).tolist()
+    for at in chosen:
+        folder = tmp_path / f"killed-{at}"
+        if _killed(at, folder, texts, team) and folder.exists():
+            assert content(folder).items() <= expected.items()
+        built(folder, texts, team, sample=False)
+        assert content(folder) == expected
+
+
+# The command
+
+
+def _shell(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr("sys.argv", ["embedcache", *map(str, arguments)])
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize(
+    "flag", [("--require-signature", "key"), ("--skip-manifest", "ab"), ("--no-sample-check",)]
+)
+def test_what_says_how_to_trust_a_remote_needs_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flag: tuple[str, ...]
+) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    arguments = ("build", tmp_path / "a.txt", "--teacher", "x", "--cache", tmp_path / "cache", *flag)
+    assert _shell(monkeypatch, *arguments) == 2
+    assert "give --remote too" in capsys.readouterr().err
+
+
+def test_the_command_tells_what_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = classifier_folder(tmp_path / "model")
+    for name, texts in (("theirs", THEIRS[:60]), ("mine", THEIRS[20:80])):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{text}\n" for text in texts))
+    common = ("--teacher", folder, "--compute-dtype", "float32")
+    build_theirs = ("build", tmp_path / "theirs.txt", "--cache", tmp_path / "theirs", *common)
+    assert _shell(monkeypatch, *build_theirs) == 0
+    assert _shell(monkeypatch, "push", tmp_path / "team", "--cache", tmp_path / "theirs") == 0
+    capsys.readouterr()
+    build_mine = ("build", tmp_path / "mine.txt", "--cache", tmp_path / "mine", *common)
+    assert _shell(monkeypatch, *build_mine, "--remote", tmp_path / "team", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["encoded"], found["remote"]["rows"], found["remote"]["checked"]) == (20, 40, SAMPLE)
+    assert found["remote"]["encode_seconds_saved"] > 0
+    monkeypatch.setenv("COLUMNS", "200")
+    build_again = ("build", tmp_path / "mine.txt", "--cache", tmp_path / "again", *common)
+    assert _shell(monkeypatch, *build_again, "--remote", tmp_path / "team") == 0
+    out = capsys.readouterr().out
+    assert "40 rows (1 whole shards)" in out
+    assert "40 texts need not be encoded" in out
+    assert "32 texts of the remote with the live teacher" in out
+
+
+def test_progress_says_what_is_fetched(team: Path, tmp_path: Path) -> None:
+    seen: list[BuildProgress] = []
+    built(tmp_path / "mine", MINE, team, on_progress=lambda one: seen.append(replace(one)))
+    phases = list(dict.fromkeys(one.phase for one in seen))
+    wanted = ["remote: read the remote", "remote: read row indexes", "remote: fetch shards", "encode"]
+    assert [phase for phase in phases if phase in wanted] == wanted
+    assert max(one.rows for one in seen if one.phase == "remote: fetch shards") > 1000
+
+
+def test_what_is_trusted_can_be_said(team: Path, tmp_path: Path) -> None:
+    key = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+    public = key.Ed25519PrivateKey.generate().public_key()
+    serial = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    (tmp_path / "key.pub").write_bytes(
+        public.public_bytes(serial.Encoding.OpenSSH, serial.PublicFormat.OpenSSH)
+    )
+    source = tmp_path / "mine.txt"
+    source.write_text("".join(f"{text}\n" for text in MINE[:20]))
+    for options, error, message in (
+        (RemoteOptions(str(team), require_signature=tmp_path / "key.pub"), RemoteError, "is signed by"),
+        (RemoteOptions(str(team), skip_manifests=("0" * 64,)), InputError, "manifest"),
+    ):
+        with pytest.raises(error, match=message):
+            build(
+                source,
+                teacher=TEACHER,
+                encoder=FakeEncoder(TEACHER),  # type: ignore[arg-type]
+                cache=tmp_path / "mine",
+                remote=options,
+            )
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_cache_that_pulled_everything_fetches_no_index(team: Path, tmp_path: Path) -> None:
+    pull(tmp_path / "mine", str(team), text=False, sample_check=False)
+    mine = built(tmp_path / "mine", MINE, team, sample=False)
+    assert mine.last_build is not None
+    assert (mine.last_build.reused, mine.last_build.encoded, remote_of(mine).bytes) == (950, 50, 0)
+    assert not list(mine.derived_folder.rglob("*.index"))
+
+
+def test_make_cache_builds_what_this_file_builds(tmp_path: Path) -> None:
+    # The helper of the other files and the one here make the same shards.
+    one = make_cache(tmp_path / "one", THEIRS[:100], teacher=TEACHER, shard_rows=100)
+    two = built(tmp_path / "two", THEIRS[:100], None)
+    assert content(one.folder) == content(two.folder)

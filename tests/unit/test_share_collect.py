@@ -1,0 +1,286 @@
+"""Deleting from a remote: nothing that a pull could find is lost, and nothing goes while anybody pushes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from share_helpers import TEXTS, claims_left, claims_on, content, files_of, make_cache, make_key, put_object
+
+from embedcache.check import verify
+from embedcache.cli.main import main
+from embedcache.errors import InputError, RemoteError
+from embedcache.fsio import canonical_json
+from embedcache.share import CollectResult, collect_remote, list_remote, pull, push
+from embedcache.share.claims import Claims
+from embedcache.share.remote import Remote
+
+
+def collect(remote: Path, **settings: Any) -> CollectResult:
+    return collect_remote(str(remote), **{"hours": 0.0, "delete": True, **settings})
+
+
+def age(remote: Path, hours: float = 1.0) -> None:
+    """Let all files of a remote be so old."""
+    for path in remote.rglob("*"):
+        if path.is_file():
+            then = path.stat().st_mtime - hours * 3600
+            os.utime(path, (then, then))
+
+
+def all_of(remote: Path) -> dict[str, bytes]:
+    return {path: data for path, data in files_of(remote, "").items() if not path.endswith("README")}
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> Path:
+    """Return a remote that a cache was pushed to, grew, and was pushed to again."""
+    cache = make_cache(tmp_path / "cache", TEXTS[:80])
+    push(cache, str(tmp_path / "remote"))
+    make_cache(tmp_path / "cache", TEXTS[80:160], name="more")
+    push(cache, str(tmp_path / "remote"), by="Ann")
+    age(tmp_path / "remote")
+    return tmp_path / "remote"
+
+
+def test_a_manifest_that_another_stands_for_goes_and_nothing_else_does(grown: Path, tmp_path: Path) -> None:
+    before = all_of(grown)
+    old, new = sorted(list_remote(str(grown)).pushes, key=lambda one: one.files)
+    found = collect(grown)
+    assert (found.deleted, found.young) == (True, 0)
+    gone = before.keys() - all_of(grown).keys()
+    assert gone == {one.path for one in found.found}
+    assert f"manifests/{old.manifest}.json" in gone
+    assert {path.partition("/")[0] for path in gone} == {"manifests", "cards"}
+    assert [one.manifest for one in list_remote(str(grown)).pushes] == [new.manifest]
+    pull(tmp_path / "there", str(grown))
+    assert content(tmp_path / "there") == content(tmp_path / "cache")
+    assert collect(grown).found == ()
+    assert claims_left(grown) == []
+
+
+def test_nothing_is_deleted_unless_told_to(grown: Path) -> None:
+    before = files_of(grown, "")
+    found = collect_remote(str(grown), hours=0.0)
+    assert (len(found.found), found.deleted) == (2, False)
+    assert files_of(grown, "") == before
+
+
+def test_what_is_young_stays(grown: Path) -> None:
+    before = all_of(grown)
+    put_object(grown, b"left of a push that was killed")
+    found = collect(grown, hours=24)
+    assert (found.found, found.young) == ((), 1)
+    assert all_of(grown).items() > before.items()
+    age(grown, 25)
+    assert len(collect(grown, hours=24).found) == 3
+    assert all_of(grown).items() < before.items()
+
+
+def test_what_no_manifest_lists_goes_and_files_of_other_names_stay(grown: Path) -> None:
+    digest = put_object(grown, b"nobody's")
+    (grown / "objects" / "ab").mkdir(exist_ok=True)
+    (grown / "objects" / "ab" / "notes.txt").write_text("mine")
+    (grown / "notes.txt").write_text("mine")
+    age(grown)
+    assert f"objects/{digest[:2]}/{digest}" in {one.path for one in collect(grown).found}
+    assert not (grown / "objects" / digest[:2] / digest).exists()
+    assert (grown / "objects" / "ab" / "notes.txt").exists()
+    assert (grown / "notes.txt").exists()
+
+
+def test_two_pushes_of_which_neither_holds_the_other_both_stay(tmp_path: Path) -> None:
+    for name, texts in (("one", TEXTS[:80]), ("two", TEXTS[40:120])):
+        push(make_cache(tmp_path / name, texts, name=name), str(tmp_path / "remote"))
+    age(tmp_path / "remote")
+    assert collect(tmp_path / "remote").found == ()
+    assert len(list_remote(str(tmp_path / "remote")).pushes) == 2
+
+
+def test_a_licence_that_one_push_alone_declares_keeps_its_manifest(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "cache", TEXTS[:80])
+    push(cache, str(tmp_path / "remote"), text_licence="CC0")
+    make_cache(tmp_path / "cache", TEXTS[80:160], name="more")
+    push(cache, str(tmp_path / "remote"))
+    age(tmp_path / "remote")
+    assert collect(tmp_path / "remote").found == ()
+
+
+def test_what_a_key_has_signed_stays_for_those_who_ask_for_it(tmp_path: Path) -> None:
+    private, public = make_key(tmp_path, "ann")
+    cache = make_cache(tmp_path / "cache", TEXTS[:80])
+    push(cache, str(tmp_path / "remote"), sign=private)
+    make_cache(tmp_path / "cache", TEXTS[80:160], name="more")
+    push(cache, str(tmp_path / "remote"))
+    age(tmp_path / "remote")
+    assert collect(tmp_path / "remote").found == ()
+    pull(tmp_path / "signed", str(tmp_path / "remote"), require_signature=public)
+    # Once the larger one is signed as well, it stands for the other.
+    push(cache, str(tmp_path / "remote"), sign=private)
+    age(tmp_path / "remote")
+    gone = {one.path.partition("/")[0] for one in collect(tmp_path / "remote").found}
+    assert gone >= {"manifests", "signatures"}
+    pull(tmp_path / "there", str(tmp_path / "remote"), require_signature=public)
+    assert content(tmp_path / "there") == content(cache.folder)
+
+
+def test_a_push_is_taken_back_with_all_that_it_alone_lists(grown: Path, tmp_path: Path) -> None:
+    private = make_cache(tmp_path / "private", TEXTS[120:200], name="private")
+    kept = all_of(grown)
+    pushed = push(private, str(grown))
+    found = collect(grown, drop=[pushed.manifest[:8]], hours=24)
+    assert all_of(grown) == kept
+    assert pushed.sent + 2 == len(found.found)
+    assert "private" not in [one.name for one in list_remote(str(grown)).corpora]
+    # By way of nothing but what is left, all can be pushed again.
+    push(private, str(grown))
+    pull(tmp_path / "there", str(grown))
+    assert content(tmp_path / "there").items() >= content(private.folder).items()
+    assert not verify(tmp_path / "there").findings
+
+
+@pytest.mark.parametrize("begin", ["", "x", "abc", "../..", "0" * 64])
+def test_what_names_no_manifest_is_refused(grown: Path, begin: str) -> None:
+    before = all_of(grown)
+    with pytest.raises(InputError, match="expected one"):
+        collect(grown, drop=[begin])
+    assert all_of(grown) == before
+
+
+def test_a_manifest_that_cannot_be_read_stops_everything_until_it_is_taken_back(grown: Path) -> None:
+    newer = canonical_json({"version": 2})
+    digest = put_object(grown, newer)
+    (grown / "objects" / digest[:2] / digest).rename(grown / "manifests" / f"{digest}.json")
+    age(grown)
+    before = all_of(grown)
+    with pytest.raises(RemoteError, match=f"cannot be read .*upgrade embedcache.*--drop {digest[:12]}"):
+        collect(grown)
+    assert all_of(grown) == before
+    collect(grown, drop=[digest])
+    assert len(list_remote(str(grown)).pushes) == 1
+
+
+# Others at work
+
+
+def test_nothing_is_deleted_while_anybody_pushes(grown: Path) -> None:
+    before = all_of(grown)
+    with (
+        claims_on(grown, elsewhere=True).alive() as other,
+        pytest.raises(RemoteError, match="1 other processes are at work"),
+    ):
+        collect(grown)
+    assert all_of(grown) == before
+    # Nor when it has only stood still for a while.
+    other._beat()
+    beat = grown / "claims" / f"{other.mark}.beat"
+    os.utime(beat, (beat.stat().st_mtime - 3000,) * 2)
+    with pytest.raises(RemoteError, match="nothing was deleted"):
+        collect(grown)
+    os.utime(beat, (beat.stat().st_mtime - 1000,) * 2)
+    assert collect(grown).deleted
+
+
+def test_a_push_waits_until_nothing_is_deleted_any_more(grown: Path, tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "other", TEXTS[200:], name="other")
+    done: list[object] = []
+    pushing = threading.Thread(target=lambda: done.append(push(cache, str(grown))))
+    with claims_on(grown, elsewhere=True).collecting():
+        pushing.start()
+        time.sleep(0.5)
+        assert pushing.is_alive()
+        assert "other" not in [one.name for one in list_remote(str(grown)).corpora]
+    pushing.join(60)
+    assert len(done) == 1
+
+
+def test_a_push_never_declares_what_was_deleted_under_it(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = make_cache(tmp_path / "other", TEXTS[200:], name="other")
+    orphan = (cache.folder / "corpora" / "other" / "corpus.json").read_bytes()
+    put_object(grown, orphan)
+    age(grown)
+    refused: list[str] = []
+
+    def looking(look: Callable[..., set[str]]) -> Callable[..., set[str]]:
+        def act(*arguments: object) -> set[str]:
+            found = look(*arguments)
+            # The worst moment: it has just been seen, and is counted on.
+            try:
+                collect(grown)
+            except RemoteError as error:
+                refused.append(str(error))
+            return found
+
+        return act
+
+    monkeypatch.setattr(Remote, "present", looking(Remote.present))
+    # That, and contract and name of the teacher.
+    assert push(cache, str(grown)).present == 3
+    monkeypatch.undo()
+    assert refused
+    assert all("at work" in one for one in refused)
+    pull(tmp_path / "there", str(grown))
+    assert content(tmp_path / "there").items() >= content(cache.folder).items()
+
+
+def test_who_has_stood_still_deletes_nothing_more(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = all_of(grown)
+    monkeypatch.setattr(Claims, "overslept", True)
+    with pytest.raises(RemoteError, match="stood still"):
+        collect(grown)
+    assert all_of(grown) == before
+
+
+def test_who_has_stood_still_looks_again_at_what_it_declared(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = make_cache(tmp_path / "other", TEXTS[200:], name="other")
+    write = Remote.write
+    target: list[Path] = []
+
+    def deleting(self: Remote, path: str, data: bytes) -> None:
+        write(self, path, data)
+        if path.startswith("manifests/"):
+            sent = max((grown / "objects").glob("??/*"), key=lambda one: one.stat().st_mtime_ns)
+            sent.unlink()
+            target.append(sent)
+
+    monkeypatch.setattr(Claims, "overslept", True)
+    monkeypatch.setattr(Remote, "write", deleting)
+    with pytest.raises(RemoteError, match="run the same command again"):
+        push(cache, str(grown))
+    monkeypatch.undo()
+    assert push(cache, str(grown)).sent == 1
+    assert target[0].exists()
+
+
+# The command
+
+
+def test_the_command_lists_and_with_yes_deletes(
+    grown: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*words: object) -> str:
+        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setattr(sys, "argv", ["embedcache", "remote", "gc", *map(str, words)])
+        main()
+        return capsys.readouterr().out
+
+    assert "0 files that nobody needs" in run(grown)
+    out = run(grown, "--older", 0)
+    assert "2 files that nobody needs" in out
+    assert "stands for it" in out
+    assert "--yes deletes them" in out
+    assert len(list_remote(str(grown)).pushes) == 2
+    found = json.loads(run(grown, "--older", 0, "--yes", "--json"))
+    assert (found["deleted"], len(found["found"])) == (True, 2)
+    assert len(list_remote(str(grown)).pushes) == 1

@@ -1,0 +1,141 @@
+"""Parts of files: every place gives the same ones, or says that it gives none."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from pyarrow.fs import LocalFileSystem as LocalFileSystemOfArrow
+
+from embedcache.errors import RemoteError
+from embedcache.share import retry
+from embedcache.share.places import Place, parse_location
+from embedcache.share.places.base import RangesNotServedError
+from embedcache.share.places.bucket import BucketPlace
+from embedcache.share.places.folder import FolderPlace
+from embedcache.share.places.hub import HubPlace
+from embedcache.share.places.web import WebPlace
+from embedcache.share.remote import Remote
+
+DATA = np.random.default_rng(0).bytes(100_000)
+
+
+class _Whole(SimpleHTTPRequestHandler):
+    """Python's own server, which gives whole files alone."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it has there
+        pass
+
+
+class _Parts(_Whole):
+    """One that gives parts as well."""
+
+    def do_GET(self) -> None:
+        span = self.headers.get("Range")
+        if span is None:
+            super().do_GET()
+            return
+        first, last = (int(number) for number in span.removeprefix("bytes=").split("-"))
+        path = Path(self.translate_path(self.path))
+        if not path.is_file():
+            self.send_error(404)
+            return
+        data = path.read_bytes()[first : last + 1]
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+class _TooMuch(_Parts):
+    """One that says that it gives a part and gives more."""
+
+    def do_GET(self) -> None:
+        self.send_response(206)
+        self.end_headers()
+        self.wfile.write(DATA)
+
+
+@contextmanager
+def served(folder: Path, handler: type[SimpleHTTPRequestHandler]) -> Iterator[WebPlace]:
+    """Serve ``folder`` on the loopback device."""
+    made = functools.partial(handler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), made) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield WebPlace(f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def place_of(kind: str, folder: Path) -> Iterator[Place]:
+    if kind == "web":
+        with served(folder, _Parts) as place:
+            yield place
+    elif kind == "folder":
+        yield FolderPlace(folder)
+    elif kind == "bucket":
+        yield BucketPlace("s3://bucket", LocalFileSystemOfArrow(), str(folder))
+    else:
+        yield HubPlace("hf://datasets/x/y", LocalFileSystem(), str(folder))
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket", "hub", "web"])
+def test_parts_are_those_of_the_file(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "data").write_bytes(DATA)
+    with place_of(kind, tmp_path) as place:
+        for start, length in ((0, 1), (0, 100_000), (7, 16_384), (99_999, 1), (50_000, 0)):
+            assert place.read_range("data", start, length) == DATA[start : start + length]
+        # What ends before gives less.
+        assert place.read_range("data", 99_990, 100) == DATA[99_990:]
+        with pytest.raises(FileNotFoundError):
+            place.read_range("nothing", 0, 10)
+
+
+def test_a_server_of_whole_files_says_so_at_once(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(DATA)
+    with served(tmp_path, _Whole) as place:
+        with pytest.raises(RangesNotServedError, match="whole files alone"):
+            place.read_range("data", 5, 10)
+        with pytest.raises(RangesNotServedError):
+            Remote(parse_location(str(tmp_path)), place).read_range("data", 5, 10)
+
+
+def test_more_than_was_asked_for_is_refused(tmp_path: Path) -> None:
+    with served(tmp_path, _TooMuch) as place, pytest.raises(OSError, match="more than 10 bytes"):
+        place.read_range("data", 5, 10)
+
+
+def test_a_part_that_is_cut_off_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
+    (tmp_path / "data").write_bytes(DATA)
+
+    class Cutting(FolderPlace):
+        calls = 0
+
+        def read_range(self, path: str, start: int, length: int) -> bytes:
+            Cutting.calls += 1
+            return super().read_range(path, start, length if Cutting.calls > 2 else length - 1)
+
+    remote = Remote(parse_location(str(tmp_path)), Cutting(tmp_path))
+    assert remote.read_range("data", 5, 10) == DATA[5:15]
+    assert Cutting.calls == 3
+    with pytest.raises(RemoteError, match="cannot read a part of data"):
+        remote.read_range("data", 99_995, 10)
+
+
+def test_links_of_a_folder_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(DATA)
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    with pytest.raises(OSError, match="symbolic link"):
+        FolderPlace(tmp_path).read_range("link", 0, 1)

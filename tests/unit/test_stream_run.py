@@ -1,0 +1,201 @@
+"""Training from a remote: the student of a whole cache, or that of an order fixed up front."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distill_helpers import TEXTS, build, small_run
+from safetensors.torch import load_file
+from training_children import Command, launch
+
+from distill.config_sources import load_config
+from distill.errors import CheckpointError, ConfigError
+from distill.layout import BEST
+from distill.training.run import resume
+from distill.training.tracking import TrainProgress
+from embedcache import fsio
+from embedcache.cache import Cache
+from embedcache.share import push
+
+pytest_plugins = ["distill_fixtures"]
+
+SETTINGS: dict[str, Any] = {"held_out": 12, "epochs": 2, "batch_size": 16, "eval_every": 3, "lr": 0.01}
+
+
+class Stop(Exception):  # noqa: N818 - what stops a run here is no error
+    """Stands for whatever ends a process."""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, teacher_folder: Path, second_folder: Path) -> Path:
+    """A cache of ten shards of one teacher and five of another; ``../remote`` has it too."""
+    folder = tmp_path_factory.mktemp("source")
+    corpus = folder / "texts.txt"
+    corpus.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    build(corpus, teacher_folder, folder / "cache", shard_rows=16)
+    build(corpus, second_folder, folder / "cache", shard_rows=32)
+    push(folder / "cache", str(folder / "remote"))
+    return folder / "cache"
+
+
+@pytest.fixture
+def common(source: Path, teacher_folder: Path, tmp_path: Path) -> dict[str, Any]:
+    return {
+        **SETTINGS,
+        "teacher": "tiny",
+        "teacher_model": str(teacher_folder),
+        "mirror": str(tmp_path / "mirror"),
+    }
+
+
+def remote_of(source: Path) -> str:
+    return str(source.parent / "remote")
+
+
+def local(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key != "mirror"}
+
+
+def student(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(next((folder / BEST).rglob("model.safetensors")))
+
+
+def same(one: Path, other: Path) -> bool:
+    a, b = student(one), student(other)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def shard_size(source: Path, teacher: str) -> int:
+    cache = Cache(source)
+    return max(shard.bytes for shard in cache.store(cache.teacher(teacher).contract).shards)
+
+
+def size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def on_disk(folder: Path) -> int:
+    return sum(map(size_of, (folder / "teachers").glob("*/shards/*")))
+
+
+def stop_at(step: int):
+    def look(progress: TrainProgress) -> None:
+        if progress.phase == "train" and progress.step == step:
+            raise Stop
+
+    return look
+
+
+def test_without_a_limit_it_is_the_student_of_a_whole_cache(source, common, tmp_path):
+    told: list[TrainProgress] = []
+    run = small_run(remote_of(source), tmp_path / "a", **common, on_progress=told.append)
+    small_run(source, tmp_path / "b", **local(common))
+    assert same(tmp_path / "a", tmp_path / "b")
+    assert run.config.cache == remote_of(source)
+    assert {one.phase for one in told} >= {"fetch", "train"}
+    # A limit that everything fits in changes nothing.
+    small_run(remote_of(source), tmp_path / "c", **common, cache_limit="1GB")
+    assert same(tmp_path / "a", tmp_path / "c")
+
+
+def test_with_a_limit_less_is_on_the_disk_and_the_order_is_fixed(source, common, tmp_path, monkeypatch):
+    limit = 4 * shard_size(source, "tiny")
+    peak = [0]
+    mirror = tmp_path / "mirror"
+    monkeypatch.setattr(fsio, "on_write_step", lambda step, path: peak.append(on_disk(mirror)))
+    small_run(remote_of(source), tmp_path / "a", **common, cache_limit=limit)
+    assert 0 < max(peak) <= limit < on_disk(source)
+    small_run(
+        remote_of(source), tmp_path / "b", **{**common, "mirror": str(tmp_path / "other")}, cache_limit=limit
+    )
+    assert same(tmp_path / "a", tmp_path / "b")
+    small_run(source, tmp_path / "c", **local(common))
+    assert not same(tmp_path / "a", tmp_path / "c")
+    # Settings say what the order was; another limit is another order.
+    small_run(remote_of(source), tmp_path / "d", **common, cache_limit=limit + 2 * shard_size(source, "tiny"))
+    assert not same(tmp_path / "a", tmp_path / "d")
+
+
+@pytest.mark.parametrize("step", [1, 7, 13])
+def test_a_run_that_is_stopped_goes_on_as_if_it_never_was(source, common, tmp_path, step):
+    settings = {**common, "cache_limit": 4 * shard_size(source, "tiny"), "checkpoint_every": 1}
+    with pytest.raises(Stop):
+        small_run(remote_of(source), tmp_path / "a", **settings, on_progress=stop_at(step))
+    run = resume(tmp_path / "a")
+    assert run.resumed > 0 or step == 1
+    small_run(remote_of(source), tmp_path / "b", **settings)
+    assert same(tmp_path / "a", tmp_path / "b")
+
+
+def test_several_teachers_in_shards_of_other_sizes(source, common, tmp_path, monkeypatch):
+    settings = {**common, "teacher": ["tiny", "other"], "student": "layers:1"}
+    group = 2 * shard_size(source, "tiny") + shard_size(source, "other")
+    peak = [0]
+    mirror = tmp_path / "mirror"
+    monkeypatch.setattr(fsio, "on_write_step", lambda step, path: peak.append(on_disk(mirror)))
+    small_run(remote_of(source), tmp_path / "a", **settings, cache_limit=2 * group)
+    assert max(peak) <= 2 * group < on_disk(source)
+    small_run(remote_of(source), tmp_path / "b", **settings)
+    small_run(source, tmp_path / "c", **local(settings))
+    assert same(tmp_path / "b", tmp_path / "c")
+    assert not same(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_window_over_the_corpus_begins_with_its_first_shards(source, common, tmp_path):
+    settings = {**common, "epochs": 1, "window": 40}
+    with pytest.raises(Stop):
+        small_run(remote_of(source), tmp_path / "a", **settings, on_progress=stop_at(1))
+    small_run(remote_of(source), tmp_path / "b", **settings)
+    small_run(source, tmp_path / "c", **local(settings))
+    assert same(tmp_path / "b", tmp_path / "c")
+
+
+def test_a_limit_that_is_too_small_says_how_much_it_takes(source, common, tmp_path):
+    size = shard_size(source, "tiny")
+    with pytest.raises(ConfigError, match=f"give --cache-limit {2 * size}"):
+        small_run(remote_of(source), tmp_path / "a", **common, cache_limit=2 * size - 1)
+    small_run(remote_of(source), tmp_path / "a", **common, cache_limit=2 * size)
+
+
+def test_a_remote_whose_shards_are_others_now_is_not_gone_on_from(source, common, tmp_path, teacher_folder):
+    remote = tmp_path / "remote"
+    shutil.copytree(source.parent / "remote", remote)
+    settings = {**common, "cache_limit": 4 * shard_size(source, "tiny"), "checkpoint_every": 1}
+    with pytest.raises(Stop):
+        small_run(remote, tmp_path / "a", **settings, on_progress=stop_at(3))
+    # The same rows in shards of another size, of which some come first by name.
+    build(source.parent / "texts.txt", teacher_folder, tmp_path / "again", shard_rows=10)
+    push(tmp_path / "again", str(remote))
+    with pytest.raises(CheckpointError, match="the run's order was"):
+        resume(tmp_path / "a")
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_mirror_and_its_limit(source, common, tmp_path):
+    limit = 4 * shard_size(source, "tiny")
+
+    def train(name: str) -> None:
+        words = ["run", "--cache", remote_of(source), "--teacher", "tiny", "--student", "layers:1"]
+        words += ["--teacher-model", common["teacher_model"], "--mirror", str(tmp_path / f"mirror-{name}")]
+        words += ["--cache-limit", str(limit), "--out", str(tmp_path / name), "--held-out", "12"]
+        words += ["--epochs", "2", "--batch-size", "16", "--device", "cpu", "--mixed-precision", "no"]
+        assert launch(Command(words), tmp_path / f"printed-{name}", processes=2) == [0, 0]
+        assert on_disk(tmp_path / f"mirror-{name}") <= limit
+
+    train("a")
+    train("b")
+    assert same(tmp_path / "a", tmp_path / "b")
+
+
+def test_sizes_are_read_as_people_write_them():
+    found = load_config(flags={"cache": "s3://b/x", "stream.limit": "1.5GB"})
+    assert found.stream.limit == 1_500_000_000
+    with pytest.raises(ConfigError, match=r"stream\.limit: .*is no size"):
+        load_config(flags={"cache": "s3://b/x", "stream.limit": "much"})

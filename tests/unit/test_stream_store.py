@@ -1,0 +1,337 @@
+"""A store over a remote's shards: right vectors, a bound on the disk, nothing deleted that is not its own."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from share_helpers import SHARD_ROWS, TEXTS, make_cache
+
+from embedcache import fsio
+from embedcache.cache import Cache
+from embedcache.check import verify
+from embedcache.errors import InputError, RemoteError, StorageError
+from embedcache.keys import key_array
+from embedcache.share import pull, push
+from embedcache.share.mirror import Mirror, default_mirror, is_remote
+from embedcache.share.mirror_shards import MirrorShards
+from embedcache.testing import fake_teacher, sentences
+
+SHARDS = len(TEXTS) // SHARD_ROWS
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    """The cache that was pushed; not to be changed."""
+    folder = tmp_path_factory.mktemp("stream")
+    cache = make_cache(folder / "cache")
+    push(cache, str(folder / "remote"))
+    return cache
+
+
+@pytest.fixture
+def remote(whole: Cache) -> str:
+    return str(whole.folder.parent / "remote")
+
+
+def shard_files(folder: Path) -> list[Path]:
+    return [path for path in (folder / "teachers").glob("*/shards/*") if path.is_file()]
+
+
+def size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def on_disk(folder: Path) -> int:
+    return sum(map(size_of, shard_files(folder)))
+
+
+def shard_bytes(whole: Cache) -> int:
+    return max(path.stat().st_size for path in shard_files(whole.folder))
+
+
+def contract_of(cache: Cache):
+    return cache.teacher().contract
+
+
+@pytest.fixture
+def peak(tmp_path, monkeypatch) -> list[int]:
+    """The bytes of shards, temporary ones too, in ``tmp_path / "mirror"`` at every step of a write."""
+    seen = [0]
+
+    def look(step: str, path: Path) -> None:
+        seen.append(on_disk(tmp_path / "mirror"))
+
+    monkeypatch.setattr(fsio, "on_write_step", look)
+    return seen
+
+
+def test_a_mirror_has_everything_but_shards_at_first(remote, whole, tmp_path):
+    with Mirror(remote, tmp_path / "mirror") as mirror:
+        assert shard_files(tmp_path / "mirror") == []
+        assert mirror.cache.corpus().texts() == whole.corpus().texts()
+        assert mirror.cache.teacher() == whole.teacher()
+    assert not verify(tmp_path / "mirror").damage
+
+
+def test_vectors_are_those_of_the_cache_that_was_pushed(remote, whole, tmp_path):
+    keys = key_array(TEXTS)
+    expected = whole.store(contract_of(whole))
+    with Mirror(remote, tmp_path / "mirror") as mirror:
+        store = mirror.store(contract_of(whole))
+        positions = store.locate(keys)
+        assert positions.tolist() == expected.locate(keys).tolist()
+        assert len(store) == len(expected)
+        mixed = np.random.default_rng(0).permutation(positions)
+        found, wanted = store.gather(mixed), expected.gather(mixed)
+        assert found.dtype == wanted.dtype
+        assert (found == wanted).all()
+        assert store.vectors(mixed).dtype == np.float32
+        for one, other in zip(store.seen(mixed), expected.seen(mixed), strict=True):
+            assert (one == other).all()
+        assert store.locate(key_array(["no such text"])).tolist() == [-1]
+        with pytest.raises(IndexError):
+            store.gather(np.array([-1]))
+        with pytest.raises(IndexError):
+            store.gather(np.array([len(TEXTS)]))
+        assert store.gather(positions[:0]).shape == (0, 8)
+    # What came is as it was pushed, and a second mirror of the folder fetches nothing.
+    assert {path.name for path in shard_files(tmp_path / "mirror")} == {
+        path.name for path in shard_files(whole.folder)
+    }
+    assert not verify(tmp_path / "mirror").findings
+    assert (Cache(tmp_path / "mirror").lookup(TEXTS[:50]) == whole.lookup(TEXTS[:50])).all()
+
+
+def test_only_the_shards_that_are_needed_come(remote, whole, tmp_path):
+    with Mirror(remote, tmp_path / "mirror") as mirror:
+        store = mirror.store(contract_of(whole))
+        store.gather(store.locate(key_array(TEXTS[: SHARD_ROWS // 2])))
+    assert len(shard_files(tmp_path / "mirror")) == 1
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_the_limit_holds_at_every_moment(remote, whole, tmp_path, peak, shards):
+    limit = shards * shard_bytes(whole)
+    positions = whole.store(contract_of(whole)).locate(key_array(TEXTS))
+    with Mirror(remote, tmp_path / "mirror", limit=limit) as mirror:
+        store = mirror.store(contract_of(whole))
+        generator = np.random.default_rng(1)
+        for _ in range(10):
+            some = generator.choice(positions, 60)
+            assert (store.gather(some) == whole.store(contract_of(whole)).gather(some)).all()
+    assert 0 < max(peak) <= limit
+    assert not verify(tmp_path / "mirror").damage
+
+
+def test_windows_come_before_they_are_asked_for_and_within_the_limit(remote, whole, tmp_path, peak):
+    limit = 4 * shard_bytes(whole)
+    with Mirror(remote, tmp_path / "mirror", limit=limit) as mirror:
+        store = mirror.store(contract_of(whole))
+        windows = [[0, 1], [2, 3], [4, 5], [0, 2]]
+        for number in range(len(windows)):
+            store.want(windows[number:])
+            near = {one for window in windows[number : number + 2] for one in window}
+            names = {f"{store._names[one]}.arrow" for one in near}
+            for _ in range(500):
+                there = {path.name for path in shard_files(tmp_path / "mirror")}
+                if names <= there:
+                    break
+                threading.Event().wait(0.01)
+            assert names <= there
+    assert max(peak) <= limit
+
+
+def test_shards_that_were_pulled_or_built_here_are_never_deleted(remote, whole, tmp_path, peak):
+    mirror_folder = tmp_path / "mirror"
+    pull(mirror_folder, remote, sample_check=False)
+    names = sorted(path.name for path in shard_files(mirror_folder))
+    # Two are left of what was pulled; others are of a corpus that was built here and pushed nowhere.
+    for path in shard_files(mirror_folder):
+        if path.name in names[2:]:
+            path.unlink()
+    own = sentences(80, seed=99)
+    make_cache(mirror_folder, own, name="own")
+    kept = {path.name: path.read_bytes() for path in shard_files(mirror_folder)}
+    here = on_disk(mirror_folder)
+    peak.clear()
+    limit = 2 * shard_bytes(whole)
+    with Mirror(remote, mirror_folder, limit=limit) as mirror:
+        store = mirror.store(contract_of(whole))
+        for _ in range(2):
+            for start in range(0, len(TEXTS), 30):
+                texts = TEXTS[start : start + 30]
+                assert (store.vectors(store.locate(key_array(texts))) == whole.lookup(texts)).all()
+        # Those that the remote lacks are found all the same.
+        assert (store.vectors(store.locate(key_array(own))) == Cache(mirror_folder).lookup(own)).all()
+    for name, data in kept.items():
+        (found,) = mirror_folder.glob(f"teachers/*/shards/{name}")
+        assert found.read_bytes() == data
+    assert max(peak) <= here + limit
+
+
+def test_what_the_remote_has_lost_is_not_deleted(whole, tmp_path):
+    remote = tmp_path / "remote"
+    push(whole, str(remote))
+    limit = 2 * shard_bytes(whole)
+    keys = key_array(TEXTS)
+    with Mirror(str(remote), tmp_path / "mirror", limit=limit) as mirror:
+        store = mirror.store(contract_of(whole))
+        positions = np.sort(store.locate(keys))
+        store.gather(positions[: 2 * SHARD_ROWS])
+        (first, second) = shard_files(tmp_path / "mirror")
+        for path in (first, second):
+            (remote / "objects" / path.stem[:2] / path.stem).unlink()
+        shards: MirrorShards = mirror._shards
+        assert not shards._obtain((contract_of(whole).id, store._names[3]), urgent=True)
+        assert set(shard_files(tmp_path / "mirror")) == {first, second}
+        # What is here is still read.
+        store.gather(positions[: 2 * SHARD_ROWS])
+
+
+def test_the_least_recently_wanted_goes_first(remote, whole, tmp_path):
+    with Mirror(remote, tmp_path / "mirror", limit=3 * shard_bytes(whole)) as mirror:
+        store = mirror.store(contract_of(whole))
+
+        def use(number: int) -> None:
+            store.want([[number]])
+            store.gather(np.array([number * SHARD_ROWS]))
+
+        for number in (0, 1, 2, 0, 3):
+            use(number)
+        there = {path.stem for path in shard_files(tmp_path / "mirror")}
+        assert there == {store._names[number] for number in (0, 2, 3)}
+
+
+def test_a_shard_that_others_delete_stays_readable(remote, whole, tmp_path):
+    with Mirror(remote, tmp_path / "mirror") as mirror:
+        store = mirror.store(contract_of(whole))
+        store.want([[0]])
+        first = store.gather(np.arange(SHARD_ROWS))
+        for path in shard_files(tmp_path / "mirror"):
+            path.unlink()
+        assert (store.gather(np.arange(SHARD_ROWS)) == first).all()
+        store.want([[1]])
+        # Closed meanwhile, it is fetched again.
+        assert (store.gather(np.arange(SHARD_ROWS)) == first).all()
+
+
+def test_a_damaged_shard_that_was_fetched_is_fetched_again(remote, whole, tmp_path):
+    with Mirror(remote, tmp_path / "mirror") as mirror:
+        store = mirror.store(contract_of(whole))
+        expected = store.gather(np.arange(SHARD_ROWS))
+    (path,) = shard_files(tmp_path / "mirror")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with Mirror(remote, tmp_path / "mirror") as mirror:
+        store = mirror.store(contract_of(whole))
+        assert (store.gather(np.arange(SHARD_ROWS)) == expected).all()
+
+
+def test_two_mirrors_of_one_folder_share_its_limit(remote, whole, tmp_path, peak):
+    limit = 2 * shard_bytes(whole)
+    errors = []
+
+    def read(seed: int) -> None:
+        try:
+            with Mirror(remote, tmp_path / "mirror", limit=limit) as mirror:
+                store = mirror.store(contract_of(whole))
+                generator = np.random.default_rng(seed)
+                for _ in range(8):
+                    some = generator.integers(0, len(TEXTS), 50)
+                    assert (store.gather(some) == expected[some]).all()
+        except BaseException as error:  # noqa: BLE001 - told in the thread that asserts
+            errors.append(error)
+
+    expected = whole.store(contract_of(whole)).gather(np.arange(len(TEXTS)))
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert max(peak) <= limit
+
+
+def test_what_a_killed_fetch_has_left_is_taken_away(remote, whole, tmp_path):
+    limit = 2 * shard_bytes(whole)
+    with Mirror(remote, tmp_path / "mirror", limit=limit) as mirror:
+        store = mirror.store(contract_of(whole))
+        store.gather(np.array([0]))
+        names = store._names
+    (note,) = (tmp_path / "mirror" / "derived" / "stream").glob("*/*.json")
+    (shard,) = shard_files(tmp_path / "mirror")
+    # One was being fetched, of another nothing had come yet, the note of a third was being written.
+    for name in names[1:3]:
+        note.with_stem(name).write_bytes(note.read_bytes())
+    shard.with_name(f".tmp-{'0' * 32}-{names[1]}.arrow").write_bytes(b"x" * 1000)
+    note.with_stem(names[3]).write_bytes(note.read_bytes()[:20])
+    with Mirror(remote, tmp_path / "mirror", limit=limit) as mirror:
+        store = mirror.store(contract_of(whole))
+        store.gather(np.arange(len(TEXTS)))
+    assert list((tmp_path / "mirror").rglob(".tmp-*")) == []
+    assert on_disk(tmp_path / "mirror") <= limit
+    assert len(list(note.parent.iterdir())) == len(shard_files(tmp_path / "mirror"))
+
+
+def test_errors_of_fetching_are_told_where_the_vectors_are_needed(whole, tmp_path):
+    remote = tmp_path / "remote"
+    push(whole, str(remote))
+    with Mirror(str(remote), tmp_path / "mirror") as mirror:
+        store = mirror.store(contract_of(whole))
+        for name in store._names:
+            (remote / "objects" / name[:2] / name).unlink()
+        store.want([[0, 1]])
+        with pytest.raises(RemoteError, match="is not there though a manifest lists it"):
+            store.gather(np.array([0]))
+
+
+def test_a_mirror_in_lmdb_is_refused(remote, whole, tmp_path):
+    make_cache(tmp_path / "mirror", TEXTS[:50], name="other", store="lmdb")
+    with pytest.raises(InputError, match="give another --mirror"):
+        Mirror(remote, tmp_path / "mirror")
+
+
+def test_a_teacher_without_vectors_is_refused(whole, tmp_path, remote):
+    other = fake_teacher(4)
+    with Mirror(remote, tmp_path / "mirror") as mirror, pytest.raises((InputError, KeyError)):
+        mirror.store(other.contract)
+
+
+def test_nothing_is_written_to_a_streamed_store(remote, whole, tmp_path):
+    with Mirror(remote, tmp_path / "mirror") as mirror:
+        store = mirror.store(contract_of(whole))
+        assert store.codec_name == "float16"
+        with pytest.raises(InputError, match="build, and push"):
+            store.put(None)  # type: ignore[arg-type]
+
+
+def test_what_is_a_remote(remote, whole, tmp_path, monkeypatch):
+    monkeypatch.setenv("EMBEDCACHE_CONFIG", str(tmp_path / "remotes.json"))
+    from embedcache.share import add_remote
+
+    assert is_remote("s3://bucket/x")
+    assert is_remote(remote)
+    assert not is_remote(str(whole.folder))
+    assert not is_remote(str(tmp_path / "nothing"))
+    assert not is_remote("team")
+    add_remote("team", remote)
+    assert is_remote("team")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert default_mirror("team") == default_mirror(remote)
+    assert default_mirror("team").parent == tmp_path / "xdg" / "embedcache" / "mirrors"
+
+
+def test_a_mirror_that_cannot_be_written_is_told_of(remote, tmp_path, monkeypatch):
+    def refuse(*arguments: object, **settings: object):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(StorageError, match="give another --mirror"):
+        Mirror(remote, tmp_path / "mirror")
