@@ -23,6 +23,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from embedcache.cache import Cache
+
 SWEEP = Path(__file__).with_name("sweeps") / "reaugkd.yaml"
 TEACHER, PROJECTED = "task", "task.projected"
 FINE_TUNED, RETRIEVAL = "fine-tuned student", "reaugkd, with retrieval"
@@ -97,8 +99,9 @@ def teach(task: Task, model: Path | str, out: Path, length: Sequence[object], lr
 
 def build(task: Task, teacher: Path, cache: Path) -> None:
     """Encode the training rows with the teacher, and project its vectors."""
-    if cache.exists():
+    if cache.exists() and PROJECTED in {one.name for one in Cache(cache).teachers()}:
         return
+    # What an interrupted build has encoded is not encoded again.
     texts = ["--text-column", "text", *(["--text2-column", "text2"] if task.pairs else [])]
     rows = [task.data, *texts, "--label-column", "label", "--rows", "split=train"]
     names = ["--teacher", teacher, "--teacher-name", TEACHER, "--cache", cache]
@@ -147,7 +150,7 @@ def retrieve(task: Task, run: Path, table: Path) -> None:
     if table.exists():
         return
     if not (run / "best" / "knowledge_base").exists():
-        command("distill", "kb", "build", run)
+        command("distill", "kb", "build", run, "--cache", task.out / "cache")
     rows = ["--data", task.data, "--rows", "split=held", "--label", "label", *task.columns]
     command("distill", "kb", "tune", run, *rows, "--table", "--out", table, "--threads", task.options.threads)
 

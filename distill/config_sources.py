@@ -230,7 +230,12 @@ def _describe(problem: Any, kind: type[BaseModel]) -> str:
         return f"{path}: missing{remedies.get(path, '')}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     # What concerns several keys names them itself.
-    return f"{path}: {message} (found {problem['input']!r})" if path else message
+    if not path:
+        return message
+    found = repr(problem["input"])
+    # A number in the message may be a bound; a quoted text is what was found.
+    is_told = isinstance(problem["input"], str) and found in message
+    return f"{path}: {message}" if is_told else f"{path}: {message} (found {found})"
 
 
 def suggest_key(path: str, keys: Sequence[str]) -> str:

@@ -42,4 +42,9 @@ class StreamConfig(StrictConfig):
     @field_validator("limit", mode="before")
     @classmethod
     def _read_size(cls, limit: object) -> object:
-        return parse_size(limit) if isinstance(limit, str) else limit
+        if not isinstance(limit, str):
+            return limit
+        try:
+            return parse_size(limit)
+        except ValueError as error:
+            raise ValueError(f"{error}, as in --cache-limit 20GB") from None

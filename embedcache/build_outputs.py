@@ -132,9 +132,13 @@ class Output:
         if self.lender is None or not len(rows):
             return
         numbers = np.flatnonzero(rows.mask)
-        encode = encoded_aside(encoder, _columns(encoder, self.teacher))
         self.taken += self.lender.lend(
-            self.store, rows.keys(), shard_rows, lambda some: texts.texts(numbers[some]), encode
+            self.store,
+            rows.keys(),
+            shard_rows,
+            lambda some: texts.texts(numbers[some]),
+            encoded_aside(encoder, _columns(encoder, self.teacher)),
+            str(encoder.provenance.get("compute_dtype")),
         )
         rows.refresh(self.store)
 

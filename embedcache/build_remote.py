@@ -21,9 +21,11 @@ from embedcache.codecs import CODEC_NAMES, Vectors, pq
 from embedcache.errors import RemoteError
 from embedcache.keys import KeyArray, key_array
 from embedcache.share.manifest import Stock
+from embedcache.share.pull_plan import refuse_too_much
 from embedcache.share.remote import Remote
 from embedcache.share.remote_keys import RemoteKeys
 from embedcache.share.remotes import location_of
+from embedcache.share.same_model import same_model_notes
 from embedcache.share.sample import note_sampled, sampled_before
 from embedcache.share.sign import PublicKey, signed_manifests
 from embedcache.share.take_rows import TakenRows, take_rows
@@ -51,12 +53,14 @@ class RemoteOptions:
         skip_manifests: leave out those manifests whose names begin so.
         sample_check: whether a sample of each teacher that comes from there for the first time is compared
             with the live teacher.
+        max_bytes: refuse to fetch more than this.
     """
 
     remote: str
     require_signature: str | Path | None = None
     skip_manifests: Collection[str] = ()
     sample_check: bool = True
+    max_bytes: int | None = None
 
 
 @dataclass
@@ -75,6 +79,7 @@ class RemoteRows:
         seconds: what all of that took.
         sample_rate: texts a second in those comparisons.
         told: what is worth telling.
+        max_bytes: how much may be fetched, all together.
     """
 
     remote: Remote
@@ -88,6 +93,7 @@ class RemoteRows:
     seconds: float = 0.0
     sample_rate: float = 0.0
     told: list[str] = field(default_factory=list)
+    max_bytes: int | None = None
 
     @classmethod
     def open(
@@ -117,7 +123,17 @@ class RemoteRows:
         remote.require()
         only = None if key is None else signed_manifests(remote, key)
         stock = Stock(remote.manifests(cache, only, options.skip_manifests))
-        return cls(remote, stock, options.sample_check, meter, seconds=time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        return cls(remote, stock, options.sample_check, meter, seconds=seconds, max_bytes=options.max_bytes)
+
+    def refuse_too_much(self, cache: Cache, size: int) -> None:
+        """See that so many bytes more may be fetched into ``cache``, and have room.
+
+        Raises:
+            InputError: if they are too many.
+            StorageError: if the disk has no room for them.
+        """
+        refuse_too_much(cache.folder, self.meter.bytes + size, self.max_bytes, "build without --remote")
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -132,6 +148,7 @@ class RemoteRows:
         """Return what the remote can lend to a store of ``cache``; its row indexes are fetched.
 
         Raises:
+            InputError, StorageError: if they are too much, or have no room.
             RemoteError: if one cannot be had, or is refused.
         """
         with self.timed():
@@ -139,7 +156,10 @@ class RemoteRows:
             keys = RemoteKeys(
                 self.remote, cache, self.stock, store.contract.id, without=store.container.names()
             )
+            self.refuse_too_much(cache, keys.bytes_to_load())
             keys.load(self.meter)
+            if not keys.shards:
+                self.told += same_model_notes(self.remote, self.stock, store.contract)
         if whole := len(keys.fetched_whole):
             self.told.append(
                 f"{whole:,} shards of {self.remote.where} have no row index and were fetched whole to read "
@@ -222,6 +242,7 @@ class Lender:
         shard_rows: int,
         texts_of: Callable[[NDArray[np.int64]], Sequence[str]],
         encode: Encode,
+        compute_dtype: str,
     ) -> int:
         """Bring those of ``keys`` that the remote has into ``store``; return how many.
 
@@ -231,14 +252,16 @@ class Lender:
             shard_rows: rows of a shard made of rows that come alone.
             texts_of: returns the texts of some of ``keys``, by their numbers.
             encode: the live teacher.
+            compute_dtype: what it computes in.
 
         Raises:
+            InputError: if more would have to be fetched than may be.
             RemoteError: if something cannot be had, or is refused, or is not what the teacher returns.
             StorageError: if the cache cannot be written.
         """
         with self.source.timed():
             if self.source.sample_check and not self._is_sampled:
-                self._check_sample(store.contract, keys, texts_of, encode)
+                self._check_sample(store.contract, keys, texts_of, encode, compute_dtype)
             found = take_rows(
                 store,
                 self.worthy,
@@ -246,6 +269,7 @@ class Lender:
                 codec=self._codec,
                 shard_rows=shard_rows,
                 meter=self.source.meter,
+                on_plan=lambda plan: self.source.refuse_too_much(self.cache, plan.bytes),
             )
             self.source.taken.append(found)
             if len(self.worthy.shards) < len(self.keys.shards):
@@ -259,10 +283,12 @@ class Lender:
         keys: KeyArray,
         texts_of: Callable[[NDArray[np.int64]], Sequence[str]],
         encode: Encode,
+        compute_dtype: str,
     ) -> None:
         """Compare some rows with the live teacher's, before any of them enters the cache."""
         remote = self.source.remote
-        if contract.id in sampled_before(self.cache, remote):
+        # What a pull found bad, and told, is not taken on its word either.
+        if sampled_before(self.cache, remote).get(contract.id, BAD) != BAD:
             self._is_sampled = True
             return
         there = np.flatnonzero(self.worthy.locate(keys)[0] >= 0)
@@ -287,7 +313,8 @@ class Lender:
             aside.register_teacher("sample", contract, {})
             store = aside.store(contract)
             take_rows(store, self.worthy.into(aside), keys[chosen], meter=self.source.meter)
-            line = worst_line(compare_vectors(store, store.locate(key_array(texts)), live, again))
+            positions = store.locate(key_array(texts))
+            line = worst_line(compare_vectors(store, positions, live, again, compute_dtype))
         if line.verdict == BAD:
             raise RemoteError(
                 f"the vectors that {remote.where} has under this teacher's contract are not the teacher's "

@@ -173,7 +173,8 @@ def build(
     kept = [Output.open(opened, one, asked, store, lent) for one, asked in zip(wanted, codecs, strict=True)]
     for goal in kept:
         opened.refuse_other_contract(goal.teacher.name, goal.teacher.contract)
-        if not goal.store.shards:
+        # What a remote has in pq brings its codebook along.
+        if not goal.store.shards and (goal.lender is None or goal.lender.codec != pq.NAME):
             _refuse_untrained(goal.store.codec_name, source, shard_rows)
 
     reading = time.perf_counter()

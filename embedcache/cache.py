@@ -54,6 +54,10 @@ CACHE_MARKER = {"format": "embedcache", "version": CACHE_VERSION}
 """The content of ``cache.json``, beside its seal."""
 
 
+REMOTE_MARKER = "embedcache-remote.json"
+"""The file that makes a folder a remote, which is no cache."""
+
+
 @dataclass(frozen=True)
 class CachedTeacher:
     """A teacher that a cache holds vectors of.
@@ -93,6 +97,7 @@ class Cache:
         try:
             value = read_sealed_json(marker)
         except FileNotFoundError:
+            _refuse_remote(self.folder)
             raise CacheFormatError(
                 f"{self.folder} is no cache: it has no cache.json; build one with "
                 f"'embedcache build CORPUS --teacher NAME --cache {self.folder}'"
@@ -125,6 +130,7 @@ class Cache:
         path = Path(folder).expanduser()
         if not (path / "cache.json").exists():
             make_directory(path)
+            _refuse_remote(path)
             others = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
             # Another builder may have made the cache since it was looked for.
             if others and not (path / "cache.json").exists():
@@ -334,6 +340,14 @@ class Cache:
         if store is None or not store.is_current:
             store = self._looked_up[contract.id] = self.store(contract)
         return store
+
+
+def _refuse_remote(folder: Path) -> None:
+    if (folder / REMOTE_MARKER).is_file():
+        raise CacheFormatError(
+            f"{folder} is a remote, not a cache: pull from it into a cache with "
+            f"'embedcache pull {folder} --cache DIR'"
+        )
 
 
 def read_contract(path: Path) -> Contract:

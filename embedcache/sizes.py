@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import re
 
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes that ``text`` means: ``500000``, ``20MB``, ``1.5 GB``.
+    """Return the number of bytes that ``text`` means: ``500000``, ``20MB``, ``1.5 GB``, in capitals or not.
 
     Raises:
         ValueError: if it is none.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
     if match is None:
         raise ValueError(f"{text[:40]!r} is no size: expected bytes, or a number with kB, MB, GB or TB")
     return round(float(match[1]) * _UNITS[match[2]])
+
+
+def readable(count: int, *, up: bool = False) -> str:
+    """Return a number of bytes as :func:`parse_size` reads it: ``288kB``.
+
+    Args:
+        count: how many, at least 1.
+        up: whether to round up, so that so many fit in.
+    """
+    unit, scale = max((item for item in _UNITS.items() if item[1] <= count), key=lambda item: item[1])
+    tenths = -(-10 * count // scale) if up else 10 * count // scale
+    name = "k" if unit == "k" else unit.upper()
+    return f"{tenths // 10}{f'.{tenths % 10}' if tenths % 10 else ''}{name}B"

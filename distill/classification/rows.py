@@ -18,10 +18,9 @@ from distill.errors import ConfigError, DataError
 from embedcache.corpus.conditions import RowConditions
 from embedcache.corpus.formats import Columns as RawColumns
 from embedcache.corpus.formats import Problem, raw_rows
-from embedcache.corpus.readers import NOT_ASKED, ReadReport, expand_sources, row_problem
+from embedcache.corpus.readers import ReadReport, expand_sources, text_of_row
 from embedcache.corpus.sources import STDIN, Source, format_of
 from embedcache.doctor.evaluation_sets import fold
-from embedcache.pairs import join_pair
 
 FEWEST_SCORED = 10
 """Rows that a classifier can be scored on; fewer tell nothing."""
@@ -153,22 +152,16 @@ def _kept(
     )
     with raw_rows(source, kind, asked) as rows:
         for row in rows:
-            position, text, _, label = row[:4]
             if not conditions.hold(row):
                 continue
-            label = NOT_ASKED if columns.label is None else label
-            problem = row_problem(text, label=label)
-            if pairs and not isinstance(text, Problem):
-                problem = problem or row_problem(row[4])
-            if problem is None:
-                yield join_pair(text, row[4]) if pairs else text, _named(label)
+            text = text_of_row(row, pairs=pairs, with_label=columns.label is not None)
+            if isinstance(text, Problem):
+                report.skip(text.value, f"{source}:{row[0]}")
             else:
-                report.skip(problem.value, f"{source}:{position}")
+                yield text, "" if columns.label is None else _named(row[3])
 
 
 def _named(label: object) -> str:
-    if label is NOT_ASKED:
-        return ""
     return str(int(label) if isinstance(label, bool) else label)
 
 

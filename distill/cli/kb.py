@@ -208,7 +208,7 @@ def check_command(model: Path, sample: int, k: int, seed: int, as_json: bool) ->
 )
 @click.option("--data", metavar="FILE", help="Labelled rows instead.  [default: rows held out by the run]")
 @column_options
-@click.option("--label", metavar="COLUMN", default="label", show_default=True, help="Column of the label.")
+@click.option("--label", metavar="COLUMN", help="Column of the label.  [default: label]")
 @click.option("--table", is_flag=True, help="Print the table over k (ReAugKD, Table 2).")
 @click.option(
     "--ks",
@@ -229,7 +229,7 @@ def tune_command(
     data: str | None,
     text: str | None,
     text2: str | None,
-    label: str,
+    label: str | None,
     rows: tuple[str, ...],
     format: str | None,  # noqa: A002 - the option's name
     table: bool,
@@ -250,11 +250,13 @@ def tune_command(
     wanted = _parse_ks(ks)
     if out is not None and out.suffix not in (".tsv", ".json"):
         raise click.BadParameter(f"{out}: expected a file that ends in .tsv or .json", param_hint="'--out'")
+    named = any(one is not None for one in (text, text2, label, format))
+    columns = Columns(text, text2, label or "label", format) if named else None
     choice = choose(
         model,
         cache=cache,
         data=data,
-        columns=Columns(text, text2, label, format),
+        columns=columns,
         rows=rows,
         ks=wanted,
         keep=keep,

@@ -41,6 +41,8 @@ def describe(progress: TrainProgress, seconds: float) -> str:
     if progress.phase == "anew":
         return "no checkpoint was written yet: the run begins anew"
     if progress.phase == "wait":
+        if progress.text:
+            return f"waiting for the build: {progress.text}"
         return f"waiting for the build: {progress.step:,} of {progress.total:,} rows have vectors"
     if progress.phase == "fetch":
         return f"{progress.text}: {size(progress.step)} of {size(progress.total)}"

@@ -10,6 +10,10 @@ from distill.errors import ConfigError
 
 if TYPE_CHECKING:
     from distill.projection import Projection
+    from distill.projection.train import ProjectionSettings
+
+_RAISED_LR = 1e-3
+"""A rate with which some thousand rows move a map."""
 
 
 @click.command("project")
@@ -64,6 +68,7 @@ def project_command(
             added = extend_projection(cache, teacher, corpus=corpus, on_step=on_step)
         click.echo(json.dumps({"written": added}) if as_json else f"{added:,} vectors added")
         return
+    settings = ProjectionSettings(**given)  # type: ignore[arg-type]
     with watched() as on_step:
         found = project(
             cache,
@@ -71,19 +76,21 @@ def project_command(
             corpus=corpus,
             dim=dim,
             name=name,
-            settings=ProjectionSettings(**given),  # type: ignore[arg-type]
+            settings=settings,
             threads=threads,
             on_step=on_step,
         )
     if as_json:
         click.echo(json.dumps(found.facts(), indent=2))
     else:
-        _print(found, cache)
+        _print(found, cache, settings)
 
 
-def _print(found: Projection, cache: str) -> None:
+def _print(found: Projection, cache: str, settings: ProjectionSettings) -> None:
     from rich.console import Console
     from rich.table import Table
+
+    from embedcache.cli.tables import counted
 
     table = Table(title=f"{found.of} projected on {found.corpus}", show_header=False, title_justify="left")
     table.add_column(style="bold")
@@ -105,10 +112,12 @@ def _print(found: Projection, cache: str) -> None:
     console = Console(highlight=False)
     console.print(table)
     if found.hardly_moved:
+        # To who has raised the rate already no higher one is recommended.
+        more = "more --epochs" if settings.lr >= _RAISED_LR else f"--lr {_RAISED_LR:g}, or more --epochs"
         console.print(
             "note: the map hardly moved, rows of one label lie together no more than before. The paper's "
             "learning rate and epochs are for some 60,000 rows and more; "
-            f"here they make {found.steps:,} steps: give --lr 1e-3, or more --epochs, and another --name",
+            f"here it was {counted(found.steps, 'step')} at {settings.lr:g}: give {more}, and another --name",
             soft_wrap=True,
         )
     console.print(

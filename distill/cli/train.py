@@ -186,7 +186,8 @@ from distill.students.spec import FORMS
     "--wait-for-build",
     type=float,
     metavar="MINUTES",
-    help="Train while 'embedcache build' goes on; give up once no vectors came for so long.",
+    help="Train while 'embedcache build' goes on; wait so long for its cache to appear, and give up once "
+    "no vectors came for so long.",
 )
 @click.option("--out", metavar="DIR", help="The run's folder.  [default: runs/CORPUS-STUDENT-LOSS]")
 @source_options

@@ -14,6 +14,7 @@ from distill.data.waiting import Patience
 from distill.data.windows import CorpusOrder, GroupOrder, Order, WholeOrder
 from distill.errors import ConfigError, DataError
 from embedcache.corpus.corpus import Corpus
+from embedcache.sizes import readable
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,9 @@ def make_order(feed: Feed, targets: Targets, corpus: Corpus, rows: NDArray[np.ui
     largest = max(sum(sizes[shard] for shard in group) for group in groups)
     if largest > room:
         raise ConfigError(
-            f"stream.limit: {feed.limit:,} bytes have to hold the shards of the window that is trained on "
-            f"and of the next, and those of a single row have {largest:,}: give --cache-limit {2 * largest}"
+            f"stream.limit {readable(feed.limit)} has to hold two windows, the one that is trained on and "
+            f"the next, and a shard of each teacher, which a single row needs, takes {readable(largest)}: "
+            f"give --cache-limit {readable(2 * largest, up=True)} or more"
         )
     return GroupOrder(group_of, groups, sizes, room, seed)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from distill.data.combination import Combination
 from distill.data.streaming import Streaming
-from distill.data.waiting import Awaited, Patience
+from distill.data.waiting import Awaited, Patience, open_begun
 from distill.data.windows import Order, WholeOrder, draw
 from distill.errors import ConfigError, DataError
 from embedcache.cache import Cache, CachedTeacher
@@ -18,7 +18,7 @@ from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.keys import KeyArray
-from embedcache.store import ShardStore, VectorStore
+from embedcache.store import VectorStore
 
 SAMPLE_ROWS = 100_000
 """Training rows that a projection is fitted on, at most."""
@@ -125,20 +125,28 @@ class Targets:
         return replace(self, positions=tuple(found))
 
     def wait(
-        self, corpus: Corpus, rows: NDArray[np.uint32], also: NDArray[np.uint32], patience: Patience
+        self,
+        cache: Cache,
+        corpus: Corpus,
+        rows: NDArray[np.uint32],
+        also: NDArray[np.uint32],
+        patience: Patience,
     ) -> Targets:
         """Return the targets of ``rows``, whose vectors are waited for where they are not there yet.
 
         Args:
+            cache: the cache that the vectors come into.
             corpus, rows, also: as for :meth:`join`.
             patience: how long to wait.
 
         Raises:
             CorruptCacheError: if a shard is damaged.
+            DataError: if not even a first shard came.
         """
-        stores = [store for store in self.stores if isinstance(store, ShardStore)]
         both = np.sort(np.concatenate([rows, also]))
-        return replace(self, awaited=Awaited(self.teachers, stores, corpus, both, patience), rows=rows)
+        stores = tuple(open_begun(cache.store, one, patience, len(both)) for one in self.teachers)
+        awaited = Awaited(self.teachers, stores, corpus, both, patience)
+        return replace(self, stores=stores, awaited=awaited, rows=rows)
 
     def project(self, dimension: int, seed: int, rows: int, order: Order | None = None) -> Targets:
         """Return the targets projected to ``dimension``, fitted on a sample of the rows drawn by ``seed``.

@@ -21,7 +21,7 @@ from distill.data.source import Share
 from distill.data.tokens import TokenArrays
 from distill.errors import DataError
 from embedcache.corpus.formats import Columns, raw_rows
-from embedcache.corpus.readers import ReadReport, expand_sources, row_problem
+from embedcache.corpus.readers import ReadReport, expand_sources, text_problem
 from embedcache.corpus.sources import STDIN, Source, format_of
 from embedcache.doctor.evaluation_sets import fold
 from embedcache.errors import MissingInputError
@@ -234,7 +234,7 @@ def _rows(
 
 def _problem(row: tuple[object, ...], seen: Collection[tuple[object, ...]]) -> str | None:
     for cell in row:
-        problem = row_problem(cell)
+        problem = text_problem(cell)
         if problem is not None:
             return problem.value
     if len(row) == 3 and row[1] == row[2]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from distill.data.picked import PickedKeys
 from distill.errors import DataError
 from embedcache.cache import CachedTeacher
+from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.keys import KeyArray
 from embedcache.store import ShardStore
@@ -43,6 +44,35 @@ class Patience:
 
     minutes: float
     on_wait: OnWait = lambda there, rows: None
+
+
+def open_begun(
+    open_store: Callable[[Contract], ShardStore], teacher: CachedTeacher, patience: Patience, rows: int
+) -> ShardStore:
+    """Return the store of a teacher once it has a shard: before that nobody knows where they will lie.
+
+    Args:
+        open_store: opens it.
+        teacher: the teacher.
+        patience: how long to wait.
+        rows: how many rows are waited for, to be told.
+
+    Raises:
+        DataError: if none came for too long.
+    """
+    began = time.monotonic()
+    store = open_store(teacher.contract)
+    if not store.shards:
+        patience.on_wait(0, rows)
+    while not store.shards:
+        if time.monotonic() - began > 60 * patience.minutes:
+            raise DataError(
+                f"no vectors of teacher {teacher.name!r} came for {patience.minutes:g} minutes: see whether "
+                "'embedcache build' for this corpus and teacher runs, and start the training again"
+            )
+        time.sleep(_POLL_SECONDS)
+        store = open_store(teacher.contract)
+    return store
 
 
 class Awaited:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,11 +79,14 @@ def build_base(
         on_step: told how far it is.
 
     Raises:
-        ConfigError: if there is a base already, or nobody says with which teacher the student was trained.
+        ConfigError: if there is a base already, ``tau`` is not above 0, or nobody says with which teacher the
+            student was trained.
         DataError: if the teacher, its projection or its labels are not the student's, or vectors are missing.
         InputError: if there is no such corpus or teacher.
         StorageError: if it cannot be written.
     """
+    if tau is not None and not (math.isfinite(tau) and tau > 0):
+        raise ConfigError(f"--tau {tau:g}: expected a number above 0; the paper's is 0.07")
     student = open_folder(model)
     if (student.folder / KNOWLEDGE_BASE).exists() and not overwrite:
         raise ConfigError(
@@ -93,8 +97,8 @@ def build_base(
     trained = student.trained_on
     if teacher is None and trained is None:
         raise ConfigError(
-            f"nobody says with which teacher {student.title} was trained, it lies in no run: name it with "
-            "--teacher"
+            f"nobody says with which teacher {student.title} was trained, it is of no 'distill run': name it "
+            "with --teacher"
         )
     # By its contract: a teacher may have had another name in another cache.
     chosen = _teacher(opened, teacher or (trained[1].id if trained else ""), trained[0] if trained else "")
@@ -120,7 +124,7 @@ def build_base(
         index=index,
         soft_labels=rows.soft_labels,
         keys=rows.keys,
-        tau=tau or student.tau,
+        tau=student.tau if tau is None else tau,
         corpora=(_entry(found, len(rows.keys)),),
         texts=rows.texts,
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from distill.classification.labels import label_numbers
 from distill.classification.rows import FEWEST_SCORED, Columns, LabelledRows, read_labelled, refuse_test_rows
-from distill.errors import DataError
+from distill.errors import ConfigError, DataError
 from distill.knowledge_base.base import KnowledgeBase
 from distill.knowledge_base.build import require_base
 from distill.knowledge_base.header import Chosen
@@ -26,6 +26,7 @@ from distill.knowledge_base.tune import (
 )
 from distill.knowledge_base.vote import Probabilities, mixed, neighbour_vote, softmax
 from distill.retrieval_classifier import DEFAULT_BETA, student_encoder, unit
+from distill.training.selection import refuse_test_file
 from embedcache.cache import Cache
 from embedcache.key_index import KeyIndex
 from embedcache.keys import key_array
@@ -84,20 +85,23 @@ def choose(
         model: the student: a run, or a model folder with a classifier and a knowledge base.
         cache: the cache the run was trained from: its held-out rows are taken, with the corpus's labels.
         data: a file of labelled rows instead.
-        columns, rows: where in it they stand, and which are asked for.
+        columns, rows: where in it they stand, and which are asked for; only with ``data``.
         ks: the k of the table.
         keep: whether to write the choice into the base.
         device, threads: where and how the student runs.
 
     Raises:
-        ConfigError: if the rows asked for are those of a test set.
+        ConfigError: if the file or the rows asked for are those of a test set, columns or rows are given and
+            no file, or a file and a cache.
         DataError: if there is no base, or too few rows are left.
         InputError: if the file or the corpus cannot be read, or holds pairs and the student was taught on
             single texts, or the other way round.
     """
+    _refuse_unused(data, cache, columns, rows)
     student = open_folder(model)
     base = require_base(student)
     if data is not None:
+        refuse_test_file(Path(data), "--data", "what is")
         refuse_test_rows("--rows", rows)
         labelled = read_labelled(data, columns or Columns(), rows)
     else:
@@ -137,6 +141,21 @@ def choose(
         base.keep_choice(student.folder, chosen, keys[new])
     table = sensitivity(tuning, ks, seconds, lambda k: _retrieval_seconds(base, probabilities, vectors, k))
     return Choice(chosen, tuning, table, len(labelled) - len(left))
+
+
+def _refuse_unused(
+    data: str | Path | None, cache: str | Path | None, columns: Columns | None, rows: Sequence[str]
+) -> None:
+    if data is None and (rows or columns is not None):
+        raise ConfigError(
+            "columns and rows (--text, --text2, --label, --format, --rows) are those of a labelled file, and "
+            "there is none: give --data FILE, or leave them out to choose on the rows that the run held out"
+        )
+    if data is not None and cache is not None:
+        raise ConfigError(
+            "--cache is where rows that the run held out are taken from, and --data gives others: leave one "
+            "of them out"
+        )
 
 
 def held_out_rows(student: ClassifierFolder, cache: str | Path | None) -> LabelledRows:

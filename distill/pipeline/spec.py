@@ -55,6 +55,7 @@ class BuildSettings(StrictConfig):
     shard_rows: PositiveInt | None = None
     output: str = Field(default="embedding", description="embedding, logits, or both with a comma between")
     token_embeddings: bool = Field(default=False, description="keep the teacher's token embeddings as well")
+    remote: str | None = Field(default=None, description="remote to take rows from, its name or URL")
     views: list[str] = Field(default=[], description="views to make, as after --view")
     view_seed: Seed = 0
     embed_views: list[str] = Field(default=[], description="views that the teacher encodes as well")

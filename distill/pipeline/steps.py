@@ -47,7 +47,9 @@ class BuildStep:
         models = {f"translators.{pair}": model for pair, model in settings.translators.items()}
         models |= {"mask_model": settings.mask_model} if settings.mask_model else {}
         facts = settings_facts(
-            settings.model_dump(exclude={"sources", "teacher", "translators", "mask_model"}), PLACES
+            # Where rows come from does not change what is built.
+            settings.model_dump(exclude={"sources", "teacher", "translators", "mask_model", "remote"}),
+            PLACES,
         )
         for path in expand_sources([sources] if isinstance(sources, str) else list(sources)):
             facts |= file_facts(f"source {Path(path).name}", path)

@@ -14,6 +14,7 @@ from distill.training.inside import Inside
 from distill.training.objective import Distillation
 from distill.training.token_embeddings import TokenEmbeddings
 from embedcache.cache import Cache, CachedTeacher
+from embedcache.errors import TeacherError
 from embedcache.teacher.by_contract import load_by_contract
 from embedcache.teacher.load import Teacher
 
@@ -79,16 +80,26 @@ def load_live_teacher(cache: Cache, teacher: CachedTeacher, source: str | None =
         source: alias, hub id or folder to load from; default: as it was built.
 
     Raises:
-        TeacherError: if it cannot be found.
+        TeacherError: if it cannot be found or loaded.
         ContractMismatchError: if it is another teacher now; it names the fields that differ.
     """
     teacher = base_teacher(cache, teacher)
-    return load_by_contract(
-        source or cache.model_source(teacher),
-        teacher.contract,
-        name=teacher.name,
-        remedy="say where that one is with --teacher-model",
-    )
+    noted = cache.model_source(teacher)
+    try:
+        return load_by_contract(
+            source or noted,
+            teacher.contract,
+            name=teacher.name,
+            remedy="say where that one is with --teacher-model",
+        )
+    except TeacherError as error:
+        if source is not None:
+            raise
+        raise TeacherError(
+            f"the run needs the weights of teacher {teacher.name!r} (its student is made from them, or its "
+            f"loss looks at the teacher's layers), and the cache names its model {noted!r}, which cannot be "
+            f"loaded on this machine: say where it is with --teacher-model FOLDER ({error})"
+        ) from error
 
 
 def refuse_online(config: RunConfig, dataset: DistillDataset) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from distill.data.begun import open_begun_cache
 from distill.data.order import Feed
 from distill.data.waiting import Patience
 from distill.errors import ConfigError
@@ -59,16 +60,26 @@ def open_place(config: RunConfig, on_progress: OnProgress | None = None) -> Iter
             "--cache-limit, not both"
         )
     tell = on_progress or (lambda progress: None)
+    teacher = config.cached_teacher
+    names = [teacher] if isinstance(teacher, str) else teacher or []
     if not _is_remote(config.cache):
         if given := [f"stream.{name}" for name in ("mirror", "limit") if getattr(stream, name) is not None]:
             raise ConfigError(
                 f"{' and '.join(given)}: only for a remote, and the cache {config.cache} is a folder: leave "
                 "it out, or give the name or URL of a remote as --cache"
             )
-        patience = None
-        if stream.wait is not None:
-            patience = Patience(stream.wait, lambda there, rows: tell(TrainProgress("wait", there, rows)))
-        yield Place(Cache(config.cache), Feed(stream.window, None, patience))
+        if stream.wait is None:
+            yield Place(Cache(config.cache), Feed(stream.window))
+            return
+        cache = open_begun_cache(
+            config.cache,
+            config.corpus,
+            names,
+            stream.wait,
+            lambda what: tell(TrainProgress("wait", 0, 0, text=what)),
+        )
+        patience = Patience(stream.wait, lambda there, rows: tell(TrainProgress("wait", there, rows)))
+        yield Place(cache, Feed(stream.window, None, patience))
         return
     if stream.wait is not None:
         raise ConfigError(
@@ -77,11 +88,10 @@ def open_place(config: RunConfig, on_progress: OnProgress | None = None) -> Iter
         )
     from embedcache.share.mirror import Mirror
 
-    teacher = config.cached_teacher
     with Mirror(
         config.cache,
         stream.mirror,
-        teachers=[teacher] if isinstance(teacher, str) else teacher or (),
+        teachers=names,
         corpora=() if config.corpus is None else [config.corpus],
         limit=stream.limit,
         logits=LOSSES[config.loss.name].inside == "classes",

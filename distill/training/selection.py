@@ -129,12 +129,18 @@ def pair_selector(data: str, tokenizer: FastTokenizer) -> PairSelector:
     return PairSelector(tokenizer(list(place)), first, second, gold, "dev_spearman")
 
 
-def refuse_test_file(path: Path) -> None:
-    """Raise :class:`ConfigError` where the file to choose a checkpoint on is called as a test set is."""
+def refuse_test_file(path: Path, option: str = "evaluation.data", chosen: str = "a checkpoint") -> None:
+    """Raise :class:`ConfigError` where the file to choose a checkpoint on is called as a test set is.
+
+    Args:
+        path: the file.
+        option: what it was given with, for the message.
+        chosen: what is to be chosen on it.
+    """
     # A word that begins with "test", not any that holds it: latest_dev.tsv is no test set.
     if re.search(r"(?<![a-z])test", path.name.lower()):
         raise ConfigError(
-            f"evaluation.data: {path.name} looks like a test set; a checkpoint chosen on a test set "
+            f"{option}: {path.name} looks like a test set; {chosen} chosen on a test set "
             "makes its score worthless. Choose on a development set (stsb_dev.tsv, say)"
         )
 

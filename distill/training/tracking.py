@@ -28,7 +28,8 @@ class TrainProgress:
         rows_per_second: training rows a second since the start.
         best: best selection score so far.
         resumed: the step that an interrupted run went on from.
-        text: of a ``note``, what it says; of ``fetch``, what is fetched.
+        text: of a ``note``, what it says; of ``fetch``, what is fetched; of ``wait``, what is waited for
+            where that is not vectors yet.
     """
 
     phase: str

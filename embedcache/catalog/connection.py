@@ -103,7 +103,7 @@ def connect(
         CorruptCacheError: if a file of the cache is damaged.
     """
     opened = open_cache(cache)
-    connection = _isolated(memory, threads)
+    connection = connect_without_views(memory, threads)
     try:
         if "rows" in views:
             tables = [corpus_table(corpus) for corpus in opened.corpora()]
@@ -189,7 +189,18 @@ def one_line(error: Exception) -> str:
     return " ".join(message.split())
 
 
-def _isolated(memory: str, threads: int | None) -> duckdb.DuckDBPyConnection:
+def connect_without_views(
+    memory: str = DEFAULT_MEMORY, threads: int | None = None
+) -> duckdb.DuckDBPyConnection:
+    """Return a connection that sees nothing: no cache, files, extensions or settings.
+
+    Args:
+        memory: what DuckDB may take.
+        threads: of DuckDB; default: as many as there are cores.
+
+    Raises:
+        InputError: if ``memory`` is no size.
+    """
     import duckdb
 
     config: dict[str, str | bool | int | float | list[str]] = {

@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.cache import Cache
-from embedcache.catalog.connection import DEFAULT_MEMORY, connect, interruptible, one_line, open_cache
+from embedcache.catalog.connection import (
+    DEFAULT_MEMORY,
+    connect,
+    connect_without_views,
+    interruptible,
+    one_line,
+    open_cache,
+)
 from embedcache.catalog.query import mentioned_views, nodes, problem_inside, syntax_tree
 from embedcache.catalog.sources import corpus_table
 from embedcache.corpus.corpus import Corpus
@@ -26,6 +33,10 @@ if TYPE_CHECKING:
 
 _SEEN = {"tokens", "truncated"}
 _BATCH_ROWS = 65536
+
+_COLUMN_TYPES = {"row": "BIGINT", "key": "BLOB", "text": "VARCHAR", "characters": "BIGINT", "id": "VARCHAR"}
+_LABEL_TYPES = ("VARCHAR", "BIGINT", "DOUBLE")
+_SEEN_TYPES = {"tokens": "INTEGER", "truncated": "BOOLEAN"}
 
 
 def select_rows(
@@ -62,6 +73,63 @@ def select_rows(
             store = opened.store(opened.teacher(teacher).contract)
             rows = _offer(connection, corpus_table(chosen, partial(_seen, chosen, store)))
         return _rows_where(connection, rows, condition, where, len(chosen))
+
+
+def check_condition(where: str, *, has_ids: bool, has_labels: bool) -> None:
+    """See, before any row is here, that ``where`` is a condition on the rows of a corpus without vectors.
+
+    A condition that looks into views of the catalog is read, but its columns are not looked for.
+
+    Args:
+        where: the condition, as for :func:`select_rows`.
+        has_ids: whether the corpus has ids.
+        has_labels: whether it has labels.
+
+    Raises:
+        InputError: if it is none, or asks for what only vectors tell.
+    """
+    types = {name: kind for name, kind in _COLUMN_TYPES.items() if has_ids or name != "id"}
+    # Of which type labels are, only the rows tell.
+    tables = [types | {"label": kind} for kind in _LABEL_TYPES] if has_labels else [types]
+    with closing(connect_without_views()) as connection:
+        condition = _condition(connection, where)
+        if mentioned_views(where):
+            return
+        problems = [_problem_with(_no_rows(connection, table), condition) for table in tables]
+        if not all(problems):
+            return
+        with_seen = (_no_rows(connection, table | _SEEN_TYPES) for table in tables)
+        if not all(_problem_with(rows, condition) for rows in with_seen):
+            raise not_known_yet(where)
+        raise _no_predicate(where, f"{problems[0]}; the columns are {', '.join(tables[0])}")
+
+
+def not_known_yet(where: str) -> InputError:
+    """Return the error for a condition on what only vectors tell, where there are none yet."""
+    return InputError(
+        f"{where!r}: {' and '.join(_SEEN_TYPES)} are not known before vectors are here; choose by "
+        "characters, text, id or label"
+    )
+
+
+def _no_rows(connection: duckdb.DuckDBPyConnection, types: dict[str, str]) -> duckdb.DuckDBPyRelation:
+    columns = ", ".join(f"NULL::{kind} AS {name}" for name, kind in types.items())
+    return connection.sql(f"SELECT {columns} WHERE false")
+
+
+def _problem_with(rows: duckdb.DuckDBPyRelation, condition: str) -> str:
+    """Return why a condition is none on ``rows``, without looking at any; empty where it is one."""
+    import duckdb
+
+    try:
+        return _wrong_kind(rows, condition)
+    except duckdb.Error as error:
+        return one_line(error)
+
+
+def _wrong_kind(rows: duckdb.DuckDBPyRelation, condition: str) -> str:
+    kinds = [str(kind) for kind in rows.select(condition).types]
+    return "" if kinds == ["BOOLEAN"] else f"it gives {', '.join(kinds)}, expected true or false"
 
 
 def _condition(connection: duckdb.DuckDBPyConnection, where: str) -> str:
@@ -155,9 +223,8 @@ def _rows_where(
             marks[batch.column(0).to_numpy()] = True
 
     try:
-        kinds = [str(kind) for kind in rows.select(condition).types]
-        if kinds != ["BOOLEAN"]:
-            raise _no_predicate(where, f"it gives {', '.join(kinds)}, expected true or false")
+        if problem := _wrong_kind(rows, condition):
+            raise _no_predicate(where, problem)
         interruptible(connection, mark)
     # A result that is read as an Arrow stream reports its errors as pyarrow's.
     except (duckdb.Error, pa.ArrowException, OSError) as error:

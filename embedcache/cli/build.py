@@ -12,6 +12,7 @@ from embedcache.cli.options import (
     STORE_KINDS,
     codec_option,
     output_option,
+    read_size,
     reader_options,
     shard_rows_option,
     teacher_options,
@@ -51,6 +52,12 @@ if TYPE_CHECKING:
     "--remote",
     metavar="NAME|URL",
     help="Fetch the vectors that this remote has, and encode only the rest.",
+)
+@click.option(
+    "--max-bytes",
+    callback=read_size,
+    metavar="SIZE",
+    help="With --remote: refuse to fetch more, say 20GB.",
 )
 @click.option(
     "--require-signature",
@@ -99,10 +106,11 @@ def _pop_remote(settings: dict[str, Any]) -> RemoteOptions | None:
 
     remote = settings.pop("remote")
     key, skipped = settings.pop("require_signature"), settings.pop("skip_manifests")
-    unchecked = settings.pop("no_sample_check")
+    unchecked, most = settings.pop("no_sample_check"), settings.pop("max_bytes")
     if remote is not None:
-        return RemoteOptions(remote, key, skipped, sample_check=not unchecked)
+        return RemoteOptions(remote, key, skipped, sample_check=not unchecked, max_bytes=most)
     for flag, value in (
+        ("--max-bytes", most),
         ("--require-signature", key),
         ("--skip-manifest", skipped),
         ("--no-sample-check", unchecked),

@@ -8,6 +8,7 @@ from typing import TypeVar
 import click
 
 from embedcache.cli.tables import size
+from embedcache.sizes import parse_size
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -217,3 +218,19 @@ def teacher_options(command: F) -> F:
 def live_teacher_options(command: F) -> F:
     """Add how to run a teacher again: the fields of :class:`embedcache.check.live.Computing`."""
     return all_of(*_AS_STORED)(command)
+
+
+def read_size(
+    context: click.Context | None, parameter: click.Parameter | None, text: str | None
+) -> int | None:
+    """Return the number of bytes that ``text`` means: ``500000``, ``20MB``, ``1.5 GB``.
+
+    Raises:
+        click.BadParameter: if it is none.
+    """
+    if text is None:
+        return None
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from None

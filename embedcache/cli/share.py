@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.options import all_of, cache_option, json_option
+from embedcache.cli.options import all_of, cache_option, json_option, read_size
 from embedcache.cli.share_show import (
     exit_if_bad,
     report,
@@ -20,26 +20,9 @@ from embedcache.cli.share_show import (
     show_sync,
     tell_estimate,
 )
-from embedcache.sizes import parse_size
 
 if TYPE_CHECKING:
     from embedcache.check.progress import OnCheck
-
-
-def read_size(
-    context: click.Context | None, parameter: click.Parameter | None, text: str | None
-) -> int | None:
-    """Return the number of bytes that ``text`` means: ``500000``, ``20MB``, ``1.5 GB``.
-
-    Raises:
-        click.BadParameter: if it is none.
-    """
-    if text is None:
-        return None
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), context, parameter) from None
 
 
 _jobs = click.option(
@@ -205,7 +188,7 @@ def remote_ls_command(remote: str, as_json: bool) -> None:
 def remote_diff_command(remote: str, cache: str, skip_manifests: tuple[str, ...], as_json: bool) -> None:
     """Say what REMOTE has and the cache lacks, and the other way round.
 
-    Exits with 0 if both have the same, with 1 if not.
+    A cache that is not there yet has nothing. Exits with 0 if both have the same, with 1 if not.
     """
     import json
 

@@ -84,9 +84,8 @@ def show_pull(done: PullResult) -> None:
     for line in done.told:
         click.echo(line)
     for check in done.samples:
-        click.echo(
-            f"{check.teacher}: {counted(check.sampled, 'text')} compared: {check.verdict}; {check.told}"
-        )
+        compared = f"{counted(check.sampled, 'text')} compared: " if check.sampled else ""
+        click.echo(f"{check.teacher}: {compared}{check.verdict}; {check.told}")
     click.echo(
         f"{counted(done.fetched_rows, 'row')} fetched, of {counted(done.manifests, 'manifest')}; "
         f"{_rate(done.fetched_bytes, done.seconds)}"

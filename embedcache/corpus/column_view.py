@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from itertools import islice
 
 from embedcache.corpus.conditions import RowConditions
-from embedcache.corpus.formats import Columns, is_utf8, raw_rows
-from embedcache.corpus.readers import NOT_ASKED, ReadOptions, row_problem
+from embedcache.corpus.formats import Columns, Problem, is_utf8, raw_rows
+from embedcache.corpus.readers import ReadOptions, text_of_row
 from embedcache.corpus.sources import STDIN, Source, format_of, source_name
 from embedcache.errors import InputError
 from embedcache.views.kept import Kept, Made
@@ -84,13 +84,13 @@ def _cells_of(source: Source, options: ReadOptions, column: str) -> Iterator[tup
         for row, (_, cell, _, _) in zip(rows, beside, strict=True):
             if not conditions.hold(row):
                 continue
-            text, id_, label = row[1:4]
-            problem = row_problem(
-                text,
-                id_ if wanted.id is not None else NOT_ASKED,
-                label if wanted.label is not None else NOT_ASKED,
+            text = text_of_row(
+                row,
+                pairs=options.reads_pairs,
+                with_id=wanted.id is not None,
+                with_label=wanted.label is not None,
             )
-            if problem is None:
+            if not isinstance(text, Problem):
                 yield text, _made(cell)
 
 

@@ -50,27 +50,24 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from embedcache.corpus.conditions import RowConditions
-from embedcache.corpus.formats import Columns, Problem, is_utf8, raw_rows
+from embedcache.corpus.formats import Columns, Problem, RawRow, is_utf8, raw_rows
 from embedcache.corpus.sources import Source, expand_sources, format_of, source_name
 from embedcache.errors import InputError
 from embedcache.pairs import SEPARATOR, join_pair
 
 __all__ = [
-    "NOT_ASKED",
     "ReadOptions",
     "ReadReport",
     "RowBatch",
     "Source",
     "expand_sources",
     "read_batches",
-    "row_problem",
+    "text_of_row",
+    "text_problem",
 ]
 
 Label: TypeAlias = str | int | float
 _Row: TypeAlias = tuple[str, str, Any]
-
-NOT_ASKED = object()
-"""Stands for the id or the label of a row where none was asked for."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +93,11 @@ class ReadOptions:
     limit: int | None = None
     text2_column: str | None = None
     rows: tuple[str, ...] = ()
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether rows are pairs of texts."""
+        return self.text2_column is not None
 
     @property
     def columns(self) -> Columns:
@@ -200,26 +202,24 @@ def _kept(
 ) -> Iterator[_Row]:
     name, wanted, conditions = source_name(source), options.columns, RowConditions(options.rows)
     own = ReadReport()
-    with_id, with_label = wanted.id is not None, wanted.label is not None
+    with_id, with_label, pairs = wanted.id is not None, wanted.label is not None, options.reads_pairs
     with raw_rows(source, kind, wanted) as rows:
         for row in rows:
-            position, text, id_, label = row[:4]
+            position, _, id_, label = row[:4]
             if not conditions.hold(row):
                 report.not_asked += 1
                 continue
-            problem = row_problem(text, id_ if with_id else NOT_ASKED, label if with_label else NOT_ASKED)
-            if options.text2_column is not None and not isinstance(text, Problem):
-                problem = problem or _text_problem(row[4])
-            if problem is None:
+            text = text_of_row(row, pairs=pairs, with_id=with_id, with_label=with_label)
+            if isinstance(text, Problem):
+                own.skip(text.value, f"{name}:{position}")
+                report.skip(text.value, f"{name}:{position}")
+            else:
                 own.rows += 1
                 yield (
-                    text if options.text2_column is None else join_pair(text, row[4]),
+                    text,
                     str(id_) if with_id else "",
                     labels.fitted(label, name, position) if with_label else None,
                 )
-            else:
-                own.skip(problem.value, f"{name}:{position}")
-                report.skip(problem.value, f"{name}:{position}")
     if not own.rows:
         raise InputError(f"{name}: no rows to read as {kind}: {_why_none(own, conditions)}")
 
@@ -233,16 +233,31 @@ def _why_none(own: ReadReport, conditions: RowConditions) -> str:
     ) + "expected at least one text; check the file, the format and the text column"
 
 
-def row_problem(text: object, id_: object = NOT_ASKED, label: object = NOT_ASKED) -> Problem | None:
-    """Return why a raw row is skipped, None where it is kept; ids and labels count where they are given."""
-    return (
-        _text_problem(text)
-        or (None if id_ is NOT_ASKED else _id_problem(id_))
-        or (None if label is NOT_ASKED else _label_problem(label))
+def text_of_row(
+    row: RawRow, *, pairs: bool = False, with_id: bool = False, with_label: bool = False
+) -> str | Problem:
+    """Return the text of a raw row as corpora keep it, or why the row is skipped.
+
+    Args:
+        row: the row.
+        pairs: whether a second text was asked for; both are one text then.
+        with_id, with_label: whether an id and a label were asked for, and have to be there.
+    """
+    text, id_, label = row[1:4]
+    problem = (
+        text_problem(text)
+        or (_id_problem(id_) if with_id else None)
+        or (_label_problem(label) if with_label else None)
+        or (text_problem(row[4]) if pairs else None)
     )
+    if problem is not None:
+        return problem
+    kept: str = join_pair(text, row[4]) if pairs else text
+    return kept
 
 
-def _text_problem(text: object) -> Problem | None:
+def text_problem(text: object) -> Problem | None:
+    """Return why a row is skipped for what stands in the column of its text; None where it is kept."""
     if not isinstance(text, str):
         return text if isinstance(text, Problem) else Problem.NULL if text is None else Problem.NOT_A_STRING
     if not text or text.isspace():

@@ -1,8 +1,9 @@
 """Compact: write the rows of small shards together into full ones, then delete the small ones.
 
 Killed in between, rows stand in two shards, which is harmless; run again, it goes on. Vectors are carried
-over as they are stored; shards of different codecs or provenance are never mixed. Memory is a byte a row and
-one full shard.
+over as they are stored; shards of different codecs or provenance are never mixed, and no row goes because its
+key stands in a coarser codec, too. What a pull has converted stays as it is, for it stands for the shard it
+was made of. Memory is a byte a row and one full shard.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.cache import Cache
-from embedcache.codecs import Stored
+from embedcache.codecs import CODEC_NAMES, Stored
 from embedcache.contract import Contract
 from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
 from embedcache.key_index import first_occurrences
 from embedcache.store import Shard, ShardStore, VectorBatch
+from embedcache.store.base import CONVERTED_FROM
 from embedcache.store.digests import FileNotes
 from embedcache.store.index import open_index
 
@@ -39,7 +41,7 @@ class Compacted:
         contract: the teacher's contract.
         shards_before: shards at the beginning.
         shards_after: shards now.
-        duplicates: rows of small shards dropped because their key stands in another shard.
+        duplicates: rows of small shards dropped because their key stands in another shard, as fine or finer.
         bytes_before: size of the shards at the beginning.
         bytes_after: size now.
     """
@@ -80,8 +82,11 @@ def compact(
 
 def _compact(store: ShardStore, shard_rows: int, on_rows: OnRows | None) -> Compacted:
     before, bytes_before = len(store.shards), store.bytes_on_disk
-    small = [shard for shard in store.shards if len(shard) < shard_rows]
-    full = [shard for shard in store.shards if len(shard) >= shard_rows]
+    copies = [shard for shard in store.shards if CONVERTED_FROM in shard.header.provenance]
+    others = [shard for shard in store.shards if CONVERTED_FROM not in shard.header.provenance]
+    # The finest first: of a key in several, that one stays.
+    small = sorted((shard for shard in others if len(shard) < shard_rows), key=_coarseness)
+    full = [shard for shard in others if len(shard) >= shard_rows]
     keep = _rows_to_keep(small, full)
     duplicates = sum(len(shard) - int(rows.sum()) for shard, rows in zip(small, keep, strict=True))
     written, to_write = 0, sum(int(rows.sum()) for rows in keep)
@@ -102,7 +107,7 @@ def _compact(store: ShardStore, shard_rows: int, on_rows: OnRows | None) -> Comp
         if shard.name not in new:
             store.container.remove(shard.name)
     store.container.finish()
-    left = [*full, *(shard for shard in store.shards if shard.name in new)]
+    left = [*full, *copies, *(shard for shard in store.shards if shard.name in new)]
     return Compacted(
         store.contract,
         before,
@@ -114,19 +119,35 @@ def _compact(store: ShardStore, shard_rows: int, on_rows: OnRows | None) -> Comp
 
 
 def _rows_to_keep(small: Sequence[Shard], full: Sequence[Shard]) -> list[NDArray[np.bool_]]:
-    """Mark the rows of the small shards whose key stands in no full shard, and in no small one before."""
+    """Mark the rows of the small shards whose key no small one before has, nor a full one as fine."""
     if not small:
         return []
     first = first_occurrences([shard.keys for shard in small])
     keep = np.split(first, np.cumsum([len(shard) for shard in small])[:-1])
-    if full:
-        with tempfile.TemporaryDirectory(prefix="embedcache-compact-") as folder:
-            index = open_index(
-                Path(folder), [one.name for one in full], [one.keys for one in full], FileNotes()
+    for coarseness in sorted({_coarseness(shard) for shard in small}):
+        as_fine = [shard for shard in full if _coarseness(shard) <= coarseness]
+        if as_fine:
+            _drop_rows_of(
+                as_fine,
+                [
+                    (shard, rows)
+                    for shard, rows in zip(small, keep, strict=True)
+                    if _coarseness(shard) == coarseness
+                ],
             )
-            for shard, rows in zip(small, keep, strict=True):
-                rows &= index.locate(shard.keys) < 0
     return keep
+
+
+def _drop_rows_of(full: Sequence[Shard], kept: Sequence[tuple[Shard, NDArray[np.bool_]]]) -> None:
+    """Unmark the rows of shards whose key stands in one of ``full``."""
+    with tempfile.TemporaryDirectory(prefix="embedcache-compact-") as folder:
+        index = open_index(Path(folder), [one.name for one in full], [one.keys for one in full], FileNotes())
+        for shard, rows in kept:
+            rows &= index.locate(shard.keys) < 0
+
+
+def _coarseness(shard: Shard) -> int:
+    return CODEC_NAMES.index(shard.header.codec)
 
 
 def _alike(shards: Sequence[Shard]) -> list[list[int]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from embedcache import model_note
 from embedcache.cache import Cache, read_origin
 from embedcache.corpus import view_store
-from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.view_record import VIEWS, is_recorded
 from embedcache.errors import InputError
 from embedcache.fsio import remove_file, sha256_file, write_sealed_json
@@ -115,6 +115,39 @@ class _Plan:
         self.conflicts = [*self.corpora.conflicts, *self.teachers.conflicts]
 
 
+@dataclass(frozen=True)
+class _Before:
+    """What was in the target when the merge was planned: nothing else there may be deleted.
+
+    Attributes:
+        corpora: name -> digest.
+        views: name of the corpus, name of the view -> identity.
+    """
+
+    corpora: Mapping[str, str]
+    views: Mapping[tuple[str, str], str]
+
+    @classmethod
+    def of(cls, target: Cache | None) -> _Before:
+        """Return what is in ``target``; None: nothing is."""
+        corpora = [] if target is None else list(target.corpora())
+        views = {(corpus.name, view.name): identity(view) for corpus in corpora for view in corpus.views()}
+        return cls({corpus.name: corpus.info.digest for corpus in corpora}, views)
+
+    def refuse_others(self, found: Corpus) -> None:
+        """Refuse a corpus, or a view, that somebody has put there since.
+
+        Raises:
+            InputError: if ``found`` was not there.
+        """
+        if isinstance(found, View):
+            known = self.views.get((found.of.name, found.name)) == identity(found)
+        else:
+            known = self.corpora.get(found.name) == found.info.digest
+        if not known:
+            raise _changed(found.title, found.folder)
+
+
 def merge_caches(
     caches: Sequence[str | Path],
     into: str | Path,
@@ -154,6 +187,7 @@ def merge_caches(
     target = Path(into).expanduser()
     sources = _sources(caches, target)
     ruling, ranked = _ruling(sources, prefer, keep_both=keep_both)
+    before = _Before.of(next((one.cache for one in sources if _is(one, target)), None))
     plan = _Plan(plan_corpora(ranked, ruling), plan_teachers(ranked, ruling, noise, report))
     undecided = [conflict for conflict in plan.conflicts if not conflict.answer]
     if undecided and not dry_run:
@@ -164,7 +198,7 @@ def merge_caches(
         _give_names(plan.teachers.taken, written)
         # Vectors first: a corpus that is there should find those of its texts.
         shards += [_write_teacher(one, ranked, written, carrier, report) for one in plan.teachers.taken]
-        _write_corpora(plan.corpora.taken, written, carrier, report)
+        _write_corpora(plan.corpora.taken, written, carrier, report, before)
     return MergeResult(
         target,
         tuple(source.label for source in sources),
@@ -270,13 +304,14 @@ def _write_teacher(
         if read_origin(file) != origin:
             write_sealed_json(file, origin)
     givers = [store for _, store in taken.holders]
-    own = [store for source, store in taken.holders if _is(source, target)]
+    own = [store for source, store in taken.holders if _is(source, target.folder)]
     kinds = [store.kind for store in givers if store.shards]
     store = (
         own[0] if own and own[0].shards else target.store(taken.contract, kind=kinds[0] if kinds else None)
     )
     title = next(iter(taken.names))
-    before = set(store.container.names())
+    # As the merge was planned with: what others have added since was not weighed, and stays.
+    before = {shard.name for one in own for shard in one.shards}
     written, names = write_shards(
         taken.weighed.taken,
         givers,
@@ -285,7 +320,6 @@ def _write_teacher(
         carrier,
         lambda done, total: report(f"write shards of {title}", done, total),
     )
-    # What has lost; what others have added meanwhile was not there before, and stays.
     for lost in sorted(before - names):
         store.container.remove(lost)
     store.container.finish()
@@ -299,21 +333,36 @@ def _write_teacher(
 
 
 def _give_names(teachers: Sequence[TakenTeacher], target: Cache) -> None:
-    """Take from teachers of the target the names that others have won; they have their other ones first."""
+    """Take from teachers of the target the names that others have won; they have their other ones first.
+
+    Raises:
+        InputError: if another process has given such a name to a teacher since the merge was planned.
+    """
     names = {taken.contract: taken.names for taken in teachers}
+    winners = {name: taken.contract for taken in teachers for name in taken.names}
     for teacher in target.teachers():
-        kept = names[teacher.contract]
-        if teacher.name not in kept:
-            for name, origin in kept.items():
+        if winners.get(teacher.name, teacher.contract) != teacher.contract:
+            if teacher.contract not in names:
+                raise _changed(f"teacher {teacher.name!r}", target.folder)
+            for name, origin in names[teacher.contract].items():
                 target.register_teacher(name, teacher.contract, origin)
             remove_file(target.teacher_folder(teacher.contract) / "names" / f"{teacher.name}.json")
 
 
-def _is(source: Source, target: Cache) -> bool:
-    return source.cache.folder.resolve() == target.folder.resolve()
+def _is(source: Source, folder: Path) -> bool:
+    return source.cache.folder.resolve() == folder.resolve()
 
 
-def _write_corpora(corpora: Sequence[TakenCorpus], target: Cache, carrier: Carrier, report: OnStep) -> None:
+def _changed(what: str, folder: Path) -> InputError:
+    return InputError(
+        f"another process has written {what} to {folder} since the merge was planned, which stays: run the "
+        "same command again"
+    )
+
+
+def _write_corpora(
+    corpora: Sequence[TakenCorpus], target: Cache, carrier: Carrier, report: OnStep, before: _Before
+) -> None:
     # Those that lose their name first: what they are copied from is still there then.
     ordered = sorted(corpora, key=lambda one: one.name == one.corpus.name)
     total = len(ordered)
@@ -321,13 +370,16 @@ def _write_corpora(corpora: Sequence[TakenCorpus], target: Cache, carrier: Carri
         report("write corpora", number, total)
         folder = target.corpora_folder / one.name
         if one.name in target.corpus_names() and Corpus(folder).info.digest != one.corpus.info.digest:
+            before.refuse_others(Corpus(folder))
             remove_corpus(target, one.name)
         corpus = carrier.corpus(one.corpus, target.corpora_folder, one.name)
         for view in sorted(one.views, key=lambda view: view.name == view.view.name):
-            if is_recorded(corpus.folder / VIEWS / view.name) and (
-                view.name in view_store.stale_views(corpus)
-                or identity(corpus.view(view.name)) != identity(view.view)
-            ):
+            if view.name in view_store.stale_views(corpus):
                 view_store.remove_view(corpus, view.name)
+            elif is_recorded(corpus.folder / VIEWS / view.name):
+                there = corpus.view(view.name)
+                if identity(there) != identity(view.view):
+                    before.refuse_others(there)
+                    view_store.remove_view(corpus, view.name)
             carrier.view(view.view, corpus, view.name)
     report("write corpora", total, total)

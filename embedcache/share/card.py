@@ -61,8 +61,8 @@ def card_of(selection: Selection, *, by: str, when: str, message: str) -> str:
         "",
         "## Checks",
         "",
-        f"- The SHA-256 of every file was taken before it was sent or listed ({len(files):,} files).",
-        f"- Every shard was opened and belongs to its teacher's contract ({shards:,} shards).",
+        f"- The SHA-256 of every file was taken before it was sent or listed (files: {len(files):,}).",
+        f"- Every shard was opened and belongs to its teacher's contract (shards: {shards:,}).",
         "- Vectors were not compared with the live teacher; 'embedcache verify --deep' does.",
     ]
     return "\n".join(lines) + "\n"

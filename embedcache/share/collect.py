@@ -143,11 +143,16 @@ def _find(remote: Remote, drop: Collection[str], before: float) -> tuple[tuple[S
 
 def _dropped(begin: str, remote: Remote) -> str:
     """Return the only manifest whose name begins with some digits."""
-    ids = [one for one in remote.manifest_ids() if _DIGITS.fullmatch(begin) and one.startswith(begin)]
+    if not _DIGITS.fullmatch(begin):
+        raise InputError(
+            f"--drop {begin[:64]!r}: expected six or more hexadecimal digits that a manifest's name begins "
+            "with, as 'embedcache remote ls' shows them"
+        )
+    ids = [one for one in remote.manifest_ids() if one.startswith(begin)]
     if len(ids) != 1:
         raise InputError(
-            f"--drop {begin[:64]!r}: {len(ids)} manifests of {remote.where} begin so, expected one; give six "
-            "digits or more, as 'embedcache remote ls' shows them"
+            f"--drop {begin[:64]!r}: {len(ids)} manifests of {remote.where} begin so, expected one; give "
+            "more digits, as 'embedcache remote ls' shows them"
         )
     return ids[0]
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.share.copies import source_in
 from embedcache.share.manifest import SharedFile, Stock
+from embedcache.share.pull_plan import open_if_there
 from embedcache.share.remote import Remote
 from embedcache.share.remotes import location_of
-from embedcache.share.selection import select_files
+from embedcache.share.selection import LocalFile, select_files
 
 TEACHER, CORPUS = "teacher", "corpus"
 
@@ -69,30 +70,37 @@ def compare_with_remote(
     """Compare the files of ``cache`` and of ``remote``, a name or a URL; nothing is transferred.
 
     Args:
-        cache: the cache or its folder.
+        cache: the cache or its folder; where there is none yet, it has nothing.
         remote: the remote.
         skip_manifests: leave out manifests whose names begin with these six digits or more.
 
     Raises:
-        InputError: if the cache has nothing to share.
+        CacheFormatError: if the folder is no cache.
         CorruptCacheError: if a file of it is damaged.
         RemoteError: if the remote cannot be reached, or a manifest is refused.
     """
-    opened = cache if isinstance(cache, Cache) else Cache(cache)
+    opened = open_if_there(cache)
     source = Remote(location_of(remote))
     source.require()
     stock = Stock(source.manifests(opened, skip=skip_manifests))
     # What a pull has converted stands for what it was made of.
-    mine = (source_in(stock, local) or local.file for local in select_files(opened).files)
+    mine = [source_in(stock, local) or local.file for local in _files(opened)]
     here = {(file.path, file.sha256): file for file in mine}
     there = {(file.path, file.sha256): file for file in stock}
-    names = {one.contract.id: one.name for one in reversed(opened.teachers())}
+    teachers = [] if opened is None else opened.teachers()
+    names = {one.contract.id: one.name for one in reversed(teachers)}
     called = {**{one: min(found, default="") for one, found in stock.teacher_names.items()}, **names}
     units = sorted({_unit(file) for file in (*here.values(), *there.values())})
     return RemoteDifference(
         source.where,
         tuple(_line(kind, one, called, _of(here, kind, one), _of(there, kind, one)) for kind, one in units),
     )
+
+
+def _files(cache: Cache | None) -> Sequence[LocalFile]:
+    if cache is None or not (cache.teachers() or cache.corpus_names()):
+        return ()
+    return select_files(cache).files
 
 
 _Files = Mapping[tuple[str, str], SharedFile]

@@ -55,9 +55,12 @@ class PartPull:
         """Return what is about to be fetched; nothing is written.
 
         Raises:
-            InputError: if the name is taken by a corpus of another number of rows.
+            InputError: if the condition cannot be used, or the name is taken by a corpus of another number
+                of rows.
         """
         texts, cache = self._texts(self._prepared.cache), self._prepared.cache
+        if self._choice.where is not None:
+            texts.refuse_wrong_condition(self._choice.where)
         self._refuse_other_size(texts.info.rows)
         needed = [*texts.needed(self._choice.rows, self._choice.where), *self._of_teachers]
         missing = self._missing(texts, needed, cache)

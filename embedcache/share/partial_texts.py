@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from embedcache.cache import Cache
 from embedcache.catalog.choose import choose_rows
 from embedcache.catalog.query import mentioned_views
+from embedcache.catalog.select import check_condition, not_known_yet
 from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.corpus.corpus import DESCRIPTION, Corpus
@@ -94,6 +95,14 @@ class PartTexts:
         """How many views it has."""
         return len(self._of_views)
 
+    def refuse_wrong_condition(self, where: str) -> None:
+        """See that a condition can be used, before anything is fetched to try it on.
+
+        Raises:
+            InputError: if it cannot.
+        """
+        check_condition(where, has_ids=self.info.has_ids, has_labels=self.info.has_labels)
+
     def needed(self, rows: int | None, where: str | None) -> list[Wanted]:
         """Return the parts that have to be read to choose rows, and of the first rows those of views too.
 
@@ -164,8 +173,10 @@ class PartTexts:
             return choose_rows(staged, self.info.name, first=rows, where=where)
         except InputError as error:
             reason = str(error).replace(str(staged.folder), self._source.where)
-            if where is not None and _OF_VECTORS & set(re.findall(r"\w+", where.lower())):
-                reason += "; a pull chooses rows before their vectors are here, by texts, ids and labels"
+            # What is said of the condition itself begins with it; else a teacher was looked for.
+            asks_vectors = where is not None and _OF_VECTORS & set(re.findall(r"\w+", where.lower()))
+            if where is not None and asks_vectors and not reason.startswith(repr(where)):
+                raise not_known_yet(where) from error
             raise InputError(reason) from error
 
     def corpus(self) -> Corpus:

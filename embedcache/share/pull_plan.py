@@ -29,6 +29,8 @@ from embedcache.share.wanted import PullPlan
 # What other processes may write to the disk meanwhile.
 _SPARE_BYTES = 64 << 20
 
+_PULL_LESS = "pull less with --teacher, --corpus, --rows or --no-text"
+
 
 @dataclass(frozen=True)
 class PullChoice:
@@ -119,7 +121,7 @@ def prepare(cache: Cache | str | Path, remote: str, choice: PullChoice, meter: M
     source = Remote(location_of(remote), stop=threading.Event())
     meter.begin("read the remote")
     source.require()
-    opened = _opened(cache)
+    opened = open_if_there(cache)
     signed = None if key is None else signed_manifests(source, key)
     stock = Stock(source.manifests(opened, signed, choice.skip_manifests))
     with TemporaryDirectory(prefix="embedcache-pull-") as scratch:
@@ -129,8 +131,14 @@ def prepare(cache: Cache | str | Path, remote: str, choice: PullChoice, meter: M
     return Preparation(source, stock, opened, _folder(cache), plan)
 
 
-def refuse_too_much(folder: Path, size: int, most: int | None) -> None:
+def refuse_too_much(folder: Path, size: int, most: int | None, less: str = _PULL_LESS) -> None:
     """See that so many bytes may be fetched, and have room.
+
+    Args:
+        folder: where they go.
+        size: how many, with what was fetched before.
+        most: how many may be; None: as many as there is room for.
+        less: for messages, how to fetch fewer.
 
     Raises:
         InputError: if they are more than ``most``.
@@ -139,14 +147,14 @@ def refuse_too_much(folder: Path, size: int, most: int | None) -> None:
     if most is not None and size > most:
         raise InputError(
             f"{size:,} bytes would have to be fetched, more than the {most:,} of --max-bytes: allow more, or "
-            "pull less with --teacher, --corpus, --rows or --no-text"
+            f"{less}"
         )
     there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
     free = shutil.disk_usage(there).free
     if size + _SPARE_BYTES > free:
         raise StorageError(
             f"cannot write {folder}: {size:,} bytes would have to be fetched, and {free:,} are free; make "
-            "room, or pull less with --teacher, --corpus, --rows or --no-text"
+            f"room, or {less}"
         )
 
 
@@ -154,8 +162,12 @@ def _folder(cache: Cache | str | Path) -> Path:
     return cache.folder if isinstance(cache, Cache) else Path(cache).expanduser()
 
 
-def _opened(cache: Cache | str | Path) -> Cache | None:
-    """Return the cache, or None where there is none yet."""
+def open_if_there(cache: Cache | str | Path) -> Cache | None:
+    """Return the cache, opened where it is a folder; None where there is none yet.
+
+    Raises:
+        CacheFormatError: if the folder holds other things, or a cache of a newer version.
+    """
     if isinstance(cache, Cache):
         return cache
     folder = _folder(cache)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from embedcache.cache import Cache
+from embedcache.cache import REMOTE_MARKER, Cache
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.fsio import parsed_json, sealed, spelled_json, write_bytes
 from embedcache.share.manifest import MOST_MANIFEST_BYTES, Manifest
@@ -21,7 +21,7 @@ from embedcache.share.transfer import map_all
 T = TypeVar("T")
 U = TypeVar("U")
 
-MARKER = "embedcache-remote.json"
+MARKER = REMOTE_MARKER
 REMOTE_VERSION = 1
 KEEPER = "claims/README"
 KEEPER_BYTES = b"Who is sending what at the moment. Nothing here is ever read once nobody pushes.\n"

@@ -64,10 +64,13 @@ def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event
 
 
 def _failed(doing: str, where: str, reason: str, tries: int, *, refused: bool) -> RemoteError:
+    # A place without a scheme is a folder, which no connection leads to.
+    is_folder = "://" not in where
+    culprit = "disk" if is_folder else "connection"
     remedy = (
         "see to the credentials, the permissions and the spelling of the URL"
         if refused
-        else "see to the connection and run the same command again: what has arrived stays"
+        else f"see to the {culprit} and run the same command again: what has arrived stays"
     )
     times = "once" if tries == 1 else f"{tries} times"
     return RemoteError(f"cannot {doing} of {where} (tried {times}): {reason}; {remedy}")

@@ -102,7 +102,8 @@ def _check(
             teacher.name,
             NOT_COMPARED,
             0,
-            f"the model {str(spec)[:80]!r} is not on this machine; 'embedcache verify --deep' compares later",
+            f"the model {str(spec)[:80]!r} is not on this machine; 'embedcache verify --deep --teacher "
+            f"{teacher.contract.id[:12]} --teacher-model FOLDER' compares once you have it",
         )
     try:
         (found,) = check_deep(

@@ -90,10 +90,10 @@ class PublicKey:
                 if data.lstrip().startswith(b"-----")
                 else serialization.load_ssh_public_key(data.strip())
             )
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            found = "a private key, not the public one" if b"PRIVATE KEY-----" in data else "no public key"
             raise InputError(
-                f"{path} holds no public key ({type(error).__name__}): expected a line that begins with "
-                "ssh-ed25519, or PEM"
+                f"{path} holds {found}: expected a line that begins with ssh-ed25519, or PEM"
             ) from None
         if not isinstance(key, Ed25519PublicKey):
             raise InputError(f"{path} holds a public key of another kind: expected ed25519")
@@ -145,10 +145,12 @@ class Signer:
                 if passphrase is None:
                     raise
                 key = load(data, None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            is_public = data.lstrip().startswith((b"ssh-", b"-----BEGIN PUBLIC KEY"))
+            found = "a public key, not the private one" if is_public else "no private key that can be read"
             # Nothing of the key may be shown.
             raise InputError(
-                f"{path} holds no private key that can be read ({type(error).__name__}): expected ed25519, "
+                f"{path} holds {found}: expected ed25519, "
                 "made with 'ssh-keygen -t ed25519'; the passphrase of a locked one comes from "
                 f"${PASSPHRASE_VARIABLE}"
             ) from None

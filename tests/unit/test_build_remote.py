@@ -23,8 +23,11 @@ from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.cli.main import main
-from embedcache.errors import InputError, RemoteError
-from embedcache.share import pull, push, retry
+from embedcache.errors import InputError, RemoteError, StorageError
+from embedcache.share import pull, pull_plan, push, retry
+from embedcache.share.places import parse_location
+from embedcache.share.remote import Remote
+from embedcache.share.sample import note_sampled
 from embedcache.store.base import TAKEN_AS
 from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
@@ -46,7 +49,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def built(
     folder: Path,
     texts: Sequence[str],
-    remote: Path | None,
+    remote: Path | RemoteOptions | None,
     *,
     teacher: Teacher = TEACHER,
     encoder: FakeEncoder | None = None,
@@ -62,7 +65,7 @@ def built(
         teacher=teacher,
         encoder=encoder or FakeEncoder(teacher),  # type: ignore[arg-type]
         cache=folder,
-        remote=None if remote is None else RemoteOptions(str(remote), sample_check=sample),
+        remote=RemoteOptions(str(remote), sample_check=sample) if isinstance(remote, Path) else remote,
         **{"name": "corpus", "shard_rows": 100, **settings},
     )
 
@@ -146,6 +149,18 @@ def test_another_teachers_vectors_are_refused_and_none_is_kept(tmp_path: Path) -
         built(tmp_path / "mine", MINE, tmp_path / "team")
     mine = built(tmp_path / "mine", MINE, None)
     assert np.array_equal(mine.lookup(MINE), FakeEncoder(TEACHER).encode(MINE).vectors.astype(np.float16))
+
+
+def test_what_a_pull_has_found_bad_is_compared_again(tmp_path: Path) -> None:
+    liar = built(tmp_path / "theirs", THEIRS, None, encoder=_Other(TEACHER))
+    push(liar, str(tmp_path / "team"))
+    mine = built(tmp_path / "mine", TEXTS[1000:], None, name="own")
+    remote = Remote(parse_location(str(tmp_path / "team")))
+    note_sampled(mine, remote, {TEACHER.contract.id: "bad"})
+    with pytest.raises(RemoteError, match="none were taken"):
+        built(tmp_path / "mine", MINE, tmp_path / "team")
+    note_sampled(mine, remote, {TEACHER.contract.id: "look"})
+    assert remote_of(built(tmp_path / "mine", MINE, tmp_path / "team")).checked == 0
 
 
 def test_what_the_teacher_has_at_hand_comes_first(team: Path, tmp_path: Path) -> None:
@@ -290,6 +305,37 @@ def test_without_row_indexes_it_says_what_that_cost(team: Path, tmp_path: Path) 
     assert "no row index" in remote_of(mine).told[0]
 
 
+def test_no_more_is_fetched_than_was_allowed(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = remote_of(built(tmp_path / "one", MINE, team, sample=False)).bytes
+
+    def limited(name: str, most: int) -> Cache:
+        return built(tmp_path / name, MINE, RemoteOptions(str(team), sample_check=False, max_bytes=most))
+
+    assert remote_of(limited("two", fetched)).bytes == fetched
+    # Row indexes fit into it, and rows do not; then not even those.
+    for name, most in (("three", fetched - 1), ("four", 1)):
+        with pytest.raises(InputError, match=r"more than the .* of --max-bytes: .*build without --remote"):
+            limited(name, most)
+        assert not list((tmp_path / name).rglob("shards/*"))
+    assert list((tmp_path / "three").rglob("*.index"))
+    assert not list((tmp_path / "four").rglob("*.index"))
+    monkeypatch.setattr(pull_plan, "_SPARE_BYTES", 1 << 60)
+    with pytest.raises(StorageError, match="are free; make room, or build without --remote"):
+        built(tmp_path / "five", MINE, team, sample=False)
+
+
+def test_a_remote_in_pq_serves_a_corpus_too_small_to_learn_a_codebook_from(tmp_path: Path) -> None:
+    theirs = built(tmp_path / "theirs", THEIRS, None, codec="pq", shard_rows=1000)
+    push(theirs, str(tmp_path / "team"))
+    few = [*THEIRS[::10], *TEXTS[1000:1010]]
+    mine = built(tmp_path / "mine", few, tmp_path / "team", sample=False)
+    assert remote_of(mine).rows == 100
+    assert {shard.header.codec for shard in mine.store(TEACHER.contract).shards} == {"pq"}
+    assert np.array_equal(mine.lookup(THEIRS[::10]), theirs.lookup(THEIRS[::10]))
+
+
 def test_a_damaged_remote_stops_the_build(team: Path, tmp_path: Path) -> None:
     for file in manifest_of(team)["files"]:
         if "/shards/" in file["path"]:
@@ -358,7 +404,13 @@ def _shell(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 
 
 @pytest.mark.parametrize(
-    "flag", [("--require-signature", "key"), ("--skip-manifest", "ab"), ("--no-sample-check",)]
+    "flag",
+    [
+        ("--require-signature", "key"),
+        ("--skip-manifest", "ab"),
+        ("--no-sample-check",),
+        ("--max-bytes", "1GB"),
+    ],
 )
 def test_what_says_how_to_trust_a_remote_needs_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flag: tuple[str, ...]
@@ -440,3 +492,18 @@ def test_make_cache_builds_what_this_file_builds(tmp_path: Path) -> None:
     one = make_cache(tmp_path / "one", THEIRS[:100], teacher=TEACHER, shard_rows=100)
     two = built(tmp_path / "two", THEIRS[:100], None)
     assert content(one.folder) == content(two.folder)
+
+
+def test_a_remote_that_has_the_model_under_other_settings_says_which(team: Path, tmp_path: Path) -> None:
+    contract = replace(TEACHER.contract, pooling="cls", max_length=32)
+    mine = built(tmp_path / "mine", MINE[:40], team, teacher=replace(TEACHER, contract=contract))
+    assert remote_of(mine).rows == 0
+    (told,) = remote_of(mine).told
+    assert f"no rows of this teacher's contract {contract.id[:12]}, and 0 were taken" in told
+    assert "it has fake (pooling 'mean' -> 'cls', max_length 64 -> 32)" in told
+    # Of another model nothing is told but that there is none.
+    other = fake_teacher(64, name="stranger", seed=7)
+    (told,) = remote_of(built(tmp_path / "other", MINE[:40], team, teacher=other)).told
+    assert told.endswith("0 were taken")
+    # Where the contract is there, and none of the texts, that is no other contract.
+    assert not remote_of(built(tmp_path / "third", TEXTS[1000:], team)).told

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,10 @@ from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
 from embedcache.housekeeping import collect_garbage, compact, remove_corpus, remove_teacher
+from embedcache.keys import key
 from embedcache.store import VectorBatch
 from embedcache.store import index as index_module
+from embedcache.store.base import CONVERTED_FROM
 from embedcache.testing import FakeEncoder, example_batch, example_contract, fake_teacher, sentences
 
 CONTRACT = example_contract()
@@ -415,6 +418,62 @@ def test_rows_that_stand_twice_are_dropped(tmp_path: Path) -> None:
     assert done.duplicates == 20
     store = cache.store(CONTRACT)
     assert len(store) == before == sum(map(len, store.shards))
+
+
+def in_several_codecs(folder: Path, parts: Sequence[tuple[str, list[str]]]) -> Cache:
+    """Return a cache with a shard of some texts in each codec, as pulls of what others keep make it."""
+    cache, contract = Cache.create(folder / "cache"), example_contract(8)
+    cache.register_teacher("tiny", contract, {"spec": "tiny"})
+    for number, (codec, texts) in enumerate(parts):
+        aside = Cache.create(folder / f"aside-{number}").store(contract, codec)
+        aside.put(example_batch(texts))
+        (shard,) = aside.shards
+        cache.store(contract).put_raw(shard.name, aside.container.open(shard.name))
+    return cache
+
+
+@pytest.mark.parametrize("full", ["float16", "int8"])
+def test_of_two_codecs_the_finer_row_stays(tmp_path: Path, full: str) -> None:
+    texts = sentences(40)
+    small = "int8" if full == "float16" else "float16"
+    cache = in_several_codecs(tmp_path, [(full, texts), (small, texts[:10])])
+    (done,) = compact(cache, shard_rows=20)
+    assert done.duplicates == (10 if small == "int8" else 0)
+    codecs = {shard.header.codec: len(shard) for shard in cache.store(example_contract(8)).shards}
+    assert codecs["float16"] == (40 if full == "float16" else 10)
+    assert codecs.get("int8", 0) == (0 if full == "float16" else 40)
+
+
+def test_of_two_small_shards_the_finer_row_stays(tmp_path: Path) -> None:
+    texts = sentences(60)
+    codecs = ("int8", "float32", "int8", "float32")
+    parts = [(codec, texts[10 * number : 10 * number + 20]) for number, codec in enumerate(codecs)]
+    cache = in_several_codecs(tmp_path, parts)
+    compact(cache, shard_rows=1000)
+    shards = cache.store(example_contract(8)).shards
+    rows = {shard.header.codec: shard.keys.tobytes() for shard in shards}
+    assert len(shards) == 2
+    # The second and the fourth have rows 10 to 30 and 30 to 50; of the others, 0 to 10 alone are left.
+    assert len(rows["float32"]) // 16 == 40
+    assert len(rows["int8"]) // 16 == 10
+    assert key(texts[0]) in rows["int8"]
+    assert key(texts[45]) in rows["float32"]
+
+
+def test_what_a_pull_has_converted_is_left_as_it_is(tmp_path: Path) -> None:
+    cache = Cache.create(tmp_path / "cache")
+    contract = example_contract(8)
+    cache.register_teacher("tiny", contract, {"spec": "tiny"})
+    texts = sentences(40)
+    store = cache.store(contract, "int8")
+    # A shard without some of its rows would not stand for what it was made of.
+    store.put(replace(example_batch(texts[:20]), provenance={CONVERTED_FROM: "a" * 64}))
+    copy = store.shards[0].name
+    store.put(example_batch(texts[5:40]))
+    (done,) = compact(cache, shard_rows=30)
+    assert copy in {shard.name for shard in cache.store(contract).shards}
+    assert done.duplicates == 0
+    assert done.shards_after == len(cache.store(contract).shards)
 
 
 def test_shards_made_differently_are_not_mixed(tmp_path: Path) -> None:

@@ -257,6 +257,17 @@ def test_the_tau_of_another_loss_is_no_temperature_of_neighbours(tmp_path, cache
     assert open_folder(run).tau == DEFAULT_TAU
 
 
+@pytest.mark.parametrize("tau", [0.0, -0.1, float("nan"), float("inf")])
+def test_a_temperature_is_above_zero(run, cache, tau):
+    with pytest.raises(ConfigError, match=r"--tau .*expected a number above 0"):
+        built(run, cache, tau=tau)
+    assert not (run / BEST / KNOWLEDGE_BASE).exists()
+
+
+def test_a_temperature_given_goes_before_that_of_the_run(run, cache):
+    assert built(run, cache, tau=0.5).base.tau == 0.5
+
+
 def test_missing_vectors_are_told_with_what_to_run(tmp_path, run, cache):
     store_corpus(cache.corpora_folder, "new", [RowBatch(MORE, None, None)], ReadReport())
     with pytest.raises(DataError, match=r"25 of 25 .*distill project --apply"):

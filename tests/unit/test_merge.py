@@ -204,6 +204,57 @@ def test_a_cache_that_is_there_takes_part_and_can_lose(tmp_path: Path, at_odds: 
     assert verify(a).damage == []
 
 
+def test_what_others_write_there_meanwhile_stays(tmp_path: Path, at_odds: list[Path]) -> None:
+    a, b = at_odds
+
+    def build(step: str, done: int, total: int) -> None:
+        if step.startswith("compare") and done == total:
+            store = Cache(a).store(CONTRACT)
+            store.put(vectors_of(TEXTS[200:250]))
+            store.finish()
+
+    merge_caches([b], a, prefer="last", on_step=build)
+    merged = Cache(a)
+    assert np.array_equal(merged.lookup(TEXTS[200:250]), vectors_of(TEXTS[200:250]).vectors)
+    # What was there before and has lost is gone all the same.
+    assert all(rows_with(merged, text) == 1 for text in [*TEXTS[:120], *TEXTS[200:250]])
+
+
+@pytest.mark.parametrize("what", ["corpus", "view", "teacher"])
+def test_nothing_replaces_what_others_have_written_there_meanwhile(tmp_path: Path, what: str) -> None:
+    cache_of(tmp_path / "a", [vectors_of(TEXTS[:9])], corpus=("both", TEXTS[:9]))
+    b = cache_of(tmp_path / "b", [vectors_of(TEXTS[:9])], corpus=("both", TEXTS[:9]))
+    add_view(b.corpus("both"), "crop")
+    add_corpus(b, "mine", TEXTS[:5])
+    b.register_teacher("other", CONTRACT, {"spec": "tiny"})
+    # Neither the name of the corpus nor that of the view or the teacher is taken yet.
+    strange = example_contract(16)
+
+    def write(step: str, done: int, total: int) -> None:
+        if step.startswith("compare") and done == total:
+            here = Cache(tmp_path / "a")
+            if what == "corpus":
+                add_corpus(here, "mine", TEXTS[20:30])
+            elif what == "view":
+                add_view(here.corpus("both"), "crop=crop:0.5")
+            else:
+                here.register_teacher("other", strange, {"spec": "strange"})
+
+    with pytest.raises(InputError, match=f"another process has written {what} .*which stays: run the same"):
+        merge_caches([tmp_path / "b"], tmp_path / "a", prefer="last", on_step=write)
+    here = Cache(tmp_path / "a")
+    if what == "corpus":
+        assert here.corpus("mine").texts() == TEXTS[20:30]
+    elif what == "view":
+        assert here.corpus("both").view("crop").texts() != b.corpus("both").view("crop").texts()
+    else:
+        assert here.teacher("other").contract == strange
+    # Said again, the merge knows of it, and it loses by what was asked for.
+    merge_caches([tmp_path / "b"], tmp_path / "a", prefer="last")
+    assert Cache(tmp_path / "a").corpus("mine").texts() == TEXTS[:5]
+    assert Cache(tmp_path / "a").teacher("other").contract == CONTRACT
+
+
 def test_of_three_each_is_weighed_against_the_winner(tmp_path: Path) -> None:
     cache_of(tmp_path / "a", [vectors_of(TEXTS[:30])])
     cache_of(tmp_path / "b", [other_vectors(TEXTS[10:20])])

@@ -18,7 +18,8 @@ from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import repair, verify
 from embedcache.cli.main import cli
-from embedcache.corpus.readers import ReadOptions, ReadReport, read_batches
+from embedcache.corpus.column_view import ColumnCells
+from embedcache.corpus.readers import ReadOptions, ReadReport, expand_sources, read_batches
 from embedcache.derived import PROJECTION, extend, write_derived
 from embedcache.errors import InputError, MissingInputError
 from embedcache.testing import FakeEncoder, fake_teacher
@@ -87,6 +88,17 @@ def test_a_null_second_text_is_skipped_and_single_texts_may_hold_no_separator(tm
     texts, _, report = read(tmp_path / "plain.txt", ReadOptions())
     assert texts == ["a cat"]
     assert report.skipped == {"pair separator": 1}
+
+
+def test_a_column_beside_pairs_is_that_of_the_rows_kept(tmp_path: Path) -> None:
+    rows = [{**row, "three": f"cell {number}"} for number, row in enumerate(ROWS)]
+    path = write(tmp_path, "jsonl", rows)
+    texts, _, _ = read(path, PAIRS)
+    cells = ColumnCells(expand_sources([path]), PAIRS, "three")
+    assert cells.make(0, texts) == ["cell 0", "cell 2", "cell 6"]
+    firsts = [text.split("\x1f")[0] for text in texts]
+    with pytest.raises(InputError, match=r"row 0 .*is another there"):
+        ColumnCells(expand_sources([path]), PAIRS, "three").make(0, firsts)
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,24 @@ def test_rows_of_the_base_do_not_choose(run, tmp_path):
 def test_a_test_split_does_not_choose(run, file):
     with pytest.raises(ConfigError, match="test set"):
         choose(run, data=file, rows=("split=test",), device="cpu")
+    test_file = shutil.copy(file, file.with_name("films_test.tsv"))
+    with pytest.raises(ConfigError, match=r"--data: films_test\.tsv looks like a test set"):
+        choose(run, data=test_file, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--rows", "split=dev"), ("--text", "text"), ("--label", "label"), ("--format", "tsv")],
+    ids=lambda options: options[0],
+)
+def test_options_of_a_file_are_refused_where_none_is_given(run, options):
+    assert "give --data FILE" in command("kb", "tune", run, *options, fails=True)
+    assert read_base(run / BEST).chosen is None
+
+
+def test_a_file_and_the_cache_of_the_run_are_not_both_read(run, file):
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        choose(run, data=file, cache=run.parent / "cache", device="cpu")
 
 
 def test_the_command_scores_writes_and_says_what_was_chosen(run, file, tmp_path):

@@ -142,8 +142,12 @@ def test_a_map_that_hardly_moved_is_told_of_with_what_to_do(cache):
     said = CliRunner().invoke(cli, [*words, "--name", "a"], env={"COLUMNS": "160"}, catch_exceptions=False)
     told = " ".join(said.output.split())
     assert "the map hardly moved" in told
-    assert "here they make 3 steps: give --lr 1e-3" in told
+    assert "here it was 3 steps at 2e-05: give --lr 0.001, or more --epochs" in told
     assert f"of one label {still.cosines_of.within:.3f} -> " in told
+    said = CliRunner().invoke(cli, [*words, "--name", "c", "--lr", "1e-3", "--epochs", "1"])
+    told = " ".join(said.output.split())
+    assert "here it was 1 step at 0.001: give more --epochs" in told
+    assert "--lr" not in told
     said = CliRunner().invoke(cli, [*words, "--name", "b", "--lr", "0.02", "--epochs", "10"])
     assert "the map hardly moved" not in " ".join(said.output.split())
 

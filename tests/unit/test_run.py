@@ -243,6 +243,24 @@ def test_a_teacher_that_moved_is_found_where_one_says(local_teacher, tmp_path):
     assert small_run(cache, tmp_path / "run", held_out=0, teacher_model=tmp_path / "moved").result.steps > 0
 
 
+def test_a_teacher_that_is_not_here_is_asked_for(local_teacher, tmp_path):
+    folder, cache = local_teacher
+    folder.rename(tmp_path / "moved")
+    # As it is after a pull: a remote knows the folder's name alone.
+    shutil.rmtree(cache / "derived")
+    with pytest.raises(
+        TeacherError,
+        match=rf"needs the weights of .* names its model '{folder.name}', .*--teacher-model FOLDER",
+    ):
+        small_run(cache, tmp_path / "run", held_out=0)
+    assert not (tmp_path / "run").exists()
+    assert small_run(cache, tmp_path / "run", held_out=0, teacher_model=tmp_path / "moved").result.steps > 0
+    # Who has said where it is knows what it is for.
+    with pytest.raises(TeacherError) as caught:
+        small_run(cache, tmp_path / "other", held_out=0, teacher_model="nowhere")
+    assert "needs the weights" not in str(caught.value)
+
+
 def test_a_folder_student_needs_no_teacher_at_all(local_teacher, tmp_path):
     folder, cache = local_teacher
     student = tiny_encoder(tmp_path / "student", dimension=8, layers=1, seed=4)

@@ -22,10 +22,11 @@ from share_helpers import TEXTS, content, files_of, make_cache
 from embedcache.cache import Cache
 from embedcache.check.verify.deep import BAD
 from embedcache.cli.main import main
-from embedcache.cli.share import read_size
+from embedcache.cli.options import read_size
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.share import SampleCheck, add_remote, list_remotes, pull, push, remove_remote, sample
 from embedcache.share.remotes import CONFIG_VARIABLE, config_file, location_of
+from embedcache.sizes import parse_size, readable
 from embedcache.testing import fake_teacher
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sharing.md"
@@ -162,7 +163,8 @@ def test_the_how_to_works_command_by_command(
         if "./theirs" in line and "sync" in line:
             make_cache(tmp_path / "theirs", TEXTS[:10], name="news")
         code, out, err = shell(*shlex.split(line)[1:])
-        assert code == 0, (line, err)
+        # The teammate lacks everything yet, which is what diff's exit code says.
+        assert code == (1 if "remote diff" in line else 0), (line, err)
         # What is about to be fetched is said beforehand.
         assert not err or err.endswith("B\n"), (line, err)
         assert out, line
@@ -299,16 +301,69 @@ def test_what_goes_wrong_is_said_in_a_line(
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("500", 500), ("20MB", 20_000_000), ("1.5 GB", 1_500_000_000), ("3k", 3000), ("2T", 2 * 10**12)],
+    [
+        ("500", 500),
+        ("20MB", 20_000_000),
+        ("1.5 GB", 1_500_000_000),
+        ("3k", 3000),
+        ("2T", 2 * 10**12),
+        ("20KB", 20_000),
+        ("7kb", 7000),
+        ("3Mb", 3_000_000),
+        ("2 g", 2 * 10**9),
+    ],
 )
 def test_sizes_are_read(text: str, expected: int) -> None:
     assert read_size(None, None, text) == expected
+
+
+@pytest.mark.parametrize("count", [1, 999, 1000, 287_668, 999_999, 1_500_000, 10**9, 3 * 10**12 + 1])
+def test_a_size_that_is_written_for_people_can_be_read_again(count: int) -> None:
+    assert parse_size(readable(count)) <= count <= parse_size(readable(count, up=True))
+    assert parse_size(readable(count, up=True)) - parse_size(readable(count)) <= count / 9
+
+
+def test_a_size_is_written_with_its_unit() -> None:
+    assert (readable(287_668), readable(287_668, up=True)) == ("287.6kB", "287.7kB")
+    assert (readable(999), readable(2 * 10**9)) == ("999B", "2GB")
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1PB", "1e3"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         read_size(None, None, text)
+
+
+def test_a_cache_that_is_not_there_yet_lacks_everything(tmp_path: Path, shell: Any) -> None:
+    make_cache(tmp_path / "mine")
+    push(tmp_path / "mine", str(tmp_path / "remote"))
+    words = ("remote", "diff", str(tmp_path / "remote"), "--json", "--cache")
+    code, out, _ = shell(*words, str(tmp_path / "theirs"))
+    lines = json.loads(out)["lines"]
+    assert code == 1
+    assert {one["kind"] for one in lines} == {"teacher", "corpus"}
+    assert all(one["remote_files"] and not one["cache_files"] for one in lines)
+    assert not (tmp_path / "theirs").exists()
+    Cache.create(tmp_path / "empty")
+    assert json.loads(shell(*words, str(tmp_path / "empty"))[1])["lines"] == lines
+    pull(tmp_path / "theirs", str(tmp_path / "remote"))
+    assert shell(*words, str(tmp_path / "theirs"))[0] == 0
+
+
+def test_a_remote_is_told_from_a_cache(tmp_path: Path, shell: Any) -> None:
+    make_cache(tmp_path / "mine")
+    remote, mine = str(tmp_path / "remote"), str(tmp_path / "mine")
+    push(mine, remote)
+    for words in (
+        ("ls", "--cache", remote),
+        ("pull", remote, "--cache", remote),
+        ("push", str(tmp_path / "other"), "--cache", remote),
+        ("merge", remote, "--into", str(tmp_path / "new")),
+        ("merge", mine, "--into", remote),
+    ):
+        code, _, err = shell(*words)
+        assert code == 2, (words, err)
+        assert f"{remote} is a remote, not a cache: pull from it" in err
 
 
 def test_an_end_that_is_asked_for_leaves_what_has_arrived(tmp_path: Path) -> None:

@@ -149,8 +149,10 @@ def test_a_push_is_taken_back_with_all_that_it_alone_lists(grown: Path, tmp_path
 @pytest.mark.parametrize("begin", ["", "x", "abc", "../..", "0" * 64])
 def test_what_names_no_manifest_is_refused(grown: Path, begin: str) -> None:
     before = all_of(grown)
-    with pytest.raises(InputError, match="expected one"):
+    told = "expected one" if len(begin) == 64 else "expected six or more hexadecimal digits"
+    with pytest.raises(InputError, match=told) as found:
         collect(grown, drop=[begin])
+    assert ("begin so" in str(found.value)) == (len(begin) == 64)
     assert all_of(grown) == before
 
 

@@ -13,6 +13,7 @@ from corpus_helpers import small_parts
 from share_helpers import SHARD_ROWS, TEXTS, content, files_of, make_cache, manifest_of, put_manifest
 
 from embedcache.cache import Cache
+from embedcache.catalog.select import check_condition
 from embedcache.check import repair, verify
 from embedcache.cli.main import cli
 from embedcache.codecs import get_codec
@@ -103,8 +104,12 @@ def test_a_condition_may_look_into_views(tmp_path: Path, remote: str) -> None:
 @pytest.mark.parametrize(
     ("where", "told"),
     [
-        ("tokens > 3", "before their vectors are here"),
-        ("nothing = 1", "the columns are"),
+        ("tokens > 3", "tokens and truncated are not known before vectors are here"),
+        ("truncated AND row IN (SELECT row FROM views)", "not known before vectors are here"),
+        ("nothing = 1", "the columns are row, key, text, characters$"),
+        ("tokens > 3 AND nothing = 1", "the columns are"),
+        ("label = 'news'", "the columns are"),
+        ("characters", "expected true or false"),
         ("text LIKE 'no such text'", "holds for none"),
         ("random() > 0.5", "other rows every time"),
         ("true); DROP TABLE x", "no condition"),
@@ -117,8 +122,29 @@ def test_conditions_that_cannot_be_used_are_refused(
     with pytest.raises(InputError, match=told) as found:
         pull(tmp_path / "there", remote, corpora=["corpus"], where=where)
     assert "derived" not in str(found.value)
-    assert Cache(tmp_path / "there").corpus_names() == []
-    assert Cache(tmp_path / "there").teachers() == []
+    if (tmp_path / "there").exists():
+        assert Cache(tmp_path / "there").corpus_names() == []
+        assert Cache(tmp_path / "there").teachers() == []
+
+
+@pytest.mark.parametrize("where", ["tokens > 3", "nothing = 1", "characters"])
+def test_a_condition_that_cannot_be_used_is_refused_before_anything_is_fetched(
+    tmp_path: Path, remote: str, where: str
+) -> None:
+    for attempt in (pull, preview_pull):
+        with pytest.raises(InputError) as found:
+            attempt(tmp_path / "there", remote, corpora=["corpus"], where=where)
+        assert "teacher" not in str(found.value)
+        assert not (tmp_path / "there").exists()
+
+
+def test_labels_of_any_type_may_be_asked_for_before_they_are_here() -> None:
+    for where in ("label = 'news'", "label > 3", "label % 2 = 0.5", "id = 'a' AND text LIKE '%tokens%'"):
+        check_condition(where, has_ids=True, has_labels=True)
+    with pytest.raises(InputError, match="lable"):
+        check_condition("lable = 'news'", has_ids=True, has_labels=True)
+    with pytest.raises(InputError, match="the columns are"):
+        check_condition("label = 'news'", has_ids=True, has_labels=False)
 
 
 def test_a_second_pull_of_the_same_fetches_nothing(tmp_path: Path, remote: str) -> None:

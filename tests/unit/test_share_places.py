@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -108,6 +109,24 @@ def test_what_is_no_place_is_refused(text: str) -> None:
         parse_location(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("s3:/bucket/x", "s3://bucket/x"),
+        ("GS:/bucket", "gs://bucket"),
+        ("sftp:/host/x", "sftp://host/x"),
+        ("file:/x", "file:///x"),
+        ("s3:/key:s3cr3t@bucket/x", "s3://..."),
+        ("s3:/bucket?secret_key=s3cr3t", "s3://..."),
+    ],
+)
+def test_a_slash_too_few_makes_no_folder(text: str, meant: str) -> None:
+    with pytest.raises(InputError, match=rf"did you mean {re.escape(meant)}\? ") as found:
+        parse_location(text)
+    assert "s3cr3t" not in str(found.value)
+    assert parse_location(f"./{text}").scheme == "file"
+
+
 def test_the_endpoint_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:1")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://localhost:2/")
@@ -191,7 +210,8 @@ def test_what_breaks_is_tried_again(tmp_path: Path) -> None:
 def test_in_the_end_it_says_what_where_and_how_often(tmp_path: Path) -> None:
     place = Flaky(tmp_path, failures=9)
     with pytest.raises(
-        RemoteError, match=r"cannot read x of .*tried 5 times\): dropped; .*what has arrived stays"
+        RemoteError,
+        match=r"cannot read x of .*tried 5 times\): dropped; see to the disk .*what has arrived stays",
     ):
         Remote(parse_location(str(tmp_path)), place).read("x", 100)
     assert place.calls == 5

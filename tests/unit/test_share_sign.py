@@ -106,8 +106,11 @@ def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     private, public = make_key(tmp_path, "ann")
-    for load, wrong in ((Signer.load, public), (PublicKey.load, private)):
-        with pytest.raises(InputError, match="expected"):
+    for load, wrong, told in (
+        (Signer.load, public, "holds a public key, not the private one: expected"),
+        (PublicKey.load, private, "holds a private key, not the public one: expected"),
+    ):
+        with pytest.raises(InputError, match=told):
             load(wrong)
     (tmp_path / "nonsense").write_bytes(b"nonsense")
     (tmp_path / "curve").write_bytes(
@@ -116,7 +119,7 @@ def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
         )
     )
     for load in (Signer.load, PublicKey.load):
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match=r"holds no p[a-z]+ key[^(]*: expected"):
             load(tmp_path / "nonsense")
         with pytest.raises(MissingInputError, match="no key at"):
             load(tmp_path / "nothing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from distill.training.tracking import TrainProgress
 from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.share import push
+from embedcache.sizes import parse_size
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -159,9 +161,11 @@ def test_a_window_over_the_corpus_begins_with_its_first_shards(source, common, t
 
 def test_a_limit_that_is_too_small_says_how_much_it_takes(source, common, tmp_path):
     size = shard_size(source, "tiny")
-    with pytest.raises(ConfigError, match=f"give --cache-limit {2 * size}"):
+    with pytest.raises(ConfigError, match=r"give --cache-limit [\d.]+kB or more") as refused:
         small_run(remote_of(source), tmp_path / "a", **common, cache_limit=2 * size - 1)
-    small_run(remote_of(source), tmp_path / "a", **common, cache_limit=2 * size)
+    named = re.findall(r"give --cache-limit (\S+)", str(refused.value))
+    assert 2 * size <= parse_size(named[0]) < 2.1 * size
+    small_run(remote_of(source), tmp_path / "a", **common, cache_limit=named[0])
 
 
 def test_a_remote_whose_shards_are_others_now_is_not_gone_on_from(source, common, tmp_path, teacher_folder):
@@ -197,5 +201,6 @@ def test_two_processes_share_a_mirror_and_its_limit(source, common, tmp_path):
 def test_sizes_are_read_as_people_write_them():
     found = load_config(flags={"cache": "s3://b/x", "stream.limit": "1.5GB"})
     assert found.stream.limit == 1_500_000_000
-    with pytest.raises(ConfigError, match=r"stream\.limit: .*is no size"):
+    with pytest.raises(ConfigError, match=r"stream\.limit: 'much' is no size.*--cache-limit") as refused:
         load_config(flags={"cache": "s3://b/x", "stream.limit": "much"})
+    assert str(refused.value).count("much") == 1

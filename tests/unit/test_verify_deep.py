@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import CheckProgress, Computing, DeepCheck, check_deep
+from embedcache.check.verify.deep import compare_vectors
 from embedcache.cli.main import cli
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError
 from embedcache.keys import key_array
@@ -201,3 +202,36 @@ def test_noise_is_measured_through_the_codec_of_each_row(tmp_path: Path, encoder
     assert check.worst == "ok"
     assert np.isclose(check.lines[0].stored, check.lines[0].noise, rtol=0.5)
     assert check.lines[0].noise > 1e-7
+
+
+@pytest.mark.parametrize(
+    ("stored_in", "run_in", "turned", "verdict"),
+    [
+        ("bfloat16", "bfloat16", 1e-4, "ok"),
+        ("bfloat16", "float32", 1e-4, "look"),
+        ("float32", "float32", 1e-4, "look"),
+        ("bfloat16", "bfloat16", 3e-3, "look"),
+        ("bfloat16", "bfloat16", 3e-2, "bad"),
+    ],
+)
+def test_two_runs_in_one_dtype_may_differ_as_much_as_in_a_diff(
+    tmp_path: Path, stored_in: str, run_in: str, turned: float, verdict: str
+) -> None:
+    rng = np.random.default_rng(0)
+    live = rng.standard_normal((len(TEXTS), 256))
+    live /= np.linalg.norm(live, axis=1, keepdims=True)
+    aside = rng.standard_normal(live.shape)
+    aside -= np.einsum("nd,nd->n", aside, live)[:, None] * live
+    aside /= np.linalg.norm(aside, axis=1, keepdims=True)
+    near = ((1 - turned) * live + np.sqrt(1 - (1 - turned) ** 2) * aside).astype(np.float32)
+    teacher = fake_teacher(256)
+    store = Cache.create(tmp_path / "cache").store(teacher.contract, "float32")
+    lengths = np.full(len(TEXTS), 5, dtype=np.uint16)
+    keys = key_array(TEXTS)
+    store.put(VectorBatch(keys, near, lengths, lengths > 9, {"compute_dtype": stored_in}))
+    store.finish()
+    exact = live.astype(np.float32)
+    lines = compare_vectors(store, store.locate(keys), exact, exact, run_in)
+    verdicts = {line.measure: line.verdict for line in lines}
+    assert verdicts["1 - worst cosine"] == verdict
+    assert verdicts["1 - mean cosine"] == verdict

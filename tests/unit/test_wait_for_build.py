@@ -14,7 +14,8 @@ import torch
 from distill_helpers import TEXTS, build, small_run
 from safetensors.torch import load_file
 
-from distill.data import waiting
+from distill.cli.progress import describe
+from distill.data import begun, waiting
 from distill.data.dataset import open_dataset
 from distill.data.order import Feed
 from distill.data.waiting import Patience
@@ -25,6 +26,7 @@ from distill.training.run import resume
 from distill.training.tracking import TrainProgress
 from embedcache import fsio
 from embedcache.cache import Cache
+from embedcache.errors import CacheFormatError
 from embedcache.testing import tiny_encoder
 
 pytest_plugins = ["distill_fixtures"]
@@ -37,6 +39,7 @@ SETTINGS: dict[str, Any] = {"held_out": 12, "epochs": 2, "batch_size": 16, "eval
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "_POLL_SECONDS", 0.02)
     monkeypatch.setattr(waiting, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(begun, "_POLL_SECONDS", 0.02)
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +205,51 @@ def test_the_rows_are_those_of_a_whole_cache(many, tmp_path):
     indices = np.random.default_rng(0).permutation(len(whole.rows))
     assert (found.targets.gather(indices) == whole.targets.gather(indices)).all()
     assert not arriving.missing
+
+
+def test_a_run_waits_for_a_build_that_has_only_just_been_started(many, tmp_path):
+    cache = tmp_path / "cache"
+    told: list[str] = []
+
+    def comes_next(progress: TrainProgress) -> None:
+        if progress.phase != "wait" or not progress.text:
+            return
+        told.append(describe(progress, 0.0))
+        if not cache.exists():
+            cache.mkdir()
+            shutil.copy(many / "cache.json", cache)
+        elif not (cache / "corpora").exists():
+            shutil.copytree(many / "corpora", cache / "corpora")
+        else:
+            shutil.copytree(many / "teachers", cache / "teachers")
+
+    settings = {**SETTINGS, "epochs": 1, "wait_for_build": 1, "window": WINDOW}
+    # Made of a model that the cache does not name, as what is derived is not copied.
+    teacher = Cache(many).model_source(Cache(many).teacher())
+    small_run(cache, tmp_path / "a", **settings, teacher_model=teacher, on_progress=comes_next)
+    assert told == [
+        f"waiting for the build: the cache {cache}",
+        f"waiting for the build: a corpus in {cache} (it holds none)",
+        f"waiting for the build: a teacher in {cache} (it holds none)",
+    ]
+    small_run(many, tmp_path / "b", **settings)
+    assert same(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_build_that_never_starts_is_told_of(many, tmp_path):
+    for cache, more, missing in (
+        (tmp_path / "nothing", {}, "the cache .*nothing"),
+        (many, {"corpus": "other"}, r"the corpus 'other' in .* \(it holds texts\)"),
+        (many, {"teacher": "other"}, r"the teacher 'other' in .* \(it holds tiny\)"),
+    ):
+        with pytest.raises(DataError, match=f"waited 0.001 minutes for {missing}.*embedcache build"):
+            small_run(cache, tmp_path / "a", **SETTINGS, wait_for_build=0.001, **more)
+        assert not (tmp_path / "a").exists()
+    # What can never become a cache is not waited for.
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("x", encoding="utf-8")
+    with pytest.raises(CacheFormatError, match="is no cache"):
+        small_run(tmp_path / "full", tmp_path / "a", **SETTINGS, wait_for_build=5)
 
 
 def test_a_missing_build_is_refused_without_waiting(many, tmp_path):

@@ -7,6 +7,7 @@ passed through the store's codec. A store that is as near to the teacher as the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.check.texts import texts_of
 from embedcache.codecs import Vectors
 from embedcache.codecs.ranking import Ranking
+from embedcache.compare import COMPUTE_COSINE
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import InputError
 from embedcache.keys import key_array
@@ -35,8 +37,9 @@ _VERDICTS = (OK, LOOK, BAD)
 
 LEAST_SAMPLE = 12
 """Texts that have to be there for a comparison."""
-# A measure may be so many times what the teacher's own noise makes of it, and so much beside: the rounding of
-# float32 for vectors; for neighbours, that two of them which are as near as each other change places.
+# A measure may be so many times what the teacher's own noise makes of it, and so much beside: for vectors
+# the rounding of float32, or what two runs in a coarser dtype differ by; for neighbours, that two of them
+# which are as near as each other change places.
 _TIMES_NOISE, _BESIDE, _NEIGHBOURS_BESIDE = 3.0, 1e-5, 0.02
 # A teacher in another compute dtype stays within this; another teacher is far outside.
 _TIMES_SAME, _SAME, _NEIGHBOURS_SAME = 10.0, 5e-3, 0.25
@@ -170,20 +173,26 @@ def _compare(
     meter.add(rows=len(texts))
     again = _encoded_in_other_batches(encoder, texts, seed)
     meter.add(rows=len(texts))
-    lines = compare_vectors(store, positions, live, again, seed)
+    compute_dtype = str(encoder.provenance["compute_dtype"])
+    lines = compare_vectors(store, positions, live, again, compute_dtype, seed)
     return DeepCheck(
         teacher=teacher.name,
         contract_id=teacher.contract.id,
         sampled=len(texts),
         vectors=len(store),
         compute_dtypes=tuple(compute_dtypes(store.shards)),
-        compute_dtype=str(encoder.provenance["compute_dtype"]),
+        compute_dtype=compute_dtype,
         lines=lines,
     )
 
 
 def compare_vectors(
-    store: ShardStore, positions: Positions, live: Vectors, again: Vectors, seed: int = 0
+    store: ShardStore,
+    positions: Positions,
+    live: Vectors,
+    again: Vectors,
+    compute_dtype: str,
+    seed: int = 0,
 ) -> tuple[DeepLine, ...]:
     """Return the measures of how far stored vectors are from the live teacher's.
 
@@ -192,11 +201,23 @@ def compare_vectors(
         positions: which of them, shape (n,).
         live: what the teacher returns for their texts, float32, shape (n, d).
         again: the same, computed in other batches.
+        compute_dtype: what the live teacher computed in. Vectors that were computed in the same may be as
+            far from its as ``diff`` and ``merge`` expect of two runs in it.
         seed: of the probes that ranks are taken with.
     """
     stored = _gaps(store.vectors(positions), live, seed)
     noisy = _gaps(_as_stored(store, positions, live), again, seed)
-    return tuple(_line(measure, stored[measure], noisy[measure]) for measure in stored)
+    beside = max(_BESIDE, _between_runs(store, positions, compute_dtype))
+    return tuple(_line(measure, stored[measure], noisy[measure], beside) for measure in stored)
+
+
+def _between_runs(store: ShardStore, positions: Positions, compute_dtype: str) -> float:
+    """Return 1 - the least cosine of two runs in one compute dtype; 0 where rows are of another dtype."""
+    numbers, _ = shard_places(store, positions)
+    computed = {store.shards[number].header.provenance.get("compute_dtype") for number in np.unique(numbers)}
+    if computed != {compute_dtype} or compute_dtype not in COMPUTE_COSINE:
+        return 0.0
+    return 1 - math.cos(2 * math.acos(COMPUTE_COSINE[compute_dtype]))
 
 
 def worst_line(lines: Sequence[DeepLine]) -> DeepLine:
@@ -245,8 +266,8 @@ def _gaps(found: Vectors, expected: Vectors, seed: int) -> dict[str, float]:
     }
 
 
-def _line(measure: str, stored: float, noise: float) -> DeepLine:
-    beside, same = (_NEIGHBOURS_BESIDE, _NEIGHBOURS_SAME) if measure == _TOP_TEN else (_BESIDE, _SAME)
+def _line(measure: str, stored: float, noise: float, beside: float) -> DeepLine:
+    beside, same = (_NEIGHBOURS_BESIDE, _NEIGHBOURS_SAME) if measure == _TOP_TEN else (beside, _SAME)
     if stored <= _TIMES_NOISE * noise + beside:
         return DeepLine(measure, stored, noise, OK, "the stored vectors are the teacher's")
     if stored <= _TIMES_SAME * noise + same:

@@ -27,6 +27,8 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "https": (),
     "hf": (),
 }
+# Folders of these names are possible, and slips of the pen likelier.
+_ONE_SLASH = re.compile(rf"({'|'.join(_OPTIONS)}):/(?!/)", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 # Letters of a path that mean nothing else in a URL.
 _PLAIN = "/!$&'()*+,;=:@~"
@@ -74,6 +76,14 @@ def parse_location(text: str) -> Location:
     if "://" not in text:
         if not text or "\0" in text:
             raise InputError("a remote needs a place: give a folder or a URL like s3://BUCKET/FOLDER")
+        if slip := _ONE_SLASH.match(text):
+            start = f"{slip[1].lower()}://{'/' if slip[1].lower() == 'file' else ''}"
+            # What may be a secret is not repeated, nor what a terminal would obey.
+            is_plain = text.isprintable() and not {"@", "?"} & set(text)
+            raise InputError(
+                f"a remote that begins with {slip[1]}:/: did you mean {start}"
+                f"{text[slip.end() :] if is_plain else '...'}? A folder of that name is ./{slip[1]}:"
+            )
         return Location("file", "", str(Path(text).expanduser().absolute()))
     scheme = text.partition("://")[0].lower()
     if scheme not in _OPTIONS:
