@@ -185,8 +185,10 @@ class MirrorShards:
         return self._folder / contract_id / f"{name}.json"
 
     def _touch(self, contract_id: str, name: str) -> None:
+        # Not by the clock of the file system, which stands still for some milliseconds at a time.
+        now = time.time_ns()
         with suppress(OSError):
-            os.utime(self._note(contract_id, name))
+            os.utime(self._note(contract_id, name), ns=(now, now))
 
     def _fetch_ahead(self, key: tuple[str, str]) -> None:
         try:
