@@ -29,7 +29,7 @@ SWEEP = Path(__file__).with_name("sweeps") / "reaugkd.yaml"
 TEACHER, PROJECTED = "task", "task.projected"
 FINE_TUNED, RETRIEVAL = "fine-tuned student", "reaugkd, with retrieval"
 
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,11 @@ def teach(task: Task, model: Path | str, out: Path, length: Sequence[object], lr
 
 def build(task: Task, teacher: Path, cache: Path) -> None:
     """Encode the training rows with the teacher, and project its vectors."""
-    if cache.exists() and PROJECTED in {one.name for one in Cache(cache).teachers()}:
+    known = {one.name: one for one in Cache(cache).teachers()} if cache.exists() else {}
+    if PROJECTED in known:
+        width, wanted = known[PROJECTED].contract.dimension, task.options.dim
+        if wanted not in (None, width):
+            sys.exit(f"{cache}: the projection is {width} wide and --dim {wanted}: give another --out")
         return
     # What an interrupted build has encoded is not encoded again.
     texts = ["--text-column", "text", *(["--text2-column", "text2"] if task.pairs else [])]
@@ -114,13 +118,13 @@ def build(task: Task, teacher: Path, cache: Path) -> None:
 def sweep(task: Task, cache: Path) -> list[dict[str, str]]:
     """Train the students of all losses, and return those that the held-out rows chose."""
     options, out = task.options, task.out / "sweep"
-    length = [f"training.max_steps={options.steps}", "evaluation.patience_epochs=null"]
     settings = [
+        f"training.max_steps={options.steps}",
+        "evaluation.patience_epochs=null",
         f"optimizer.lr={options.lr}",
         f"training.threads={options.threads}",
         f"training.mixed_precision={options.mixed_precision}",
         f"evaluation.every={max(1, options.steps // 10)}",
-        *length,
     ]
     more = [word for one in settings for word in ("--set", one)]
     others = options.seeds.partition(",")[2]
@@ -170,7 +174,7 @@ def summary(results: Iterable[Row]) -> list[Row]:
     """Return mean and deviation (n - 1) over seeds of each method and split."""
     groups: dict[tuple[object, object, object], list[float]] = {}
     for one in results:
-        groups.setdefault((one["split"], one["method"], one["soft"]), []).append(float(str(one["accuracy"])))
+        groups.setdefault((one["split"], one["method"], one["soft"]), []).append(one["accuracy"])
     return [
         {
             "split": split,

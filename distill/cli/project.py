@@ -105,6 +105,7 @@ def _print(found: Projection, cache: str, settings: ProjectionSettings) -> None:
         f"(leave-one-out, {found.sample:,} rows of the training)",
         "mean cosine": f"of one label {_moved(found.cosines_of.within, found.cosines.within)}, of others "
         f"{_moved(found.cosines_of.between, found.cosines.between)} (the same rows)",
+        "their loss": f"{_moved(found.loss_of, found.loss)} among each other",
         "vectors": f"{found.written:,} added",
     }
     for name, value in rows.items():
@@ -115,7 +116,7 @@ def _print(found: Projection, cache: str, settings: ProjectionSettings) -> None:
         # To who has raised the rate already no higher one is recommended.
         more = "more --epochs" if settings.lr >= _RAISED_LR else f"--lr {_RAISED_LR:g}, or more --epochs"
         console.print(
-            "note: the map hardly moved, rows of one label lie together no more than before. The paper's "
+            "note: the map hardly moved, the loss is hardly lower than without it. The paper's "
             "learning rate and epochs are for some 60,000 rows and more; "
             f"here it was {counted(found.steps, 'step')} at {settings.lr:g}: give {more}, and another --name",
             soft_wrap=True,

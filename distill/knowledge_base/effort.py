@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distill.knowledge_base.index import LEAST_EFFORT, NeighbourIndex
+from distill.knowledge_base.index import NeighbourIndex
 from distill.knowledge_base.recall import measure_recall
 from embedcache.codecs import Vectors
 
-EFFORTS = (LEAST_EFFORT, 128, 256, 512)
+EFFORTS = (32, 48, 64, 96, 128, 192, 256, 384, 512)
 """The lengths of a search that are tried, the quickest first."""
 
 WANTED_RECALL = 0.99
@@ -56,7 +56,7 @@ def settle_effort(index: NeighbourIndex, queries: Vectors) -> Effort | None:
     if len(queries) < FEWEST_QUERIES:
         index.search_with(USUAL_EFFORT)
         return None
-    found = Effort(LEAST_EFFORT, 0.0)
+    found = Effort(EFFORTS[0], 0.0)
     for ef_search in EFFORTS:
         index.search_with(ef_search)
         found = Effort(ef_search, measure_recall(index, queries, _NEIGHBOURS).recall)

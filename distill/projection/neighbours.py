@@ -25,11 +25,6 @@ class LabelCosines:
     within: float | None
     between: float | None
 
-    @property
-    def gap(self) -> float:
-        """How much nearer rows of one label are than others; 0 where there are no such pairs."""
-        return 0.0 if self.within is None or self.between is None else self.within - self.between
-
 
 def label_cosines(vectors: Vectors, labels: NDArray[np.int64]) -> LabelCosines:
     """Return the mean cosines within labels and between them, every pair of rows counted once.

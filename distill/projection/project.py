@@ -13,7 +13,7 @@ from distill.data.dataset import DistillDataset, open_dataset
 from distill.data.sampler import permutation
 from distill.errors import ConfigError, DataError
 from distill.projection.neighbours import LabelCosines, label_cosines, neighbour_accuracy
-from distill.projection.train import ProjectionSettings, train_map
+from distill.projection.train import ProjectionSettings, mean_loss, train_map
 from distill.training.device import cpu_threads
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.derived import apply_projection, extend, write_derived
@@ -22,8 +22,8 @@ from embedcache.errors import ContractMismatchError
 OnStep = Callable[[str, int, int], None]
 """Told what is done, how much of it, and how much there is."""
 
-LEAST_MOVE = 0.02
-"""A map that does not bring rows of one label nearer by so much of a cosine is said to have hardly moved."""
+LEAST_GAIN = 0.01
+"""A map that lowers the loss of its rows by a smaller share than this is said to have hardly moved."""
 
 _SAMPLE_ROWS = 2000
 _SAMPLE_STREAM = 2**31 - 4
@@ -50,6 +50,8 @@ class Projection:
         accuracy: the same with its own.
         cosines_of: how near those of one label and those of others lie with the vectors it maps.
         cosines: the same with its own.
+        loss_of: their mean loss among each other with the vectors it maps.
+        loss: the same with its own.
         written: vectors added to the cache.
     """
 
@@ -68,12 +70,18 @@ class Projection:
     accuracy: float
     cosines_of: LabelCosines
     cosines: LabelCosines
+    loss_of: float
+    loss: float
     written: int
 
     @property
     def hardly_moved(self) -> bool:
-        """Whether rows of one label lie together after the training no more than before."""
-        return self.cosines.gap - self.cosines_of.gap < LEAST_MOVE
+        """Whether the loss is after the training as high as that of the vectors without the map.
+
+        Cosines would not tell: where a teacher parts the labels further than it is right about them, the loss
+        draws all rows together again.
+        """
+        return self.loss > (1 - LEAST_GAIN) * self.loss_of
 
     def facts(self) -> dict[str, object]:
         """Return it as a JSON object."""
@@ -152,6 +160,8 @@ def project(
         accuracy=neighbour_accuracy(mapped, own),
         cosines_of=label_cosines(vectors, own),
         cosines=label_cosines(mapped, own),
+        loss_of=mean_loss(vectors, own, chosen.tau),
+        loss=mean_loss(mapped, own, chosen.tau),
         written=written,
     )
 

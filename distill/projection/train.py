@@ -101,3 +101,15 @@ def train_map(
             on_step(epoch * rows + first + len(batch), settings.epochs * rows)
         losses.append(total / max(counted, 1))
     return TrainedMap(matrix.detach().numpy(), tuple(losses), alone, steps)
+
+
+def mean_loss(vectors: Vectors, labels: NDArray[np.int64], tau: float) -> float:
+    """Return the mean loss of rows among each other, without training; 0 where no row has a partner.
+
+    Args:
+        vectors: float32, shape (n, d), of any length.
+        labels: int64, shape (n,).
+        tau: the temperature.
+    """
+    found = supervised_contrastive(torch.from_numpy(vectors), torch.from_numpy(labels), tau)
+    return float(found.mean()) if len(found) else 0.0
