@@ -71,7 +71,7 @@ def kb_command() -> None:
 @click.option(
     "--ef-search",
     type=int,
-    help="Candidates looked at to find neighbours.  [default: the fewest of 64, 128, 256 and 512 that find "
+    help="Candidates looked at to find neighbours.  [default: the fewest of 32 to 512 that find "
     "99 of 100 of rows held out; 256 without such rows]",
 )
 @click.option(
