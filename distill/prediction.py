@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,6 +85,7 @@ class Predictions:
         neighbours: the neighbours of each text; None where they were not asked for.
         score: how good the answers are; None without labels.
         encode_seconds, search_seconds: time of the student, and what retrieval added to it.
+        warm_up_seconds: time of a first answer before those, in which libraries do what they do once.
     """
 
     texts: Sequence[str]
@@ -95,6 +97,7 @@ class Predictions:
     score: Score | None
     encode_seconds: float
     search_seconds: float
+    warm_up_seconds: float
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield each answer as a JSON object."""
@@ -199,6 +202,10 @@ def predict(
     if neighbours and classifier.base is None:
         raise ConfigError("--neighbours: there is no knowledge base to ask; leave it out")
     chosen_on = 0 if own_settings or not labelled else _chosen_on(classifier, rows)
+    # Of few texts the first call would be most of the time, and which share of it is retrieval's by accident.
+    began = time.perf_counter()
+    classifier.answer(rows.texts[:1])
+    warm_up = time.perf_counter() - began
     parts, near, seconds = [], [], [0.0, 0.0]
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         answers = classifier.answer(rows.texts[start : start + _ROWS_AT_ONCE])
@@ -221,6 +228,7 @@ def predict(
         score=score,
         encode_seconds=seconds[0],
         search_seconds=seconds[1],
+        warm_up_seconds=warm_up,
     )
 
 

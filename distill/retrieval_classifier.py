@@ -34,6 +34,8 @@ DEFAULT_K = 10
 DEFAULT_BETA = 0.5
 """What the student's own answer counts for where nothing was chosen."""
 
+_TINY = np.finfo(np.float32).tiny
+
 Text: TypeAlias = str | tuple[str, str]
 """A text, or the two texts of a pair."""
 
@@ -267,6 +269,6 @@ def student_encoder(
 
 def unit(vectors: Vectors) -> Vectors:
     """Return vectors scaled to length one; a vector of zeros stays one."""
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: Vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+    norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))[:, np.newaxis]
+    scaled: Vectors = vectors / np.maximum(norms, _TINY)
     return scaled

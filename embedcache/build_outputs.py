@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embedcache.build_remote import Lender, RemoteRows, encoded_aside
+from embedcache.build_lender import Lender, encoded_aside
+from embedcache.build_remote import RemoteRows
 from embedcache.build_report import BuildProgress, OnProgress, OutputSummary
 from embedcache.cache import Cache
 from embedcache.codecs import FLOAT_CODECS
@@ -72,15 +73,14 @@ class Output:
         """Open the store of an output, in the codec asked for or the one that fits what is there.
 
         Raises:
+            InputError: as :func:`codec_of_store`.
             InputError, ContractMismatchError, CorruptCacheError: as :meth:`embedcache.cache.Cache.store`.
             RemoteError: if what ``remote`` has cannot be read.
         """
         store = cache.store(teacher.contract, codec, kind)
         givers = donors(cache, teacher.contract)
-        lender = None if remote is None else remote.lender(cache, store)
-        if codec is None and lender is not None and not (store.shards or givers):
-            codec = lender.codec
-        codec = codec or codec_for(store, givers)
+        lender = None if remote is None else Lender.open(remote, cache, store)
+        codec = codec_of_store(codec, store, givers, lender)
         if codec != store.codec_name:
             store = cache.store(teacher.contract, codec, kind)
         if lender is not None:
@@ -190,6 +190,23 @@ def codec_of(output: str, asked: str | None, *, alone: bool) -> str | None:
             f"give {' or '.join(FLOAT_CODECS)}"
         )
     return None
+
+
+def codec_of_store(
+    asked: str | None, store: ShardStore, givers: Sequence[Donor], lender: Lender | None
+) -> str:
+    """Return the codec that a build stores new rows of ``store`` in.
+
+    It is the one asked for; else that of rows that are there, or that can be carried over; else that of most
+    rows that a remote has.
+
+    Raises:
+        InputError: if that last one loses something: it has to be asked for.
+    """
+    usual = None
+    if asked is None and lender is not None and not (store.shards or givers):
+        usual = lender.own_codec()
+    return asked or usual or codec_for(store, givers)
 
 
 def groups(outputs: Sequence[Output], texts: Corpus) -> list[tuple[list[Output], MissingRows]]:

@@ -26,6 +26,7 @@ from embedcache.missing import DEFAULT_SHARD_ROWS
 from embedcache.teacher.encoded import EncodeTimes
 from embedcache.teacher.origin import is_local, origin_of
 from embedcache.teacher.outputs import EMBEDDING, parse_outputs
+from embedcache.teacher.resolve import resolve
 from embedcache.token_table import TokenTable, table_path
 from embedcache.view_build import make_views, plan
 from embedcache.views.plan import ViewOptions
@@ -124,7 +125,10 @@ def build(
     name = check_name(name or corpus_name_from(paths[0]))
     options = ReadOptions(text_column, id_column, label_column, format, limit, text2_column, tuple(rows))
 
-    # Everything that can be refused is refused before anything is written.
+    # Everything that can be refused is refused before anything is written, and a teacher that is not there
+    # before models of views are loaded, or a remote is asked.
+    if isinstance(teacher, (str, Path)):
+        resolve(teacher)
     if not isinstance(views, ViewOptions):
         views = ViewOptions([views] if isinstance(views, str) else list(views), device=device)
     planned = plan(views, paths, options, Path(cache).expanduser() / "corpora" / name)
@@ -161,20 +165,26 @@ def build(
     table = _token_table(table_file, teacher) if token_embeddings else None
     source = SourceRows(paths, options)
     is_there = (Path(cache).expanduser() / "cache.json").exists()
+    if is_there:
+        for one in wanted:
+            Cache(cache).refuse_other_contract(one.name, one.contract)
     lent = None
     if remote is not None:
         given = remote if isinstance(remote, RemoteOptions) else RemoteOptions(remote)
         lent = RemoteRows.open(given, Cache(cache) if is_there else None, progress, on_progress)
+    # What a remote has in pq brings its codebook along.
+    untrained = [one.contract for one in wanted if lent is None or not lent.has_codebook(one.contract)]
     if not is_there:
         # A build that cannot begin leaves no cache behind.
         source.look(1)
-        _refuse_untrained(codec, source, shard_rows)
+        if wanted[0].contract in untrained:
+            _refuse_untrained(codecs[0], source, shard_rows)
     opened = Cache.create(cache)
     kept = [Output.open(opened, one, asked, store, lent) for one, asked in zip(wanted, codecs, strict=True)]
     for goal in kept:
+        # Another build may have made the cache just now.
         opened.refuse_other_contract(goal.teacher.name, goal.teacher.contract)
-        # What a remote has in pq brings its codebook along.
-        if not goal.store.shards and (goal.lender is None or goal.lender.codec != pq.NAME):
+        if not goal.store.shards and goal.teacher.contract in untrained:
             _refuse_untrained(goal.store.codec_name, source, shard_rows)
 
     reading = time.perf_counter()

@@ -97,7 +97,7 @@ class Cache:
         try:
             value = read_sealed_json(marker)
         except FileNotFoundError:
-            _refuse_remote(self.folder)
+            refuse_remote(self.folder)
             raise CacheFormatError(
                 f"{self.folder} is no cache: it has no cache.json; build one with "
                 f"'embedcache build CORPUS --teacher NAME --cache {self.folder}'"
@@ -130,7 +130,7 @@ class Cache:
         path = Path(folder).expanduser()
         if not (path / "cache.json").exists():
             make_directory(path)
-            _refuse_remote(path)
+            refuse_remote(path)
             others = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
             # Another builder may have made the cache since it was looked for.
             if others and not (path / "cache.json").exists():
@@ -342,11 +342,13 @@ class Cache:
         return store
 
 
-def _refuse_remote(folder: Path) -> None:
+def refuse_remote(folder: Path) -> None:
+    """Raise :class:`CacheFormatError` for a folder that is a remote, saying what to do with one."""
     if (folder / REMOTE_MARKER).is_file():
         raise CacheFormatError(
             f"{folder} is a remote, not a cache: pull from it into a cache with "
-            f"'embedcache pull {folder} --cache DIR'"
+            f"'embedcache pull {folder} --cache DIR', which checks every byte, or list what it has with "
+            f"'embedcache remote ls {folder}'"
         )
 
 

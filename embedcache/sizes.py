@@ -1,10 +1,15 @@
-"""Numbers of bytes as people write them."""
+"""Counts and numbers of bytes as people write them."""
 
 from __future__ import annotations
 
 import re
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+def counted(count: int, noun: str) -> str:
+    """Return ``1 row``, ``2 rows``: a count with what is counted."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def parse_size(text: str) -> int:

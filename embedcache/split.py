@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from embedcache import model_note
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.catalog import choose_rows
+from embedcache.conversions import Conversions
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.subset import store_subset, subset_keys
 from embedcache.corpus.view_store import stale_views
@@ -237,6 +238,8 @@ def _split_teacher(
     whole = source.store(contract)
     part = target.store(contract, kind=whole.kind)
     taken = _taken(whole, wanted, lambda done, total: report(f"look up vectors of {title}", done, total))
+    whole_ones = [one.shard.name for one in taken if one.keep is None]
+    Conversions(target).carry_from(Conversions(source), whole_ones)
     shards, names = write_shards(
         taken,
         [whole],

@@ -10,6 +10,9 @@ from distill.finetune_config import Pooling
 from distill.selection_config import SelectionConfig
 from distill.strict_config import Fraction, Positive, PositiveInt, Seed, StrictConfig
 
+KIND = "teach"
+"""What the record of a teaching says it is, and the command it is made with."""
+
 _EPOCHS = 3
 _EVALUATIONS_A_RUN = 10
 _SHARE = 0.1

@@ -98,7 +98,12 @@ class LabelledRows:
 
 
 def read_labelled(
-    path: str | Path, columns: Columns, rows: Sequence[str] = (), *, limit: int | None = None
+    path: str | Path,
+    columns: Columns,
+    rows: Sequence[str] = (),
+    *,
+    limit: int | None = None,
+    rows_option: str | None = None,
 ) -> LabelledRows:
     """Read labelled texts from a file with columns.
 
@@ -109,6 +114,8 @@ def read_labelled(
         columns: where in it texts and labels stand.
         rows: ``COLUMN=VALUE``, all of which have to hold.
         limit: stop after so many kept rows.
+        rows_option: the option that ``rows`` were given with, for messages; default: ``rows`` after the
+            prefix of the columns.
 
     Raises:
         InputError: if the file or a column is not there or cannot be read, or a condition has another form.
@@ -118,7 +125,7 @@ def read_labelled(
     if len(sources) > 1 or sources[0] == STDIN:
         raise DataError(f"{path} is not one file: give the path of one; put what comes from a pipe into one")
     source = sources[0]
-    conditions, report = RowConditions(rows, f"{columns.prefix}rows"), ReadReport()
+    conditions, report = RowConditions(rows, rows_option or f"{columns.prefix}rows"), ReadReport()
     kept = _kept(source, format_of(source, columns.format), columns, conditions, report)
     found = list(islice(kept, limit))
     if not found and conditions.not_asked and not report.skipped:
@@ -165,24 +172,32 @@ def _named(label: object) -> str:
     return str(int(label) if isinstance(label, bool) else label)
 
 
-def refuse_test_rows(key: str, rows: Sequence[str]) -> None:
+def refuse_test_rows(key: str, rows: Sequence[str], chosen: str = "a checkpoint") -> None:
     """Raise :class:`ConfigError` where the rows to choose a checkpoint on are those of a test set.
 
     Args:
-        key: the key of the configuration that names them.
+        key: the key of the configuration that names them, or the option.
         rows: ``COLUMN=VALUE`` each.
+        chosen: what is to be chosen on them.
     """
     for row in rows:
         if re.fullmatch(r"[^=]*=\s*test", row, flags=re.IGNORECASE):
             raise ConfigError(
-                f"{key}: {row} are the rows of a test set; a checkpoint chosen on them makes the test score "
+                f"{key}: {row} are the rows of a test set; {chosen} chosen on them makes the test score "
                 "worthless. Choose on a development split, or leave it out and hold out training rows"
             )
 
 
-def refuse_few(rows: LabelledRows, what: str) -> None:
-    """Raise :class:`DataError` where too few rows are there to score a classifier on."""
+def refuse_few(rows: LabelledRows, what: str, remedy: str = "give a file with more") -> None:
+    """Raise :class:`DataError` where too few rows are there to score a classifier on.
+
+    Args:
+        rows: the rows.
+        what: the key of the configuration that says which they are, and what it says.
+        remedy: what to do.
+    """
     if len(rows) < FEWEST_SCORED:
         raise DataError(
-            f"{what}: {len(rows)} labelled rows to choose a checkpoint by, expected {FEWEST_SCORED} at least"
+            f"{what}: {len(rows)} labelled rows to choose a checkpoint by, expected {FEWEST_SCORED} at "
+            f"least; {remedy}"
         )

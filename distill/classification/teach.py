@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from distill.classification.card import write_teach_card
-from distill.classification.config import TEACH_SHORT_KEYS, TeachConfig
+from distill.classification.config import KIND, TEACH_SHORT_KEYS, TeachConfig
 from distill.classification.head import LabelHead
 from distill.classification.labels import describe_counts, label_names, label_numbers
 from distill.classification.objective import CrossEntropy
@@ -23,16 +23,14 @@ from distill.classification.rows import (
 from distill.classification.selection import ClassSelector
 from distill.config_sources import keyword_flags, load_config
 from distill.data.triples import TripleSource, tokenise
-from distill.errors import ConfigError
-from distill.evaluation.record import run_folder
-from distill.layout import BEST, CONFIG, IN_TARGET_SPACE, default_folder
+from distill.layout import BEST, CONFIG, IN_TARGET_SPACE
 from distill.students.student import open_student
 from distill.training.device import make_accelerator, seeded
-from distill.training.folder import begin_folder, finish_folder, read_interrupted, require_free
+from distill.training.folder import begin_folder, claim_folder, finish_folder, read_interrupted
 from distill.training.record import describe_dev, refuse_other_data
 from distill.training.selection import refuse_test_file
 from distill.training.setup import Training, machine_flags, make_trainer, refuse_long_warmup
-from distill.training.start import Start, find_start
+from distill.training.start import Start, default_out, find_start
 from distill.training.student import student_parts
 from distill.training.token_views import prepare_progress
 from distill.training.tracking import OnProgress, best_scores, require_tensorboard
@@ -41,9 +39,6 @@ from embedcache.pairs import what_is_read
 
 if TYPE_CHECKING:
     from embedcache.contract import Contract
-
-KIND = "teach"
-"""What the record of a teaching says it is, and the command it is made with."""
 
 LOSS = "cross-entropy"
 """The loss of every teaching."""
@@ -167,12 +162,9 @@ def teach_config(config: TeachConfig, on_progress: OnProgress | None = None) -> 
         TrainingError: if the loss becomes NaN or infinite.
         EmbedCacheError: if a file of texts cannot be read.
     """
-    folder = Path(config.out or _default_out(config)).expanduser()
-    config = config.model_copy(update={"out": str(folder)})
-    require_free(folder, overwrite=config.overwrite)
+    folder, config = claim_folder(config, lambda: default_out(config.start, config.data.train, KIND))
     training = _prepare(config, folder, on_progress)
-    if training.start.run == folder.resolve():
-        raise ConfigError(f"out: {folder} is the run that the model comes from; give another --out")
+    training.start.refuse_folder(folder, "model")
     record = _record(training)
     # From here on files are written; everything that can be refused has been.
     with training.exclusive():
@@ -276,12 +268,16 @@ def _read_rows(config: TeachConfig) -> tuple[LabelledRows, LabelledRows | None]:
             refuse_test_file(Path(evaluation.data))
     rows = read_labelled(data.train, columns, data.rows or (), limit=config.training.limit)
     if evaluation.has_set:
-        scored = read_labelled(evaluation.data or data.train, columns, evaluation.rows or ())
+        dev, conditions = evaluation.data or data.train, evaluation.rows or ()
+        scored = read_labelled(dev, columns, conditions, rows_option="--dev-rows")
+        asked = f"evaluation.rows: {', '.join(conditions)}" if conditions else f"evaluation.data: {dev}"
+        refuse_few(scored, asked, "give more, or hold out training rows")
     elif evaluation.held_out:
         rows, scored = rows.split(evaluation.held_out, config.seed)
+        asked = f"evaluation.share: {evaluation.held_out:g} of the texts"
+        refuse_few(scored, asked, "hold out a larger share, or 0 to keep the last state")
     else:
         return rows, None
-    refuse_few(scored, "evaluation")
     return rows, scored
 
 
@@ -344,10 +340,3 @@ def _train(training: TeachTraining, record: dict[str, Any], on_progress: OnProgr
         write_teach_card(run, training)
         finish_folder(training.folder, {**record, "scores": run.scores, "result": asdict(result)})
     return run
-
-
-def _default_out(config: TeachConfig) -> str:
-    run = run_folder(config.start)
-    start = run.name if run else Path(config.start).name
-    file = Path(config.data.train).name.split(".")[0]
-    return default_folder(f"{start}-{file}-{KIND}")

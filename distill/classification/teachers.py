@@ -50,6 +50,12 @@ def find_logits(cache: Cache, teacher: CachedTeacher) -> tuple[CachedTeacher, tu
     return logits, tuple(classifier["labels"])
 
 
+def classifier_digest(logits: Contract) -> str | None:
+    """Return the digest of the classifier that gives logits of a contract; None where none does."""
+    entry = module_entry(logits, _CLASSIFIER)
+    return None if entry is None else str(entry["weights"])
+
+
 def module_entry(contract: Contract, kind: str) -> dict[str, Any] | None:
     """Return the module of a kind that follows the pooling; None where there is none."""
     return next((module for module in modules_of(contract) if module.get("type") == kind), None)

@@ -15,6 +15,7 @@ from distill.cli.options import (
     source_options,
 )
 from distill.cli.resume import MACHINE, refuse_settings, resume_option
+from distill.cli.typed import naming_options
 
 
 @click.command("finetune")
@@ -103,14 +104,17 @@ def finetune_command(
         flags["columns"] = [name.strip() for name in flags["columns"].split(",")]
     flags = {FINETUNE_SHORT_KEYS.get(key, key): value for key, value in flags.items()}
     settings = find_recipe(recipe, "finetune").config if recipe else None
-    config = load_config(config_file, assignments, flags, FinetuneConfig, recipe=settings)
-    if dump_config:
-        click.echo(config.to_yaml(), nl=False)
-        return
-    from distill.training.finetune import finetune_config
+    with naming_options(FINETUNE_SHORT_KEYS):
+        config = load_config(config_file, assignments, flags, FinetuneConfig, recipe=settings)
+        if dump_config:
+            click.echo(config.to_yaml(), nl=False)
+            return
+        from distill.training.finetune import finetune_config
 
-    set_by = origins((recipe, settings) if recipe and settings else None, config_file, assignments, flags)
-    with telling_origin(set_by):
-        report(
-            lambda on_progress: finetune_config(config, on_progress, recipe=recipe), print_finetune, as_json
-        )
+        set_by = origins((recipe, settings) if recipe and settings else None, config_file, assignments, flags)
+        with telling_origin(set_by):
+            report(
+                lambda on_progress: finetune_config(config, on_progress, recipe=recipe),
+                print_finetune,
+                as_json,
+            )

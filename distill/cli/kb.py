@@ -263,6 +263,8 @@ def tune_command(
         device=device,
         threads=threads,
     )
+    if choice.described:
+        click.echo(f"left out: {choice.described}", err=True)
     if out is not None:
         _write_table(choice, out)
     if as_json:

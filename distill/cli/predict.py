@@ -115,6 +115,7 @@ def _facts(found: Predictions, classifier: RetrievalAugmentedClassifier) -> dict
         "score": asdict(found.score) if found.score else None,
         "encode_seconds": found.encode_seconds,
         "search_seconds": found.search_seconds,
+        "warm_up_seconds": found.warm_up_seconds,
     }
 
 
@@ -160,5 +161,7 @@ def _print_summary(found: Predictions, classifier: RetrievalAugmentedClassifier,
     added = 100 * found.search_seconds / max(found.encode_seconds, 1e-9)
     retrieval = f"; retrieval added {found.search_seconds:.3f} s, {added:.2f} %" if base is not None else ""
     click.echo(
-        f"{len(found.texts):,} texts in {found.encode_seconds:.2f} s, {rate:,.0f}/s{retrieval}", err=err
+        f"{len(found.texts):,} texts in {found.encode_seconds:.2f} s, {rate:,.0f}/s{retrieval}; a first "
+        f"answer, which is not counted, took {found.warm_up_seconds:.2f} s",
+        err=err,
     )

@@ -15,6 +15,7 @@ from distill.cli.options import (
     schedule_options,
 )
 from distill.cli.resume import MACHINE, refuse_settings, resume_option
+from distill.cli.typed import naming_options
 
 
 @click.command("teach")
@@ -103,11 +104,12 @@ def teach_command(
         "dev_rows": list(flags["dev_rows"]) or None,
     }
     typed = {TEACH_SHORT_KEYS.get(key, key): value for key, value in flags.items()}
-    config = load_config(config_file, assignments, typed, TeachConfig)
-    if dump_config:
-        click.echo(config.to_yaml(), nl=False)
-        return
-    from distill.classification.teach import teach_config
+    with naming_options(TEACH_SHORT_KEYS):
+        config = load_config(config_file, assignments, typed, TeachConfig)
+        if dump_config:
+            click.echo(config.to_yaml(), nl=False)
+            return
+        from distill.classification.teach import teach_config
 
-    with telling_origin(origins(None, config_file, assignments, typed)):
-        report(lambda on_progress: teach_config(config, on_progress), print_teach, as_json)
+        with telling_origin(origins(None, config_file, assignments, typed)):
+            report(lambda on_progress: teach_config(config, on_progress), print_teach, as_json)

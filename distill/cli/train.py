@@ -15,6 +15,7 @@ from distill.cli.options import (
     source_options,
 )
 from distill.cli.resume import MACHINE, refuse_settings, resume_option
+from distill.cli.typed import naming_options
 from distill.students.spec import FORMS
 
 
@@ -225,12 +226,13 @@ def run_command(
         return
     typed = {SHORT_KEYS.get(key, key): value for key, value in flags.items()}
     settings = find_recipe(recipe, "run").config if recipe else None
-    config = load_config(config_file, assignments, typed, recipe=settings)
-    if dump_config:
-        click.echo(config.to_yaml(), nl=False)
-        return
-    from distill.training.run import run_config
+    with naming_options(SHORT_KEYS):
+        config = load_config(config_file, assignments, typed, recipe=settings)
+        if dump_config:
+            click.echo(config.to_yaml(), nl=False)
+            return
+        from distill.training.run import run_config
 
-    set_by = origins((recipe, settings) if recipe and settings else None, config_file, assignments, typed)
-    with telling_origin(set_by):
-        report(lambda on_progress: run_config(config, on_progress, recipe=recipe), print_run, as_json)
+        set_by = origins((recipe, settings) if recipe and settings else None, config_file, assignments, typed)
+        with telling_origin(set_by):
+            report(lambda on_progress: run_config(config, on_progress, recipe=recipe), print_run, as_json)

@@ -97,12 +97,15 @@ def build_base(
     trained = student.trained_on
     if teacher is None and trained is None:
         raise ConfigError(
-            f"nobody says with which teacher {student.title} was trained, it is of no 'distill run': name it "
-            "with --teacher"
+            f"{student.title} was taught by 'distill teach', so its base is one of its own vectors: name it, "
+            "as the cache calls it, with --teacher"
+            if student.is_taught
+            else f"nobody says with which teacher {student.title} was trained, it is of no 'distill run': "
+            "name it with --teacher"
         )
     # By its contract: a teacher may have had another name in another cache.
     chosen = _teacher(opened, teacher or (trained[1].id if trained else ""), trained[0] if trained else "")
-    found = opened.corpus(corpus or student.corpus)
+    found = opened.corpus(corpus) if corpus is not None else student.find_corpus(opened)
     origin, logits = find_origin(opened, chosen)
     refuse_other_origin(
         student, origin, chosen.contract.dimension, f"teacher {chosen.name!r} in {opened.folder}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,9 +33,12 @@ from embedcache.key_index import KeyIndex
 from embedcache.keys import key_array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from embedcache.codecs import Vectors
+
+_GONE = "not in the corpus"
+"""Why a row that the run held out is left out."""
 
 _TIMES = 3
 """How often retrieval is timed: it is so short that anything else on the machine shows."""
@@ -49,18 +53,23 @@ class Choice:
         tuning: everything tried.
         table: the table over k, on the same rows.
         in_base: rows that were left out because their texts stand in the base.
+        skipped: why other rows were left out -> how many.
+        described: the same in words.
     """
 
     chosen: Chosen
     tuning: Tuning
     table: list[SensitivityRow]
     in_base: int
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    described: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return the choice as a JSON object, without the single trials."""
         return {
             "chosen": {**self.chosen.to_json(), "within_chance": self.chosen.is_within_chance},
             "in_base": self.in_base,
+            "skipped": dict(self.skipped),
             "table": [row.to_json() for row in self.table],
         }
 
@@ -102,7 +111,7 @@ def choose(
     base = require_base(student)
     if data is not None:
         refuse_test_file(Path(data), "--data", "what is")
-        refuse_test_rows("--rows", rows)
+        refuse_test_rows("--rows", rows, "what is")
         labelled = read_labelled(data, columns or Columns(), rows)
     else:
         labelled = held_out_rows(student, cache)
@@ -112,6 +121,7 @@ def choose(
         raise DataError(
             f"{labelled.name}: {len(labelled)} labelled rows, {len(labelled) - len(new)} of which stand in "
             f"the knowledge base; expected {FEWEST_SCORED} others at least to choose k and beta on"
+            + (f" (left out: {labelled.described})" if labelled.described else "")
         )
     left = labelled.take(new)
     student.head.refuse_others(left.texts, f"the student {student.title}")
@@ -140,7 +150,9 @@ def choose(
     if keep:
         base.keep_choice(student.folder, chosen, keys[new])
     table = sensitivity(tuning, ks, seconds, lambda k: _retrieval_seconds(base, probabilities, vectors, k))
-    return Choice(chosen, tuning, table, len(labelled) - len(left))
+    return Choice(
+        chosen, tuning, table, len(labelled) - len(left), dict(labelled.skipped), labelled.described
+    )
 
 
 def _refuse_unused(
@@ -161,9 +173,11 @@ def _refuse_unused(
 def held_out_rows(student: ClassifierFolder, cache: str | Path | None) -> LabelledRows:
     """Return the rows that a run kept out of its training, with the labels of its corpus.
 
+    Texts that the corpus does not hold any more have no label there; they are left out and counted.
+
     Raises:
         DataError: if it held none out, or nobody says where its corpus is.
-        InputError: if the corpus has no labels.
+        InputError: if the cache does not hold the corpus, or it has no labels.
     """
     from distill.evaluation.record import read_run_cache
 
@@ -175,11 +189,19 @@ def held_out_rows(student: ClassifierFolder, cache: str | Path | None) -> Labell
             f"{student.title}: {why}: give labelled rows with --data FILE, or the cache of its run with "
             "--cache"
         )
-    corpus = Cache(place).corpus(student.corpus)
+    corpus = student.find_corpus(Cache(place))
     places = KeyIndex(corpus.keys()).locate(key_array(texts))
     picked = places[places >= 0]
     name = f"rows of corpus {corpus.name!r} held out by the run"
-    return LabelledRows(name, corpus.texts(picked), corpus.labels(picked))
+    skipped, described = Counter[str](), ""
+    if gone := len(texts) - len(picked):
+        skipped[_GONE] = gone
+        described = (
+            f"{gone:,} of {len(texts):,} texts held out by the run, which {corpus.title} does not hold"
+        )
+        if student.corpus_digest not in (None, corpus.info.digest):
+            described += " (it is not as the run found it)"
+    return LabelledRows(name, corpus.texts(picked), corpus.labels(picked), skipped, described)
 
 
 def _retrieval_seconds(base: KnowledgeBase, student: Probabilities, vectors: Vectors, k: int) -> float:

@@ -35,6 +35,8 @@ class Origin:
         projection: sha256 of the projection's weights; None where there is none.
         logits: id of the contract of the logits that the soft labels were made of.
         labels: names of the labels, in the order of the soft labels.
+        classifier: digest of the classifier that gave the logits, see
+            :attr:`embedcache.teacher.classifier.ClassifierHead.digest`; None where an older version built it.
     """
 
     teacher: str
@@ -43,6 +45,7 @@ class Origin:
     projection: str | None
     logits: str
     labels: tuple[str, ...]
+    classifier: str | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON object."""

@@ -134,7 +134,8 @@ class NeighbourIndex:
         """Return the nearest rows of unit vectors (n, d), as the graph finds them."""
         cosines, rows = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), min(k, len(self)))
         # What faiss gives for "none" is the smallest finite number, which would still have a weight.
-        return rows, np.where(rows < 0, np.float32(-np.inf), cosines)
+        cosines[rows < 0] = -np.inf
+        return rows, cosines
 
     def exact(self, queries: Vectors, k: int) -> Found:
         """Return the nearest rows of unit vectors (n, d) by comparing with every vector as it is kept."""

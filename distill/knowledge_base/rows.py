@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.classification.teachers import find_logits, module_entry
+from distill.classification.teachers import classifier_digest, find_logits, module_entry
 from distill.errors import DataError
 from distill.knowledge_base.base import contains
 from distill.knowledge_base.header import Origin
@@ -59,6 +59,7 @@ def find_origin(cache: Cache, teacher: CachedTeacher) -> tuple[Origin, Contract]
         projection=projection.get("weights"),
         logits=logits.contract.id,
         labels=labels,
+        classifier=classifier_digest(logits.contract),
     )
     return origin, logits.contract
 

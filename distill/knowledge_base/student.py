@@ -20,6 +20,8 @@ from embedcache.teacher.classifier import ClassifierHead
 
 if TYPE_CHECKING:
     from distill.knowledge_base.header import Origin
+    from embedcache.cache import Cache
+    from embedcache.corpus.corpus import Corpus
 
 DEFAULT_TAU = 0.07
 """The temperature of neighbours where no run says with which one its student was trained."""
@@ -61,11 +63,33 @@ class ClassifierFolder:
         return str(teacher.get("name")), Contract.from_json(teacher["contract"])
 
     @property
+    def is_taught(self) -> bool:
+        """Whether ``distill teach`` made it, without a teacher: its vectors lie in a space of its own."""
+        from distill.classification.config import KIND
+
+        return self.record.get("kind") == KIND
+
+    @property
     def corpus(self) -> str | None:
         """Name of the corpus it was trained on; None where nobody says."""
-        corpus = self.record.get("corpus")
-        name = corpus.get("name") if isinstance(corpus, dict) else None
-        return name if isinstance(name, str) else None
+        return self._of_corpus("name")
+
+    @property
+    def corpus_digest(self) -> str | None:
+        """Digest of that corpus as it was then; None where nobody says."""
+        # A taught classifier has seen a file, not a corpus; its digest is another.
+        return None if self.is_taught else self._of_corpus("digest")
+
+    def find_corpus(self, cache: Cache) -> Corpus:
+        """Return the corpus it was trained on, whatever a cache calls it, else what is called so now.
+
+        Raises:
+            InputError: if the cache holds neither, or several and nobody says which it was.
+        """
+        for corpus in sorted(cache.corpora(), key=lambda one: one.name != self.corpus):
+            if corpus.info.digest == self.corpus_digest:
+                return corpus
+        return cache.corpus(self.corpus)
 
     @property
     def tau(self) -> float:
@@ -86,6 +110,11 @@ class ClassifierFolder:
         # Not splitlines, which also cuts at line ends of other scripts that a text may hold.
         lines = (self.run / HELD_OUT).read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines if line]
+
+    def _of_corpus(self, key: str) -> str | None:
+        corpus = self.record.get("corpus")
+        value = corpus.get(key) if isinstance(corpus, dict) else None
+        return value if isinstance(value, str) and value else None
 
 
 def open_folder(spec: str | Path) -> ClassifierFolder:
@@ -130,7 +159,8 @@ def refuse_other_origin(student: ClassifierFolder, origin: Origin, dimension: in
 
     Raises:
         DataError: if it is of another label set, another teacher or another projection than the student was
-            trained with, or of another width; it says which. Also if the student can ask none.
+            trained with, or of another width; it says which. Also if the student can ask none, or it is a
+            classifier that was taught and the vectors are not its own.
     """
     loss = student.record.get("loss")
     if loss in _NEVER_NEAR:
@@ -144,6 +174,7 @@ def refuse_other_origin(student: ClassifierFolder, origin: Origin, dimension: in
             f"another label set: {what} has the labels {_listed(origin.labels)}, the student {student.title} "
             f"{_listed(student.head.labels)}: use a base of the teacher that the student was trained with"
         )
+    _refuse_other_space(student, origin, what)
     if (trained := student.trained_on) is not None and trained[1].id != origin.contract:
         name, contract = trained
         of = _how_other(contract, origin)
@@ -157,6 +188,28 @@ def refuse_other_origin(student: ClassifierFolder, origin: Origin, dimension: in
             f"another width: {what} has vectors of {dimension} numbers, the student {student.title} gives "
             f"{student.head.dimension}: project the teacher to that width with 'distill project --dim "
             f"{student.head.dimension}'"
+        )
+
+
+def _refuse_other_space(student: ClassifierFolder, origin: Origin, what: str) -> None:
+    """See that a classifier that is its own teacher asks for vectors of its own, as it gives them."""
+    # Of a base that an older version made nobody says whose classifier it was.
+    if origin.classifier is None or student.trained_on is not None:
+        return
+    is_own = origin.classifier == student.head.digest
+    if is_own and origin.projection is not None:
+        raise DataError(
+            f"a projection of its own vectors: {what} has those of {origin.teacher!r}, a projection of what "
+            f"{student.title} itself gives, which searches with its vectors as they are: name the teacher "
+            "without its projection with --teacher, or train a student on the projected one with "
+            "'distill run --loss reaugkd'"
+        )
+    if student.is_taught and not is_own:
+        raise DataError(
+            f"another classifier: {what} has the vectors and the answers of {origin.teacher!r}, and "
+            f"{student.title} was taught by 'distill teach', without a teacher, so only its own vectors lie "
+            f"in its space: put them into a cache with 'embedcache build --teacher {student.folder} --output "
+            "embedding,logits' and name them with --teacher"
         )
 
 

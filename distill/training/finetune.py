@@ -17,24 +17,23 @@ import torch
 from distill.config_sources import keyword_flags, load_config
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
 from distill.errors import ConfigError
-from distill.evaluation.record import run_folder
 from distill.evaluation.sts import read_pairs
 from distill.finetune_config import FINETUNE_SHORT_KEYS, FinetuneConfig
-from distill.layout import BEST, CONFIG, HELD_OUT, IN_TARGET_SPACE, TARGETS, default_folder
+from distill.layout import BEST, CONFIG, HELD_OUT, IN_TARGET_SPACE, TARGETS
 from distill.students.student import open_student
 from distill.training.contrastive import Contrast, InfoNCE, nearest_selector
 from distill.training.device import make_accelerator, seeded
 from distill.training.finetune_card import LOSS, write_finetune_card
 from distill.training.folder import (
     begin_folder,
+    claim_folder,
     finish_folder,
     read_interrupted,
-    require_free,
 )
 from distill.training.record import describe_dev, refuse_other_data
 from distill.training.selection import pair_selector
 from distill.training.setup import Training, machine_flags, make_trainer, refuse_long_warmup
-from distill.training.start import Start, find_start
+from distill.training.start import Start, default_out, find_start
 from distill.training.student import student_parts, tokenizer_of
 from distill.training.token_views import prepare_progress
 from distill.training.tracking import OnProgress, require_tensorboard
@@ -162,12 +161,11 @@ def finetune_config(
         TrainingError: if the loss becomes NaN or infinite.
         EmbedCacheError: if the file of texts cannot be read.
     """
-    folder = Path(config.out or _default_out(config)).expanduser()
-    config = config.model_copy(update={"out": str(folder)})
-    require_free(folder, overwrite=config.overwrite)
+    folder, config = claim_folder(
+        config, lambda: default_out(config.start, config.triples or config.sentences or "", KIND)
+    )
     training = _prepare(config, folder, on_progress)
-    if training.start.run == folder.resolve():
-        raise ConfigError(f"out: {folder} is the run that the student comes from; give another --out")
+    training.start.refuse_folder(folder, "student")
     record = _record(training, recipe)
     # From here on files are written; everything that can be refused has been.
     with training.exclusive():
@@ -345,11 +343,3 @@ def _train(training: FinetuneTraining, record: dict[str, Any], on_progress: OnPr
         write_finetune_card(run, training)
         finish_folder(training.folder, {**record, "result": asdict(result)})
     return run
-
-
-def _default_out(config: FinetuneConfig) -> str:
-    run = run_folder(config.start)
-    start = run.name if run else Path(config.start).name
-    file = Path(config.triples or config.sentences or "").name.split(".")[0]
-    words = f"{start}-{file}-{KIND}"
-    return default_folder(words)

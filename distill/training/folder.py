@@ -7,10 +7,10 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from distill.config import RunConfig
 from distill.errors import CheckpointError, ConfigError
@@ -23,10 +23,14 @@ from embedcache.teacher.load import quiet_transformers
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from distill.classification.config import TeachConfig
     from distill.classification.head import LabelHead
     from distill.data.dataset import DistillDataset
+    from distill.finetune_config import FinetuneConfig
 
 _OLD = "-old"
+
+C = TypeVar("C", "RunConfig", "FinetuneConfig", "TeachConfig")
 
 
 def require_free(folder: Path, *, overwrite: bool) -> None:
@@ -50,6 +54,21 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
             f"'{_resume_command(folder, record)}', or "
             "start anew with --overwrite"
         )
+
+
+def claim_folder(config: C, default: Callable[[], str]) -> tuple[Path, C]:
+    """Return the folder of a run that begins, and the configuration with it filled in.
+
+    Args:
+        config: the configuration.
+        default: gives the folder where the configuration names none.
+
+    Raises:
+        ConfigError: if it holds a run or other things that may not be replaced.
+    """
+    folder = Path(config.out or default()).expanduser()
+    require_free(folder, overwrite=config.overwrite)
+    return folder, config.model_copy(update={"out": str(folder)})
 
 
 def read_interrupted(folder: Path, kind: str) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from distill.config_sources import SHORT_KEYS, keyword_flags, load_config
 from distill.layout import BEST, CONFIG, default_folder
 from distill.training.card import write_run_card
 from distill.training.folder import (
+    claim_folder,
     finish_folder,
     read_interrupted,
-    require_free,
     start_folder,
 )
 from distill.training.place import Place, open_place
@@ -104,9 +104,7 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None, *, reci
 def _run(place: Place, config: RunConfig, on_progress: OnProgress | None, recipe: str | None) -> Run:
     cache = place.cache
     dataset, config = open_training_data(place, config, on_progress)
-    folder = Path(config.out or _default_out(config)).expanduser()
-    config = config.model_copy(update={"out": str(folder)})
-    require_free(folder, overwrite=config.overwrite)
+    folder, config = claim_folder(config, lambda: _default_out(config))
     training = prepare(cache, config, dataset, folder, on_progress)
     record = new_record(cache, dataset, config, training.parameters, recipe, training.notes)
     # From here on files are written; everything that can be refused has been.

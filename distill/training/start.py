@@ -9,7 +9,7 @@ from typing import Any
 from distill.errors import ConfigError
 from distill.evaluation.record import run_folder
 from distill.evaluation.setting import read_setting
-from distill.layout import BEST, describe_missing
+from distill.layout import BEST, default_folder, describe_missing
 from distill.training.record import read_record
 
 
@@ -42,6 +42,29 @@ class Start:
             # Two runs are one student but for their seeds only where what they began with was.
             **(setting.to_json() if setting is not None else {}),
         }
+
+    def refuse_folder(self, folder: Path, what: str) -> None:
+        """Raise :class:`ConfigError` where what is trained further lies in the folder that is to be replaced.
+
+        Args:
+            folder: the folder of the new run.
+            what: what messages call what is trained.
+        """
+        if self.run == folder.resolve():
+            raise ConfigError(f"out: {folder} is the run that the {what} comes from; give another --out")
+
+
+def default_out(spec: str, file: str, kind: str) -> str:
+    """Return the folder of a run that names none: by what is trained further, the file and the kind.
+
+    Args:
+        spec: what is trained further.
+        file: the file of texts.
+        kind: what the run's record says it is.
+    """
+    run = run_folder(spec)
+    start = run.name if run else Path(spec).name
+    return default_folder(f"{start}-{Path(file).name.split('.')[0]}-{kind}")
 
 
 def find_start(spec: str) -> Start:

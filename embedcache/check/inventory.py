@@ -39,7 +39,7 @@ _PLACES = (
     (Kind.DERIVED, rf"derived/index/(?P<teacher>{_ID})/checked\.json"),
     (Kind.DERIVED, rf"derived/models/(?P<teacher>{_ID})\.json"),
     (Kind.DERIVED, rf"derived/sources/(?P<corpus>{_NAME})\.json"),
-    (Kind.DERIVED, r"derived/remotes/([0-9a-f]{32}/sampled|indexes|checked)\.json"),
+    (Kind.DERIVED, r"derived/remotes/([0-9a-f]{32}/sampled|indexes|converted|checked)\.json"),
     (Kind.DERIVED, rf"derived/stream/(?P<teacher>{_ID})/{_ID}\.json"),
     (Kind.MANIFEST, rf"derived/remotes/[0-9a-f]{{32}}/{_ID}\.json"),
     (Kind.ROW_INDEX, rf"derived/remotes/[0-9a-f]{{32}}/{_ID}\.index"),

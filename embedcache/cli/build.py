@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from embedcache.cli.options import (
     output_option,
     read_size,
     reader_options,
+    remote_options,
     shard_rows_option,
     teacher_options,
     view_options,
@@ -48,28 +49,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also keep the teacher's table of token embeddings, once; SimTDE's students learn from it.",
 )
-@click.option(
-    "--remote",
-    metavar="NAME|URL",
-    help="Fetch the vectors that this remote has, and encode only the rest.",
-)
+@remote_options
 @click.option(
     "--max-bytes",
     callback=read_size,
     metavar="SIZE",
     help="With --remote: refuse to fetch more, say 20GB.",
-)
-@click.option(
-    "--require-signature",
-    metavar="KEYFILE",
-    help="With --remote: take only what this public ed25519 key has signed.",
-)
-@click.option(
-    "--skip-manifest",
-    "skip_manifests",
-    multiple=True,
-    metavar="DIGITS",
-    help="With --remote: leave out the manifest whose name begins so, with what it alone lists.",
 )
 @click.option(
     "--no-sample-check",
@@ -88,7 +73,8 @@ def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> N
     from embedcache.builder import build
 
     views = pop_views(settings)
-    remote = _pop_remote(settings)
+    told: list[str] = []
+    remote = pop_remote(settings, told)
     with build_progress() as on_progress:
         cache = build(list(sources), views=views, remote=remote, on_progress=on_progress, **settings)
     summary = cache.last_build
@@ -97,18 +83,26 @@ def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> N
     if as_json:
         click.echo(json.dumps(summary.to_json(), indent=2))
     else:
-        print_build_summary(summary)
+        print_build_summary(summary, told)
 
 
-def _pop_remote(settings: dict[str, Any]) -> RemoteOptions | None:
-    """Take what ``--remote`` and its companions say out of a command's settings."""
+def pop_remote(settings: dict[str, Any], told: list[str]) -> RemoteOptions | None:
+    """Take what ``--remote`` and its companions say out of a command's settings.
+
+    What is worth knowing before anything is fetched goes to standard error, and into ``told``.
+    """
     from embedcache.build_remote import RemoteOptions
 
     remote = settings.pop("remote")
     key, skipped = settings.pop("require_signature"), settings.pop("skip_manifests")
-    unchecked, most = settings.pop("no_sample_check"), settings.pop("max_bytes")
+    unchecked, most = settings.pop("no_sample_check", False), settings.pop("max_bytes", None)
     if remote is not None:
-        return RemoteOptions(remote, key, skipped, sample_check=not unchecked, max_bytes=most)
+
+        def tell(note: str) -> None:
+            told.append(note)
+            click.echo(note, err=True)
+
+        return RemoteOptions(remote, key, skipped, sample_check=not unchecked, max_bytes=most, on_note=tell)
     for flag, value in (
         ("--max-bytes", most),
         ("--require-signature", key),
@@ -172,8 +166,8 @@ def describe(progress: BuildProgress) -> str:
     return f"{line}, {progress.tokens / max(progress.seconds, 1e-9):,.0f} tokens/s, {split}"
 
 
-def print_build_summary(summary: BuildSummary) -> None:
-    """Print what a build did."""
+def print_build_summary(summary: BuildSummary, told: Collection[str] = ()) -> None:
+    """Print what a build did, but for what was ``told`` before."""
     from rich.console import Console
     from rich.table import Table
 
@@ -198,7 +192,7 @@ def print_build_summary(summary: BuildSummary) -> None:
         ("contract", summary.contract_id[:12]),
     ]
     if summary.remote is not None:
-        rows[5:5] = _remote_lines(summary.remote)
+        rows[5:5] = _remote_lines(summary.remote, told)
     if summary.not_asked:
         rows.insert(6, ("not asked for", f"{summary.not_asked:,} rows, by --rows"))
     if summary.batches_halved:
@@ -218,7 +212,7 @@ def print_build_summary(summary: BuildSummary) -> None:
     Console().print(table)
 
 
-def _remote_lines(one: RemoteSummary) -> list[tuple[str, str]]:
+def _remote_lines(one: RemoteSummary, before: Collection[str]) -> list[tuple[str, str]]:
     """Return what was taken from a remote, and how much time that saved."""
     from embedcache.cli.tables import size
 
@@ -241,7 +235,7 @@ def _remote_lines(one: RemoteSummary) -> list[tuple[str, str]]:
         lines.append(("saved", f"{one.texts_saved:,} texts need not be encoded; nothing was, to time it by"))
     if one.checked:
         lines.append(("compared", f"{one.checked:,} texts of the remote with the live teacher"))
-    return [*lines, *(("remote", line) for line in one.told)]
+    return [*lines, *(("remote", line) for line in one.told if line not in before)]
 
 
 def _output_line(one: OutputSummary) -> str:

@@ -143,6 +143,26 @@ _VIEWS = (
 )
 
 
+_REMOTE = (
+    click.option(
+        "--remote",
+        metavar="NAME|URL",
+        help="Fetch the vectors that this remote has, and encode only the rest.",
+    ),
+    click.option(
+        "--require-signature",
+        metavar="KEYFILE",
+        help="With --remote: take only what this public ed25519 key has signed.",
+    ),
+    click.option(
+        "--skip-manifest",
+        "skip_manifests",
+        multiple=True,
+        metavar="DIGITS",
+        help="With --remote: leave out the manifest whose name begins so, with what it alone lists.",
+    ),
+)
+
 # A shard is held in memory until it is whole, and a killed build loses one.
 _MOST_SHARD_ROWS = 1 << 20
 # For messages: what many teachers give.
@@ -203,6 +223,11 @@ def reader_options(command: F) -> F:
 def view_options(command: F) -> F:
     """Add which views are made, and with what: the fields of :class:`embedcache.views.plan.ViewOptions`."""
     return all_of(*_VIEWS)(command)
+
+
+def remote_options(command: F) -> F:
+    """Add which remote a build reads through to, and what of it is trusted."""
+    return all_of(*_REMOTE)(command)
 
 
 def contract_options(command: F) -> F:

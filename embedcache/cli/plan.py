@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.build import pop_views
+from embedcache.cli.build import pop_remote, pop_views
 from embedcache.cli.options import (
     codec_option,
     json_option,
     output_option,
     reader_options,
+    remote_options,
     shard_rows_option,
     teacher_options,
     view_options,
 )
 
 if TYPE_CHECKING:
-    from embedcache.plan import OutputOfPlan, Plan, Range, Speed, ViewOfPlan
+    from embedcache.plan import OutputOfPlan, Plan, Range, RemoteOfPlan, Speed, ViewOfPlan
 
 
 @click.command("plan")
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 @codec_option
 @shard_rows_option
 @view_options
+@remote_options
 @click.option(
     "--token-sample",
     type=click.IntRange(1),
@@ -52,21 +54,22 @@ if TYPE_CHECKING:
 def plan_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Say what building SOURCES would encode, how large and how long that gets, and when it pays.
 
-    SOURCES are what 'embedcache build' takes. They are read once; nothing is written into the cache.
+    SOURCES are what 'embedcache build' takes. They are read once; nothing is written into the cache. With
+    --remote its row indexes are fetched, and kept with the cache if there is one.
     """
     import json
 
     from embedcache.cli.progress import progress_line, ticker
     from embedcache.plan import plan_build
 
-    views = pop_views(settings)
+    views, remote = pop_views(settings), pop_remote(settings, [])
     with ticker() as show:
 
         def on_progress(phase: str, rows: int, seconds: float) -> None:
             counted = {"count": f"count the tokens of {rows:,} texts", "probe": "time the teacher"}
             show(counted.get(phase) or progress_line(phase, rows, seconds))
 
-        plan = plan_build(list(sources), views=views, on_progress=on_progress, **settings)
+        plan = plan_build(list(sources), views=views, remote=remote, on_progress=on_progress, **settings)
     if as_json:
         click.echo(json.dumps(plan.to_json(), indent=2))
     else:
@@ -98,6 +101,7 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ("distinct", f"{plan.distinct:,} ({texts - plan.distinct:,} duplicates)"),
         ("already cached", f"{plan.cached:,}"),
         ("carried over", f"{plan.reusable:,} from another max_length"),
+        *([] if plan.remote is None else [("from the remote", _from_remote(plan.remote))]),
         ("to encode", f"{plan.missing:,}"),
     ]
     if len(plan.outputs) > 1:
@@ -115,6 +119,17 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ("tokens to encode", f"{tokens.missing:,.0f} {how}"),
         ("truncated", f"{tokens.truncated_share:.2%} of all rows are longer than the teacher reads"),
     ]
+
+
+def _from_remote(one: RemoteOfPlan) -> str:
+    from embedcache.cli.tables import counted, size
+
+    whole = f", {counted(one.whole_shards, 'shard')} of them whole" if one.whole_shards else ""
+    less = f"; {one.unworthy:,} rows not, their codec keeps less" if one.unworthy else ""
+    return (
+        f"{one.texts:,} of {one.remote}: {counted(one.rows, 'row')}{whole}, {size(one.bytes)} to fetch; "
+        f"{size(one.index_bytes)} of row indexes were fetched to tell{less}"
+    )
 
 
 def _output(one: OutputOfPlan, distinct: int) -> str:
@@ -135,6 +150,8 @@ def _view(view: ViewOfPlan) -> str:
 
 def _times(plan: Plan) -> list[tuple[str, str]]:
     if not plan.missing:
+        if plan.remote is not None and plan.remote.texts:
+            return [("time", "nothing to encode: what the cache lacks is fetched")]
         return [("time", "nothing to encode: the cache has paid for itself")]
     if plan.encode is None or plan.live is None or plan.cached_epoch_seconds is None:
         return [("time", "not measured: --probe-seconds 0")]

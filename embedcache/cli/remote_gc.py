@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--yes", is_flag=True, help="Delete it.  [default: only list what would be deleted]")
 @json_option
 def remote_gc_command(remote: str, older: float, drop: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Delete from REMOTE manifests that others have replaced, and what no manifest lists.
+    """Delete from REMOTE replaced manifests, what no manifest lists, and temporary files.
 
     Nothing that a pull could find is lost, but for what --drop takes back. Nothing is deleted while anybody
     pushes.

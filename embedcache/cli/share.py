@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +24,7 @@ from embedcache.cli.share_show import (
 
 if TYPE_CHECKING:
     from embedcache.check.progress import OnCheck
+    from embedcache.share import PullEstimate
 
 
 _jobs = click.option(
@@ -56,7 +58,7 @@ _READER = (
     click.option(
         "--no-sample-check",
         is_flag=True,
-        help="Do not compare a sample with the live teacher on the first pull.",
+        help="Compare no sample with the live teacher, and keep what earlier ones found bad.",
     ),
 )
 
@@ -284,12 +286,19 @@ def pull_command(
     """Fetch what REMOTE, a name or a URL, has and the cache lacks.
 
     Everything is checked on arrival, and nothing in the cache is overwritten. Interrupted, the same command
-    goes on. Exits with 1 if a sample shows vectors of another teacher.
+    goes on. Exits with 1 if a sample shows vectors of another teacher, in this pull or in what is still here
+    of an earlier one.
 
     With --rows or --where a part of one --corpus becomes a corpus of its own, and of the teachers only the
     vectors of its texts come.
     """
     from embedcache.share import preview_pull, pull
+
+    told: list[str] = []
+
+    def on_estimate(found: PullEstimate) -> None:
+        tell_estimate(found)
+        told.extend(found.told)
 
     with watched() as on_progress:
         if dry_run:
@@ -301,14 +310,14 @@ def pull_command(
                 text=not no_text,
                 sample_check=not no_sample_check,
                 jobs=jobs,
-                on_estimate=tell_estimate,
+                on_estimate=on_estimate,
                 on_progress=on_progress,
                 **choice,
             )
     if dry_run:
         report(estimate, show_estimate, as_json)
         return
-    report(done, show_pull, as_json)
+    report(done, partial(show_pull, told=told), as_json)
     exit_if_bad(done.samples)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -64,8 +64,8 @@ def show_push(done: PushResult) -> None:
     click.echo(f"{declared}; {_rate(done.sent_bytes, done.seconds)}")
 
 
-def show_pull(done: PullResult) -> None:
-    """Print what a pull did."""
+def show_pull(done: PullResult, told: Collection[str] = ()) -> None:
+    """Print what a pull did, but for what was ``told`` before."""
     from embedcache.cli.tables import counted, print_table, size
 
     converted = []
@@ -82,12 +82,14 @@ def show_pull(done: PullResult) -> None:
     if done.part is not None:
         _show_part(done.part)
     for line in done.told:
-        click.echo(line)
+        if line not in told:
+            click.echo(line)
     for check in done.samples:
         compared = f"{counted(check.sampled, 'text')} compared: " if check.sampled else ""
         click.echo(f"{check.teacher}: {compared}{check.verdict}; {check.told}")
     click.echo(
-        f"{counted(done.fetched_rows, 'row')} fetched, of {counted(done.manifests, 'manifest')}; "
+        f"{_rows(done.fetched_text_rows, done.fetched_vectors)} fetched, of "
+        f"{counted(done.manifests, 'manifest')}; "
         f"{_rate(done.fetched_bytes, done.seconds)}"
     )
 
@@ -125,7 +127,9 @@ def show_estimate(found: PullEstimate) -> None:
 
 
 def tell_estimate(found: PullEstimate) -> None:
-    """Say on standard error what is about to be fetched."""
+    """Say on standard error what is about to be fetched, and what else is to be known before."""
+    for line in found.told:
+        click.echo(line, err=True)
     click.echo(_described(found), err=True)
 
 
@@ -134,9 +138,16 @@ def _described(found: PullEstimate) -> str:
 
     files = f"{counted(found.files, 'file')} to be fetched, {size(found.bytes)}"
     if not found.corpus:
-        return files
-    vectors = f"{counted(found.vector_rows, 'vector')} of about {size(found.vector_bytes)} at most"
-    return f"for corpus {found.corpus!r}: {files}, and {vectors}"
+        return f"{files}, with {_rows(found.text_rows, found.vectors)}"
+    vectors = f"{counted(found.vectors, 'vector')} of about {size(found.vector_bytes)} at most"
+    rows = f"{counted(found.text_rows, 'row')} of texts"
+    return f"for corpus {found.corpus!r}: {files}, with {rows}, and {vectors}"
+
+
+def _rows(texts: int, vectors: int) -> str:
+    from embedcache.cli.tables import counted
+
+    return f"{counted(texts, 'row')} of texts and {counted(vectors, 'vector')}"
 
 
 def exit_if_bad(samples: tuple[SampleCheck, ...]) -> None:

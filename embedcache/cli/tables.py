@@ -6,8 +6,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from embedcache.sizes import counted
+
 if TYPE_CHECKING:
     from rich.table import Table
+
+__all__ = ["WIDTH_WITHOUT_TERMINAL", "bars", "counted", "print_table", "size"]
 
 # Wide enough for every name; at the 80 columns assumed of a pipe, names would be cut.
 WIDTH_WITHOUT_TERMINAL = 200
@@ -38,11 +42,6 @@ def bars(title: str, counts: Sequence[tuple[str, int]]) -> Table:
     for label, count in counts:
         table.add_row(label, "█" * round(_BAR_WIDTH * count / max(most, 1)), f"{count:,}")
     return table
-
-
-def counted(count: int, noun: str) -> str:
-    """Return ``1 row``, ``2 rows``: a count with what is counted."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def size(count: float) -> str:

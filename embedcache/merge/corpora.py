@@ -5,52 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
-from embedcache.cache import Cache
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.view_store import stale_views
 from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
 from embedcache.merge.conflicts import CORPUS, VIEW, Conflict, Side
-
-T = TypeVar("T")
+from embedcache.merge.sources import Ruling, Source, label
 
 _DIGITS = 8
 _LONGEST_NAME = 100
-
-
-@dataclass(frozen=True)
-class Source:
-    """A cache to be merged.
-
-    Attributes:
-        label: as it was given.
-        cache: the cache.
-    """
-
-    label: str
-    cache: Cache
-
-
-@dataclass(frozen=True)
-class Ruling:
-    """How conflicts are decided.
-
-    Attributes:
-        preferred: whether the first of the sources wins.
-        keep_both: whether what loses keeps a name of its own, where it can have one.
-        verdict: what is said of a winner.
-    """
-
-    preferred: bool
-    keep_both: bool
-    verdict: str
-
-    @property
-    def decides(self) -> bool:
-        """Whether conflicts of names are decided at all."""
-        return self.preferred or self.keep_both
 
 
 @dataclass(frozen=True)
@@ -174,8 +138,3 @@ def _conflict(
         left = f"kept as {', '.join(names)}" if ruling.keep_both else "left out"
         answer = f"that of {sides[0][0]} has the name ({ruling.verdict}), the other is {left}"
     return Conflict(kind, what, tuple(Side(*side) for side in sides), answer)
-
-
-def label(holders: Sequence[tuple[Source, T]]) -> str:
-    """Return which caches hold something."""
-    return ", ".join(source.label for source, _ in holders)

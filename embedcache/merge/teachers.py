@@ -13,7 +13,7 @@ from embedcache.derived import PROJECTION, is_derived, read_projection
 from embedcache.errors import InputError
 from embedcache.fsio import sha256_file
 from embedcache.merge.conflicts import NAME, TABLE, VECTORS, Conflict, Side
-from embedcache.merge.corpora import Ruling, Source, label
+from embedcache.merge.sources import Ruling, Source, label
 from embedcache.merge.weigh import Dispute, Weighed, keys_of, weigh
 from embedcache.store import ShardStore
 from embedcache.teacher.outputs import modules_of

@@ -6,6 +6,7 @@ from embedcache.plan.plan import (
     plan_build,
 )
 from embedcache.plan.probe import Speed
+from embedcache.plan.remote import RemoteOfPlan
 from embedcache.plan.report import CodecBytes, OutputOfPlan, Plan, Range, Tokens
 from embedcache.plan.views import ViewOfPlan
 
@@ -16,6 +17,7 @@ __all__ = [
     "OutputOfPlan",
     "Plan",
     "Range",
+    "RemoteOfPlan",
     "Speed",
     "Tokens",
     "ViewOfPlan",

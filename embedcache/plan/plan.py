@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from embedcache.build_outputs import codec_of, teachers_of
 from embedcache.builder import corpus_name_from
@@ -15,9 +18,11 @@ from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import check_name
 from embedcache.corpus.readers import ReadOptions, expand_sources
 from embedcache.errors import InputError
+from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_BYTES
 from embedcache.missing import DEFAULT_SHARD_ROWS
 from embedcache.plan.probe import Speed, encoding_speed, live_speed, reading_speed, shard_overhead
+from embedcache.plan.remote import PlannedRemote, RemoteOfPlan, planned_remote
 from embedcache.plan.report import CodecBytes, OutputOfPlan, Plan, Range, Tokens
 from embedcache.plan.survey import Holdings, Survey, survey
 from embedcache.plan.views import ViewOfPlan, views_of_build
@@ -26,6 +31,9 @@ from embedcache.teacher.outputs import EMBEDDING, LOGITS, parse_outputs
 from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from embedcache.build_remote import RemoteOptions
     from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import Teacher
 
@@ -71,11 +79,13 @@ def plan_build(
     token_sample: int = DEFAULT_TOKEN_SAMPLE,
     probe_seconds: float = DEFAULT_PROBE_SECONDS,
     seed: int = 0,
+    remote: RemoteOptions | str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Plan:
     """Say what building ``sources`` into ``cache`` would do and cost.
 
-    The source is read once; nothing is written into the cache, which need not exist.
+    The source is read once; nothing is written into the cache, which need not exist, but for the row indexes
+    of ``remote``, among its derived files.
 
     Args:
         sources, text_column, id_column, label_column, format, limit, text2_column, rows: as for
@@ -90,6 +100,7 @@ def plan_build(
         token_sample: so many of the missing texts are tokenised; where there are more, a sample of them.
         probe_seconds: about how long the teacher runs to be timed; 0 leaves every time out.
         seed: of the sample.
+        remote: as for :func:`embedcache.build`; its row indexes are fetched, and no rows.
         on_progress: called as it goes on.
 
     Raises:
@@ -97,6 +108,7 @@ def plan_build(
         TeacherError: if the teacher, or a model that makes a view, cannot be loaded.
         MissingExtraError: if a view needs something that is not installed.
         CacheFormatError, CorruptCacheError: if the cache cannot be read.
+        RemoteError: if the remote cannot be reached, or what lies there is refused.
     """
     from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import load_teacher
@@ -126,18 +138,28 @@ def plan_build(
         settings |= {"truncate_dim": truncate_dim, "normalize": normalize, "name": teacher_name}
         teacher = load_teacher(teacher, **settings, device=device, trust_remote_code=trust_remote_code)
     wanted = teachers_of(teacher, outputs)
-    holdings = [_holdings(opened, one.contract, asked) for one, asked in zip(wanted, codecs, strict=True)]
-    contract, codec = holdings[0].contract, holdings[0].codec
     report = on_progress or (lambda *_: None)
-    found = survey(
-        paths,
-        reading_options,
-        holdings,
-        sample_rows=token_sample,
-        seed=seed,
-        views=texts_of_views,
-        on_rows=lambda rows, seconds: report("read", rows, seconds),
-    )
+    with ExitStack() as stack:
+        lent = None
+        if remote is not None:
+            beside = planned_remote(remote, opened, lambda now: report(now.phase, now.rows, now.seconds))
+            lent = stack.enter_context(beside)
+        holdings = [
+            _holdings(opened, one.contract, asked) if lent is None else lent.add(one.contract, asked)
+            for one, asked in zip(wanted, codecs, strict=True)
+        ]
+        found = survey(
+            paths,
+            reading_options,
+            holdings,
+            sample_rows=token_sample,
+            seed=seed,
+            views=texts_of_views,
+            keep_lacking=lent is not None,
+            on_rows=lambda rows, seconds: report("read", rows, seconds),
+        )
+        from_remote, is_encoded = _lend(lent, found)
+    contract, codec = holdings[0].contract, holdings[0].codec
     encoder = Encoder(
         wanted[0],
         compute_dtype=compute_dtype,
@@ -147,7 +169,8 @@ def plan_build(
     )
     texts = found.sample.texts()
     report("count", len(texts), 0.0)
-    tokens = _tokens(encoder, found, texts)
+    tokens = _tokens(encoder, found, texts, is_encoded)
+    texts = [text for text, chosen in zip(texts, is_encoded, strict=True) if chosen]
     speeds: tuple[Speed | None, Speed | None] = (None, None)
     reading = None
     if probe_seconds:
@@ -182,7 +205,18 @@ def plan_build(
         views=tuple(of_views),
         outputs=tuple(_outputs(wanted, holdings, found, shard_rows)),
         not_asked=found.not_asked,
+        remote=from_remote,
     )
+
+
+def _lend(lent: PlannedRemote | None, found: Survey) -> tuple[RemoteOfPlan | None, NDArray[np.bool_]]:
+    """Return what a remote lends, which ``found`` counts then, and which texts of its sample it does not."""
+    keys = found.sample.keys()
+    if lent is None or found.lacking is None:
+        return None, np.ones(len(keys), dtype=np.bool_)
+    from_remote, left = lent.plan(found.lacking)
+    found.fetched = from_remote.texts
+    return from_remote, KeyIndex(found.lacking.keys[left]).locate(keys) >= 0
 
 
 def _is_in_use(cache: Cache | None, contract: Contract, codec: str) -> bool:
@@ -223,23 +257,30 @@ def _open(cache: str | Path | None) -> Cache | None:
     return Cache(folder)
 
 
-def _tokens(encoder: Encoder, found: Survey, texts: Sequence[str]) -> Tokens | None:
+def _tokens(
+    encoder: Encoder, found: Survey, texts: Sequence[str], is_encoded: NDArray[np.bool_]
+) -> Tokens | None:
     if encoder.tokenizer is None:
         return None
     counted = encoder.tokenizer(texts)
-    lengths, missing, sample = counted.lengths, found.missing, len(texts)
-    mean = float(lengths.mean()) if sample else 0.0
+    lengths, missing, sample = counted.lengths[is_encoded], found.missing, int(is_encoded.sum())
+    if sample < 2:
+        # A remote has nearly all of the sample: the others stand for the rest.
+        lengths = counted.lengths
+    mean = float(lengths.mean()) if len(lengths) else 0.0
     error = 0.0
-    if 1 < sample < missing:
+    if len(lengths) > 1 and sample < missing:
         # Drawn without replacement: the part that was counted is no guess.
-        error = missing * float(lengths.std(ddof=1)) / math.sqrt(sample) * math.sqrt(1 - sample / missing)
+        counts = max(sample, 1)
+        error = missing * float(lengths.std(ddof=1)) / math.sqrt(counts) * math.sqrt(1 - sample / missing)
     others = found.rows - found.known_rows
-    truncated = found.known_truncated + others * float(counted.truncated.mean() if sample else 0.0)
+    usual = float(counted.lengths.mean()) if len(texts) else 0.0
+    truncated = found.known_truncated + others * float(counted.truncated.mean() if len(texts) else 0.0)
     return Tokens(
         missing=missing * mean,
         standard_error=error,
         sample=sample,
-        an_epoch=found.known_tokens + others * mean,
+        an_epoch=found.known_tokens + others * usual,
         truncated_share=truncated / found.rows,
     )
 

@@ -16,6 +16,7 @@ from embedcache.check.verify.documents import told
 from embedcache.check.verify.shards import open_without_codebook
 from embedcache.codecs import pq
 from embedcache.contract import Contract
+from embedcache.conversions import Conversions
 from embedcache.corpus.description import CorpusInfo
 from embedcache.corpus.part import part_schema
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, RemoteError
@@ -25,7 +26,7 @@ from embedcache.fsio import (
     temporary_sibling,
 )
 from embedcache.share.download import download
-from embedcache.share.recode import Recoder, sources_of
+from embedcache.share.recode import Recoder
 from embedcache.share.remote import Remote
 from embedcache.share.wanted import Wanted
 from embedcache.store.containers import FolderShards, LmdbShards
@@ -62,6 +63,7 @@ class Arrivals:
         containers: Mapping[str, FolderShards | LmdbShards] | None = None,
     ) -> None:
         self._recoder = recoder
+        self._conversions = Conversions(cache)
         self._sources: dict[str, frozenset[str]] = {}
         self.recoded_before: set[str] = set()
         self._remote, self._cache, self._meter = remote, cache, meter
@@ -142,7 +144,7 @@ class Arrivals:
         """Put a shard into the cache in another codec; return whether it has become another."""
         try:
             with self._one_writer:
-                return recoder.put(container, wanted.entry.stem, place)
+                return recoder.put(container, self._conversions, wanted.entry.stem, place)
         except InputError as error:
             raise InputError(
                 f"{wanted.file.path} of {self._remote.where} cannot be kept as {recoder.codec} ({error}): "
@@ -151,7 +153,7 @@ class Arrivals:
 
     def _sources_of(self, teacher: str) -> frozenset[str]:
         if teacher not in self._sources:
-            self._sources[teacher] = sources_of(self._containers[teacher])
+            self._sources[teacher] = self._conversions.sources(self._containers[teacher])
         return self._sources[teacher]
 
     def _in_lmdb(self, teacher: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Deleting from a remote what nobody needs: manifests that others have replaced, and what no manifest lists.
+"""Deleting from a remote what nobody needs: what others have replaced, what nobody lists, what was begun.
 
 Nothing is deleted while anybody pushes, nor what is young. Manifests go first, so that whoever reads the
 remote meanwhile never sees one whose files are gone; what a stop leaves behind goes the next time.
@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError, RemoteError
-from embedcache.share.claims import Claims
+from embedcache.share.claims import FOLDER, GONE_SECONDS, Claims
 from embedcache.share.manifest import Manifest
-from embedcache.share.places import Stat
-from embedcache.share.remote import Remote, object_path
+from embedcache.share.places import Stat, final_name
+from embedcache.share.remote import MARKER, Remote, Survey, object_path
 from embedcache.share.remotes import location_of
 from embedcache.share.superseded import superseded
 from embedcache.share.transfer import JOBS, run_all
@@ -28,6 +28,7 @@ GRACE_HOURS = 168.0
 KEPT_FOLDER = "README"
 KEPT_FOLDER_BYTES = b"This keeps the folder: some storages make a file of one whose last file was deleted.\n"
 
+_OBJECT_FOLDERS = tuple(f"objects/{number:02x}" for number in range(256))
 _DIGITS = re.compile(r"[0-9a-f]{6,64}")
 _CARD = re.compile(r"([0-9a-f]{64})\.md")
 _OBJECT = re.compile(r"[0-9a-f]{64}")
@@ -102,18 +103,21 @@ def collect_remote(
     meter.begin("read the remote")
     source.require()
     if not delete:
-        found, young = _find(source, drop, time.time() - hours * 3600)
+        found, young = _find(source, drop, time.time(), hours)
         return CollectResult(source.where, found, young, False, time.perf_counter() - started)
     if source.place.read_only:
         raise RemoteError(f"{source.where} can only be read: nothing can be deleted there")
     with Claims(source).collecting() as claims:
-        found, young = _find(source, drop, claims.clock() - hours * 3600)
+        found, young = _find(source, drop, claims.clock(), hours)
         _delete(source, found, claims, jobs, meter)
     return CollectResult(source.where, found, young, True, time.perf_counter() - started)
 
 
-def _find(remote: Remote, drop: Collection[str], before: float) -> tuple[tuple[Superfluous, ...], int]:
-    """Return what is superfluous, and how many files more are but were written since ``before``."""
+def _find(
+    remote: Remote, drop: Collection[str], now: float, hours: float
+) -> tuple[tuple[Superfluous, ...], int]:
+    """Return what is superfluous, and how many files more are but were written within so many hours."""
+    before = now - hours * 3600
     there = remote.files_in("manifests")
     dropped = [_dropped(begin, remote) for begin in drop]
     survey = remote.survey()
@@ -138,7 +142,12 @@ def _find(remote: Remote, drop: Collection[str], before: float) -> tuple[tuple[S
     unlisted = dict(_unlisted(remote, _listed(remaining)))
     old = {path: stat for path, stat in unlisted.items() if path in at_once or _is_old(stat, before)}
     found += [Superfluous(path, stat.bytes, "no manifest lists it") for path, stat in sorted(old.items())]
-    return tuple(found), len(unlisted) - len(old)
+    begun = dict(_begun(remote, survey))
+    # Whoever waits to push goes on giving signs of life, and who pushes --alone is not seen at all.
+    since = min(before, now - GONE_SECONDS)
+    left = {path: stat for path, stat in begun.items() if _target(path) in at_once or _is_old(stat, since)}
+    found += [Superfluous(path, stat.bytes, "left of a write") for path, stat in sorted(left.items())]
+    return tuple(found), len(unlisted) - len(old) + len(begun) - len(left)
 
 
 def _dropped(begin: str, remote: Remote) -> str:
@@ -185,14 +194,34 @@ def _listed(manifests: Iterable[Manifest]) -> set[str]:
 
 def _unlisted(remote: Remote, listed: Collection[str]) -> Iterator[tuple[str, Stat]]:
     """Yield cards and objects that are not ``listed``; files of other names are none of ours."""
-    folders = [f"objects/{number:02x}" for number in range(256)]
-    for folder, files in zip(folders, remote.in_threads(remote.files_in, folders), strict=True):
+    listings = remote.in_threads(remote.files_in, _OBJECT_FOLDERS)
+    for folder, files in zip(_OBJECT_FOLDERS, listings, strict=True):
         for name, stat in files.items():
             if _OBJECT.fullmatch(name) and f"{folder}/{name}" not in listed:
                 yield f"{folder}/{name}", stat
     for name, stat in remote.files_in("cards").items():
         if _CARD.fullmatch(name) and f"cards/{name}" not in listed:
             yield f"cards/{name}", stat
+
+
+def _begun(remote: Remote, survey: Survey) -> Iterator[tuple[str, Stat]]:
+    """Yield the temporary files of writes, whether these are under way or were stopped."""
+    ids = [*(one.id for one in survey.manifests), *survey.refused]
+    folders = (*_OBJECT_FOLDERS, "cards", "manifests", FOLDER, *(f"signatures/{one}" for one in sorted(ids)))
+    listings = remote.in_threads(remote.temporary_in, folders)
+    for folder, files in zip(folders, listings, strict=True):
+        for name, stat in files.items():
+            yield f"{folder}/{name}", stat
+    # Beside the folders other things may lie, and be written.
+    for name, stat in remote.temporary_in("").items():
+        if final_name(name) == MARKER:
+            yield name, stat
+
+
+def _target(path: str) -> str:
+    """Return the path that a temporary file was to have."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{final_name(name)}"
 
 
 def _delete(remote: Remote, found: Collection[Superfluous], claims: Claims, jobs: int, meter: Meter) -> None:
@@ -202,7 +231,7 @@ def _delete(remote: Remote, found: Collection[Superfluous], claims: Claims, jobs
         folder, _, name = one.path.rpartition("/")
         going.setdefault(folder, set()).add(name)
     for folder, names in going.items():
-        if remote.files_in(folder).keys() <= names:
+        if (there := remote.files_in(folder).keys()) and there <= names:
             remote.write(f"{folder}/{KEPT_FOLDER}", KEPT_FOLDER_BYTES)
 
     def act(one: Superfluous) -> None:

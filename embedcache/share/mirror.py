@@ -19,6 +19,7 @@ from embedcache.fsio import make_directory
 from embedcache.share.arrive import Arrivals
 from embedcache.share.fetching import fetch_in_stages
 from embedcache.share.manifest import SharedFile
+from embedcache.share.mirror_limit import refuse_small_limit
 from embedcache.share.mirror_shards import MirrorShards
 from embedcache.share.pull_plan import Preparation, PullChoice, prepare, refuse_too_much
 from embedcache.share.remote import MARKER, Remote
@@ -88,6 +89,8 @@ class Mirror:
         with _alone(place):
             prepared = _prepare(place, remote, teachers, corpora, self._meter)
             contracts = prepared.plan.contracts
+            if limit is not None:
+                refuse_small_limit(limit, prepared.plan, teachers, prepared.cache)
             asked = _asked(prepared.plan.wanted, teachers)
             wanted = [
                 one

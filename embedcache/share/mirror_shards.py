@@ -14,9 +14,9 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,13 +40,13 @@ from embedcache.fsio import (
 from embedcache.share.arrive import Arrivals
 from embedcache.share.chosen_shards import ChosenShards
 from embedcache.share.manifest import SharedFile
+from embedcache.share.mirror_notes import STREAM, planning
 from embedcache.share.remote import Remote, object_path
 from embedcache.share.retry import retrying
 from embedcache.share.transfer import JOBS, Stopped
 from embedcache.share.wanted import Wanted
 from embedcache.store import FolderShards, ShardStore
 
-STREAM = "stream"
 _GLANCE_SECONDS = 0.05
 _LONGEST_WAIT_SECONDS = 600.0
 
@@ -206,7 +206,7 @@ class MirrorShards:
         note = self._note(*key)
         file = self._listed[key[0]][key[1]]
         while not self._source.stop.is_set():
-            with self._planning():
+            with planning(self._folder):
                 if self._path(*key).is_file():
                     self._touch(*key)
                     return True
@@ -227,7 +227,7 @@ class MirrorShards:
         try:
             self._arrivals.fetch(Wanted(file, file.path))
         except BaseException:
-            with self._planning():
+            with planning(self._folder):
                 note.unlink(missing_ok=True)
             raise
         finally:
@@ -308,7 +308,7 @@ class MirrorShards:
 
     def _give_up(self, key: tuple[str, str]) -> bool:
         """Delete a damaged shard that was fetched here; return whether it was."""
-        with self._planning():
+        with planning(self._folder):
             notes = [note for note in self._notes() if note.key == key]
             return bool(notes) and self._evict(notes[0])
 
@@ -324,16 +324,6 @@ class MirrorShards:
         for path in self._path(*key).parent.glob(f"{TEMPORARY_PREFIX}*-{key[1]}.arrow"):
             path.unlink(missing_ok=True)
         self._note(*key).unlink(missing_ok=True)
-
-    @contextmanager
-    def _planning(self) -> Iterator[None]:
-        """Let nobody else make room, or take it, inside the block."""
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
 
 def _locked(note: Path) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from embedcache.check.findings import Kind
 from embedcache.share.wanted import Wanted
 
 
@@ -17,12 +18,13 @@ class PullEstimate:
         manifests: how many manifests were looked at.
         files: files to be fetched.
         bytes: their size.
-        rows: rows of those: of shards and of parts of corpora.
+        text_rows: rows of corpora and views in those.
+        vectors: vectors in those; of a part of a corpus, vectors to be taken out of shards, at most.
         present: files that the cache has already.
         present_bytes: their size.
         corpus: of a part of a corpus, what it is to be called; else empty.
-        vector_rows: of a part of a corpus, vectors to be taken out of shards, at most.
-        vector_bytes: about what these take on the way. Where a condition chooses the rows, as if it took all.
+        vector_bytes: of a part of a corpus, about what its vectors take on the way, beside ``bytes``. Where a
+            condition chooses the rows, as if it took all.
         told: what is worth telling.
     """
 
@@ -30,11 +32,11 @@ class PullEstimate:
     manifests: int
     files: int
     bytes: int
-    rows: int
+    text_rows: int
+    vectors: int
     present: int
     present_bytes: int
     corpus: str = ""
-    vector_rows: int = 0
     vector_bytes: int = 0
     told: tuple[str, ...] = ()
 
@@ -93,7 +95,8 @@ class Fetched:
     Attributes:
         files: files.
         bytes: their size.
-        rows: rows of those.
+        text_rows: rows of corpora and views among that.
+        vectors: vectors among that.
         present: files that the cache had already.
         present_bytes: their size.
         converted: shards among those fetched that are kept in another codec.
@@ -104,7 +107,8 @@ class Fetched:
 
     files: int
     bytes: int
-    rows: int
+    text_rows: int
+    vectors: int
     present: int
     present_bytes: int
     converted: int
@@ -118,6 +122,11 @@ def bytes_of(files: Sequence[Wanted]) -> int:
     return sum(one.file.bytes for one in files)
 
 
-def rows_of(files: Sequence[Wanted]) -> int:
-    """Return how many rows files have together."""
-    return sum(one.file.rows for one in files)
+def text_rows_of(files: Sequence[Wanted]) -> int:
+    """Return how many rows of corpora and views files have together."""
+    return sum(one.file.rows for one in files if one.entry.corpus)
+
+
+def vectors_of(files: Sequence[Wanted]) -> int:
+    """Return how many vectors files have together."""
+    return sum(one.file.rows for one in files if one.entry.kind is Kind.SHARD)

@@ -20,7 +20,8 @@ from embedcache.corpus.subset import store_subset, subset_keys
 from embedcache.errors import InputError
 from embedcache.share.arrive import Arrivals
 from embedcache.share.fetching import fetch_in_stages
-from embedcache.share.outcome import Fetched, PulledPart, PullEstimate, bytes_of, rows_of
+from embedcache.share.mirror_notes import keep_rows
+from embedcache.share.outcome import Fetched, PulledPart, PullEstimate, bytes_of, text_rows_of
 from embedcache.share.partial_texts import PartTexts
 from embedcache.share.partial_vectors import PartVectors, estimate_vectors
 from embedcache.share.pull_plan import Preparation, PullChoice, refuse_too_much
@@ -65,19 +66,19 @@ class PartPull:
         needed = [*texts.needed(self._choice.rows, self._choice.where), *self._of_teachers]
         missing = self._missing(texts, needed, cache)
         rows = min(self._choice.rows or texts.info.rows, texts.info.rows)
-        vector_rows, vector_bytes = estimate_vectors(self._prepared, rows * (1 + texts.view_count))
+        vectors = estimate_vectors(self._prepared, rows * (1 + texts.view_count))
         return PullEstimate(
             remote=self._prepared.source.where,
             manifests=len(self._prepared.stock.manifests),
             files=len(missing),
             bytes=bytes_of(missing),
-            rows=rows_of(missing),
+            text_rows=text_rows_of(missing),
             present=len(needed) - len(missing),
             present_bytes=bytes_of(needed) - bytes_of(missing),
             corpus=self._name,
-            vector_rows=vector_rows,
-            vector_bytes=vector_bytes,
-            told=tuple(self._prepared.plan.told),
+            vectors=vectors.rows,
+            vector_bytes=vectors.bytes,
+            told=(*self._prepared.plan.told, *vectors.told),
         )
 
     def run(self, cache: Cache) -> Fetched:
@@ -98,16 +99,19 @@ class PartPull:
         whole = texts.corpus()
         keys = np.concatenate(subset_keys(whole, rows))
         self._meter.begin("look up texts", total_rows=len(keys))
+        # What a run has fetched into a mirror, and would delete again, is the pull's from now on.
+        keep_rows(cache, self._prepared.plan.contracts, keys)
         vectors = PartVectors(self._prepared, self._choice, cache, keys, self._jobs, self._meter)
         size = bytes_of(got + teachers) + vectors.index_bytes
         refuse_too_much(cache.folder, size, self._choice.max_bytes)
-        refuse_too_much(cache.folder, size + vectors.plan(), self._choice.max_bytes)
+        plans = vectors.plan()
+        refuse_too_much(cache.folder, size + sum(one.bytes for one in plans), self._choice.max_bytes)
         part, was_there = self._store(cache, whole, rows)
         contracts = self._prepared.plan.contracts
         arrivals = Arrivals(self._prepared.source, cache, contracts, (), self._meter)
         self._meter.begin("fetch", total_files=len(teachers), total_bytes=bytes_of(teachers))
         fetch_in_stages(self._prepared.source, cache, arrivals, teachers, self._jobs)
-        taken, told = vectors.take()
+        taken = vectors.take(plans)
         texts.drop(part)
         files = {one.path: one for one in [*got, *teachers]}
         everything = {one.path: one for one in [*first, *needed, *self._of_teachers]}
@@ -115,13 +119,14 @@ class PartPull:
         return Fetched(
             files=len(fetched),
             bytes=bytes_of(fetched) + vectors.index_bytes + sum(one.bytes for one in taken),
-            rows=rows_of(fetched) + sum(one.taken for one in taken),
+            text_rows=text_rows_of(fetched),
+            vectors=sum(one.taken for one in taken),
             present=len(everything) - len(fetched),
             present_bytes=bytes_of(list(everything.values())) - bytes_of(fetched),
             converted=0,
             converted_bytes=0,
             part=PulledPart(part.name, len(part), len(whole), was_there, len(keys), tuple(taken)),
-            told=tuple(told),
+            told=tuple(vectors.told),
         )
 
     def _texts(self, cache: Cache | None) -> PartTexts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from embedcache.cache import Cache
@@ -10,9 +11,9 @@ from embedcache.contract import Contract
 from embedcache.keys import KeyArray
 from embedcache.share.outcome import TakenVectors
 from embedcache.share.pull_plan import Preparation, PullChoice
-from embedcache.share.recode import sources_of
 from embedcache.share.remote_keys import RemoteKeys
-from embedcache.share.take_rows import plan_rows, take_rows
+from embedcache.share.take_rows import RowsPlan, TakenRows, plan_rows, take_rows
+from embedcache.share.whole_fetches import no_index_notes, no_ranges_notes
 
 
 @dataclass(frozen=True)
@@ -30,21 +31,36 @@ class _Wanted:
     keys: KeyArray
 
 
-def estimate_vectors(prepared: Preparation, texts: int) -> tuple[int, int]:
-    """Return how many vectors so many texts have at most, and about what they take on the way.
+@dataclass(frozen=True)
+class VectorEstimate:
+    """What the vectors of some texts are before row indexes say which shards they stand in.
 
-    Which shards they stand in is not known before row indexes are here, which count too.
+    Attributes:
+        rows: how many there are at most.
+        bytes: about what they take on the way, row indexes included.
+        told: what is worth telling before they are fetched.
     """
+
+    rows: int
+    bytes: int
+    told: tuple[str, ...]
+
+
+def estimate_vectors(prepared: Preparation, texts: int) -> VectorEstimate:
+    """Return what so many texts' vectors of all teachers are about to take."""
     rows = size = 0
-    for contract_id in prepared.plan.contracts:
-        there = _keys_there(prepared, prepared.cache, contract_id)
+    several = [
+        RemoteKeys.lacking(prepared.source, prepared.stock, prepared.cache, contract)
+        for contract in prepared.plan.contracts.values()
+    ]
+    for there in several:
         some = min(texts, len(there))
         if some:
             rows += some
             size += there.bytes_to_load() + -(
                 -sum(shard.bytes for shard in there.shards) * some // len(there)
             )
-    return rows, size
+    return VectorEstimate(rows, size, tuple(no_index_notes(several)))
 
 
 class PartVectors:
@@ -60,6 +76,7 @@ class PartVectors:
 
     Attributes:
         index_bytes: what the row indexes take that have to be fetched for them.
+        told: what is worth telling.
     """
 
     def __init__(
@@ -72,22 +89,24 @@ class PartVectors:
         meter: Meter,
     ) -> None:
         self._cache, self._codec, self._jobs, self._meter = cache, choice.codec, jobs, meter
-        self._keys = keys
+        self._keys, self._where = keys, prepared.source.where
         self._wanted: list[_Wanted] = []
-        for contract_id, contract in prepared.plan.contracts.items():
-            there = _keys_there(prepared, cache, contract_id)
+        for contract in prepared.plan.contracts.values():
+            there = RemoteKeys.lacking(prepared.source, prepared.stock, cache, contract)
             lacking = keys[cache.store(contract).locate(keys) < 0]
             self._wanted.append(_Wanted(contract, there, lacking))
         # Where nothing is lacking nothing is looked up.
-        self.index_bytes = sum(one.there.bytes_to_load() for one in self._wanted if len(one.keys))
+        needed = [one.there for one in self._wanted if len(one.keys)]
+        self.index_bytes = sum(there.bytes_to_load() for there in needed)
+        self.told = no_index_notes(needed)
 
-    def plan(self) -> int:
-        """Return what the rows take that will be fetched; row indexes are, to find them.
+    def plan(self) -> list[RowsPlan]:
+        """Return what will be fetched of each teacher; row indexes are, to find it.
 
         Raises:
             RemoteError: if a row index cannot be had, or is refused.
         """
-        return sum(
+        return [
             plan_rows(
                 self._cache.store(one.contract),
                 one.there,
@@ -95,13 +114,12 @@ class PartVectors:
                 codec=self._codec,
                 jobs=self._jobs,
                 meter=self._meter,
-            ).bytes
+            )
             for one in self._wanted
-            if len(one.keys)
-        )
+        ]
 
-    def take(self) -> tuple[list[TakenVectors], list[str]]:
-        """Fetch them and return what became of each teacher's, and what is worth telling.
+    def take(self, plans: Sequence[RowsPlan]) -> list[TakenVectors]:
+        """Fetch what :meth:`plan` has returned, and return what became of each teacher's.
 
         The cache has to have the teachers' contracts and names.
 
@@ -110,45 +128,18 @@ class PartVectors:
             RemoteError: if something cannot be had, or is refused.
             StorageError: if the cache cannot be written; what has arrived stays.
         """
-        done, told = [], []
+        done, unranged = [], 0
         names = {teacher.contract: teacher.name for teacher in reversed(self._cache.teachers())}
-        for one in self._wanted:
-            taken, size = 0, 0
-            if len(one.keys):
+        for one, plan in zip(self._wanted, plans, strict=True):
+            found = TakenRows()
+            if len(plan):
                 store = self._cache.store(one.contract)
                 try:
-                    found = take_rows(
-                        store, one.there, one.keys, codec=self._codec, jobs=self._jobs, meter=self._meter
-                    )
+                    found = take_rows(store, one.there, plan, jobs=self._jobs, meter=self._meter)
                 finally:
                     store.finish()
-                taken, size = found.rows, found.bytes
-                told += _told(names[one.contract], len(one.there.fetched_whole), found.unranged_shards)
-            here = len(self._keys) - len(one.keys)
-            missing = len(one.keys) - taken
-            done.append(TakenVectors(names[one.contract], here, taken, missing, size))
-        return done, told
-
-
-def _keys_there(prepared: Preparation, cache: Cache | None, contract_id: str) -> RemoteKeys:
-    """Return the keys of the shards of a teacher that the cache has neither as they are nor converted."""
-    here: set[str] = set()
-    if cache is not None:
-        container = cache.container(prepared.plan.contracts[contract_id])
-        here = {*container.names(), *sources_of(container)}
-    return RemoteKeys(prepared.source, cache, prepared.stock, contract_id, without=here)
-
-
-def _told(teacher: str, unindexed: int, unranged: int) -> list[str]:
-    told = []
-    if unindexed:
-        told.append(
-            f"{unindexed:,} shards of {teacher} have no row index and were fetched whole to find rows in: "
-            "push them again with this embedcache to give them one"
-        )
-    if unranged:
-        told.append(
-            f"{unranged:,} shards of {teacher} were fetched whole for some of their rows: the remote gives "
-            "no parts of files"
-        )
-    return told
+            unranged += found.unranged_shards
+            here, missing = len(self._keys) - len(one.keys), len(one.keys) - found.rows
+            done.append(TakenVectors(names[one.contract], here, found.rows, missing, found.bytes))
+        self.told += no_ranges_notes(self._where, unranged)
+        return done

@@ -16,9 +16,9 @@ from embedcache.check.live import Computing
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.share.outcome import OnEstimate, PulledPart, PullEstimate
 from embedcache.share.partial import PartPull
-from embedcache.share.pull_plan import PullChoice, prepare, refuse_too_much
+from embedcache.share.pull_plan import Preparation, PullChoice, prepare, refuse_too_much
 from embedcache.share.pull_whole import WholePull
-from embedcache.share.sample import SampleCheck, check_samples
+from embedcache.share.sample import ArrivalSamples, SampleCheck
 from embedcache.share.transfer import JOBS
 
 
@@ -31,14 +31,15 @@ class PullResult:
         manifests: how many manifests were looked at.
         fetched: files fetched.
         fetched_bytes: their size.
-        fetched_rows: rows of those: of shards and of parts of corpora.
+        fetched_text_rows: rows of corpora and views among that.
+        fetched_vectors: vectors among that.
         present: files that the cache had already.
         present_bytes: their size.
         converted: shards among those fetched that are kept in another codec.
         converted_bytes: what they take in the cache.
         part: what became of a part of a corpus, where one was pulled.
         told: what is worth telling: versions and names that stayed as they are in the cache.
-        samples: what became of comparing samples with the live teachers, on the first pull of each.
+        samples: what became of comparing samples of what came with the live teachers.
         seconds: how long the transfer took, without that comparison.
     """
 
@@ -46,7 +47,8 @@ class PullResult:
     manifests: int
     fetched: int
     fetched_bytes: int
-    fetched_rows: int
+    fetched_text_rows: int
+    fetched_vectors: int
     present: int
     present_bytes: int
     converted: int
@@ -100,8 +102,8 @@ def pull(
         require_signature: file of a public ed25519 key; only manifests that it signed are looked at.
         skip_manifests: leave out manifests whose names begin with these six digits or more, with all that
             they alone list.
-        sample_check: whether a sample of each teacher that is new here is compared with the live teacher,
-            where its model is on this machine.
+        sample_check: whether a sample of what comes of each teacher is compared with the live teacher, where
+            its model is on this machine. If not, what earlier samples have found bad is kept from now on.
         computing: how to run that teacher; default: as when the vectors were made.
         jobs: transfers at once.
         on_estimate: called once, when it is known what is about to be fetched.
@@ -119,33 +121,33 @@ def pull(
     choice = PullChoice(
         teachers, corpora, text, alias, rows, where, codec, require_signature, max_bytes, skip_manifests
     )
-    meter = Meter(on_progress)
-    prepared = prepare(cache, remote, choice, meter)
-    work = (PartPull if choice.is_part else WholePull)(prepared, choice, jobs, meter)
-    estimate = work.estimate()
-    refuse_too_much(prepared.folder, estimate.bytes, max_bytes)
+    prepared, work, estimate = _planned(cache, remote, choice, jobs, on_progress)
     if on_estimate is not None:
         on_estimate(estimate)
     # From here on something is written.
     target = prepared.cache or Cache.create(prepared.folder)
+    arriving = ArrivalSamples(target, prepared.source, prepared.plan.contracts)
     done = work.run(target)
     seconds = time.perf_counter() - started
     samples: tuple[SampleCheck, ...] = ()
+    kept: list[str] = []
     if sample_check:
-        contracts = prepared.plan.contracts
-        samples = check_samples(target, prepared.source, contracts, computing or Computing(), on_progress)
+        samples = arriving.compare(computing or Computing(), on_progress)
+    else:
+        kept = arriving.keep()
     return PullResult(
         remote=prepared.source.where,
         manifests=len(prepared.stock.manifests),
         fetched=done.files,
         fetched_bytes=done.bytes,
-        fetched_rows=done.rows,
+        fetched_text_rows=done.text_rows,
+        fetched_vectors=done.vectors,
         present=done.present,
         present_bytes=done.present_bytes,
         converted=done.converted,
         converted_bytes=done.converted_bytes,
         part=done.part,
-        told=(*prepared.plan.told, *done.told),
+        told=(*prepared.plan.told, *done.told, *kept),
         samples=samples,
         seconds=seconds,
     )
@@ -174,8 +176,16 @@ def preview_pull(
     choice = PullChoice(
         teachers, corpora, text, alias, rows, where, codec, require_signature, max_bytes, skip_manifests
     )
+    return _planned(cache, remote, choice, JOBS, on_progress)[2]
+
+
+def _planned(
+    cache: Cache | str | Path, remote: str, choice: PullChoice, jobs: int, on_progress: OnCheck | None
+) -> tuple[Preparation, PartPull | WholePull, PullEstimate]:
+    """Return what is known of the remote, the work that it makes, and what that fetches, if it may be."""
     meter = Meter(on_progress)
     prepared = prepare(cache, remote, choice, meter)
-    estimate = (PartPull if choice.is_part else WholePull)(prepared, choice, JOBS, meter).estimate()
-    refuse_too_much(prepared.folder, estimate.bytes, max_bytes)
-    return estimate
+    work = (PartPull if choice.is_part else WholePull)(prepared, choice, jobs, meter)
+    estimate = work.estimate()
+    refuse_too_much(prepared.folder, estimate.bytes, choice.max_bytes)
+    return prepared, work, estimate

@@ -7,9 +7,11 @@ from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.share.arrive import Arrivals
 from embedcache.share.fetching import fetch_in_stages
-from embedcache.share.outcome import Fetched, PullEstimate, bytes_of, rows_of
+from embedcache.share.mirror_notes import keep_shards
+from embedcache.share.outcome import Fetched, PullEstimate, bytes_of, text_rows_of, vectors_of
 from embedcache.share.pull_plan import Preparation, PullChoice, refuse_too_much
 from embedcache.share.recode import Recoder
+from embedcache.sizes import counted
 
 
 class WholePull:
@@ -39,7 +41,8 @@ class WholePull:
             manifests=len(self._prepared.stock.manifests),
             files=len(missing),
             bytes=bytes_of(missing),
-            rows=rows_of(missing),
+            text_rows=text_rows_of(missing),
+            vectors=vectors_of(missing),
             present=len(wanted) - len(missing),
             present_bytes=bytes_of(wanted) - bytes_of(missing),
             told=tuple(self._prepared.plan.told),
@@ -53,6 +56,7 @@ class WholePull:
         """
         wanted = self._prepared.plan.wanted
         arrivals = self._arrivals(cache)
+        self._keep(cache)
         missing = [one for one in wanted if not arrivals.has(one)]
         size = bytes_of(missing)
         # Another process may have added to the cache, or taken away, since it was looked at.
@@ -60,13 +64,15 @@ class WholePull:
         self._meter.begin("fetch", total_files=len(missing), total_bytes=size)
         try:
             fetch_in_stages(self._prepared.source, cache, arrivals, missing, self._jobs)
+            self._keep(cache)
         finally:
             arrivals.finish()
         recoder = self._recoder
         return Fetched(
             files=len(missing),
             bytes=size,
-            rows=rows_of(missing),
+            text_rows=text_rows_of(missing),
+            vectors=vectors_of(missing),
             present=len(wanted) - len(missing),
             present_bytes=bytes_of(wanted) - size,
             converted=0 if recoder is None else recoder.converted,
@@ -74,6 +80,12 @@ class WholePull:
             part=None,
             told=self._told(arrivals),
         )
+
+    def _keep(self, cache: Cache) -> None:
+        """Make those shards stay that runs have fetched into a mirror, and would delete again."""
+        for contract_id, contract in self._prepared.plan.contracts.items():
+            mine = [one.entry for one in self._prepared.plan.wanted if one.entry.teacher == contract_id]
+            keep_shards(cache, contract, [entry.stem for entry in mine if entry.kind is Kind.SHARD])
 
     def _arrivals(self, cache: Cache) -> Arrivals:
         plan = self._prepared.plan
@@ -84,7 +96,7 @@ class WholePull:
         told = [] if self._recoder is None else self._recoder.told()
         if arrivals.recoded_before:
             told.append(
-                f"{len(arrivals.recoded_before):,} shards are here in another codec, as an earlier pull with "
-                "--codec has converted them; to have them as they were pushed, pull into another cache"
+                f"{counted(len(arrivals.recoded_before), 'shard')} left as an earlier pull with --codec has "
+                "converted them; to have them as they were pushed, pull into another cache"
             )
         return tuple(told)

@@ -1,7 +1,7 @@
 """Another codec on the way down: a shard arrives as it was pushed, is found right, and is kept smaller.
 
-The copy's provenance names the shard that it was made of, so that neither is fetched again, nor the copy sent
-back to where the whole is.
+The copy's provenance names the shard that it was made of, and the cache notes it: neither is that fetched
+again, nor the copy sent back to where the whole is.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import numpy as np
 from embedcache.check.verify.shards import open_without_codebook
 from embedcache.codecs import CODEC_NAMES, FLOAT_CODECS, Stored, check_codec_name, get_codec, measure, pq
 from embedcache.contract import Contract
-from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
+from embedcache.conversions import Conversions
+from embedcache.errors import InputError
 from embedcache.fsio import temporary_sibling
+from embedcache.sizes import counted
 from embedcache.store.base import CONVERTED_FROM
-from embedcache.store.containers import FolderShards, LmdbShards, ShardContainer
+from embedcache.store.containers import FolderShards, LmdbShards
 from embedcache.store.shard import Shard, ShardHeader, shard_bytes
 from embedcache.teacher.outputs import LOGITS
 
@@ -103,11 +105,14 @@ class Recoder:
     bytes: int = 0
     kept: Counter[str] = field(default_factory=Counter)
 
-    def put(self, container: FolderShards | LmdbShards, name: str, place: Path) -> bool:
+    def put(
+        self, container: FolderShards | LmdbShards, conversions: Conversions, name: str, place: Path
+    ) -> bool:
         """Put what the shard in the file ``place`` becomes into ``container``; return whether it becomes any.
 
         Args:
             container: where to.
+            conversions: where that is noted.
             name: of the shard.
             place: its file, whose digest and whose content were found right.
 
@@ -123,6 +128,8 @@ class Recoder:
             self.kept[shard.header.codec] += 1
             return False
         new, data = recoded(shard, self.codec)
+        # Before the copy is there: should this be killed in between, a note on nothing does no harm.
+        conversions.add({new: name})
         if isinstance(container, LmdbShards):
             container.add(new, data)
         else:
@@ -137,26 +144,7 @@ class Recoder:
     def told(self) -> list[str]:
         """Return what is worth telling: what was taken as it is though another codec was asked for."""
         return [
-            f"{shards:,} shards are stored as {codec} and were taken so: as {self.codec} they would keep no "
-            "less"
+            f"{counted(shards, 'shard')} stored as {codec} taken so: as {self.codec} no less would be kept"
             for codec, shards in sorted(self.kept.items())
             if codec != self.codec
         ]
-
-
-def converted_from(shard: Shard) -> str:
-    """Return the name of the shard that ``shard`` was converted from by a pull; empty where it was not."""
-    return str(shard.header.provenance.get(CONVERTED_FROM, ""))
-
-
-def sources_of(container: ShardContainer) -> frozenset[str]:
-    """Return the names of the shards that those in ``container`` were converted from."""
-    return frozenset(_source_of(container, name) for name in container.names()) - {""}
-
-
-def _source_of(container: ShardContainer, name: str) -> str:
-    try:
-        return converted_from(open_without_codebook(container.open(name), name, container.where(name)))
-    except (CorruptCacheError, CacheFormatError):
-        # Of what cannot be read the source is fetched again; verify tells of it.
-        return ""

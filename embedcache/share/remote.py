@@ -208,6 +208,11 @@ class Remote:
         """Return the files directly in ``folder``, by name."""
         return retrying(f"list {folder or 'files'}", self.where, lambda: self.place.list(folder), self.stop)
 
+    def temporary_in(self, folder: str) -> dict[str, Stat]:
+        """Return the temporary files in ``folder``, by name, whether they are being written or were left."""
+        what = f"list temporary files{folder and f' in {folder}'}"
+        return retrying(what, self.where, lambda: self.place.temporary(folder), self.stop)
+
     def size(self, path: str) -> int | None:
         """Return how many bytes a file has; None where it is not there or nobody tells."""
         stat = retrying(f"look up {path}", self.where, lambda: self.place.stat(path), self.stop)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
+from embedcache.conversions import Conversions
 from embedcache.errors import CacheFormatError, CorruptCacheError, RemoteError, StorageError
 from embedcache.fsio import regular_size, sha256_file, write_bytes
 from embedcache.key_index import KeyIndex
@@ -35,6 +36,8 @@ from embedcache.store.shard import ShardHeader
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from embedcache.contract import Contract
 
 _ENDING = ".index"
 
@@ -55,7 +58,6 @@ class RemoteKeys:
     Attributes:
         remote, cache, stock, contract_id: as given.
         shards: the teacher's shards, sorted by sha256: of a key in several the first counts, as in a store.
-        fetched_whole: those that no manifest names a row index of, and whose keys were read from themselves.
     """
 
     def __init__(
@@ -72,13 +74,27 @@ class RemoteKeys:
         self.shards: tuple[SharedFile, ...] = tuple(
             sorted((file for file in mine if file.sha256 not in without), key=lambda file: file.sha256)
         )
-        self.fetched_whole: list[SharedFile] = []
         self._notes = IndexNotes(cache)
         self._made: dict[str, IndexObject] = {}
         self._places: dict[str, Path] = {}
         self._headers: dict[str, ShardHeader] = {}
         self._lock = threading.Lock()
         self._scratch = _Scratch()
+
+    @classmethod
+    def lacking(cls, remote: Remote, stock: Stock, cache: Cache | None, contract: Contract) -> RemoteKeys:
+        """Return the keys of the shards of a teacher that a cache has neither as they are nor converted.
+
+        Args:
+            remote, stock: as for the class.
+            cache: the cache, which keeps row indexes; None: there is none yet, and nothing in it.
+            contract: the teacher.
+        """
+        here: set[str] = set()
+        if cache is not None:
+            container = cache.container(contract)
+            here = {*container.names(), *Conversions(cache).sources(container)}
+        return cls(remote, cache, stock, contract.id, without=here)
 
     def __len__(self) -> int:
         """Return how many rows there are; a key that stands in two shards counts twice."""
@@ -101,6 +117,10 @@ class RemoteKeys:
     def bytes_to_load(self) -> int:
         """Return how much :meth:`load` would fetch, as far as the sizes of what is here tell."""
         return sum(map(self._bytes_to_fetch, self.shards))
+
+    def whole_to_load(self) -> list[SharedFile]:
+        """Return the shards that :meth:`load` would fetch whole: those that nobody has a row index of."""
+        return [shard for shard in self.shards if shard.index is None and self._bytes_to_fetch(shard)]
 
     def _bytes_to_fetch(self, shard: SharedFile) -> int:
         index = self._named(shard)
@@ -263,7 +283,6 @@ class RemoteKeys:
         index = IndexObject(hashlib.sha256(data).hexdigest(), len(data))
         with self._lock:
             self._made[shard.sha256] = index
-            self.fetched_whole.append(shard)
         return index, data
 
     def _opened(self, shard: SharedFile, data: pa.Buffer) -> ShardIndex:

@@ -27,7 +27,7 @@ def same_model_notes(remote: Remote, stock: Stock, contract: Contract) -> list[s
     """
     if any(file.entry.kind is Kind.SHARD and file.entry.teacher == contract.id for file in stock):
         return []
-    nothing = f"{remote.where} has no rows of this teacher's contract {contract.id[:12]}, and 0 were taken"
+    nothing = f"{remote.where} has no rows of this teacher's contract {contract.id[:12]}, and 0 are taken"
     others, unread = list[str](), list[str]()
     with TemporaryDirectory(prefix="embedcache-same-model-") as folder:
         documents = Documents(remote, Path(folder))

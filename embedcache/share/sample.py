@@ -1,4 +1,4 @@
-"""The first pull of a teacher: a sample of its vectors is compared with the live teacher, where that is here.
+"""A sample of what a pull has brought is compared with the live teacher, where that is here.
 
 Digests say that vectors are as they were pushed, not that they are the teacher's.
 """
@@ -6,9 +6,9 @@ Digests say that vectors are as they were pushed, not that they are the teacher'
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embedcache import model_note
@@ -17,9 +17,11 @@ from embedcache.check.live import Computing
 from embedcache.check.progress import OnCheck
 from embedcache.check.verify.deep import BAD, check_deep
 from embedcache.contract import Contract
-from embedcache.errors import ContractMismatchError, InputError, StorageError, TeacherError
-from embedcache.fsio import read_sealed_json, write_sealed_json
+from embedcache.errors import ContractMismatchError, InputError, TeacherError
+from embedcache.share.mirror_notes import streamed_shards
 from embedcache.share.remote import Remote
+from embedcache.share.sample_notes import SampleNote, SampleNotes
+from embedcache.sizes import counted
 from embedcache.teacher.aliases import ALIASES
 
 SAMPLE = 100
@@ -33,7 +35,7 @@ class SampleCheck:
     Attributes:
         teacher: its name.
         verdict: ``ok``, ``look`` or ``bad`` as ``embedcache verify --deep`` gives it, or ``not compared``.
-        sampled: texts encoded.
+        sampled: texts encoded; 0 where an earlier pull has found the vectors bad.
         told: why it was not compared, or what the verdict means.
     """
 
@@ -43,56 +45,114 @@ class SampleCheck:
     told: str
 
 
-def check_samples(
-    cache: Cache,
-    remote: Remote,
-    contracts: Mapping[str, Contract],
-    computing: Computing,
-    on_progress: OnCheck | None = None,
-) -> tuple[SampleCheck, ...]:
-    """Compare a sample of each teacher that comes from ``remote`` for the first time.
+class ArrivalSamples:
+    """Samples of what comes from a remote; to be made before anything does.
+
+    What was there before is noted: should the pull be killed, or the teacher not be at hand, the next one
+    compares what this one has brought. What was found bad stays noted until it is gone from the cache, or
+    somebody says to keep it.
 
     Args:
-        cache: the cache that was pulled into.
-        remote: where it was pulled from.
-        contracts: the teachers that were pulled, by contract id.
-        computing: how to run them.
-        on_progress: called as the work goes on.
-
-    Raises:
-        CorruptCacheError: if the cache is damaged.
+        cache: the cache that is pulled into.
+        remote: where from.
+        contracts: the teachers that are pulled, by contract id.
     """
-    known = sampled_before(cache, remote)
-    teachers = {one.contract.id: one for one in cache.teachers() if one.contract.id in contracts}
-    fresh = [teacher for contract_id, teacher in teachers.items() if contract_id not in known]
-    checks = [_check(cache, teacher, computing, on_progress) for teacher in fresh]
-    compared = {
-        teacher.contract.id: check.verdict
-        for teacher, check in zip(fresh, checks, strict=True)
-        if check.verdict != NOT_COMPARED
-    }
-    note_sampled(cache, remote, compared)
-    return tuple(checks)
+
+    def __init__(self, cache: Cache, remote: Remote, contracts: Mapping[str, Contract]) -> None:
+        self._cache, self._contracts = cache, contracts
+        self._notes = SampleNotes(cache, remote)
+        notes = {one: self._notes.get(one) for one in contracts}
+        self._notes.put(
+            {
+                # What a run has fetched into a mirror was not compared either.
+                one: replace(note, before=tuple(sorted(self._shards(one) - streamed_shards(cache, one))))
+                for one, note in notes.items()
+                if note.before is None
+            }
+        )
+
+    def compare(self, computing: Computing, on_progress: OnCheck | None = None) -> tuple[SampleCheck, ...]:
+        """Compare a sample of each teacher of which something came, and tell again of what was found bad.
+
+        Args:
+            computing: how to run the teachers.
+            on_progress: called as the work goes on.
+
+        Raises:
+            CorruptCacheError: if the cache is damaged.
+        """
+        checks = []
+        for teacher in self._teachers():
+            contract_id = teacher.contract.id
+            note, here = self._notes.get(contract_id), self._shards(contract_id)
+            came = here - set(note.before or ())
+            if bad := here & set(note.bad):
+                checks.append(SampleCheck(teacher.name, BAD, 0, _still_bad(teacher.name, len(bad))))
+                continue
+            if not came:
+                self._notes.put({contract_id: SampleNote(note.verdict)})
+                continue
+            check = _check(self._cache, teacher, came, computing, on_progress)
+            checks.append(check)
+            if check.verdict == BAD:
+                self._notes.put({contract_id: SampleNote(BAD, note.before, tuple(sorted(came)))})
+            elif check.verdict != NOT_COMPARED:
+                self._notes.put({contract_id: SampleNote(check.verdict)})
+        return tuple(checks)
+
+    def keep(self) -> list[str]:
+        """Compare nothing, now or later, and return what is worth telling: what was found bad and is kept."""
+        told = []
+        for teacher in self._teachers():
+            contract_id = teacher.contract.id
+            note = self._notes.get(contract_id)
+            if bad := self._shards(contract_id) & set(note.bad):
+                told.append(
+                    f"{teacher.name}: {counted(len(bad), 'shard')} that an earlier sample found bad kept, as "
+                    "--no-sample-check asks; later pulls are silent about them"
+                )
+            self._notes.put({contract_id: SampleNote(note.verdict)})
+        return told
+
+    def _teachers(self) -> Iterable[CachedTeacher]:
+        known = {one.contract.id: one for one in reversed(self._cache.teachers())}
+        return [known[one] for one in self._contracts if one in known]
+
+    def _shards(self, contract_id: str) -> set[str]:
+        return set(self._cache.container(self._contracts[contract_id]).names())
 
 
-def sampled_before(cache: Cache, remote: Remote) -> dict[str, object]:
-    """Return the verdicts on teachers of ``remote`` that were compared before, by contract id."""
-    return _read(_note(cache, remote))
+def sampled_before(cache: Cache, remote: Remote, contract_id: str) -> str:
+    """Return the last verdict on a teacher's vectors from ``remote``; empty where there was none."""
+    return SampleNotes(cache, remote).get(contract_id).verdict
 
 
-def note_sampled(cache: Cache, remote: Remote, verdicts: Mapping[str, str]) -> None:
-    """Remember verdicts, so that nothing is compared twice; where that cannot be written it is."""
-    if verdicts:
-        with suppress(StorageError):
-            write_sealed_json(_note(cache, remote), {**sampled_before(cache, remote), **verdicts})
+def note_sampled(cache: Cache, remote: Remote, contract_id: str, verdict: str) -> None:
+    """Remember a verdict, so that nothing is compared twice; where that cannot be written it is."""
+    notes = SampleNotes(cache, remote)
+    notes.put({contract_id: replace(notes.get(contract_id), verdict=verdict)})
 
 
-def _note(cache: Cache, remote: Remote) -> Path:
-    return cache.derived_folder / "remotes" / remote.id / "sampled.json"
+def _still_bad(teacher: str, shards: int) -> str:
+    return (
+        f"an earlier pull found other vectors than the teacher's; still here of what came with them: "
+        f"{counted(shards, 'shard')}; {_remedy(teacher)}"
+    )
+
+
+def _remedy(teacher: str) -> str:
+    return (
+        f"'embedcache rm teacher {teacher}' takes its vectors away, and a pull with --skip-manifest or "
+        "--require-signature does without those; --no-sample-check keeps them"
+    )
 
 
 def _check(
-    cache: Cache, teacher: CachedTeacher, computing: Computing, on_progress: OnCheck | None
+    cache: Cache,
+    teacher: CachedTeacher,
+    shards: Collection[str],
+    computing: Computing,
+    on_progress: OnCheck | None,
 ) -> SampleCheck:
     # A folder that somebody else's note names is not looked for here.
     noted = computing.teacher_model or model_note.read(cache.derived_folder, teacher.contract.id)
@@ -109,6 +169,7 @@ def _check(
         (found,) = check_deep(
             cache.folder,
             teacher=teacher.contract.id,
+            shards=shards,
             sample=SAMPLE,
             computing=computing,
             on_progress=on_progress,
@@ -116,7 +177,10 @@ def _check(
     except (TeacherError, ContractMismatchError, InputError) as error:
         return SampleCheck(teacher.name, NOT_COMPARED, 0, str(error))
     worst = next(line for line in found.lines if line.verdict == found.worst)
-    return SampleCheck(teacher.name, found.worst, found.sampled, worst.meaning)
+    told = (
+        f"other vectors than the teacher's: {_remedy(teacher.name)}" if found.worst == BAD else worst.meaning
+    )
+    return SampleCheck(teacher.name, found.worst, found.sampled, told)
 
 
 def is_at_hand(spec: str | Path) -> bool:
@@ -139,10 +203,3 @@ def is_at_hand(spec: str | Path) -> bool:
 def bad_samples(checks: Iterable[SampleCheck]) -> list[SampleCheck]:
     """Return those that found another teacher's vectors."""
     return [check for check in checks if check.verdict == BAD]
-
-
-def _read(note: Path) -> dict[str, object]:
-    try:
-        return read_sealed_json(note)
-    except (OSError, ValueError):
-        return {}

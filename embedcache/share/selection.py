@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.check.verify.shards import open_without_codebook
+from embedcache.conversions import Conversions
 from embedcache.corpus.corpus import DESCRIPTION, Corpus
 from embedcache.corpus.view_record import RECIPE
 from embedcache.derived import PROJECTION, is_derived, read_projection
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.fsio import read_regular, sha256_file
 from embedcache.share.manifest import CorpusLine, SharedFile, TeacherLine
-from embedcache.share.recode import converted_from
 from embedcache.store.base import TAKEN_AS
 from embedcache.store.containers import FolderShards, LmdbShards
 from embedcache.token_table import TokenTable, table_path
@@ -70,7 +70,7 @@ class LocalFile:
         file: what a manifest says of it.
         open: returns its bytes, mapped where they are many; to be called from one thread at a time.
         where: where it lies, for messages.
-        copy_of: of a shard that a pull has converted, the name of the one that it was made of; else empty.
+        copy_of: of a shard that a pull has converted here, the name of the one it was made of; else empty.
         is_taken: whether it is a shard of rows that were taken from a remote.
         is_checked: tells whether its digest was taken here before, and it is that file still.
     """
@@ -201,7 +201,7 @@ def _teacher_files(
     if table.exists():
         TokenTable.read(table, contract)
         yield _mapped(cache, f"{inside}/{table.name}")
-    container = cache.container(contract)
+    container, conversions = cache.container(contract), Conversions(cache)
     codebooks = set()
     for name in container.names():
         data = container.open(name)
@@ -216,7 +216,7 @@ def _teacher_files(
             file,
             _shard_opener(container, name),
             container.where(name),
-            converted_from(shard),
+            conversions.source_of(name),
             is_taken=TAKEN_AS in shard.header.provenance,
             is_checked=_check_of(container, name),
         )

@@ -6,7 +6,7 @@ range and stored in shards of their own, which say in their provenance that they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -60,6 +60,7 @@ class RowsPlan:
         shards: number of the shard of each in ``remote_keys.shards``, shape (n,), ascending.
         rows: its row there, ascending in each shard.
         bytes: what will be fetched: whole shards, and ranges of others.
+        codec: rows whose codec keeps more are kept in this one; None: as they were pushed.
     """
 
     whole: tuple[SharedFile, ...]
@@ -67,6 +68,7 @@ class RowsPlan:
     shards: _Numbers
     rows: _Numbers
     bytes: int
+    codec: str | None = None
 
     def __len__(self) -> int:
         """Return how many of the wanted rows come."""
@@ -102,11 +104,29 @@ def plan_rows(
     jobs: int = JOBS,
     meter: Meter | None = None,
 ) -> RowsPlan:
-    """Find what :func:`take_rows` would take; nothing but row indexes is fetched. Arguments as there."""
+    """Find which of ``keys`` a remote has and ``store`` lacks; nothing but row indexes is fetched.
+
+    Args:
+        store: where they are to go.
+        remote_keys: what the remote has of the same teacher.
+        keys: the wanted rows, in any order.
+        codec: keep rows in this codec where theirs keeps more; default: as they were pushed. ``pq`` would
+            have to be learnt, and is refused.
+        jobs: transfers at once.
+        meter: counts row indexes.
+
+    Raises:
+        InputError: if ``codec`` cannot be used.
+        RemoteError: if a row index cannot be had, or is refused.
+        StorageError: if there is no room for it.
+    """
     if codec is not None:
         check_kept_codec(codec)
     lacking = keys[KeyIndex(keys).first_places()]
     lacking = lacking[store.locate(lacking) < 0]
+    if not len(lacking):
+        none = np.empty(0, dtype=np.int64)
+        return RowsPlan((), lacking, none, none, 0, codec)
     remote_keys.load(meter, jobs)
     shards, rows = remote_keys.locate(lacking)
     # By shard and row, not as asked: neighbours are read together, and a run that was killed, repeated with
@@ -124,48 +144,41 @@ def plan_rows(
             size += shard.bytes
         else:
             size += sum(span.size for span in ranges_of(remote_keys.index(shard), rows[mine]))
-    return RowsPlan(tuple(whole), lacking, shards, rows, size)
+    return RowsPlan(tuple(whole), lacking, shards, rows, size, codec)
 
 
 def take_rows(
     store: ShardStore,
     remote_keys: RemoteKeys,
-    keys: KeyArray,
+    plan: RowsPlan,
     *,
-    codec: str | None = None,
     shard_rows: int = DEFAULT_SHARD_ROWS,
     jobs: int = JOBS,
     meter: Meter | None = None,
-    on_plan: Callable[[RowsPlan], None] | None = None,
 ) -> TakenRows:
-    """Bring those of ``keys`` that a remote has and ``store`` lacks into it.
+    """Bring rows of a remote into ``store``.
 
     What has arrived is stored shard by shard, so a run that was stopped has lost nothing, and the next takes
     the rest. The caller ends with :meth:`ShardStore.finish`.
 
     Args:
         store: where they go; its teacher has a contract and a name in the cache of ``remote_keys``.
-        remote_keys: what the remote has of the same teacher; it needs a cache.
-        keys: the wanted rows, in any order.
-        codec: keep rows in this codec where theirs keeps more; default: as they were pushed. ``pq`` would
-            have to be learnt, and is refused.
+        remote_keys: what the remote has of the same teacher, as it was planned with; it needs a cache.
+        plan: which rows, as :func:`plan_rows` returns them. What has come into the store since is not
+            fetched again.
         shard_rows: rows of a shard that is made of rows taken alone.
         jobs: transfers at once.
         meter: counts what arrives.
-        on_plan: called with what will be taken before anything of it is fetched; it may refuse by raising.
 
     Raises:
-        InputError: if ``codec`` cannot be used, or a vector does not fit it.
+        InputError: if a vector does not fit the plan's codec.
         RemoteError: if something cannot be had, or is refused.
         StorageError: if the cache cannot be written; what has arrived stays.
     """
     meter = meter or Meter()
-    plan = plan_rows(store, remote_keys, keys, codec=codec, jobs=jobs, meter=meter)
-    if on_plan is not None:
-        on_plan(plan)
     if not len(plan):
         return TakenRows()
-    taking = _Taking(store, remote_keys, codec, jobs, meter)
+    taking = _Taking(store, remote_keys, plan.codec, jobs, meter)
     taking.fetch_whole(plan)
     left = store.locate(plan.keys) < 0
     shards, rows, lacking = plan.shards[left], plan.rows[left], plan.keys[left]

@@ -28,6 +28,11 @@ def way_of_making(provenance: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in provenance.items() if name not in (CONVERTED_FROM, TAKEN_AS)}
 
 
+def true_of_some(provenance: Mapping[str, object]) -> dict[str, object]:
+    """Return what of a shard's provenance holds for one of some of its rows: it is no copy of a whole one."""
+    return {name: value for name, value in provenance.items() if name != CONVERTED_FROM}
+
+
 @dataclass(frozen=True)
 class VectorBatch:
     """Rows to be stored together.

@@ -6,6 +6,7 @@ of it opens the encoder alone.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,13 @@ class ClassifierHead:
     def dimension(self) -> int:
         """d, the width of the vectors it takes."""
         return int(self.weight.shape[1])
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of weight and bias: two trainings do not end with the same classifier."""
+        return hashlib.sha256(
+            b"".join(a.astype("<f4").tobytes() for a in (self.weight, self.bias))
+        ).hexdigest()
 
     def logits(self, vectors: NDArray[np.floating]) -> NDArray[np.float32]:
         """Return the logits of sentence vectors (n, d), float32 of shape (n, c)."""

@@ -6,7 +6,6 @@ teacher, called ``NAME.logits``.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -49,8 +48,7 @@ def logits_contract(contract: Contract, head: ClassifierHead) -> Contract:
         contract: of the vectors of the same model.
         head: the classifier.
     """
-    digest = hashlib.sha256(b"".join(a.astype("<f4").tobytes() for a in (head.weight, head.bias)))
-    entry = {"type": _CLASSIFIER, "labels": list(head.labels), "weights": digest.hexdigest()}
+    entry = {"type": _CLASSIFIER, "labels": list(head.labels), "weights": head.digest}
     return replace(
         contract,
         output=LOGITS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
@@ -22,6 +23,7 @@ import pytest
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.errors import RemoteError
+from embedcache.share import pull, push
 from embedcache.share.shard_index import index_bytes
 from embedcache.testing import FakeEncoder, fake_teacher
 
@@ -206,3 +208,28 @@ def again(act: Callable[[], object]) -> None:
             act()
             return
     pytest.fail("it never came to an end")
+
+
+def assert_drops_do_no_harm(cache: Cache, remote: str, folder: Path, scratch: Path, proxy: Proxy) -> None:
+    """Push a cache through a proxy that drops connections, and pull until that has been put to the test.
+
+    Args:
+        cache: the cache.
+        remote: where to, by way of the proxy.
+        folder: where that lies.
+        scratch: where to pull to.
+        proxy: the proxy, which is closed.
+    """
+    try:
+        again(lambda: push(cache, remote))
+        assert_objects_right(folder)
+        # Connections are used again and again, so one round may see few that drop.
+        for number in range(20):
+            there = scratch / f"there-{number}"
+            again(functools.partial(pull, there, remote))
+            assert content(there) == content(cache.folder)
+            if proxy.cut > 3:
+                break
+    finally:
+        proxy.close()
+    assert proxy.cut > 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
 import os
 import signal
@@ -20,7 +19,7 @@ import pytest
 from share_server import (
     BUCKET,
     Proxy,
-    again,
+    assert_drops_do_no_harm,
     assert_objects_right,
     content,
     environment,
@@ -123,19 +122,7 @@ def test_connections_that_drop_delay_and_damage_nothing(
     proxy = Proxy(server[1], drop=0.25)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{proxy.port}")
     remote = f"s3://{BUCKET}/dropped"
-    try:
-        again(lambda: push(cache, remote))
-        assert_objects_right(bucket / "dropped")
-        # Connections are used again and again, so one round may see few that drop.
-        for number in range(20):
-            there = tmp_path / f"there-{number}"
-            again(functools.partial(pull, there, remote))
-            assert content(there) == content(cache.folder)
-            if proxy.cut > 3:
-                break
-    finally:
-        proxy.close()
-    assert proxy.cut > 3
+    assert_drops_do_no_harm(cache, remote, bucket / "dropped", tmp_path, proxy)
 
 
 # Kills

@@ -158,3 +158,19 @@ def object_of(remote: Path, pattern: str) -> Path:
     """Return where the object of the first file lies that matches."""
     file = next(file for file in manifest_of(remote)["files"] if re.search(pattern, file["path"]))
     return remote / "objects" / file["sha256"][:2] / file["sha256"]
+
+
+def assert_nothing_outside(remote: Path) -> Path:
+    """Assert that a pull into ``cache`` beside ``remote`` has left all else alone; return that folder.
+
+    The two lie in ``box``, and a file called ``outside`` beside that; in the cache, where there is one, are
+    neither links nor files that were begun.
+    """
+    box = remote.parent
+    assert (box.parent / "outside").read_text() == "untouched"
+    assert {path.name for path in box.iterdir()} <= {"remote", "cache"}
+    assert {path.name for path in box.parent.iterdir()} == {"box", "outside"}
+    for path in (box / "cache").rglob("*"):
+        assert not path.is_symlink()
+        assert ".tmp-" not in path.name
+    return box / "cache"

@@ -22,10 +22,21 @@ FLOORS = [
     ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout"],
     ["token_table"],
     ["cache"],
-    ["missing", "derived", "reuse", "lookalikes", "catalog", "corpus_build", "view_build", "view_coverage"],
+    [
+        "catalog",
+        "corpus_build",
+        "derived",
+        "lookalikes",
+        "missing",
+        "own_notes",
+        "reuse",
+        "view_build",
+        "view_coverage",
+    ],
     [
         "check",
         "compare",
+        "conversions",
         "convert",
         "describe",
         "doctor",
@@ -38,7 +49,7 @@ FLOORS = [
         "testing",
     ],
     ["share"],
-    ["builder", "build_outputs", "build_remote", "plan"],
+    ["builder", "build_lender", "build_outputs", "build_remote", "plan"],
     ["cli", "__main__"],
 ]
 

@@ -16,14 +16,15 @@ import pytest
 from pair_helpers import classifier_folder, joined, pair_file
 from share_helpers import content, files_of, make_cache, manifest_of, objects_of, put_manifest
 
-from embedcache import fsio
-from embedcache.build_remote import SAMPLE, RemoteOptions
+from embedcache import builder, fsio
+from embedcache.build_lender import SAMPLE
+from embedcache.build_remote import RemoteOptions
 from embedcache.build_report import BuildProgress, RemoteSummary
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.cli.main import main
-from embedcache.errors import InputError, RemoteError, StorageError
+from embedcache.errors import ContractMismatchError, InputError, RemoteError, StorageError, TeacherError
 from embedcache.share import pull, pull_plan, push, retry
 from embedcache.share.places import parse_location
 from embedcache.share.remote import Remote
@@ -156,10 +157,10 @@ def test_what_a_pull_has_found_bad_is_compared_again(tmp_path: Path) -> None:
     push(liar, str(tmp_path / "team"))
     mine = built(tmp_path / "mine", TEXTS[1000:], None, name="own")
     remote = Remote(parse_location(str(tmp_path / "team")))
-    note_sampled(mine, remote, {TEACHER.contract.id: "bad"})
+    note_sampled(mine, remote, TEACHER.contract.id, "bad")
     with pytest.raises(RemoteError, match="none were taken"):
         built(tmp_path / "mine", MINE, tmp_path / "team")
-    note_sampled(mine, remote, {TEACHER.contract.id: "look"})
+    note_sampled(mine, remote, TEACHER.contract.id, "look")
     assert remote_of(built(tmp_path / "mine", MINE, tmp_path / "team")).checked == 0
 
 
@@ -215,18 +216,40 @@ def test_both_outputs_of_a_classifier_are_fetched(tmp_path: Path) -> None:
 # Codecs
 
 
-def test_an_empty_cache_takes_the_codec_of_the_remote(tmp_path: Path) -> None:
-    for codec in ("float32", "int8", "pq"):
-        theirs = built(tmp_path / f"theirs-{codec}", THEIRS, None, codec=codec, shard_rows=500)
-        push(theirs, str(tmp_path / codec))
-        mine = built(tmp_path / f"mine-{codec}", MINE, tmp_path / codec, sample=False, shard_rows=500)
-        store = mine.store(TEACHER.contract)
-        assert {shard.header.codec for shard in store.shards} == {codec}
-        # One codebook does for all.
-        assert len({shard.header.codebook for shard in store.shards}) == 1
-        assert mine.last_build is not None
-        assert mine.last_build.encoded == 50
-        assert np.array_equal(mine.lookup(MINE[:950]), theirs.lookup(MINE[:950]))
+@pytest.mark.parametrize("codec", ["float32", "float16"])
+def test_an_empty_cache_takes_the_floats_of_the_remote_as_they_are(tmp_path: Path, codec: str) -> None:
+    theirs = built(tmp_path / "theirs", THEIRS, None, codec=codec)
+    push(theirs, str(tmp_path / "team"))
+    mine = built(tmp_path / "mine", MINE, tmp_path / "team", sample=False)
+    assert {shard.header.codec for shard in mine.store(TEACHER.contract).shards} == {codec}
+    assert mine.last_build is not None
+    assert mine.last_build.encoded == 50
+    assert np.array_equal(mine.lookup(MINE[:950]), theirs.lookup(MINE[:950]))
+
+
+@pytest.mark.parametrize("codec", ["int8", "pq"])
+def test_what_loses_something_comes_only_where_it_is_named(tmp_path: Path, codec: str) -> None:
+    theirs = built(tmp_path / "theirs", THEIRS, None, codec=codec, shard_rows=500)
+    push(theirs, str(tmp_path / "team"))
+    settings: dict[str, Any] = {"sample": False, "shard_rows": 500}
+    encoder = FakeEncoder(TEACHER)
+    message = rf"1,000 of 1,000 rows that .*team has .* stored as {codec}.*--codec {codec}, .*--codec float16"
+    with pytest.raises(InputError, match=message):
+        built(tmp_path / "mine", MINE, tmp_path / "team", encoder=encoder, **settings)
+    assert encoder.rows_encoded == 0
+    assert not list((tmp_path / "mine").rglob("*.arrow"))
+    # Named, it is taken; the one codebook does for what is encoded, too.
+    mine = built(tmp_path / "mine", MINE, tmp_path / "team", codec=codec, **settings)
+    shards = mine.store(TEACHER.contract).shards
+    assert ({shard.header.codec for shard in shards}, remote_of(mine).rows) == ({codec}, 950)
+    assert len({shard.header.codebook for shard in shards}) == 1
+    assert np.array_equal(mine.lookup(MINE[:950]), theirs.lookup(MINE[:950]))
+    # Another named, the texts are encoded, and that is counted.
+    other = built(tmp_path / "other", MINE, tmp_path / "team", codec="float16", **settings)
+    assert (remote_of(other).rows, remote_of(other).unworthy) == (0, 950)
+    # What is in the cache already says how it is kept; nothing has to be named.
+    more = built(tmp_path / "other", THEIRS[:50], tmp_path / "team", name="more", **settings)
+    assert {shard.header.codec for shard in more.store(TEACHER.contract).shards} == {"float16"}
 
 
 def test_rows_that_keep_less_are_encoded_and_rows_that_keep_all_are_converted(tmp_path: Path) -> None:
@@ -294,15 +317,61 @@ def test_a_remote_without_the_teacher_lends_nothing(team: Path, tmp_path: Path) 
     assert (mine.last_build.encoded, remote_of(mine).rows, remote_of(mine).checked) == (100, 0, 0)
 
 
-def test_without_row_indexes_it_says_what_that_cost(team: Path, tmp_path: Path) -> None:
+def test_what_shards_without_row_indexes_cost_is_said_before_it_is_paid(team: Path, tmp_path: Path) -> None:
     value = manifest_of(team)
     for file in value["files"]:
         file.pop("index", None)
     put_manifest(team, value)
-    mine = built(tmp_path / "mine", MINE, team, sample=False)
+    size = sum(file["bytes"] for file in value["files"] if "/shards/" in file["path"])
+    fetched, notes = [0], []
+
+    def note(line: str) -> None:
+        notes.append((line, fetched[-1]))
+
+    def watch(progress: BuildProgress) -> None:
+        if progress.phase == "remote: read row indexes":
+            fetched.append(progress.rows)
+
+    options = RemoteOptions(str(team), sample_check=False, on_note=note)
+    mine = built(tmp_path / "mine", MINE, options, on_progress=watch)
     assert remote_of(mine).rows == 950
-    assert "10 shards" in remote_of(mine).told[0]
-    assert "no row index" in remote_of(mine).told[0]
+    (told,) = remote_of(mine).told
+    assert told.startswith(f"10 shards of {team} without a row index: fetched whole")
+    assert f", {size:,} bytes;" in told
+    assert notes == [(told, 0)]
+    assert max(fetched) == size
+    # Now they are known, and nothing is told that is not paid.
+    again = built(tmp_path / "mine", TEXTS, options, name="again")
+    assert (remote_of(again).told, len(notes)) == ([], 1)
+
+
+def test_a_teacher_that_is_not_there_is_known_of_first(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def untouched(*arguments: object, **settings: object) -> Any:
+        raise AssertionError("something was read")
+
+    monkeypatch.setattr(builder.RemoteRows, "open", untouched)
+    monkeypatch.setattr(builder, "plan", untouched)
+    monkeypatch.setattr(builder, "SourceRows", untouched)
+    source = tmp_path / "texts.txt"
+    source.write_text("a text\n")
+    with pytest.raises(TeacherError, match="no teacher 'nowhere'"):
+        build(source, teacher="nowhere", cache=tmp_path / "mine", remote=str(team), views=["crop"])
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_name_of_another_teacher_is_refused_before_the_remote_is_asked(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(tmp_path / "mine", THEIRS[:20], None, teacher=fake_teacher(64, seed=5))
+
+    def untouched(*arguments: object) -> Any:
+        raise AssertionError("the remote was asked")
+
+    monkeypatch.setattr(builder.RemoteRows, "open", untouched)
+    with pytest.raises(ContractMismatchError, match="--teacher-name"):
+        built(tmp_path / "mine", MINE, team)
 
 
 def test_no_more_is_fetched_than_was_allowed(
@@ -330,7 +399,7 @@ def test_a_remote_in_pq_serves_a_corpus_too_small_to_learn_a_codebook_from(tmp_p
     theirs = built(tmp_path / "theirs", THEIRS, None, codec="pq", shard_rows=1000)
     push(theirs, str(tmp_path / "team"))
     few = [*THEIRS[::10], *TEXTS[1000:1010]]
-    mine = built(tmp_path / "mine", few, tmp_path / "team", sample=False)
+    mine = built(tmp_path / "mine", few, tmp_path / "team", codec="pq", sample=False)
     assert remote_of(mine).rows == 100
     assert {shard.header.codec for shard in mine.store(TEACHER.contract).shards} == {"pq"}
     assert np.array_equal(mine.lookup(THEIRS[::10]), theirs.lookup(THEIRS[::10]))
@@ -499,11 +568,11 @@ def test_a_remote_that_has_the_model_under_other_settings_says_which(team: Path,
     mine = built(tmp_path / "mine", MINE[:40], team, teacher=replace(TEACHER, contract=contract))
     assert remote_of(mine).rows == 0
     (told,) = remote_of(mine).told
-    assert f"no rows of this teacher's contract {contract.id[:12]}, and 0 were taken" in told
+    assert f"no rows of this teacher's contract {contract.id[:12]}, and 0 are taken" in told
     assert "it has fake (pooling 'mean' -> 'cls', max_length 64 -> 32)" in told
     # Of another model nothing is told but that there is none.
     other = fake_teacher(64, name="stranger", seed=7)
     (told,) = remote_of(built(tmp_path / "other", MINE[:40], team, teacher=other)).told
-    assert told.endswith("0 were taken")
+    assert told.endswith("0 are taken")
     # Where the contract is there, and none of the texts, that is no other contract.
     assert not remote_of(built(tmp_path / "third", TEXTS[1000:], team)).told

@@ -198,14 +198,14 @@ def test_the_commands_are_those_of_the_documentation():
         (["run"], "cache: missing (give --cache DIR)"),
         (["run", "--cache", "nowhere"], "nowhere"),
         (["run", "--cache", "c", "--set", "training.epoch=3"], "did you mean training.epochs?"),
-        (["run", "--cache", "c", "--loss", "kl"], "loss.name"),
-        (["run", "--cache", "c", "--lr", "nan"], "optimizer.lr"),
+        (["run", "--cache", "c", "--loss", "kl"], "--loss: "),
+        (["run", "--cache", "c", "--lr", "nan"], "--lr: "),
         (["run", "--config", "nowhere.yaml"], "no configuration file"),
         (["run", "--cache", "CACHE", "--student", "layers:9"], "the teacher has 4 layers"),
-        (["run", "--cache", "CACHE", "--held-out", "159"], "smaller evaluation.held_out"),
+        (["run", "--cache", "CACHE", "--held-out", "159"], "smaller --held-out"),
         (["run", "--cache", "c", "--teacher", "a", "--teacher", "a"], "teacher: a more than once"),
-        (["run", "--cache", "c", "--teacher", "a", "--teacher-weight", "2"], "teacher_weights: 1 for 1"),
-        (["run", "--cache", "CACHE", "--target-dim", "17"], "target_dim: 17"),
+        (["run", "--cache", "c", "--teacher", "a", "--teacher-weight", "2"], "--teacher-weight: 1 for 1"),
+        (["run", "--cache", "CACHE", "--target-dim", "17"], "--target-dim: 17"),
         (["run", "--cache", "CACHE", "--where", "row < 0"], "no row of the 160"),
         (
             ["run", "--cache", "CACHE", "--loss", "congen"],
@@ -216,15 +216,19 @@ def test_the_commands_are_those_of_the_documentation():
             "no view 'crop'; it has original. Name one",
         ),
         (["run", "--cache", "CACHE", "--view", "original", "--view", "original"], "more than once"),
-        (["run", "--cache", "CACHE", "--loss", "seed", "--queue", "500"], "loss.queue: a queue of 500"),
+        (["run", "--cache", "CACHE", "--loss", "seed", "--queue", "500"], "--queue: a queue of 500"),
         (["run", "--cache", "CACHE", "--loss", "ckd", "--queue", "99999"], "own vector as a negative"),
         (["run", "--cache", "CACHE", "--loss", "ckd", "--queue", "158"], "give --queue N with at most 157"),
-        (["run", "--cache", "CACHE", "--loss", "mse", "--tau", "0.1"], "loss.tau: the loss mse takes no"),
-        (["run", "--cache", "CACHE", "--drop-head"], "student.drop_head: no head was added to this"),
+        (["run", "--cache", "CACHE", "--loss", "mse", "--tau", "0.1"], "--tau: the loss mse takes no"),
+        (["run", "--cache", "CACHE", "--drop-head"], "--drop-head: no head was added to this"),
         (["run", "--cache", "CACHE", "--warmup", "1000"], "never reach the peak learning rate"),
         (
             ["run", "--cache", "CACHE", "--held-out", "0", "--patience-epochs", "1"],
-            "evaluation.patience_epochs",
+            "--patience-epochs: 1.0 without a new best",
+        ),
+        (
+            ["run", "--cache", "CACHE", "--held-out", "0", "--set", "evaluation.patience_epochs=1"],
+            "evaluation.patience_epochs: 1.0 without a new best",
         ),
         (["run", "--resume", "nowhere"], "nowhere holds no run"),
         (["run", "--cache", "CACHE", "--where", "row < 1"], "1 of the 160 rows of corpus"),
@@ -272,6 +276,26 @@ def test_a_setting_that_is_refused_says_which_recipe_or_file_set_it(
         assert "a queue of 700 vectors" in err
         assert "sets it" not in err
     assert "sets it" not in told(*recipe, "--queue", "50", "--where", "row < 0")
+
+
+def test_what_was_not_typed_keeps_its_key(built_cache, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "a.yaml"
+    file.write_text("evaluation: {data: some_test.tsv}\n")
+    command = ("run", "--cache", built_cache, "--out", tmp_path / "run")
+    for given in (("--config", file), ("--set", "evaluation.data=some_test.tsv")):
+        _, _, err = run_main(monkeypatch, capsys, *command, *given)
+        assert "evaluation.data: some_test.tsv looks like a test set" in err
+    _, _, err = run_main(monkeypatch, capsys, *command, "--config", file, "--dev", "other_test.tsv")
+    assert "--dev: other_test.tsv looks like a test set" in err
+    assert "evaluation.data" not in err
+    # Several keys that a message begins with, and one that is a word like others.
+    _, _, err = run_main(
+        monkeypatch, capsys, *command, "--dev-rows", "split=dev", "--set", "evaluation.text=a"
+    )
+    assert "--dev-rows, evaluation.text: they are" in err
+    Path(tmp_path / "run").write_text("a file")
+    _, _, err = run_main(monkeypatch, capsys, *command)
+    assert f"--out: {tmp_path / 'run'} is a file; give a folder" in err
 
 
 @pytest.mark.parametrize("arguments", [["run", "--epochs", "many"], ["run", "--nonsense"], ["nonsense"]])

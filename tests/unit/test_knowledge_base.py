@@ -299,6 +299,41 @@ def test_held_out_rows_come_with_the_labels_of_the_corpus(run, cache):
     assert rows.labels == [LABELS[number] for number in sentiment(HELD)]
 
 
+def test_held_out_rows_that_the_corpus_lost_are_counted(tmp_path, run):
+    fewer = make_cache(tmp_path / "fewer", TEXTS[3:])
+    rows = held_out_rows(open_folder(run), fewer.folder)
+    assert rows.texts == HELD[3:]
+    assert sum(rows.skipped.values()) == 3
+    assert rows.described == "3 of 14 texts held out by the run, which corpus 'films' does not hold"
+    # Nothing is said where nothing is left out.
+    assert held_out_rows(open_folder(run), None).described == ""
+
+
+def found_as(run, digest):
+    """Let a run's record say what digest its corpus had."""
+    record = json.loads((run / RECORD).read_text(encoding="utf-8"))
+    record["corpus"]["digest"] = digest
+    (run / RECORD).write_text(json.dumps(record), encoding="utf-8")
+
+
+def test_the_corpus_of_a_run_is_known_by_its_digest(tmp_path, run, cache):
+    found_as(run, cache.corpus("films").info.digest)
+    student = open_folder(run)
+    assert student.find_corpus(cache).name == "films"
+    # It may have another name by now, and its name another corpus.
+    moved = make_cache(tmp_path / "moved", name="movies")
+    store_corpus(moved.corpora_folder, "films", [RowBatch(MORE, None, ["bad"] * len(MORE))], ReadReport())
+    assert student.find_corpus(moved).name == "movies"
+    assert held_out_rows(student, moved.folder).texts == HELD
+    built(run, moved)
+    assert [corpus["name"] for corpus in require_base(student).corpora] == ["movies"]
+    # Where none is as it was, the name has to do, and what is missing says so.
+    changed = make_cache(tmp_path / "changed", TEXTS[1:])
+    rows = held_out_rows(student, changed.folder)
+    assert rows.texts == HELD[1:]
+    assert rows.described.endswith("does not hold (it is not as the run found it)")
+
+
 def test_where_no_row_was_held_out_a_file_is_asked_for(tmp_path, cache):
     run = make_run(tmp_path / "all", cache, contracts()[1], held=())
     with pytest.raises(DataError, match="--data FILE"):
@@ -316,6 +351,7 @@ def test_the_header_says_whose_it_is(run, cache):
         "projection": "p" * 64,
         "logits": logits.id,
         "labels": list(LABELS),
+        "classifier": "c" * 64,
     }
     assert header["index"] == EXACT.to_json()
     assert header["chosen"] is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +29,17 @@ def test_the_graph_finds_the_nearest(codec):
     true = np.sort(QUERIES @ VECTORS.T, axis=1)[:, :-11:-1]
     assert np.abs(cosines - true).max() < {"float32": 1e-5, "float16": 1e-3, "int8": 0.02}[codec]
     assert np.array_equal(rows, np.argsort(-(QUERIES @ index.vectors().T), axis=1)[:, :10])
+
+
+def test_a_neighbour_that_the_graph_does_not_find_has_no_weight():
+    index = NeighbourIndex.build(VECTORS[:30], IndexSettings(codec="float32"))
+    found = np.array([[4, -1], [7, 2]]), np.array([[0.5, np.finfo(np.float32).min], [0.4, 0.3]], np.float32)
+    index._index = SimpleNamespace(ntotal=30, search=lambda queries, k: (found[1].copy(), found[0]))
+    rows, cosines = index.search(QUERIES[:2], 2)
+    assert rows.tolist() == found[0].tolist()
+    assert cosines[0].tolist() == [0.5, -np.inf]
+    assert np.array_equal(cosines[1], found[1][1])
+    assert neighbour_weights(cosines, 0.1)[0].tolist() == [1, 0]
 
 
 def test_codecs_keep_vectors_more_or_less_exactly():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +15,17 @@ from click.testing import CliRunner
 from knowledge_base_helpers import HELD, LABELS, TEXTS, contracts, head, make_cache, make_run, sentiment
 
 from distill import RetrievalAugmentedClassifier
+from distill.classification.rows import LabelledRows
 from distill.cli.main import cli
 from distill.errors import ConfigError, DataError
 from distill.knowledge_base.base import read_base
 from distill.knowledge_base.build import build_base
 from distill.knowledge_base.choose import choose
+from distill.knowledge_base.effort import EFFORTS
 from distill.knowledge_base.index import IndexSettings
 from distill.knowledge_base.vote import mixed, neighbour_vote, softmax
 from distill.layout import BEST
+from distill.prediction import predict
 from distill.retrieval_classifier import DEFAULT_BETA, DEFAULT_K, student_encoder, unit
 from embedcache.errors import InputError
 from embedcache.pairs import join_pair
@@ -65,6 +69,13 @@ def command(*arguments: object, fails: bool = False) -> str:
     if fails:
         return f"{done.output}{done.exception}"
     return done.stdout
+
+
+def command_errors(*arguments: object) -> str:
+    """What a command that works writes beside its output."""
+    done = CliRunner().invoke(cli, [str(one) for one in arguments], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stderr.strip()
 
 
 def test_an_answer_is_put_together_as_the_paper_says(made):
@@ -231,7 +242,7 @@ def test_rows_of_the_base_do_not_choose(run, tmp_path):
 
 
 def test_a_test_split_does_not_choose(run, file):
-    with pytest.raises(ConfigError, match="test set"):
+    with pytest.raises(ConfigError, match=r"^--rows: split=test .*test set; what is chosen on them makes"):
         choose(run, data=file, rows=("split=test",), device="cpu")
     test_file = shutil.copy(file, file.with_name("films_test.tsv"))
     with pytest.raises(ConfigError, match=r"--data: films_test\.tsv looks like a test set"):
@@ -269,6 +280,54 @@ def test_the_command_scores_writes_and_says_what_was_chosen(run, file, tmp_path)
     assert all(len(row["neighbours"]) == 2 for row in rows)
     assert command("predict", run, file, "--text", "text", "--no-retrieval", "--out", out, "--device", "cpu")
     assert "neighbours" not in json.loads(out.read_text(encoding="utf-8").splitlines()[0])
+
+
+def test_what_a_process_does_once_is_no_part_of_the_time(made):
+    base = read_base(made / BEST)
+    calls = []
+
+    def encode(texts):
+        calls.append(list(texts))
+        if len(calls) == 1:
+            time.sleep(0.3)
+        return np.ones((len(texts), 8), dtype=np.float32)
+
+    classifier = RetrievalAugmentedClassifier(encode, head(), base)
+    read = LabelledRows("rows", FRESH, [""] * len(FRESH))
+    found = predict(classifier, read, labelled=False)
+    assert calls == [FRESH[:1], FRESH]
+    assert found.warm_up_seconds >= 0.3 > found.encode_seconds > 0
+    assert 0 < found.search_seconds < 0.3
+    assert len(found.probabilities) == len(FRESH)
+
+
+def test_the_first_answer_is_told_apart(run, file):
+    ask = ("predict", run, file, "--text", "text", "--device", "cpu", "--threads", 1)
+    facts = json.loads(command(*ask, "--json"))
+    assert facts["warm_up_seconds"] > 0
+    assert re.search(r"; a first answer, which is not counted, took \d+\.\d\d s$", command_errors(*ask))
+
+
+def test_blank_lines_are_no_texts(run):
+    done = CliRunner().invoke(cli, ["predict", str(run), "--device", "cpu"], input="\n \n")
+    assert isinstance(done.exception, InputError)
+    assert "every row was skipped: 2 empty" in str(done.exception)
+
+
+def test_rows_that_cannot_choose_are_told(run, tmp_path):
+    path = tmp_path / "more.tsv"
+    rows = [f"{LABELS[label]}\t{text}" for label, text in zip(sentiment(FRESH), FRESH, strict=True)]
+    path.write_text("\n".join(["label\ttext", *rows, "bad\t", "good\t "]) + "\n")
+    ask = ("kb", "tune", run, "--data", path, "--device", "cpu", "--threads", 1)
+    assert command_errors(*ask).startswith("left out: 2 ")
+    assert sum(json.loads(command(*ask, "--json"))["skipped"].values()) == 2
+    fewer = make_cache(tmp_path / "fewer", TEXTS[2:])
+    ask = ("kb", "tune", run, "--cache", fewer.folder, "--device", "cpu", "--threads", 1)
+    words = "left out: 2 of 14 texts held out by the run, which corpus 'films' does not hold"
+    assert command_errors(*ask).startswith(words)
+    too_few = make_cache(tmp_path / "too-few", TEXTS[8:])
+    said = command("kb", "tune", run, "--cache", too_few.folder, fails=True)
+    assert "expected 10 others at least to choose k and beta on (left out: 8 of 14 texts" in said
 
 
 def test_tsv_has_a_row_for_every_text(run, file, tmp_path):
@@ -323,9 +382,8 @@ def test_the_commands_of_a_base(run, tmp_path, monkeypatch):
     assert "ef-search 256," in command("kb", "info", run)
     asked = ("kb", "build", run, "--cache", cache.folder, "--overwrite", "--codec", "int8")
     monkeypatch.setattr("distill.knowledge_base.effort.FEWEST_QUERIES", len(HELD))
-    assert "searches look at 64 candidates and find 100.0 % of the ten nearest of rows held out" in command(
-        *asked
-    )
+    said = f"searches look at {EFFORTS[0]} candidates and find 100.0 % of the ten nearest of rows held out"
+    assert said in command(*asked)
     assert "searches look at" not in command(*asked, "--ef-search", 9)
     assert "ef-search 9," in command("kb", "info", run)
     more = make_cache(tmp_path / "more", [*FRESH, *TEXTS[20:22]], name="more")

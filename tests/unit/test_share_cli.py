@@ -136,9 +136,9 @@ def test_a_teacher_goes_from_one_to_the_other(tmp_path: Path, shell: Any) -> Non
         assert word in listed
     assert shell("remote", "diff", "team", "--cache", cache.folder)[0] == 0
     code, out, err = shell("pull", "team", "--cache", tmp_path / "there")
-    assert (code, err) == (0, "10 files to be fetched, 42.0 kB\n")
+    assert (code, err) == (0, "10 files to be fetched, 42.0 kB, with 240 rows of texts and 240 vectors\n")
     assert re.search(r"fetched\s+│\s+10\s", out)
-    assert "480 rows fetched, of 1 manifest" in out
+    assert "240 rows of texts and 240 vectors fetched, of 1 manifest; " in out
     assert "not compared" in out
     assert content(tmp_path / "there") == content(cache.folder)
     make_cache(tmp_path / "there", TEXTS[:10], name="more")
@@ -166,7 +166,7 @@ def test_the_how_to_works_command_by_command(
         # The teammate lacks everything yet, which is what diff's exit code says.
         assert code == (1 if "remote diff" in line else 0), (line, err)
         # What is about to be fetched is said beforehand.
-        assert not err or err.endswith("B\n"), (line, err)
+        assert not err or err.endswith(" vectors\n"), (line, err)
         assert out, line
     assert content(tmp_path / "theirs").items() >= content(cache.folder).items()
     assert "news" in shell("remote", "ls", "team")[1]
@@ -189,7 +189,7 @@ def test_the_how_to_of_signing_works_command_by_command(
         code, out, err = shell(*shlex.split(line)[1:])
         assert code == 0, (line, err)
         # What is about to be fetched is said beforehand.
-        assert not err or err.endswith("B\n"), (line, err)
+        assert not err or err.endswith(" vectors\n"), (line, err)
         assert out, line
     assert content(tmp_path / "theirs") == content(cache.folder)
 
@@ -211,7 +211,7 @@ def test_the_how_to_of_tidying_up_works_command_by_command(
         code, out, err = shell(*shlex.split(line)[1:])
         assert code == 0, (line, err)
         # What is about to be fetched is said beforehand.
-        assert not err or err.endswith("B\n"), (line, err)
+        assert not err or err.endswith(" vectors\n"), (line, err)
         assert out, line
     assert len(files_of(tmp_path / "team", "manifests")) == 1
 
@@ -244,7 +244,7 @@ def test_a_manifest_that_cannot_be_read_is_told_of_everywhere_and_skipped_when_t
     assert shell("remote", "diff", remote, "--cache", cache.folder, "--skip-manifest", bad[:6])[0] == 0
     code, out, err = shell("pull", remote, "--cache", tmp_path / "there", "--skip-manifest", bad[:6])
     assert code == 0
-    assert f"manifest {bad[:6]} was left out, as was asked for" in out
+    assert f"manifest {bad[:6]} was left out, as was asked for" in err
     assert content(tmp_path / "there") == content(cache.folder)
     code, _, err = shell("sync", remote, "--cache", tmp_path / "there", "--skip-manifest", "abcdef")
     assert code == 2
@@ -360,10 +360,13 @@ def test_a_remote_is_told_from_a_cache(tmp_path: Path, shell: Any) -> None:
         ("push", str(tmp_path / "other"), "--cache", remote),
         ("merge", remote, "--into", str(tmp_path / "new")),
         ("merge", mine, "--into", remote),
+        ("verify", "--cache", remote),
+        ("repair", "--cache", remote),
     ):
         code, _, err = shell(*words)
         assert code == 2, (words, err)
         assert f"{remote} is a remote, not a cache: pull from it" in err
+        assert f"'embedcache remote ls {remote}'" in err
 
 
 def test_an_end_that_is_asked_for_leaves_what_has_arrived(tmp_path: Path) -> None:
@@ -392,10 +395,46 @@ def test_an_end_that_is_asked_for_leaves_what_has_arrived(tmp_path: Path) -> Non
     assert content(tmp_path / "there") == content(cache.folder)
 
 
-# The first pull
+def test_a_script_can_tell_what_was_refused_from_what_was_done(tmp_path: Path, shell: Any) -> None:
+    remote, there = tmp_path / "remote", tmp_path / "there"
+    push(make_cache(tmp_path / "mine"), str(remote))
+    assert shell("pull", remote, "--cache", there)[0] == 0
+    code, out, _ = shell("pull", remote, "--cache", there, "--json")
+    assert (code, json.loads(out)["fetched"]) == (0, 0)
+    code, out, _ = shell("push", remote, "--cache", there, "--json")
+    assert (code, json.loads(out)["sent"]) == (0, 0)
+    assert shell("pull", remote, "--cache", there, "--teacher", "nobody", "--json")[:2] == (2, "")
+    assert shell("pull", "nobody", "--cache", there, "--json")[:2] == (2, "")
+    assert shell("pull", tmp_path / "nowhere", "--cache", there, "--json")[:2] == (1, "")
+    for manifest in (remote / "manifests").iterdir():
+        manifest.write_bytes(b"{}")
+    code, out, errors = shell("pull", remote, "--cache", tmp_path / "new", "--json")
+    assert (code, out) == (1, "")
+    assert "refused" in errors
 
 
-def test_the_first_pull_compares_a_sample_where_the_model_is_at_hand(
+def test_rows_of_texts_and_vectors_are_counted_apart(tmp_path: Path, shell: Any) -> None:
+    remote = tmp_path / "remote"
+    push(make_cache(tmp_path / "mine", [*TEXTS[:41], TEXTS[0]]), str(remote))
+    code, out, errors = shell("pull", remote, "--cache", tmp_path / "there", "--dry-run")
+    assert (code, errors) == (0, "")
+    assert "with 42 rows of texts and 41 vectors; 1 manifest read" in out
+    _, out, errors = shell("pull", remote, "--cache", tmp_path / "there")
+    assert "with 42 rows of texts and 41 vectors" in errors
+    assert "42 rows of texts and 41 vectors fetched, of 1 manifest; " in out
+    _, out, _ = shell("pull", remote, "--cache", tmp_path / "vectors", "--no-text", "--json")
+    done = json.loads(out)
+    assert (done["fetched_text_rows"], done["fetched_vectors"]) == (0, 41)
+    words = ("pull", remote, "--cache", tmp_path / "part", "--corpus", "corpus", "--rows", "1")
+    _, out, errors = shell(*words)
+    assert "with 42 rows of texts, and 1 vector of about" in errors
+    assert "42 rows of texts and 1 vector fetched" in out
+
+
+# The sample
+
+
+def test_a_pull_compares_a_sample_where_the_model_is_at_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Any
 ) -> None:
     push(make_cache(tmp_path / "mine"), str(tmp_path / "remote"))
@@ -415,10 +454,10 @@ def test_the_first_pull_compares_a_sample_where_the_model_is_at_hand(
     monkeypatch.setattr(sample, "is_at_hand", lambda spec: spec == "fake")
     code, out, _ = shell("pull", tmp_path / "remote", "--cache", tmp_path / "there")
     assert code == 1
-    assert "fake: 100 texts compared: bad; these are not this teacher's vectors" in out
+    assert "fake: 100 texts compared: bad; other vectors than the teacher's" in out
     assert asked[0]["teacher"] == fake_teacher(8).contract.id
-    # It has been said; the next pull does not take that time again.
-    assert shell("pull", tmp_path / "remote", "--cache", tmp_path / "there")[0] == 0
+    # It is said again, but does not take that time again.
+    assert shell("pull", tmp_path / "remote", "--cache", tmp_path / "there")[0] == 1
     assert len(asked) == 1
     assert shell("pull", tmp_path / "remote", "--cache", tmp_path / "other", "--no-sample-check")[0] == 0
     assert len(asked) == 1

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from share_helpers import TEXTS, claims_left, claims_on, content, files_of, make_cache, make_key, put_object
 
+from embedcache import fsio
 from embedcache.check import verify
 from embedcache.cli.main import main
 from embedcache.errors import InputError, RemoteError
@@ -94,6 +95,82 @@ def test_what_no_manifest_lists_goes_and_files_of_other_names_stay(grown: Path) 
     assert not (grown / "objects" / digest[:2] / digest).exists()
     assert (grown / "objects" / "ab" / "notes.txt").exists()
     assert (grown / "notes.txt").exists()
+
+
+def begin_writes(remote: Path) -> dict[str, Path]:
+    """Leave what writes that were stopped leave, and what only looks so; return the files by name."""
+    inside = f"objects/ab/.tmp-{'0' * 32}-ab{'1' * 62}"
+    claim = f"claims/.tmp-{'1' * 32}-x.beat"
+    names = {
+        "object": inside,
+        "claim": claim,
+        "manifest": f"manifests/.tmp-{'2' * 32}-x.json",
+        "card": f"cards/.tmp-{'3' * 32}-x.md",
+        "marker": f".tmp-{'4' * 32}-embedcache-remote.json",
+        "foreign": f".tmp-{'5' * 32}-thesis.pdf",
+        "foreign inside": "objects/ab/.tmp-mine",
+    }
+    (remote / "objects" / "ab").mkdir(exist_ok=True)
+    for name in names.values():
+        (remote / name).write_bytes(b"the first half")
+    link = remote / "cards" / f".tmp-{'6' * 32}-link"
+    link.symlink_to(remote / names["object"])
+    return {**{name: remote / path for name, path in names.items()}, "link": link}
+
+
+def test_what_a_write_that_was_stopped_has_left_goes_once_it_is_old(grown: Path, tmp_path: Path) -> None:
+    collect(grown)
+    kept = all_of(grown)
+    begun = begin_writes(grown)
+    # Not even with --older 0: somebody who pushes --alone may be writing it.
+    found = collect(grown)
+    assert (found.found, found.young) == ((), 5)
+    assert all(path.exists() for path in begun.values())
+    age(grown, 2)
+    listed = collect(grown, hours=24)
+    assert (listed.found, listed.young) == ((), 5)
+    found = collect(grown, delete=False)
+    assert {grown / one.path for one in found.found} == {
+        path for name, path in begun.items() if not name.startswith(("foreign", "link"))
+    }
+    assert {(one.why, one.bytes) for one in found.found} == {("left of a write", 14)}
+    assert collect(grown).found == found.found
+    left = {name for name, path in begun.items() if path.is_symlink() or path.exists()}
+    assert left == {"foreign", "foreign inside", "link"}
+    assert all_of(grown).items() >= kept.items()
+    # Where nothing else lies no folder has to be kept.
+    assert not (grown / "objects" / "ab" / "README").exists()
+    pull(tmp_path / "there", str(grown))
+    assert content(tmp_path / "there") == content(tmp_path / "cache")
+
+
+def test_a_push_that_was_killed_on_its_way_leaves_what_is_found(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect(grown)
+    private = make_cache(tmp_path / "private", TEXTS[120:200], name="private")
+    killed: list[Path] = []
+
+    def kill(step: str, path: Path) -> None:
+        if step == "written" and path.parent.parent.name == "objects":
+            killed.append(path)
+            # As if it had never come to tidy up.
+            monkeypatch.setattr(fsio, "_remove", lambda temporary: None)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(fsio, "on_write_step", kill)
+    with pytest.raises(KeyboardInterrupt):
+        push(private, str(grown), jobs=1)
+    monkeypatch.undo()
+    # A thread may have begun the next one before it heard of the end.
+    left = sorted(grown.glob("objects/??/.tmp-*"))
+    assert len(left) == len(killed) > 0
+    assert (collect(grown).young, all(path.exists() for path in left)) == (len(left), True)
+    # Of a push that is taken back nothing stays, whatever its age: it may hold the texts.
+    pushed = push(private, str(grown))
+    found = collect(grown, drop=[pushed.manifest])
+    assert {path.relative_to(grown).as_posix() for path in left} <= {one.path for one in found.found}
+    assert not any(path.exists() for path in left)
 
 
 def test_two_pushes_of_which_neither_holds_the_other_both_stay(tmp_path: Path) -> None:

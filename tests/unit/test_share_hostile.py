@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from share_helpers import (
     TEXTS,
+    assert_nothing_outside,
     content,
     files_of,
     make_cache,
@@ -61,19 +62,13 @@ def remote(honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 def assert_refused(remote: Path, *words: str, error: type[EmbedCacheError] = RemoteError) -> str:
     """Assert that a pull is refused, and has written nothing but what it may."""
-    box = remote.parent
     with pytest.raises(error) as found:
-        pull(box / "cache", str(remote))
+        pull(remote.parent / "cache", str(remote))
     for word in words:
         assert word in str(found.value), found.value
-    assert (box.parent / "outside").read_text() == "untouched"
-    assert {path.name for path in box.iterdir()} <= {"remote", "cache"}
-    assert {path.name for path in box.parent.iterdir()} == {"box", "outside"}
-    if (box / "cache").exists():
-        for path in (box / "cache").rglob("*"):
-            assert not path.is_symlink()
-            assert ".tmp-" not in path.name
-        Cache(box / "cache")
+    cache = assert_nothing_outside(remote)
+    if cache.exists():
+        Cache(cache)
     return str(found.value)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -19,8 +20,10 @@ from embedcache.cli.main import cli
 from embedcache.codecs import get_codec
 from embedcache.errors import InputError
 from embedcache.housekeeping import collect_garbage
-from embedcache.share import preview_pull, pull, push
+from embedcache.keys import KeyArray
+from embedcache.share import PullEstimate, preview_pull, pull, push
 from embedcache.share.partial import part_name
+from embedcache.share.remote_keys import RemoteKeys
 from embedcache.testing import fake_teacher, sentences
 from embedcache.views.plan import ViewOptions
 
@@ -153,7 +156,8 @@ def test_a_second_pull_of_the_same_fetches_nothing(tmp_path: Path, remote: str) 
         before = content(tmp_path / "there")
         assert preview_pull(tmp_path / "there", remote, corpora=["corpus"], **choice).bytes == 0
         again = pull(tmp_path / "there", remote, corpora=["corpus"], **choice)
-        assert (again.fetched, again.fetched_bytes, again.fetched_rows) == (0, 0, 0)
+        assert (again.fetched, again.fetched_bytes) == (0, 0)
+        assert (again.fetched_text_rows, again.fetched_vectors) == (0, 0)
         assert again.part is not None
         assert again.part.was_there
         assert [one.taken for one in again.part.vectors] == [0]
@@ -272,7 +276,7 @@ def test_a_preview_fetches_nothing(tmp_path: Path, remote: str) -> None:
     assert files_of(Path(remote), ".") == before
     assert found.corpus == f"corpus-first-{PART_ROWS}"
     assert found.bytes < size_of(remote, "corpora/")
-    assert 0 < found.vector_rows <= 2 * PART_ROWS
+    assert 0 < found.vectors <= 2 * PART_ROWS
     assert found.vector_bytes > 0
     done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=PART_ROWS)
     assert done.fetched == found.files
@@ -383,19 +387,46 @@ def test_a_part_of_pq_comes_with_its_codebook(tmp_path: Path) -> None:
     assert verify(tmp_path / "there").findings == ()
 
 
-def test_shards_without_a_row_index_are_read_whole_and_told_of(tmp_path: Path, remote: str) -> None:
+def test_shards_without_a_row_index_are_read_whole_and_told_of_before(
+    tmp_path: Path, remote: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     value = manifest_of(Path(remote))
     shards = [file for file in value["files"] if "/shards/" in file["path"]]
     for file in shards:
         file.pop("index")
     put_manifest(Path(remote), value)
-    done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=50)
+    size = sum(file["bytes"] for file in shards)
+    before = preview_pull(tmp_path / "there", remote, corpora=["corpus"], rows=50)
+    estimates: list[PullEstimate] = []
+    done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=50, on_estimate=estimates.append)
     (told,) = done.told
-    assert told.startswith(f"{len(shards)} shards of fake have no row index and were fetched whole")
-    assert done.fetched_bytes > sum(file["bytes"] for file in shards)
+    assert told.startswith(f"{len(shards)} shards of {remote} without a row index: fetched whole")
+    assert f", {size:,} bytes;" in told
+    assert before.told == estimates[0].told == done.told
+    assert done.fetched_bytes > size
     assert len(Cache(tmp_path / "there").lookup(TEXTS[:50])) == 50
     again = pull(tmp_path / "there", remote, corpora=["corpus"], rows=50)
     assert (again.fetched_bytes, again.told) == (0, ())
+    # The command says it once, before.
+    words = ["pull", remote, "--cache", str(tmp_path / "other"), "--corpus", "corpus", "--rows", "50"]
+    cli.main(words, standalone_mode=False)
+    out, err = capsys.readouterr()
+    assert err.count("without a row index") == 1
+    assert "row index" not in out
+
+
+def test_what_comes_is_planned_once(tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[int] = []
+    locate = RemoteKeys.locate
+
+    def counted(keys: RemoteKeys, wanted: KeyArray) -> Any:
+        looked_up.append(len(wanted))
+        return locate(keys, wanted)
+
+    monkeypatch.setattr(RemoteKeys, "locate", counted)
+    done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=50)
+    assert done.part is not None
+    assert looked_up == [one.taken for one in done.part.vectors] == [100]
 
 
 # The command line

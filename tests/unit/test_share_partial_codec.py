@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,15 @@ from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.codecs import Stored, get_codec, measure
 from embedcache.compare import compare_caches
+from embedcache.conversions import converted_from
 from embedcache.describe import describe_teacher
 from embedcache.errors import InputError, RemoteError
 from embedcache.housekeeping import compact
 from embedcache.share import compare_with_remote, preview_pull, pull, push, retry
-from embedcache.share.recode import converted_from, keeps_less, recoded
+from embedcache.share.arrive import Arrivals
+from embedcache.share.recode import keeps_less, recoded
 from embedcache.store import ShardStore
+from embedcache.store.base import CONVERTED_FROM
 from embedcache.store.shard import shard_bytes
 from embedcache.testing import example_contract, fake_teacher, sentences
 
@@ -103,7 +108,7 @@ def test_what_was_converted_is_not_fetched_again(tmp_path: Path, remote: str, ag
     assert (done.fetched, done.fetched_bytes, done.converted) == (0, 0, 0)
     assert content(tmp_path / "there") == before
     (told,) = done.told
-    assert told.startswith(f"{SHARDS} shards are here in another codec")
+    assert told.startswith(f"{SHARDS} shards left as an earlier pull with --codec has converted them")
     assert "pull into another cache" in told
 
 
@@ -122,9 +127,7 @@ def test_nothing_is_converted_to_what_takes_more_room(tmp_path: Path) -> None:
     push(make_cache(tmp_path / "mine", codec="int8"), remote)
     done = pull(tmp_path / "there", remote, codec="float16")
     assert done.converted == 0
-    assert done.told == (
-        f"{SHARDS} shards are stored as int8 and were taken so: as float16 they would keep no less",
-    )
+    assert done.told == (f"{SHARDS} shards stored as int8 taken so: as float16 no less would be kept",)
     assert content(tmp_path / "there") == content(tmp_path / "mine")
     same = pull(tmp_path / "same", remote, codec="int8")
     assert (same.converted, same.told) == (0, ())
@@ -238,6 +241,67 @@ def test_a_damaged_copy_is_made_again(tmp_path: Path, remote: str) -> None:
     copy.write_bytes(b"x" * len(sound))
     assert pull(tmp_path / "there", remote, codec="int8").fetched == 1
     assert copy.read_bytes() == sound
+
+
+def test_a_stranger_cannot_say_that_a_shard_is_here(tmp_path: Path) -> None:
+    """A shard that claims to be a copy of another keeps nobody from fetching that one."""
+    remote = str(tmp_path / "remote")
+    mine = make_cache(tmp_path / "mine", codec="float32")
+    store = store_of(tmp_path / "mine")
+    stranger = make_cache(tmp_path / "stranger", sentences(20, seed=3), codec="int8", name="other")
+    for claimed in store.shards:
+        liar = store_of(stranger.folder).shards[0]
+        header = replace(liar.header, provenance={"device": "none", CONVERTED_FROM: claimed.name})
+        name, data = shard_bytes(header, liar.codec, liar.keys, liar.stored, liar.tokens, liar.truncated)
+        container = stranger.container(stranger.teacher().contract)
+        container.add(name, data)
+        container.finish()
+    push(stranger, remote)
+    pull(tmp_path / "there", remote)
+    claims = {converted_from(shard) for shard in store_of(tmp_path / "there").shards} - {""}
+    assert claims == {shard.name for shard in store.shards}
+    push(mine, remote)
+    assert not compare_with_remote(tmp_path / "there", remote).is_same
+    assert preview_pull(tmp_path / "there", remote).vectors == len(TEXTS)
+    assert pull(tmp_path / "there", remote, codec="int8").fetched_vectors == len(TEXTS)
+    assert np.array_equal(
+        Cache(tmp_path / "there").lookup(TEXTS),
+        get_codec("int8").decode(get_codec("int8").encode(mine.lookup(TEXTS))),
+    )
+    # Nor does the claim keep a part's rows away, or a shard from being sent elsewhere.
+    pull(tmp_path / "fourth", remote, teachers=["fake"], corpora=["other"], codec="int8")
+    part = pull(tmp_path / "fourth", remote, corpora=["corpus"], rows=50).part
+    assert part is not None
+    assert [one.missing for one in part.vectors] == [0]
+    other = str(tmp_path / "elsewhere")
+    push(mine, other)
+    assert push(tmp_path / "there", other).sent > 0
+
+
+def test_notes_on_copies_count_where_they_were_written_alone(tmp_path: Path, remote: str) -> None:
+    pull(tmp_path / "there", remote, codec="int8")
+    assert (tmp_path / "there" / "derived" / "remotes" / "converted.json").is_file()
+    shutil.copytree(tmp_path / "there", tmp_path / "theirs")
+    assert preview_pull(tmp_path / "there", remote).files == 0
+    assert preview_pull(tmp_path / "theirs", remote).files == SHARDS
+    assert compare_with_remote(tmp_path / "there", remote).is_same
+    assert not compare_with_remote(tmp_path / "theirs", remote).is_same
+
+
+def test_copies_that_a_killed_pull_has_made_are_not_fetched_again(
+    tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cut(BaseException):
+        pass
+
+    def cut(arrivals: Arrivals) -> None:
+        raise Cut
+
+    monkeypatch.setattr(Arrivals, "finish", cut)
+    with pytest.raises(Cut):
+        pull(tmp_path / "there", remote, codec="int8")
+    monkeypatch.undo()
+    assert pull(tmp_path / "there", remote, codec="int8").fetched == 0
 
 
 def test_copies_are_described_as_one_way_of_making(tmp_path: Path, remote: str) -> None:

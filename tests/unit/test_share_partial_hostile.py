@@ -14,6 +14,7 @@ import pytest
 from corpus_helpers import small_parts
 from share_helpers import (
     TEXTS,
+    assert_nothing_outside,
     content,
     make_cache,
     manifest_of,
@@ -65,20 +66,14 @@ def remote(honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 def assert_refused(remote: Path, choice: dict[str, Any], *words: str) -> Path:
     """Assert that a pull of a part is refused, and has left a cache without a corpus, or none."""
-    box = remote.parent
     with pytest.raises(RemoteError) as found:
-        pull(box / "cache", str(remote), corpora=["corpus"], **choice)
+        pull(remote.parent / "cache", str(remote), corpora=["corpus"], **choice)
     for word in words:
         assert word in str(found.value), found.value
-    assert (box.parent / "outside").read_text() == "untouched"
-    assert {path.name for path in box.iterdir()} <= {"remote", "cache"}
-    assert {path.name for path in box.parent.iterdir()} == {"box", "outside"}
-    if (box / "cache").exists():
-        for path in (box / "cache").rglob("*"):
-            assert not path.is_symlink()
-            assert ".tmp-" not in path.name
-        assert not verify(box / "cache").damage
-    return box / "cache"
+    cache = assert_nothing_outside(remote)
+    if cache.exists():
+        assert not verify(cache).damage
+    return cache
 
 
 @choices

@@ -26,7 +26,8 @@ from embedcache.share.remote_keys import RemoteKeys
 from embedcache.share.remotes import location_of
 from embedcache.share.row_ranges import GAP_BLOCKS, put_rows, ranges_of
 from embedcache.share.shard_index import BLOCK_BYTES, HEADER_BYTES, ShardIndex, index_bytes
-from embedcache.share.take_rows import TakenRows, take_rows
+from embedcache.share.take_rows import TakenRows, plan_rows, take_rows
+from embedcache.share.whole_fetches import no_index_notes
 from embedcache.store.base import TAKEN_AS
 from embedcache.testing import fake_teacher, sentences
 
@@ -57,9 +58,16 @@ def keys_of(remote: Path, cache: Cache | None, place: Any = None, **settings: An
     return RemoteKeys(source, cache, Stock(source.manifests()), TEACHER.contract.id, **settings)
 
 
-def taken(cache: Cache, remote: Path, texts: list[str], place: Any = None, **settings: Any) -> TakenRows:
-    store = cache.store(TEACHER.contract)
-    found = take_rows(store, keys_of(remote, cache, place), key_array(texts), **settings)
+def taken(
+    cache: Cache,
+    remote: Path,
+    texts: list[str],
+    place: Any = None,
+    codec: str | None = None,
+    **settings: Any,
+) -> TakenRows:
+    store, there = cache.store(TEACHER.contract), keys_of(remote, cache, place)
+    found = take_rows(store, there, plan_rows(store, there, key_array(texts), codec=codec), **settings)
     store.finish()
     return found
 
@@ -207,13 +215,13 @@ def test_keys_are_found_as_a_store_finds_them(tmp_path: Path) -> None:
     starts = np.cumsum([0, *map(len, store.shards)])
     for cache in (None, mine_at(tmp_path / "mine"), Cache(tmp_path / "mine")):
         keys = keys_of(remote, cache)
+        assert not keys.whole_to_load()
         keys.load()
         assert [shard.sha256 for shard in keys.shards] == [shard.name for shard in store.shards]
         assert len(keys) == sum(map(len, store.shards))
         shards, rows = keys.locate(key_array(texts))
         assert np.array_equal(np.where(shards < 0, -1, starts[shards] + rows), expected)
         assert (rows < 0).sum() == 2
-        assert not keys.fetched_whole
     empty = keys.locate(key_array([]))
     assert empty[0].shape == empty[1].shape == (0,)
 
@@ -267,13 +275,18 @@ def test_without_indexes_shards_are_read_whole_and_that_is_said(tmp_path: Path) 
     push(theirs, str(remote))
     _without_indexes(remote)
     cache = mine_at(tmp_path / "mine")
-    keys = keys_of(remote, cache)
+    keys, counting = keys_of(remote, cache), _Counting(remote)
+    (told,) = no_index_notes([keys])
+    size = sum(shard.bytes for shard in keys.shards)
+    assert told.startswith(f"3 shards of {remote} without a row index: fetched whole to read the keys")
+    assert f", {size:,} bytes; 'embedcache push'" in told
     keys.load()
-    assert len(keys.fetched_whole) == 3
+    assert not no_index_notes([keys])
     # What was made is kept, but no shard.
-    again = keys_of(remote, cache)
+    again = keys_of(remote, cache, counting)
+    assert not no_index_notes([again])
     again.load()
-    assert not again.fetched_whole
+    assert not any("objects/" in path for path in counting.read)
     assert not list(cache.folder.rglob("*.arrow"))
     assert not verify(cache.folder).findings
     assert taken(cache, remote, TEXTS[:30]).rows == 30
@@ -283,9 +296,7 @@ def test_without_indexes_shards_are_read_whole_and_that_is_said(tmp_path: Path) 
     data = note.read_bytes()
     note.unlink()
     note.write_bytes(data)
-    copied = keys_of(remote, cache)
-    copied.load()
-    assert len(copied.fetched_whole) == 3
+    assert len(keys_of(remote, cache).whole_to_load()) == 3
     # The next push names them.
     assert push(theirs, str(remote)).manifest
     assert all(shard.index for shard in keys_of(remote, None).shards)
@@ -305,8 +316,7 @@ def test_two_indexes_of_one_shard_are_none(tmp_path: Path) -> None:
     for name, data in before.items():
         (remote / "manifests" / name).write_bytes(data)
     keys = keys_of(remote, None)
-    keys.load()
-    assert [file.sha256 for file in keys.fetched_whole] == [shard["sha256"]]
+    assert [file.sha256 for file in keys.whole_to_load()] == [shard["sha256"]]
     assert (keys.locate(KEYS)[0] >= 0).all()
 
 
@@ -355,7 +365,8 @@ def test_rows_come_as_they_were_pushed(tmp_path: Path, codec: str, kind: str) ->
     cache = mine_at(tmp_path / "mine")
     wanted = [*TEXTS[10:40], *TEXTS[405:480], "nowhere", *TEXTS[10:12]]
     store = cache.store(TEACHER.contract, kind=kind)
-    found = take_rows(store, keys_of(remote, cache), key_array(wanted))
+    there = keys_of(remote, cache)
+    found = take_rows(store, there, plan_rows(store, there, key_array(wanted)))
     store.finish()
     assert (found.rows, found.whole_shards) == (105, 0)
     texts = wanted[:105]

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from distill_helpers import TEXTS, build, small_run
-from safetensors.torch import load_file
+from stream_helpers import on_disk, same, shard_size
 from training_children import Command, launch
 
 from distill.config_sources import load_config
 from distill.errors import CheckpointError, ConfigError
-from distill.layout import BEST
 from distill.training.run import resume
 from distill.training.tracking import TrainProgress
 from embedcache import fsio
 from embedcache.cache import Cache
+from embedcache.errors import InputError
 from embedcache.share import push
 from embedcache.sizes import parse_size
 
@@ -60,31 +59,6 @@ def remote_of(source: Path) -> str:
 
 def local(settings: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key != "mirror"}
-
-
-def student(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(next((folder / BEST).rglob("model.safetensors")))
-
-
-def same(one: Path, other: Path) -> bool:
-    a, b = student(one), student(other)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def shard_size(source: Path, teacher: str) -> int:
-    cache = Cache(source)
-    return max(shard.bytes for shard in cache.store(cache.teacher(teacher).contract).shards)
-
-
-def size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
-def on_disk(folder: Path) -> int:
-    return sum(map(size_of, (folder / "teachers").glob("*/shards/*")))
 
 
 def stop_at(step: int):
@@ -166,6 +140,40 @@ def test_a_limit_that_is_too_small_says_how_much_it_takes(source, common, tmp_pa
     named = re.findall(r"give --cache-limit (\S+)", str(refused.value))
     assert 2 * size <= parse_size(named[0]) < 2.1 * size
     small_run(remote_of(source), tmp_path / "a", **common, cache_limit=named[0])
+
+
+def test_a_limit_that_no_row_fits_in_is_refused_before_anything_is_fetched(source, common, tmp_path):
+    cache = Cache(source)
+    sizes = {
+        name: [shard.bytes for shard in cache.store(cache.teacher(name).contract).shards]
+        for name in ("tiny", "other")
+    }
+    smallest = min(sizes["tiny"])
+    with pytest.raises(InputError, match="a single row needs a shard of each teacher") as refused:
+        small_run(remote_of(source), tmp_path / "a", **common, cache_limit=smallest - 1)
+    assert not (tmp_path / "mirror").exists()
+    assert not (tmp_path / "a").exists()
+    named = re.findall(r"give --cache-limit (\S+)", str(refused.value))
+    assert 2 * max(sizes["tiny"]) <= parse_size(named[0]) < 2.1 * max(sizes["tiny"])
+    small_run(remote_of(source), tmp_path / "a", **common, cache_limit=named[0])
+    # A row of two teachers needs a shard of each.
+    both = {**common, "teacher": ["tiny", "other"], "mirror": str(tmp_path / "both")}
+    limit = smallest + min(sizes["other"]) - 1
+    with pytest.raises(InputError, match="of each teacher") as refused:
+        small_run(remote_of(source), tmp_path / "b", **both, cache_limit=limit)
+    assert not (tmp_path / "both").exists()
+    # What is just not hopeless is judged once it is known which shards the rows need.
+    with pytest.raises(ConfigError, match=r"stream\.limit .* has to hold two windows"):
+        small_run(remote_of(source), tmp_path / "b", **both, cache_limit=limit + 1)
+
+
+def test_vectors_that_the_mirror_alone_has_need_no_room(source, common, tmp_path, teacher_folder):
+    # Whether the rows are among them is not known before all keys are.
+    own = tmp_path / "own.txt"
+    own.write_text("A text that the remote does not have.\n", encoding="utf-8")
+    build(own, teacher_folder, tmp_path / "mirror", name="own")
+    with pytest.raises(ConfigError, match=r"stream\.limit 1B has to hold two windows"):
+        small_run(remote_of(source), tmp_path / "a", **common, corpus="texts", cache_limit=1)
 
 
 def test_a_remote_whose_shards_are_others_now_is_not_gone_on_from(source, common, tmp_path, teacher_folder):

@@ -14,7 +14,7 @@ from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.keys import key_array
-from embedcache.share import pull, push
+from embedcache.share import pull, push, sample
 from embedcache.share.mirror import Mirror, default_mirror, is_remote
 from embedcache.share.mirror_shards import MirrorShards
 from embedcache.testing import fake_teacher, sentences
@@ -173,6 +173,58 @@ def test_shards_that_were_pulled_or_built_here_are_never_deleted(remote, whole, 
         (found,) = mirror_folder.glob(f"teachers/*/shards/{name}")
         assert found.read_bytes() == data
     assert max(peak) <= here + limit
+
+
+def test_a_pull_takes_over_what_a_run_has_fetched(remote, whole, tmp_path, peak):
+    folder, limit = tmp_path / "mirror", 2 * shard_bytes(whole)
+    with Mirror(remote, folder, limit=limit) as mirror:
+        store = mirror.store(contract_of(whole))
+        store.gather(np.arange(2 * SHARD_ROWS))
+        fetched = {path.name: path.read_bytes() for path in shard_files(folder)}
+        assert len(fetched) == 2
+        # Another run is still at work, and has seen that they may be deleted.
+        assert pull(folder, remote, sample_check=False).fetched_vectors == len(TEXTS) - 2 * SHARD_ROWS
+        assert len(shard_files(folder)) == SHARDS
+        for path in shard_files(folder):
+            if path.name not in fetched:
+                path.unlink()
+        peak.clear()
+        for start in range(2 * SHARD_ROWS, len(TEXTS), SHARD_ROWS):
+            store.gather(np.arange(start, start + SHARD_ROWS))
+    there = {path.name: path.read_bytes() for path in shard_files(folder)}
+    assert fetched.items() < there.items()
+    assert max(peak) <= 2 * shard_bytes(whole) + limit
+
+
+def test_a_part_keeps_the_shards_that_its_rows_were_found_in(remote, whole, tmp_path):
+    folder, limit = tmp_path / "mirror", shard_bytes(whole)
+    with Mirror(remote, folder, limit=limit) as mirror:
+        store = mirror.store(contract_of(whole))
+        positions = store.locate(key_array(TEXTS[:1]))
+        store.gather(positions)
+        (kept,) = shard_files(folder)
+        part = pull(folder, remote, corpora=["corpus"], rows=1, sample_check=False).part
+        assert [one.present for one in part.vectors] == [1]
+        for start in range(0, len(TEXTS), SHARD_ROWS):
+            store.gather(np.arange(start, start + SHARD_ROWS))
+    assert kept.is_file()
+    assert len(shard_files(folder)) == 2
+    assert (Cache(folder).lookup(TEXTS[:1]) == whole.lookup(TEXTS[:1])).all()
+
+
+def test_what_a_run_has_fetched_is_sampled_when_a_pull_takes_it_over(remote, whole, tmp_path, monkeypatch):
+    with Mirror(remote, tmp_path / "mirror") as mirror:
+        mirror.store(contract_of(whole)).gather(np.arange(len(TEXTS)))
+    compared = []
+    monkeypatch.setattr(sample, "is_at_hand", lambda spec: True)
+
+    def check_deep(cache, *, shards, **settings):
+        compared.append(shards)
+        raise InputError("far enough")
+
+    monkeypatch.setattr(sample, "check_deep", check_deep)
+    assert pull(tmp_path / "mirror", remote).fetched_vectors == 0
+    assert compared == [{path.stem for path in shard_files(tmp_path / "mirror")}]
 
 
 def test_what_the_remote_has_lost_is_not_deleted(whole, tmp_path):

@@ -20,6 +20,7 @@ from distill.cli.progress import print_teach
 from distill.config_sources import find_keys
 from distill.errors import CheckpointError, ConfigError, DataError, StudentError
 from distill.evaluation.training_texts import selection_data, training_texts
+from distill.training.start import default_out
 from embedcache.pairs import join_pair
 from embedcache.teacher.classifier import ClassifierHead
 from embedcache.teacher.encode import encode_texts
@@ -224,7 +225,11 @@ def test_resume_refuses_other_rows_and_other_commands(encoder, animals, taught, 
         ({**DEV, "dev_share": 0.2}, ConfigError, r"evaluation\.share: a development set is given"),
         ({"rows": ["label=none"]}, DataError, "'none' alone"),
         ({"rows": ["split=train", "label=none"], "label": "split"}, DataError, "'train' alone"),
-        ({"dev_share": 0.01}, DataError, "2 labelled rows to choose a checkpoint by"),
+        (
+            {"dev_share": 0.01},
+            DataError,
+            r"evaluation\.share: 0\.01 of the texts: 2 labelled rows to choose a checkpoint by.*larger share",
+        ),
         ({"max_length": 65}, StudentError, "takes at most 64 tokens"),
         ({"epoch": 3}, ConfigError, r"epoch: unknown key, did you mean training\.epochs"),
     ],
@@ -277,6 +282,36 @@ def test_the_command_says_what_is_missing():
     assert isinstance(result.exception, ConfigError)
     assert "start: missing" in str(result.exception)
     assert "data: missing (give --train FILE)" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["--dev-rows", "split=test"], "--dev-rows: split=test are the rows of a test set"),
+        (["--dev", "some_test.tsv"], "--dev: some_test.tsv looks like a test set"),
+        (["--dev-rows", "split=none"], "give --dev-rows with values"),
+        (["--dev-rows", "split=dev", "--dev-share", "0.5"], "--dev-share: a development set is given"),
+        (["--dev-share", "0.01"], "--dev-share: 0.01 of the texts: 2 labelled rows"),
+        (["--set", "evaluation.share=0.01"], "evaluation.share: 0.01 of the texts: 2 labelled rows"),
+        (["--lr", "nan"], "--lr: "),
+    ],
+)
+def test_an_error_names_what_was_typed(encoder, animals, tmp_path, typed, told):
+    command = ["teach", str(encoder), "--train", str(animals), "--text", "text", "--device", "cpu"]
+    result = CliRunner().invoke(cli, [*command, "--out", str(tmp_path / "run"), *typed])
+    assert told in str(result.exception)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_start_that_is_not_there_is_told_by_the_name_of_its_argument(animals, tmp_path):
+    command = ["teach", str(tmp_path / "missing"), "--train", str(animals)]
+    assert str(CliRunner().invoke(cli, command).exception).startswith("MODEL: there is no folder")
+
+
+def test_a_run_that_nobody_names_is_called_by_what_it_is_of(taught):
+    assert default_out("minilm-l3", "/films/sst2.train.tsv", "teach") == "runs/minilm-l3-sst2-teach"
+    # Of a run its folder, not that of its best student.
+    assert default_out(str(taught.best), "more.tsv", "finetune") == "runs/run-more-finetune"
 
 
 def test_every_short_name_stands_for_a_key():

@@ -8,7 +8,7 @@ passed through the store's codec. A store that is as near to the teacher as the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +24,15 @@ from embedcache.codecs.ranking import Ranking
 from embedcache.compare import COMPUTE_COSINE
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import InputError
-from embedcache.keys import key_array
+from embedcache.keys import KeyArray, key_array
 from embedcache.reuse import shard_places
 from embedcache.sampling import KeySample
+from embedcache.sizes import counted
 from embedcache.store import Positions, ShardStore
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from embedcache.teacher.encode import Encoder
 
 OK, LOOK, BAD = "ok", "look", "bad"
@@ -44,6 +47,7 @@ _TIMES_NOISE, _BESIDE, _NEIGHBOURS_BESIDE = 3.0, 1e-5, 0.02
 # A teacher in another compute dtype stays within this; another teacher is far outside.
 _TIMES_SAME, _SAME, _NEIGHBOURS_SAME = 10.0, 5e-3, 0.25
 _TOP_TEN = "top 10 lost"
+_PARTS = 3
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,7 @@ def check_deep(
     *,
     corpus: str | None = None,
     teacher: str | None = None,
+    shards: Collection[str] | None = None,
     sample: int = 1000,
     seed: int = 0,
     computing: Computing | None = None,
@@ -113,6 +118,7 @@ def check_deep(
         cache: the cache's folder.
         corpus: take the texts from this corpus and its views; default: from all.
         teacher: check this teacher; default: all that have vectors.
+        shards: take the texts whose vectors are read from these shards, by name; default: from any.
         sample: how many texts; all, where there are fewer.
         seed: of the sample.
         computing: how to run the teacher; default: as when the vectors were made.
@@ -135,7 +141,7 @@ def check_deep(
         store = opened.store(one.contract)
         if teacher is not None or store.shards:
             meter = Meter(on_progress)
-            texts = _sampled_texts(store, corpora, one.name, sample, seed, meter)
+            texts = _sampled_texts(store, corpora, one.name, shards, sample, seed, meter)
             encoder = (computing or Computing()).encoder(
                 one.contract, spec=opened.model_source(one), name=one.name, shards=store.shards
             )
@@ -146,22 +152,40 @@ def check_deep(
 
 
 def _sampled_texts(
-    store: ShardStore, corpora: Sequence[Corpus], teacher: str, sample: int, seed: int, meter: Meter
+    store: ShardStore,
+    corpora: Sequence[Corpus],
+    teacher: str,
+    shards: Collection[str] | None,
+    sample: int,
+    seed: int,
+    meter: Meter,
 ) -> list[str]:
-    """Return a sample of the distinct texts that have a vector."""
+    """Return a sample of the distinct texts that have a vector, in some shards where they are named."""
     drawn = KeySample(sample, seed)
     meter.begin("sample texts", total_rows=sum(map(len, corpora)))
     for corpus in corpora:
         for keys in corpus.iter_keys():
-            drawn.add(keys[store.locate(keys) >= 0])
+            drawn.add(keys[_are_in(store, keys, shards)])
             meter.add(rows=len(keys))
     texts = [text for text in texts_of(drawn.keys(), corpora) if text is not None]
     if len(texts) < LEAST_SAMPLE:
+        where = "" if shards is None else f" in the {counted(len(shards), 'shard')} to be checked"
         raise InputError(
-            f"{len(texts)} texts of the corpora have a vector of {teacher!r}, expected at least "
-            f"{LEAST_SAMPLE}: build a corpus with it first"
+            f"{counted(len(texts), 'text')} of the corpora have a vector of {teacher!r}{where}, expected at "
+            f"least {LEAST_SAMPLE}: build a corpus with it first"
         )
     return texts
+
+
+def _are_in(store: ShardStore, keys: KeyArray, shards: Collection[str] | None) -> NDArray[np.bool_]:
+    """Return which of ``keys`` have a vector, and have it from one of ``shards`` where these are named."""
+    positions = store.locate(keys)
+    found = positions >= 0
+    if shards is not None:
+        numbers, _ = shard_places(store, positions[found])
+        named = np.fromiter((shard.name in shards for shard in store.shards), np.bool_, len(store.shards))
+        found[found] = named[numbers]
+    return found
 
 
 def _compare(
@@ -171,7 +195,7 @@ def _compare(
     meter.begin("encode", total_rows=2 * len(texts))
     live = encoder.encode(texts).vectors
     meter.add(rows=len(texts))
-    again = _encoded_in_other_batches(encoder, texts, seed)
+    again = in_other_batches(lambda some: encoder.encode(some).vectors, texts, seed)
     meter.add(rows=len(texts))
     compute_dtype = str(encoder.provenance["compute_dtype"])
     lines = compare_vectors(store, positions, live, again, compute_dtype, seed)
@@ -225,14 +249,19 @@ def worst_line(lines: Sequence[DeepLine]) -> DeepLine:
     return max(lines, key=lambda line: _VERDICTS.index(line.verdict))
 
 
-def _encoded_in_other_batches(encoder: Encoder, texts: list[str], seed: int) -> Vectors:
+def in_other_batches(
+    encode: Callable[[Sequence[str]], Vectors], texts: Sequence[str], seed: int = 0
+) -> Vectors:
+    """Return what ``encode`` gives for ``texts`` where others stand beside each of them than at once.
+
+    Args:
+        encode: returns the teacher's vectors of texts.
+        texts: the texts.
+        seed: of the order they are encoded in.
+    """
     order = np.random.default_rng(seed).permutation(len(texts))
-    budget = encoder.batch_tokens
-    encoder.batch_tokens = max(1, budget // 3)
-    try:
-        shuffled = encoder.encode([texts[i] for i in order]).vectors
-    finally:
-        encoder.batch_tokens = budget
+    parts = np.array_split(order, min(_PARTS, len(texts)))
+    shuffled = np.concatenate([encode([texts[i] for i in part]) for part in parts])
     vectors = np.empty_like(shuffled)
     vectors[order] = shuffled
     return vectors

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from embedcache.cache import refuse_remote
 from embedcache.check.bench import Bench
 from embedcache.check.findings import UPGRADE, Finding, Findings, Kind, damage, is_of, reason
 from embedcache.check.inventory import Entry, entry_of, take_inventory
@@ -127,7 +128,7 @@ def verify(
 
     Raises:
         MissingInputError: if there is no such folder.
-        CacheFormatError: if it holds nothing of a cache.
+        CacheFormatError: if it holds nothing of a cache, or is a remote.
         InputError: if there is no such corpus or teacher.
     """
     return Verifier(cache, corpus=corpus, teacher=teacher, on_progress=on_progress).run()
@@ -145,6 +146,8 @@ class Verifier:
         on_progress: OnCheck | None = None,
     ) -> None:
         folder = require_directory(Path(cache).expanduser(), "cache")
+        if not (folder / "cache.json").exists():
+            refuse_remote(folder)
         self.bench = Bench(folder, Meter(on_progress))
         entries = take_inventory(folder)
         if not any(entry.kind is Kind.MARKER or entry.corpus or entry.teacher for entry in entries):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from embedcache.errors import RemoteError
+from embedcache.fsio import TEMPORARY_PREFIX
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Data: TypeAlias = "bytes | memoryview | pa.Buffer"
+
+_TEMPORARY = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}[0-9a-f]{{32}}-(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,12 @@ class Stat:
 
     bytes: int | None
     changed: float | None = None
+
+
+def final_name(name: str) -> str:
+    """Return what a file is to be called that is so called while it is written; empty if it is not."""
+    match = _TEMPORARY.fullmatch(name)
+    return "" if match is None else match[1]
 
 
 class RangesNotServedError(RemoteError):
@@ -46,6 +56,13 @@ class Place(Protocol):
 
     def list(self, folder: str) -> dict[str, Stat]:
         """Return the files that lie directly in ``folder``, by name; none where there is no such folder."""
+        ...
+
+    def temporary(self, folder: str) -> dict[str, Stat]:
+        """Return the temporary files in ``folder``, by name: of writes under way, and of some that ended.
+
+        They show nowhere else. There are none where a file that is being written has no name.
+        """
         ...
 
     def stat(self, path: str) -> Stat | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import stat as modes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
 
 from embedcache.fsio import TEMPORARY_PREFIX, regular_size, remove_file, write_bytes
-from embedcache.share.places.base import Data, Stat
+from embedcache.share.places.base import Data, Stat, final_name
 
 
 class FolderPlace:
@@ -29,15 +29,11 @@ class FolderPlace:
 
     def list(self, folder: str) -> dict[str, Stat]:
         """Return the regular files in ``folder``; temporary ones are left out."""
-        try:
-            entries = list((self._root / folder).iterdir())
-        except FileNotFoundError:
-            return {}
-        found = {}
-        for path in entries:
-            if not path.name.startswith(TEMPORARY_PREFIX) and (stat := _stat(path)) is not None:
-                found[path.name] = stat
-        return found
+        return self._files(folder, lambda name: not name.startswith(TEMPORARY_PREFIX))
+
+    def temporary(self, folder: str) -> dict[str, Stat]:
+        """Return the regular files in ``folder`` that are called as a write calls them on its way."""
+        return self._files(folder, lambda name: bool(final_name(name)))
 
     def stat(self, path: str) -> Stat | None:
         """Return size and time of a regular file."""
@@ -67,6 +63,14 @@ class FolderPlace:
         """Delete a file."""
         if (self._root / path).parent.is_dir():
             remove_file(self._root / path)
+
+    def _files(self, folder: str, is_meant: Callable[[str], bool]) -> dict[str, Stat]:
+        try:
+            names = [path.name for path in (self._root / folder).iterdir()]
+        except FileNotFoundError:
+            return {}
+        stats = {name: _stat(self._root / folder / name) for name in names if is_meant(name)}
+        return {name: stat for name, stat in stats.items() if stat is not None}
 
     def _opened(self, path: str) -> FileIO:
         source = self._root / path

@@ -42,6 +42,10 @@ class HubPlace:
             if entry["type"] == "file"
         }
 
+    def temporary(self, folder: str) -> dict[str, Stat]:
+        """Return none: nothing is written there."""
+        return {}
+
     def stat(self, path: str) -> Stat | None:
         """Return the size of a file."""
         try:

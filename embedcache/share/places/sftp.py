@@ -6,14 +6,14 @@ import getpass
 import stat as modes
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from embedcache.errors import MissingExtraError
 from embedcache.fsio import TEMPORARY_PREFIX
-from embedcache.share.places.base import Data, Stat
+from embedcache.share.places.base import Data, Stat, final_name
 
 if TYPE_CHECKING:
     import paramiko
@@ -47,16 +47,11 @@ class SftpPlace:
 
     def list(self, folder: str) -> dict[str, Stat]:
         """Return the regular files in ``folder``; temporary ones are left out."""
-        with self._connected() as sftp:
-            try:
-                entries = sftp.listdir_attr(self._path(folder))
-            except FileNotFoundError:
-                return {}
-        return {
-            entry.filename: Stat(entry.st_size, entry.st_mtime)
-            for entry in entries
-            if modes.S_ISREG(entry.st_mode or 0) and not entry.filename.startswith(TEMPORARY_PREFIX)
-        }
+        return self._files(folder, lambda name: not name.startswith(TEMPORARY_PREFIX))
+
+    def temporary(self, folder: str) -> dict[str, Stat]:
+        """Return the regular files in ``folder`` that are called as a write calls them on its way."""
+        return self._files(folder, lambda name: bool(final_name(name)))
 
     def stat(self, path: str) -> Stat | None:
         """Return size and time of a regular file."""
@@ -101,6 +96,18 @@ class SftpPlace:
         """Delete a file."""
         with self._connected() as sftp, suppress(FileNotFoundError):
             sftp.remove(self._path(path))
+
+    def _files(self, folder: str, is_meant: Callable[[str], bool]) -> dict[str, Stat]:
+        with self._connected() as sftp:
+            try:
+                entries = sftp.listdir_attr(self._path(folder))
+            except FileNotFoundError:
+                return {}
+        return {
+            entry.filename: Stat(entry.st_size, entry.st_mtime)
+            for entry in entries
+            if modes.S_ISREG(entry.st_mode or 0) and is_meant(entry.filename)
+        }
 
     def _path(self, path: str) -> str:
         return str(self._base / path)

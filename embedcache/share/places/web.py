@@ -56,6 +56,10 @@ class WebPlace:
         names = {_name(url, link) for link in _links(page.decode("utf-8", "replace"))}
         return {name: Stat(None) for name in names if name}
 
+    def temporary(self, folder: str) -> dict[str, Stat]:
+        """Return none: nothing is written there."""
+        return {}
+
     def stat(self, path: str) -> Stat | None:
         """Return the size of a file."""
         try:

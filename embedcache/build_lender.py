@@ -1,0 +1,246 @@
+"""What a remote lends to one store of a build: planned, compared with the live teacher, and fetched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.cache import Cache
+from embedcache.check.verify.deep import (
+    BAD,
+    LEAST_SAMPLE,
+    LOOK,
+    compare_vectors,
+    in_other_batches,
+    worst_line,
+)
+from embedcache.codecs import CODEC_NAMES, DEFAULT_CODEC, FLOAT_CODECS, Vectors, pq
+from embedcache.errors import InputError, RemoteError
+from embedcache.key_index import KeyIndex
+from embedcache.keys import KeyArray, key_array
+from embedcache.share.remote_keys import RemoteKeys
+from embedcache.share.same_model import same_model_notes
+from embedcache.share.sample import note_sampled, sampled_before
+from embedcache.share.take_rows import RowsPlan, plan_rows, take_rows
+from embedcache.share.whole_fetches import no_index_notes
+from embedcache.teacher.encoded import EncodeTimes
+
+if TYPE_CHECKING:
+    from embedcache.build_remote import RemoteRows
+    from embedcache.contract import Contract
+    from embedcache.store import ShardStore
+    from embedcache.teacher.encode import Encoder
+
+SAMPLE = 32
+"""Texts that are encoded to see that the rows of a remote are the teacher's."""
+
+Encode = Callable[[Sequence[str]], Vectors]
+"""Returns the live teacher's vectors of texts."""
+
+
+@dataclass(frozen=True)
+class Loan:
+    """What a remote is about to lend to one store.
+
+    Attributes:
+        rows: the rows that come.
+        unworthy: how many of the others it has in a codec that keeps less than encoding them would.
+    """
+
+    rows: RowsPlan
+    unworthy: int
+
+
+@dataclass
+class Lender:
+    """What a remote can lend to one store.
+
+    Attributes:
+        source: the use that the build makes of the remote.
+        cache: the cache the store is of.
+        keys: all that the remote has of the store's teacher.
+        worthy: that of it which is kept as well as encoding anew would.
+    """
+
+    source: RemoteRows
+    cache: Cache
+    keys: RemoteKeys
+    worthy: RemoteKeys = field(init=False)
+    _codec: str | None = field(init=False, default=None)
+    _is_sampled: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        """Take everything for worthy until a codec is chosen."""
+        self.worthy = self.keys
+
+    @classmethod
+    def open(cls, source: RemoteRows, cache: Cache, store: ShardStore) -> Lender:
+        """Return what a remote can lend to a store of ``cache``; its row indexes are fetched.
+
+        Raises:
+            InputError, StorageError: if they are too much, or have no room.
+            RemoteError: if one cannot be had, or is refused.
+        """
+        with source.timed():
+            keys = RemoteKeys.lacking(source.remote, source.stock, cache, store.contract)
+            source.tell(no_index_notes([keys]))
+            source.refuse_too_much(cache, keys.bytes_to_load())
+            keys.load(source.meter)
+            if not keys.shards:
+                source.tell(same_model_notes(source.remote, source.stock, store.contract))
+        return cls(source, cache, keys)
+
+    def own_codec(self) -> str | None:
+        """Return the codec of most of its rows, which a store without rows takes; None where there are none.
+
+        Raises:
+            InputError: if that one keeps less than a teacher gives: nobody is to get it unasked.
+        """
+        rows = dict.fromkeys(CODEC_NAMES, 0)
+        for shard in self.keys.shards:
+            rows[self.keys.header(shard).codec] += shard.rows
+        if not any(rows.values()):
+            return None
+        found = max(rows, key=lambda name: rows[name])
+        if found not in FLOAT_CODECS:
+            raise InputError(
+                f"{rows[found]:,} of {sum(rows.values()):,} rows that {self.source.remote.where} has of this "
+                f"teacher are stored as {found}, which keeps less than the teacher gives: take them so with "
+                f"--codec {found}, or have their texts encoded with --codec {DEFAULT_CODEC}"
+            )
+        return found
+
+    def narrow(self, codec: str) -> None:
+        """Lend to a store of ``codec`` alone: rows of the same one, and those that keep every bit.
+
+        Rows that a codec has taken something from would lose twice, and are encoded instead. A codebook is
+        trained on what is encoded, and takes no other rows in.
+        """
+        lent = {codec} if codec == pq.NAME else {codec, "float32"}
+        self.worthy = self.keys.of_codecs(lent)
+        self._codec = None if codec == pq.NAME else codec
+
+    def plan(self, store: ShardStore, keys: KeyArray) -> Loan:
+        """Find what of ``keys`` would be brought into ``store``.
+
+        Raises:
+            RemoteError: if a row index cannot be had, or is refused.
+        """
+        rows = plan_rows(store, self.worthy, keys, codec=self._codec, meter=self.source.meter)
+        unworthy = 0
+        if len(self.worthy.shards) < len(self.keys.shards):
+            coming = KeyIndex(rows.keys).locate(keys) >= 0
+            left = keys[(store.locate(keys) < 0) & ~coming]
+            unworthy = int((self.keys.locate(left)[0] >= 0).sum())
+        return Loan(rows, unworthy)
+
+    def lend(
+        self,
+        store: ShardStore,
+        keys: KeyArray,
+        shard_rows: int,
+        texts_of: Callable[[NDArray[np.int64]], Sequence[str]],
+        encode: Encode,
+        compute_dtype: str,
+    ) -> int:
+        """Bring those of ``keys`` that the remote has into ``store``; return how many.
+
+        Args:
+            store: where they go.
+            keys: distinct keys that it lacks.
+            shard_rows: rows of a shard made of rows that come alone.
+            texts_of: returns the texts of some of ``keys``, by their numbers.
+            encode: the live teacher.
+            compute_dtype: what it computes in.
+
+        Raises:
+            InputError: if more would have to be fetched than may be.
+            RemoteError: if something cannot be had, or is refused, or is not what the teacher returns.
+            StorageError: if the cache cannot be written.
+        """
+        with self.source.timed():
+            if self.source.options.sample_check and not self._is_sampled:
+                self._check_sample(store.contract, keys, texts_of, encode, compute_dtype)
+            found = self.plan(store, keys)
+            self.source.refuse_too_much(self.cache, found.rows.bytes)
+            taken = take_rows(store, self.worthy, found.rows, shard_rows=shard_rows, meter=self.source.meter)
+            self.source.taken.append(taken)
+            self.source.unworthy += found.unworthy
+        return taken.rows
+
+    def _check_sample(
+        self,
+        contract: Contract,
+        keys: KeyArray,
+        texts_of: Callable[[NDArray[np.int64]], Sequence[str]],
+        encode: Encode,
+        compute_dtype: str,
+    ) -> None:
+        """Compare some rows with the live teacher's, before any of them enters the cache."""
+        remote = self.source.remote
+        # What a pull found bad, and told, is not taken on its word either.
+        if sampled_before(self.cache, remote, contract.id) not in ("", BAD):
+            self._is_sampled = True
+            return
+        there = np.flatnonzero(self.worthy.locate(keys)[0] >= 0)
+        if len(there) < LEAST_SAMPLE:
+            if len(there):
+                self.source.told.append(
+                    f"{len(there):,} rows are too few to compare with the live teacher: 'embedcache verify "
+                    "--deep' compares later"
+                )
+            return
+        chosen = there[np.linspace(0, len(there) - 1, min(SAMPLE, len(there))).astype(np.int64)]
+        texts = list(texts_of(chosen))
+        self.source.meter.begin("compare with the live teacher", total_rows=len(texts))
+        started = time.perf_counter()
+        live = encode(texts)
+        again = in_other_batches(encode, texts)
+        self.source.sample_rate = 2 * len(texts) / max(time.perf_counter() - started, 1e-9)
+        self.source.checked += len(texts)
+        self._is_sampled = True
+        with TemporaryDirectory(prefix="embedcache-sample-") as scratch:
+            aside = Cache.create(Path(scratch, "cache"))
+            aside.register_teacher("sample", contract, {})
+            store = aside.store(contract)
+            lent = self.worthy.into(aside)
+            take_rows(store, lent, plan_rows(store, lent, keys[chosen]), meter=self.source.meter)
+            positions = store.locate(key_array(texts))
+            line = worst_line(compare_vectors(store, positions, live, again, compute_dtype))
+        if line.verdict == BAD:
+            raise RemoteError(
+                f"the vectors that {remote.where} has under this teacher's contract are not the teacher's "
+                f"({line.measure}: {line.stored:.2g} of {len(texts)} texts, the teacher itself "
+                f"{line.noise:.2g}): none were taken; build without --remote, or take what one key has "
+                "signed with --require-signature"
+            )
+        if line.verdict == LOOK:
+            self.source.told.append(
+                f"{line.measure} of the remote's vectors {line.stored:.2g}: {line.meaning}"
+            )
+        note_sampled(self.cache, remote, contract.id, line.verdict)
+
+
+def encoded_aside(encoder: Encoder, columns: slice) -> Encode:
+    """Return what encodes texts without counting them among the build's.
+
+    Args:
+        encoder: the encoder of the build.
+        columns: where in its rows the wanted output stands.
+    """
+
+    def encode(texts: Sequence[str]) -> Vectors:
+        counted, encoder.times = encoder.times, EncodeTimes()
+        try:
+            return np.ascontiguousarray(encoder.encode(texts).vectors[:, columns])
+        finally:
+            encoder.times = counted
+
+    return encode

@@ -1,0 +1,57 @@
+"""Which shards a pull into this cache has converted, and what they were made of.
+
+A copy says that in its provenance too, but so could a stranger's shard, of any other: whoever believed it
+would never fetch the shard that it names. Only what was noted here counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from embedcache.cache import Cache
+from embedcache.check.verify.shards import open_without_codebook
+from embedcache.corpus.description import checked_digest
+from embedcache.errors import CacheFormatError, CorruptCacheError
+from embedcache.own_notes import OwnNotes
+from embedcache.store.base import CONVERTED_FROM
+from embedcache.store.containers import ShardContainer
+from embedcache.store.shard import Shard
+
+
+class Conversions(OwnNotes[str]):
+    """The shards that copies of this cache were made of, by copy.
+
+    Args:
+        cache: the cache.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        super().__init__(cache, "converted.json", checked_digest, lambda source: source)
+
+    def source_of(self, name: str) -> str:
+        """Return what the shard called ``name`` was made of; empty where it is no copy."""
+        return self.get(name) or ""
+
+    def carry_from(self, other: Conversions, names: Iterable[str]) -> None:
+        """Take over what another cache of this machine has noted of shards that come from there unchanged."""
+        known = {name: other.source_of(name) for name in names}
+        self.add({name: source for name, source in known.items() if source})
+
+    def sources(self, container: ShardContainer) -> frozenset[str]:
+        """Return the names of the shards whose copies are in ``container``."""
+        there = [name for name in container.names() if self.get(name) is not None]
+        return frozenset(self.source_of(name) for name in there if _is_readable(container, name))
+
+
+def converted_from(shard: Shard) -> str:
+    """Return the name of the shard that ``shard`` says it was converted from; empty where it says nothing."""
+    return str(shard.header.provenance.get(CONVERTED_FROM, ""))
+
+
+def _is_readable(container: ShardContainer, name: str) -> bool:
+    try:
+        open_without_codebook(container.open(name), name, container.where(name))
+    except (CorruptCacheError, CacheFormatError):
+        # Of what cannot be read the source is fetched again; verify tells of it.
+        return False
+    return True

@@ -1,0 +1,69 @@
+"""The notes that make shards of a mirror deletable, and how a pull makes them stay."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from embedcache.cache import Cache
+from embedcache.contract import Contract
+from embedcache.keys import KeyArray
+from embedcache.reuse import shard_places
+
+STREAM = "stream"
+
+
+@contextmanager
+def planning(folder: Path) -> Iterator[None]:
+    """Let nobody else make room, or take it, inside the block.
+
+    Args:
+        folder: of the notes.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def streamed_shards(cache: Cache, contract_id: str) -> frozenset[str]:
+    """Return the names of a teacher's shards that were fetched for runs, and may be deleted."""
+    return frozenset(path.stem for path in (cache.derived_folder / STREAM / contract_id).glob("*.json"))
+
+
+def keep_shards(cache: Cache, contract: Contract, names: Iterable[str]) -> None:
+    """Make shards of a teacher stay, those that are here: no run deletes them from now on.
+
+    One that a run is about to fetch is not here yet; whoever wants it to stay calls this again.
+    """
+    folder = cache.derived_folder / STREAM
+    streamed = streamed_shards(cache, contract.id) & set(names)
+    if not streamed:
+        return
+    shards = cache.teacher_folder(contract) / "shards"
+    # Whoever deletes a shard does so in here, so one that is seen in here stays.
+    with planning(folder):
+        for name in sorted(streamed):
+            if (shards / f"{name}.arrow").is_file():
+                (folder / contract.id / f"{name}.json").unlink(missing_ok=True)
+
+
+def keep_rows(cache: Cache, contracts: Mapping[str, Contract], keys: KeyArray) -> None:
+    """Make the shards stay that vectors of ``keys`` are read from; what went meanwhile is found missing then.
+
+    Args:
+        cache: the cache.
+        contracts: the teachers, by contract id.
+        keys: of the texts.
+    """
+    for contract_id, contract in contracts.items():
+        if streamed_shards(cache, contract_id):
+            store = cache.store(contract)
+            positions = store.locate(keys)
+            numbers, _ = shard_places(store, positions[positions >= 0])
+            keep_shards(cache, contract, {store.shards[number].name for number in set(numbers.tolist())})

@@ -1,0 +1,238 @@
+"""Planning beside a remote: what a plan would fetch and encode is what the build then fetches and encodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pair_helpers import classifier_folder, pair_file
+from share_helpers import manifest_of, put_manifest
+
+import embedcache
+from embedcache.build_remote import RemoteOptions
+from embedcache.build_report import BuildSummary, RemoteSummary
+from embedcache.cli.main import cli
+from embedcache.errors import InputError, RemoteError
+from embedcache.plan import Plan, RemoteOfPlan, plan_build
+from embedcache.plan import plan as plan_module
+from embedcache.plan.survey import Survey
+from embedcache.sampling import KeySample
+from embedcache.share import push
+from embedcache.teacher.encode import Encoder
+from embedcache.teacher.load import Teacher
+from embedcache.testing import sentences
+from embedcache.views.plan import ViewOptions
+
+TEXTS = sentences(80, seed=2)
+THEIRS, MINE = TEXTS[:50], TEXTS[20:]
+"""Of the second, 30 of 60 stand in the first."""
+SHARD_ROWS = 20
+
+
+def written(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(f"{text}\n" for text in texts))
+    return path
+
+
+@pytest.fixture
+def settings(loaded_teacher: Teacher) -> dict[str, Any]:
+    return {"teacher": loaded_teacher, "compute_dtype": "float32", "shard_rows": SHARD_ROWS}
+
+
+@pytest.fixture
+def team(tmp_path: Path, settings: dict[str, Any]) -> str:
+    """Return a remote that a teammate has pushed to."""
+    embedcache.build(written(tmp_path / "theirs.txt", THEIRS), cache=tmp_path / "theirs", **settings)
+    push(tmp_path / "theirs", str(tmp_path / "team"))
+    return str(tmp_path / "team")
+
+
+@pytest.fixture
+def both(tmp_path: Path, settings: dict[str, Any]) -> Callable[..., tuple[Plan, BuildSummary]]:
+    """Return what plans a build, and then does it."""
+
+    def run(remote: str, texts: list[str], cache: str = "mine", **more: Any) -> tuple[Plan, BuildSummary]:
+        source = written(tmp_path / "mine.txt", texts)
+        given = {**settings, **more, "cache": tmp_path / cache}
+        found = plan_build(source, **given, remote=remote, probe_seconds=0)
+        options = RemoteOptions(remote, sample_check=False)
+        done = embedcache.build(source, **given, remote=options).last_build
+        assert done is not None
+        return found, done
+
+    return run
+
+
+def of(found: Plan, done: BuildSummary) -> tuple[RemoteOfPlan, RemoteSummary]:
+    assert found.remote is not None
+    assert done.remote is not None
+    return found.remote, done.remote
+
+
+def agree(found: Plan, done: BuildSummary) -> None:
+    planned, was = of(found, done)
+    assert (found.missing, found.distinct) == (done.encoded, done.distinct)
+    assert (planned.texts, planned.rows, planned.whole_shards, planned.unworthy) == (
+        was.texts_saved,
+        was.rows,
+        was.whole_shards,
+        was.unworthy,
+    )
+    assert found.cached + found.reusable + planned.texts + found.missing == found.distinct
+    assert found.tokens is not None
+    assert found.tokens.missing == pytest.approx(done.tokens)
+
+
+def test_a_new_cache_fetches_and_encodes_what_was_planned(
+    team: str, tmp_path: Path, both: Callable[..., tuple[Plan, BuildSummary]]
+) -> None:
+    found, done = both(team, MINE)
+    planned, was = of(found, done)
+    agree(found, done)
+    assert (planned.texts, found.missing, planned.whole_shards) == (30, 30, 2)
+    assert planned.bytes > 0 < planned.index_bytes
+    assert planned.bytes + planned.index_bytes == was.bytes
+    assert planned.remote == was.remote
+
+
+def test_a_plan_makes_no_cache_and_encodes_nothing(
+    team: str, tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Encoder, "encode", None)
+    source = written(tmp_path / "mine.txt", MINE)
+    found = plan_build(source, **settings, cache=tmp_path / "mine", remote=team, probe_seconds=0)
+    assert found.missing == 30
+    assert not (tmp_path / "mine").exists()
+    alone = plan_build(source, **settings, cache=tmp_path / "mine", probe_seconds=0)
+    assert (alone.missing, alone.remote) == (60, None)
+    with pytest.raises(RemoteError, match="no remote at"):
+        plan_build(source, **settings, remote=str(tmp_path / "nowhere"), probe_seconds=0)
+
+
+def test_row_indexes_that_a_plan_has_fetched_are_there_for_the_build(
+    team: str, tmp_path: Path, settings: dict[str, Any], both: Callable[..., tuple[Plan, BuildSummary]]
+) -> None:
+    cache = tmp_path / "mine"
+    embedcache.build(written(tmp_path / "few.txt", TEXTS[:25]), cache=cache, **settings)
+    before = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
+    found = plan_build(
+        written(tmp_path / "mine.txt", MINE), **settings, cache=cache, remote=team, probe_seconds=0
+    )
+    after = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
+    assert after.items() >= before.items()
+    fresh = after.keys() - before.keys()
+    assert fresh
+    assert all(path.relative_to(cache).parts[:2] == ("derived", "remotes") for path in fresh)
+    assert found.remote is not None
+    assert found.remote.index_bytes > 0
+    again, done = both(team, MINE)
+    agree(again, done)
+    planned, was = of(again, done)
+    assert (again.cached, planned.texts, planned.index_bytes) == (5, 25, 0)
+    assert was.bytes == planned.bytes == found.remote.bytes
+    # Nothing is left to fetch or to encode.
+    last, done = both(team, MINE)
+    agree(last, done)
+    assert (last.cached, last.missing, of(last, done)[0].rows) == (60, 0, 0)
+
+
+def test_views_are_planned_like_texts(
+    tmp_path: Path, settings: dict[str, Any], both: Callable[..., tuple[Plan, BuildSummary]]
+) -> None:
+    views = {"views": ViewOptions(("crop",), embed=("crop",))}
+    theirs = written(tmp_path / "theirs.txt", THEIRS)
+    embedcache.build(theirs, cache=tmp_path / "theirs", **settings, **views)
+    push(tmp_path / "theirs", str(tmp_path / "team"))
+    found, done = both(str(tmp_path / "team"), [*THEIRS, *TEXTS[50:60]], **views)
+    agree(found, done)
+    assert of(found, done)[0].texts > 50
+
+
+def test_a_text_is_saved_where_the_remote_has_all_that_is_lacking(tmp_path: Path) -> None:
+    folder = classifier_folder(tmp_path / "model")
+    file = pair_file(tmp_path / "pairs.tsv", 30)
+    settings: dict[str, Any] = {
+        "teacher": folder,
+        "text_column": "premise",
+        "text2_column": "hypothesis",
+        "compute_dtype": "float32",
+        "threads": 1,
+    }
+    embedcache.build(file, cache=tmp_path / "theirs", limit=25, **settings)
+    embedcache.build(file, cache=tmp_path / "theirs", limit=10, name="few", output="logits", **settings)
+    push(tmp_path / "theirs", str(tmp_path / "team"))
+    settings |= {"output": "embedding,logits", "cache": tmp_path / "mine"}
+    found = plan_build(file, **settings, remote=str(tmp_path / "team"), probe_seconds=0)
+    options = RemoteOptions(str(tmp_path / "team"), sample_check=False)
+    done = embedcache.build(file, **settings, remote=options).last_build
+    assert done is not None
+    agree(found, done)
+    planned, _ = of(found, done)
+    assert (planned.texts, planned.rows, found.missing) == (10, 35, 20)
+
+
+def test_a_plan_refuses_what_the_build_refuses_and_counts_what_is_unworthy(
+    tmp_path: Path, settings: dict[str, Any], both: Callable[..., tuple[Plan, BuildSummary]]
+) -> None:
+    theirs = written(tmp_path / "theirs.txt", THEIRS)
+    embedcache.build(theirs, cache=tmp_path / "theirs", codec="int8", **settings)
+    team = str(tmp_path / "team")
+    push(tmp_path / "theirs", team)
+    with pytest.raises(InputError, match=r"stored as int8.*--codec int8"):
+        both(team, MINE)
+    found, done = both(team, MINE, "coarse", codec="int8")
+    agree(found, done)
+    assert (found.codec, of(found, done)[0].texts) == ("int8", 30)
+    found, done = both(team, MINE, "fine", codec="float16")
+    agree(found, done)
+    assert (of(found, done)[0].rows, of(found, done)[0].unworthy, found.missing) == (0, 30, 60)
+
+
+def test_where_the_remote_has_all_of_the_sample_the_rest_is_estimated(loaded_teacher: Teacher) -> None:
+    encoder = Encoder(loaded_teacher, compute_dtype="float32")
+    found = Survey(KeySample(10), rows=100, distinct=100, fetched=60)
+    assert encoder.tokenizer is not None
+    lengths = encoder.tokenizer(TEXTS[:10]).lengths
+    none = plan_module._tokens(encoder, found, TEXTS[:10], np.zeros(10, dtype=np.bool_))
+    assert none is not None
+    assert (none.sample, none.missing) == (0, pytest.approx(40 * lengths.mean()))
+    assert none.standard_error > 0
+    chosen = np.arange(10) < 4
+    some = plan_module._tokens(encoder, found, TEXTS[:10], chosen)
+    assert some is not None
+    assert (some.sample, some.missing) == (4, pytest.approx(40 * lengths[:4].mean()))
+    # An epoch reads all texts, wherever their vectors come from.
+    assert some.an_epoch == pytest.approx(100 * lengths.mean())
+
+
+def test_the_command_tells_what_would_be_fetched(
+    team: str,
+    tmp_path: Path,
+    tiny_teacher: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    value = manifest_of(Path(team))
+    shards = [file for file in value["files"] if "/shards/" in file["path"]]
+    for file in shards:
+        file.pop("index")
+    put_manifest(Path(team), value)
+    source = written(tmp_path / "mine.txt", MINE)
+    words = ["plan", str(source), "--teacher", str(tiny_teacher), "--probe-seconds", "0", "--remote", team]
+    cli.main([*words, "--compute-dtype", "float32"], standalone_mode=False)
+    out, err = capsys.readouterr()
+    assert f"30 of {team}: 30 rows, 2 shards of them whole" in out
+    # What the row indexes cost is said before they are fetched.
+    assert err.count("3 shards of") == err.count("without a row index") == 1
+    assert "without a row index" not in out
+    cli.main([*words, "--json"], standalone_mode=False)
+    found = json.loads(capsys.readouterr().out)["remote"]
+    assert (found["texts"], found["index_bytes"]) == (30, sum(file["bytes"] for file in shards))
+    assert len(found["told"]) == 1
+    cli.main([*words, "--limit", "30"], standalone_mode=False)
+    assert "nothing to encode: what the cache lacks is fetched" in capsys.readouterr().out
