@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from pathlib import Path
 
 BEST = "best"
@@ -46,10 +47,19 @@ def file_name(words: str) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in words)
 
 
+def resume_command(run: Path) -> str:
+    """Return what to type to go on with an interrupted run: the command that it was begun with."""
+    try:
+        kind = json.loads((run / RECORD).read_text()).get("kind", "run")
+    except (OSError, ValueError, AttributeError):
+        kind = "run"
+    return f"distill {kind} --resume {run}"
+
+
 def describe_unfinished(run: Path) -> str:
     """Return what to say of a run's folder that holds no student yet, with what to do."""
     on = (
-        f"go on with it by 'distill run --resume {run}'"
+        f"go on with it by '{resume_command(run)}'"
         if (run / CHECKPOINT).is_file()
         else "train it again; no checkpoint was written yet"
     )

@@ -7,14 +7,14 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from distill.config import RunConfig
 from distill.errors import CheckpointError, ConfigError
-from distill.layout import BEST, CHECKPOINT, CONFIG, HELD_OUT, LOCK, METRICS, RECORD
+from distill.layout import BEST, CHECKPOINT, CONFIG, HELD_OUT, LOCK, METRICS, RECORD, resume_command
 from distill.students.save import saving, share
 from distill.training.record import read_record
 from embedcache.fsio import TEMPORARY_PREFIX, make_directory, write_bytes, write_json
@@ -51,7 +51,7 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
     if (folder / CHECKPOINT).is_file():
         raise ConfigError(
             f"out: {folder} holds a run that was interrupted; go on with "
-            f"'{_resume_command(folder, record)}', or "
+            f"'{resume_command(folder)}', or "
             "start anew with --overwrite"
         )
 
@@ -87,7 +87,7 @@ def read_interrupted(folder: Path, kind: str) -> dict[str, Any]:
     if record.get("kind", "run") != kind:
         raise CheckpointError(
             f"the run in {folder} is one of 'distill {record.get('kind', 'run')}': go on with "
-            f"'{_resume_command(folder, record)}'"
+            f"'{resume_command(folder)}'"
         )
     if record.get("result") is not None:
         raise CheckpointError(f"the run in {folder} is finished: its student is {folder / BEST}")
@@ -99,10 +99,6 @@ def read_interrupted(folder: Path, kind: str) -> dict[str, Any]:
     return record
 
 
-def _resume_command(folder: Path, record: Mapping[str, Any]) -> str:
-    return f"distill {record.get('kind', 'run')} --resume {folder}"
-
-
 @contextmanager
 def advising(folder: Path) -> Iterator[None]:
     """Let a Ctrl-C inside the block say how to go on, where there is a checkpoint to go on from."""
@@ -112,7 +108,7 @@ def advising(folder: Path) -> Iterator[None]:
         record = read_record(folder)
         if record is None or not (folder / CHECKPOINT).is_file():
             raise
-        raise KeyboardInterrupt(f"go on with '{_resume_command(folder, record)}'") from stop
+        raise KeyboardInterrupt(f"go on with '{resume_command(folder)}'") from stop
 
 
 @contextmanager

@@ -430,6 +430,9 @@ class TestRuns:
         (run / "checkpoint.safetensors").touch()
         with pytest.raises(DataError, match=r"go on with it by 'distill run --resume .*first'"):
             evaluate(run, data=data, teacher=model("t"))
+        (run / "run.json").write_text('{"kind": "teach"}', encoding="utf-8")
+        with pytest.raises(DataError, match=r"go on with it by 'distill teach --resume .*first'"):
+            evaluate(run, data=data, teacher=model("t"))
 
     def test_a_damaged_record_is_refused(self, run, data):
         (run / "run.json").write_text("{", encoding="utf-8")
