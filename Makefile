@@ -13,8 +13,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/distill demo
 
+# A process a core, each with one thread of its own for arithmetic.
 test: $(READY) lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
 
 lint: $(READY)
 	$(BIN)/ruff check .
