@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from distill.knowledge_base.index import CODECS, LEAST_EFFORT, IndexSettings, NeighbourIndex
+from distill.knowledge_base.index import CODECS, UNSETTLED_EFFORT, IndexSettings, NeighbourIndex
 from distill.knowledge_base.recall import measure_recall
 from distill.knowledge_base.vote import mixed, neighbour_vote, softmax
-from distill.retrieval_classifier import DEFAULT_BETA, student_encoder, unit
+from distill.retrieval_classifier import DEFAULT_BETA, student_encoder
+from distill.vectors import unit
 from embedcache.cache import Cache
 from embedcache.codecs import Vectors
 from embedcache.key_index import first_occurrences
@@ -86,7 +87,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=67_000)
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--codecs", nargs="+", choices=CODECS, default=list(CODECS))
-    parser.add_argument("--ef-search", type=int, nargs="+", default=[LEAST_EFFORT])
+    parser.add_argument("--ef-search", type=int, nargs="+", default=[UNSETTLED_EFFORT])
     parser.add_argument("--texts", type=int, default=872)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()

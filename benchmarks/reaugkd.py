@@ -101,9 +101,7 @@ def build(task: Task, teacher: Path, cache: Path) -> None:
     """Encode the training rows with the teacher, and project its vectors."""
     known = {one.name: one for one in Cache(cache).teachers()} if cache.exists() else {}
     if PROJECTED in known:
-        width, wanted = known[PROJECTED].contract.dimension, task.options.dim
-        if wanted not in (None, width):
-            sys.exit(f"{cache}: the projection is {width} wide and --dim {wanted}: give another --out")
+        refuse_other_width(known[PROJECTED].contract.dimension, known[TEACHER].contract.dimension, task)
         return
     # What an interrupted build has encoded is not encoded again.
     texts = ["--text-column", "text", *(["--text2-column", "text2"] if task.pairs else [])]
@@ -113,6 +111,16 @@ def build(task: Task, teacher: Path, cache: Path) -> None:
     length = ["--lr", task.options.projection_lr, "--epochs", task.options.projection_epochs]
     width = ["--dim", task.options.dim] if task.options.dim else []
     command("distill", "project", "--cache", cache, "--teacher", TEACHER, *length, *width)
+
+
+def refuse_other_width(width: int, teachers: int, task: Task) -> None:
+    """End where the projection there is has another width than the one asked for: --dim, or the teacher's."""
+    wanted = task.options.dim or teachers
+    if width != wanted:
+        asked = (
+            f"--dim {wanted}" if task.options.dim else f"without --dim it would be {wanted}, the teacher's"
+        )
+        sys.exit(f"{task.out}: the projection there is {width} wide, {asked}: give another --out")
 
 
 def sweep(task: Task, cache: Path) -> list[dict[str, str]]:
@@ -166,7 +174,8 @@ def score(task: Task, model: Path, split: str, *more: object) -> Row:
         "distill", "predict", model, task.data, *rows, "--json", "--threads", task.options.threads, *more
     )
     kept = ("k", "beta", "encode_seconds", "search_seconds")
-    shares = {"accuracy": 100 * found["score"]["accuracy"], "f1": 100 * found["score"]["macro_f1"]}
+    measures = {"accuracy": "accuracy", "f1": "macro_f1", "matthews": "matthews"}
+    shares = {name: 100 * found["score"][key] for name, key in measures.items()}
     return {"split": split, **shares, **{name: found[name] for name in kept}}
 
 
@@ -257,7 +266,9 @@ def main() -> None:
         pairs = "text2" in source.readline().rstrip("\n").split("\t")
     results = table_one(Task(options.data, options.out, pairs, options))
     table = summary(results)
-    (options.out / "table.json").write_text(json.dumps({"runs": results, "table": table}, indent=1) + "\n")
+    dim = Cache(options.out / "cache").teacher(PROJECTED).contract.dimension
+    kept = {"dim": dim, "runs": results, "table": table}
+    (options.out / "table.json").write_text(json.dumps(kept, indent=1) + "\n")
     for row in table:
         print(*row.values(), sep="\t")
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from distill.classification.labels import label_numbers
 from distill.classification.rows import Columns, LabelledRows, read_labelled
-from distill.classification.score import accuracy, macro_f1
+from distill.classification.score import accuracy, macro_f1, matthews
 from distill.errors import ConfigError
 from distill.knowledge_base.base import contains
 from distill.knowledge_base.vote import Probabilities
@@ -58,18 +58,23 @@ class Score:
         rows: texts scored.
         accuracy: share that is right, 0 to 1.
         macro_f1: mean of the F1 of all labels, 0 to 1.
+        matthews: Matthews' correlation, -1 to 1.
         labels: the labels one by one.
-        student_accuracy, student_macro_f1: the same of the student alone.
+        student_accuracy, student_macro_f1, student_matthews: the same of the student alone.
         chosen_on: how many of the texts are among those that k and beta were chosen on.
+        in_base: how many of the texts stand in the knowledge base, and so are among their own neighbours.
     """
 
     rows: int
     accuracy: float
     macro_f1: float
+    matthews: float
     labels: tuple[LabelScore, ...]
     student_accuracy: float
     student_macro_f1: float
+    student_matthews: float
     chosen_on: int
+    in_base: int
 
 
 @dataclass(frozen=True)
@@ -217,7 +222,11 @@ def predict(
         if on_step is not None:
             on_step("predicted", min(start + _ROWS_AT_ONCE, len(rows)), len(rows))
     probabilities, student = (np.concatenate(side) for side in zip(*parts, strict=True))
-    score = None if gold is None else _score(names, probabilities, student, gold, chosen_on)
+    score = (
+        None
+        if gold is None
+        else _score(names, probabilities, student, gold, chosen_on, _in_base(classifier, rows))
+    )
     return Predictions(
         texts=rows.texts,
         names=names,
@@ -246,22 +255,32 @@ def _chosen_on(classifier: RetrievalAugmentedClassifier, rows: LabelledRows) -> 
     return count
 
 
+def _in_base(classifier: RetrievalAugmentedClassifier, rows: LabelledRows) -> int:
+    """Return how many texts stand in the knowledge base."""
+    base = classifier.base
+    return 0 if base is None else int(base.holds(key_array(rows.texts)).sum())
+
+
 def _score(
     names: Sequence[str],
     probabilities: Probabilities,
     student: Probabilities,
     gold: NDArray[np.int64],
     chosen_on: int,
+    in_base: int,
 ) -> Score:
     said, alone = probabilities.argmax(axis=1), student.argmax(axis=1)
     return Score(
         rows=len(gold),
         accuracy=accuracy(said, gold),
         macro_f1=macro_f1(said, gold),
+        matthews=matthews(said, gold),
         labels=tuple(_of_label(name, place, said, gold) for place, name in enumerate(names)),
         student_accuracy=accuracy(alone, gold),
         student_macro_f1=macro_f1(alone, gold),
+        student_matthews=matthews(alone, gold),
         chosen_on=chosen_on,
+        in_base=in_base,
     )
 
 

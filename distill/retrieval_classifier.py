@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +22,27 @@ from distill.classification.score import accuracy
 from distill.errors import ConfigError, DataError
 from distill.knowledge_base.base import KnowledgeBase, read_base
 from distill.knowledge_base.index import Found
-from distill.knowledge_base.student import open_folder, refuse_other_origin
+from distill.knowledge_base.student import (
+    ClassifierFolder,
+    load_student,
+    open_folder,
+    refuse_other_encoder,
+    refuse_other_origin,
+)
 from distill.knowledge_base.vote import Probabilities, mixed, neighbour_vote, neighbour_weights, softmax
+from distill.vectors import unit
 from embedcache.codecs import Vectors
 from embedcache.pairs import join_pair, split_pair
 from embedcache.teacher.classifier import ClassifierHead
+
+if TYPE_CHECKING:
+    from embedcache.teacher.load import Teacher
 
 DEFAULT_K = 10
 """Neighbours asked where nothing was chosen; the paper's overhead is given for so many."""
 
 DEFAULT_BETA = 0.5
 """What the student's own answer counts for where nothing was chosen."""
-
-_TINY = np.finfo(np.float32).tiny
 
 Text: TypeAlias = str | tuple[str, str]
 """A text, or the two texts of a pair."""
@@ -148,7 +156,7 @@ class RetrievalAugmentedClassifier:
         if base is not None:
             what = f"the knowledge base in {student.folder}"
             refuse_other_origin(student, base.origin, base.index.dimension, what)
-        return cls(student_encoder(student.folder, device, threads), student.head, base, k=k, beta=beta)
+        return cls(open_encoder(student, base, device, threads), student.head, base, k=k, beta=beta)
 
     @property
     def classes_(self) -> NDArray[np.str_]:
@@ -257,18 +265,28 @@ def student_encoder(
         TeacherError: if the model cannot be loaded.
         InputError: if ``threads`` is below 1.
     """
+    return _encode_with(load_student(folder, device), threads)
+
+
+def open_encoder(
+    student: ClassifierFolder, base: KnowledgeBase | None, device: str = "auto", threads: int | None = None
+) -> Callable[[Sequence[str]], Vectors]:
+    """Return what :func:`student_encoder` does, of a student that is to ask a knowledge base.
+
+    Raises:
+        DataError: if the base's vectors are the student's own and were given otherwise than it gives them.
+        TeacherError, InputError: as :func:`student_encoder`.
+    """
+    loaded = load_student(student.folder, device)
+    if base is not None:
+        what = f"the knowledge base in {student.folder}"
+        refuse_other_encoder(student, base.origin, loaded.contract, what)
+    return _encode_with(loaded, threads)
+
+
+def _encode_with(student: Teacher, threads: int | None) -> Callable[[Sequence[str]], Vectors]:
     from embedcache.teacher.encode import Encoder
-    from embedcache.teacher.load import load_teacher
 
     # What is in a vector's last bits may be seen in a probability: in full precision, as it was trained.
-    encoder = Encoder(
-        load_teacher(folder, name="student", device=device), compute_dtype="float32", threads=threads
-    )
+    encoder = Encoder(student, compute_dtype="float32", threads=threads)
     return lambda texts: encoder.encode(texts).vectors
-
-
-def unit(vectors: Vectors) -> Vectors:
-    """Return vectors scaled to length one; a vector of zeros stays one."""
-    norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))[:, np.newaxis]
-    scaled: Vectors = vectors / np.maximum(norms, _TINY)
-    return scaled

@@ -25,10 +25,12 @@ from embedcache.codecs import CODEC_NAMES, DEFAULT_CODEC, FLOAT_CODECS, Vectors,
 from embedcache.errors import InputError, RemoteError
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KeyArray, key_array
+from embedcache.share.arrive import Arrivals
 from embedcache.share.remote_keys import RemoteKeys
 from embedcache.share.same_model import same_model_notes
 from embedcache.share.sample import note_sampled, sampled_before
 from embedcache.share.take_rows import RowsPlan, plan_rows, take_rows
+from embedcache.share.wanted import Wanted
 from embedcache.share.whole_fetches import no_index_notes
 from embedcache.teacher.encoded import EncodeTimes
 
@@ -64,13 +66,15 @@ class Lender:
 
     Attributes:
         source: the use that the build makes of the remote.
-        cache: the cache the store is of.
+        folder: the folder of the cache that the store is of.
+        cache: that cache; None where there is none yet.
         keys: all that the remote has of the store's teacher.
         worthy: that of it which is kept as well as encoding anew would.
     """
 
     source: RemoteRows
-    cache: Cache
+    folder: Path
+    cache: Cache | None
     keys: RemoteKeys
     worthy: RemoteKeys = field(init=False)
     _codec: str | None = field(init=False, default=None)
@@ -81,21 +85,55 @@ class Lender:
         self.worthy = self.keys
 
     @classmethod
-    def open(cls, source: RemoteRows, cache: Cache, store: ShardStore) -> Lender:
-        """Return what a remote can lend to a store of ``cache``; its row indexes are fetched.
+    def open(cls, source: RemoteRows, folder: Path, cache: Cache | None, contract: Contract) -> Lender:
+        """Return what a remote can lend to a store; its row indexes are fetched.
+
+        Args:
+            source: the use that the build makes of the remote.
+            folder: where the cache is, or will be.
+            cache: the cache the store is of, which keeps row indexes; None: there is none yet.
+            contract: the store's teacher.
 
         Raises:
             InputError, StorageError: if they are too much, or have no room.
             RemoteError: if one cannot be had, or is refused.
         """
         with source.timed():
-            keys = RemoteKeys.lacking(source.remote, source.stock, cache, store.contract)
+            keys = RemoteKeys.lacking(source.remote, source.stock, cache, contract)
             source.tell(no_index_notes([keys]))
-            source.refuse_too_much(cache, keys.bytes_to_load())
+            source.refuse_too_much(folder, keys.bytes_to_load())
             keys.load(source.meter)
             if not keys.shards:
-                source.tell(same_model_notes(source.remote, source.stock, store.contract))
-        return cls(source, cache, keys)
+                source.tell(same_model_notes(source.remote, source.stock, contract))
+        return cls(source, folder, cache, keys)
+
+    @classmethod
+    def open_for_new(cls, source: RemoteRows, folder: Path, contract: Contract, codec: str | None) -> Lender:
+        """Return what a remote can lend to a cache that is not there yet.
+
+        Args:
+            source, folder, contract: as for :meth:`open`.
+            codec: the codec asked for.
+
+        Raises:
+            InputError: if none is, and the remote's has to be; or as :meth:`open`.
+            StorageError, RemoteError: as :meth:`open`.
+        """
+        found = cls.open(source, folder, None, contract)
+        if codec is None:
+            found.own_codec()
+        return found
+
+    @property
+    def _home(self) -> Cache:
+        if self.cache is None:
+            raise ValueError("nothing is lent before there is a cache: settle it")
+        return self.cache
+
+    def settle(self, cache: Cache) -> None:
+        """Lend to a cache that is there now; it keeps the row indexes."""
+        self.keys = self.worthy = self.keys.kept_in(cache)
+        self.cache = cache
 
     def own_codec(self) -> str | None:
         """Return the codec of most of its rows, which a store without rows takes; None where there are none.
@@ -169,11 +207,49 @@ class Lender:
             if self.source.options.sample_check and not self._is_sampled:
                 self._check_sample(store.contract, keys, texts_of, encode, compute_dtype)
             found = self.plan(store, keys)
-            self.source.refuse_too_much(self.cache, found.rows.bytes)
+            self.source.refuse_too_much(self.folder, found.rows.bytes)
             taken = take_rows(store, self.worthy, found.rows, shard_rows=shard_rows, meter=self.source.meter)
             self.source.taken.append(taken)
             self.source.unworthy += found.unworthy
         return taken.rows
+
+    def lend_codebook(self, store: ShardStore) -> None:
+        """Have ``store``, if it has no codebook yet, keep new rows with that of most rows of the remote.
+
+        Args:
+            store: a store whose rows are too few to learn one from.
+
+        Raises:
+            InputError: if more would have to be fetched than may be.
+            RemoteError: if it cannot be had, or is refused.
+            StorageError: if the cache cannot be written.
+        """
+        source, contract = self.source, store.contract
+        books = source.codebooks(contract)
+        if not (store.needs_codebook and books):
+            return
+        with source.timed():
+            rows = dict.fromkeys(sorted(books), 0)
+            for shard in self.keys.shards:
+                if (name := self.keys.header(shard).codebook) in rows:
+                    rows[name] += shard.rows
+            book = books[max(rows, key=lambda name: rows[name])]
+            arrivals = Arrivals(source.remote, self._home, {contract.id: contract}, books, source.meter)
+            if not arrivals.has(wanted := Wanted(book, book.path)):
+                source.refuse_too_much(self.folder, book.bytes)
+                source.meter.begin("fetch the codebook", total_files=1, total_bytes=book.bytes)
+                arrivals.fetch(wanted)
+            codec = pq.load(self._home.teacher_folder(contract) / "codebooks", book.sha256)
+            if codec.dimension != contract.dimension:
+                raise RemoteError(
+                    f"the codebook {book.sha256[:12]} that {source.remote.where} has of this teacher is for "
+                    f"vectors of width {codec.dimension}, not {contract.dimension}: it is damaged or "
+                    "hostile; build without --remote, or with --codec float16"
+                )
+            store.use_codebook(codec)
+            source.tell(
+                [f"too few texts to learn a codebook of pq from: that of {source.remote.where} is taken"]
+            )
 
     def _check_sample(
         self,
@@ -186,7 +262,7 @@ class Lender:
         """Compare some rows with the live teacher's, before any of them enters the cache."""
         remote = self.source.remote
         # What a pull found bad, and told, is not taken on its word either.
-        if sampled_before(self.cache, remote, contract.id) not in ("", BAD):
+        if sampled_before(self._home, remote, contract.id) not in ("", BAD):
             self._is_sampled = True
             return
         there = np.flatnonzero(self.worthy.locate(keys)[0] >= 0)
@@ -225,7 +301,7 @@ class Lender:
             self.source.told.append(
                 f"{line.measure} of the remote's vectors {line.stored:.2g}: {line.meaning}"
             )
-        note_sampled(self.cache, remote, contract.id, line.verdict)
+        note_sampled(self._home, remote, contract.id, line.verdict)
 
 
 def encoded_aside(encoder: Encoder, columns: slice) -> Encode:

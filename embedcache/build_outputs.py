@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embedcache.build_lender import Lender, encoded_aside
-from embedcache.build_remote import RemoteRows
 from embedcache.build_report import BuildProgress, OnProgress, OutputSummary
 from embedcache.cache import Cache
-from embedcache.codecs import FLOAT_CODECS
+from embedcache.codecs import FLOAT_CODECS, pq
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.missing import MissingRows
@@ -27,6 +26,7 @@ from embedcache.teacher.outputs import EMBEDDING, LOGITS, logits_teacher
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from embedcache.build_remote import RemoteRows
     from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import Teacher
 
@@ -69,8 +69,17 @@ class Output:
         codec: str | None,
         kind: str | None,
         remote: RemoteRows | None = None,
+        lender: Lender | None = None,
     ) -> Output:
         """Open the store of an output, in the codec asked for or the one that fits what is there.
+
+        Args:
+            cache: the cache.
+            teacher: what gives it.
+            codec: the codec asked for.
+            kind: the kind of store asked for.
+            remote: what the build reads through to.
+            lender: what that can lend, where it was looked at before there was a cache.
 
         Raises:
             InputError: as :func:`codec_of_store`.
@@ -79,7 +88,10 @@ class Output:
         """
         store = cache.store(teacher.contract, codec, kind)
         givers = donors(cache, teacher.contract)
-        lender = None if remote is None else Lender.open(remote, cache, store)
+        if lender is not None:
+            lender.settle(cache)
+        elif remote is not None:
+            lender = Lender.open(remote, cache.folder, cache, teacher.contract)
         codec = codec_of_store(codec, store, givers, lender)
         if codec != store.codec_name:
             store = cache.store(teacher.contract, codec, kind)
@@ -141,6 +153,11 @@ class Output:
             str(encoder.provenance.get("compute_dtype")),
         )
         rows.refresh(self.store)
+
+    def see_to_codebook(self, first: int) -> None:
+        """Take a remote's codebook of ``pq`` where the ``first`` rows to be stored could not teach one."""
+        if self.lender is not None and first < pq.LEAST_TRAINING_ROWS:
+            self.lender.lend_codebook(self.store)
 
     def summary(self) -> OutputSummary:
         """Return what the build did about it."""

@@ -13,7 +13,7 @@ from embedcache.build_report import BuildProgress, OnProgress, RemoteSummary
 from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.check.progress import CheckProgress, Meter
-from embedcache.share.manifest import Stock
+from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.pull_plan import refuse_too_much
 from embedcache.share.remote import Remote
 from embedcache.share.remotes import location_of
@@ -115,21 +115,24 @@ class RemoteRows:
             for note in notes:
                 self.options.on_note(note)
 
-    def has_codebook(self, contract: Contract) -> bool:
-        """Return whether the remote has a codebook of a teacher, so that none has to be learnt."""
-        return any(
-            file.entry.kind is Kind.CODEBOOK and file.entry.teacher == contract.id for file in self.stock
-        )
+    def codebooks(self, contract: Contract) -> dict[str, SharedFile]:
+        """Return the codebooks that the remote has of a teacher, by name: with one, none has to be learnt."""
+        return {
+            file.sha256: file
+            for file in self.stock
+            if file.entry.kind is Kind.CODEBOOK and file.entry.stem == file.sha256
+            if file.entry.teacher == contract.id
+        }
 
-    def refuse_too_much(self, cache: Cache, size: int) -> None:
-        """See that so many bytes more may be fetched into ``cache``, and have room.
+    def refuse_too_much(self, folder: Path, size: int) -> None:
+        """See that so many bytes more may be fetched into a cache in ``folder``, and have room.
 
         Raises:
             InputError: if they are too many.
             StorageError: if the disk has no room for them.
         """
         most = self.options.max_bytes
-        refuse_too_much(cache.folder, self.meter.bytes + size, most, "build without --remote")
+        refuse_too_much(folder, self.meter.bytes + size, most, "build without --remote")
 
     @contextmanager
     def timed(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embedcache.build_lender import Lender
 from embedcache.build_outputs import Output, codec_of, encode_missing, groups, teachers_of, texts_to_read
 from embedcache.build_remote import RemoteOptions, RemoteRows
 from embedcache.build_report import BuildProgress, BuildSummary, OnProgress, TokenTableSummary
@@ -148,6 +149,7 @@ def build(
     else:
         _refuse_settings_of_a_loaded_teacher({**settings, "teacher_name": teacher_name})
     wanted = teachers_of(teacher, outputs)
+    asked_for = list(zip(wanted, codecs, strict=True))
     if encoder is None:
         from embedcache.teacher.encode import Encoder
 
@@ -164,23 +166,30 @@ def build(
     table_file = table_path(Path(cache).expanduser(), teacher.contract)
     table = _token_table(table_file, teacher) if token_embeddings else None
     source = SourceRows(paths, options)
-    is_there = (Path(cache).expanduser() / "cache.json").exists()
-    if is_there:
+    folder = Path(cache).expanduser()
+    there = Cache(folder) if (folder / "cache.json").exists() else None
+    if there is not None:
         for one in wanted:
-            Cache(cache).refuse_other_contract(one.name, one.contract)
+            there.refuse_other_contract(one.name, one.contract)
     lent = None
     if remote is not None:
         given = remote if isinstance(remote, RemoteOptions) else RemoteOptions(remote)
-        lent = RemoteRows.open(given, Cache(cache) if is_there else None, progress, on_progress)
+        lent = RemoteRows.open(given, there, progress, on_progress)
     # What a remote has in pq brings its codebook along.
-    untrained = [one.contract for one in wanted if lent is None or not lent.has_codebook(one.contract)]
-    if not is_there:
+    untrained = [one.contract for one in wanted if lent is None or not lent.codebooks(one.contract)]
+    if there is None:
         # A build that cannot begin leaves no cache behind.
         source.look(1)
         if wanted[0].contract in untrained:
             _refuse_untrained(codecs[0], source, shard_rows)
+    lenders: list[Lender | None] = [None for _ in wanted]
+    if lent is not None and there is None:
+        lenders = [Lender.open_for_new(lent, folder, one.contract, asked) for one, asked in asked_for]
     opened = Cache.create(cache)
-    kept = [Output.open(opened, one, asked, store, lent) for one, asked in zip(wanted, codecs, strict=True)]
+    kept = [
+        Output.open(opened, one, asked, store, lent, lender)
+        for (one, asked), lender in zip(asked_for, lenders, strict=True)
+    ]
     for goal in kept:
         # Another build may have made the cache just now.
         opened.refuse_other_contract(goal.teacher.name, goal.teacher.contract)
@@ -218,6 +227,8 @@ def build(
             lent.texts_saved += before - texts_to_read(kept, texts)
         encode_started = time.perf_counter()
         for lacking, left in groups(kept, texts):
+            for goal in lacking:
+                goal.see_to_codebook(min(len(left), shard_rows))
             encoded += len(left)
             truncated += encode_missing(texts, left, lacking, encoder, shard_rows, progress, on_progress)
         encode_seconds += time.perf_counter() - encode_started

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _CLASSIFIER = "Classifier"
 _OF_ONE_MODEL = ("weights", "tokenizer", "architecture", "pooling", "prompt", "max_length")
+"""What two contracts of one model's outputs have in common; whether they are scaled is no part of it."""
 
 
 def base_teacher(cache: Cache, teacher: CachedTeacher) -> CachedTeacher:
@@ -56,6 +57,14 @@ def classifier_digest(logits: Contract) -> str | None:
     return None if entry is None else str(entry["weights"])
 
 
+def encoder_of(contract: Contract) -> dict[str, object]:
+    """Return what a contract says of the model that gives its vectors and of how it reads a text.
+
+    Vectors of two contracts that say the same lie in one space, whether they are scaled or not.
+    """
+    return {name: getattr(contract, name) for name in _OF_ONE_MODEL}
+
+
 def module_entry(contract: Contract, kind: str) -> dict[str, Any] | None:
     """Return the module of a kind that follows the pooling; None where there is none."""
     return next((module for module in modules_of(contract) if module.get("type") == kind), None)
@@ -63,9 +72,7 @@ def module_entry(contract: Contract, kind: str) -> dict[str, Any] | None:
 
 def _are_of(logits: Contract, vectors: Contract) -> bool:
     """Return whether a contract is that of the logits of the model that gives ``vectors``."""
-    if logits.output != LOGITS or any(
-        getattr(logits, name) != getattr(vectors, name) for name in _OF_ONE_MODEL
-    ):
+    if logits.output != LOGITS or encoder_of(logits) != encoder_of(vectors):
         return False
     # Of the vectors as the classifier reads them, with the same modules before it.
     before = [module for module in modules_of(logits) if module.get("type") != _CLASSIFIER]

@@ -52,8 +52,8 @@ def machine_options(command: F) -> F:
 def kb_command() -> None:
     """Make and tune the knowledge base that a student asks while it predicts.
 
-    MODEL is a run of 'distill run --loss reaugkd', or a model folder with a classifier. The base is part of
-    the folder: 'distill predict' and RetrievalAugmentedClassifier open both.
+    MODEL is a run of 'distill run --loss reaugkd' or of 'distill teach', or a model folder with a classifier.
+    The base is part of the folder: 'distill predict' and RetrievalAugmentedClassifier open both.
     """
 
 
@@ -63,7 +63,12 @@ def kb_command() -> None:
     "--cache", type=click.Path(path_type=Path), required=True, help="Cache with the teacher's vectors."
 )
 @click.option("--corpus", metavar="NAME", help="Corpus to put in.  [default: the one the run names]")
-@click.option("--teacher", metavar="NAME", help="Projected teacher.  [default: the one the run names]")
+@click.option(
+    "--teacher",
+    metavar="NAME",
+    help="Projected teacher, or the cache's name of MODEL itself where 'distill teach' made it.  [default: "
+    "the one the run names]",
+)
 @click.option("--m", type=int, default=48, show_default=True, help="Links a row keeps on each level.")
 @click.option(
     "--ef-construction", type=int, default=400, show_default=True, help="Candidates looked at to link a row."
@@ -72,7 +77,7 @@ def kb_command() -> None:
     "--ef-search",
     type=int,
     help="Candidates looked at to find neighbours.  [default: the fewest of 32 to 512 that find "
-    "99 of 100 of rows held out; 256 without such rows]",
+    "99 of 100 of the nearest neighbours of rows held out; 256 without such rows]",
 )
 @click.option(
     "--codec",
@@ -206,6 +211,7 @@ def check_command(model: Path, sample: int, k: int, seed: int, as_json: bool) ->
     type=click.Path(path_type=Path),
     help="Cache of the run, to take its held-out rows from.  [default: the one the run names]",
 )
+@click.option("--corpus", metavar="NAME", help="Corpus with those rows.  [default: the one the run names]")
 @click.option("--data", metavar="FILE", help="Labelled rows instead.  [default: rows held out by the run]")
 @column_options
 @click.option("--label", metavar="COLUMN", help="Column of the label.  [default: label]")
@@ -226,6 +232,7 @@ def check_command(model: Path, sample: int, k: int, seed: int, as_json: bool) ->
 def tune_command(
     model: Path,
     cache: Path | None,
+    corpus: str | None,
     data: str | None,
     text: str | None,
     text2: str | None,
@@ -255,6 +262,7 @@ def tune_command(
     choice = choose(
         model,
         cache=cache,
+        corpus=corpus,
         data=data,
         columns=columns,
         rows=rows,
@@ -348,6 +356,11 @@ def _print_built(built: Built, as_json: bool) -> None:
         click.echo(
             f"searches look at {built.effort.ef_search} candidates and find "
             f"{100 * built.effort.recall:.1f} % of the ten nearest of rows held out"
+        )
+    elif built.base.index.settings.is_settled:
+        click.echo(
+            f"ef-search {built.base.index.settings.ef_search}, not measured on what the base holds now: the "
+            "cache has vectors of too few rows held out"
         )
 
 

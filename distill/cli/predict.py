@@ -81,13 +81,14 @@ def predict_command(
     classifier = RetrievalAugmentedClassifier.from_folder(
         model, retrieval=not no_retrieval, k=k, beta=beta, device=device, threads=threads
     )
+    given = tuple(name for name, value in (("k", k), ("beta", beta)) if value is not None)
     with watched() as on_step:
         found = predict(
             classifier,
             read,
             labelled=label is not None,
             neighbours=neighbours,
-            own_settings=k is not None and beta is not None,
+            own_settings=len(given) == 2,
             on_step=on_step,
         )
     if read.described:
@@ -95,23 +96,28 @@ def predict_command(
     if out is not None:
         found.write(out)
     if as_json:
-        click.echo(json.dumps(_facts(found, classifier), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(_facts(found, classifier, given), indent=2, ensure_ascii=False))
         return
     if out is None:
         _print_answers(found)
     # What is printed may be read by another program: answers alone go there.
-    _print_summary(found, classifier, err=out is None)
+    _print_summary(found, classifier, given, err=out is None)
 
 
-def _facts(found: Predictions, classifier: RetrievalAugmentedClassifier) -> dict[str, Any]:
+def _facts(
+    found: Predictions, classifier: RetrievalAugmentedClassifier, given: tuple[str, ...]
+) -> dict[str, Any]:
     from dataclasses import asdict
 
     base = classifier.base
+    # A choice that neither setting is of says nothing of the answers.
+    chosen = base.chosen if base is not None and len(given) < 2 else None
     return {
         "rows": len(found.texts),
         "k": classifier.k if base else None,
         "beta": classifier.beta if base else None,
-        "chosen": base.chosen.to_json() if base and base.chosen else None,
+        "given": list(given),
+        "chosen": chosen.to_json() if chosen else None,
         "score": asdict(found.score) if found.score else None,
         "encode_seconds": found.encode_seconds,
         "search_seconds": found.search_seconds,
@@ -132,7 +138,18 @@ def _print_answers(found: Predictions) -> None:
             click.echo(f"  {near['weight']:.3f}\t{near['label']} {near['probability']:.4f}\t{what}")
 
 
-def _print_summary(found: Predictions, classifier: RetrievalAugmentedClassifier, *, err: bool) -> None:
+def _settings(classifier: RetrievalAugmentedClassifier, given: tuple[str, ...]) -> str:
+    """Return k and beta, and where each comes from: typed, chosen on rows, or neither."""
+    chosen = classifier.base.chosen if classifier.base is not None else None
+    otherwise = f"chosen on {chosen.rows:,} {chosen.source}" if chosen else "never tuned"
+    k_from, beta_from = ("given" if name in given else otherwise for name in ("k", "beta"))
+    of_k = "" if k_from == beta_from else f" ({k_from})"
+    return f"k {classifier.k}{of_k}, beta {classifier.beta:g} ({beta_from})"
+
+
+def _print_summary(
+    found: Predictions, classifier: RetrievalAugmentedClassifier, given: tuple[str, ...], *, err: bool
+) -> None:
     base, score = classifier.base, found.score
     if score is not None:
         click.echo(f"{'label':<20}{'rows':>8}{'said':>8}{'precision':>11}{'recall':>8}{'F1':>8}", err=err)
@@ -142,11 +159,14 @@ def _print_summary(found: Predictions, classifier: RetrievalAugmentedClassifier,
                 f"{100 * one.recall:>8.2f}{100 * one.f1:>8.2f}",
                 err=err,
             )
-        told = f"{100 * score.accuracy:.2f} % of {score.rows:,} right, macro F1 {100 * score.macro_f1:.2f}"
+        told = (
+            f"{100 * score.accuracy:.2f} % of {score.rows:,} right, macro F1 {100 * score.macro_f1:.2f}, "
+            f"Matthews' correlation {100 * score.matthews:.2f}"
+        )
         if base is not None:
             told += (
                 f"; the student alone {100 * score.student_accuracy:.2f} %, "
-                f"{100 * score.student_macro_f1:.2f}"
+                f"{100 * score.student_macro_f1:.2f}, {100 * score.student_matthews:.2f}"
             )
         click.echo(told, err=err)
         if score.chosen_on:
@@ -154,9 +174,14 @@ def _print_summary(found: Predictions, classifier: RetrievalAugmentedClassifier,
                 f"note: k and beta were chosen on {score.chosen_on:,} of these rows: the score is too good",
                 err=err,
             )
+        if score.in_base:
+            click.echo(
+                f"note: {score.in_base:,} of these rows stand in the knowledge base and find themselves: the "
+                "score is too good",
+                err=err,
+            )
     if base is not None:
-        by = f"chosen on {base.chosen.rows:,} {base.chosen.source}" if base.chosen else "never tuned"
-        click.echo(f"k {classifier.k}, beta {classifier.beta:g} ({by})", err=err)
+        click.echo(_settings(classifier, given), err=err)
     rate = len(found.texts) / max(found.encode_seconds, 1e-9)
     added = 100 * found.search_seconds / max(found.encode_seconds, 1e-9)
     retrieval = f"; retrieval added {found.search_seconds:.3f} s, {added:.2f} %" if base is not None else ""

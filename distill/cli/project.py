@@ -90,8 +90,6 @@ def _print(found: Projection, cache: str, settings: ProjectionSettings) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from embedcache.cli.tables import counted
-
     table = Table(title=f"{found.of} projected on {found.corpus}", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column()
@@ -101,6 +99,7 @@ def _print(found: Projection, cache: str, settings: ProjectionSettings) -> None:
         "teacher": f"{found.teacher}, {found.dimension} dimensions",
         "trained on": f"{found.rows:,} rows ({counts}){alone}",
         "loss": " -> ".join(f"{loss:.4f}" for loss in found.losses),
+        "the map": f"moved by {100 * found.moved:.2f} % of its norm",
         "neighbours": f"{100 * found.accuracy_of:.2f} % right before, {100 * found.accuracy:.2f} % after "
         f"(leave-one-out, {found.sample:,} rows of the training)",
         "mean cosine": f"of one label {_moved(found.cosines_of.within, found.cosines.within)}, of others "
@@ -112,18 +111,37 @@ def _print(found: Projection, cache: str, settings: ProjectionSettings) -> None:
         table.add_row(name, value)
     console = Console(highlight=False)
     console.print(table)
-    if found.hardly_moved:
-        # To who has raised the rate already no higher one is recommended.
-        more = "more --epochs" if settings.lr >= _RAISED_LR else f"--lr {_RAISED_LR:g}, or more --epochs"
-        console.print(
-            "note: the map hardly moved, the loss is hardly lower than without it. The paper's "
-            "learning rate and epochs are for some 60,000 rows and more; "
-            f"here it was {counted(found.steps, 'step')} at {settings.lr:g}: give {more}, and another --name",
-            soft_wrap=True,
-        )
+    for note in _notes(found, settings):
+        console.print(f"note: {note}", soft_wrap=True)
     console.print(
         f"Use it:  distill run --cache {cache} --teacher {found.teacher} --loss reaugkd", soft_wrap=True
     )
+
+
+def _notes(found: Projection, settings: ProjectionSettings) -> list[str]:
+    """Return what there is to mend of a projection, and how."""
+    from embedcache.cli.tables import counted
+
+    notes = []
+    if not found.steps:
+        notes.append(
+            "the map is the one it began with: in no batch did two rows have one label. Use a corpus with "
+            "several rows of each label, or give a larger --batch-size, and another --name"
+        )
+    elif found.hardly_moved:
+        # To who has raised the rate already no higher one is recommended.
+        more = "more --epochs" if settings.lr >= _RAISED_LR else f"--lr {_RAISED_LR:g}, or more --epochs"
+        notes.append(
+            "the map hardly moved. The paper's learning rate and epochs are for some 60,000 rows and more; "
+            f"here it was {counted(found.steps, 'step')} at {settings.lr:g}: give {more}, and another --name"
+        )
+    if found.lost_neighbours:
+        narrow = found.dimension < found.dimension_of
+        less = f"more than --dim {found.dimension}" if narrow else "a lower --lr, or fewer --epochs"
+        notes.append(
+            f"fewer rows are next to those of their label than before: give {less}, and another --name"
+        )
+    return notes
 
 
 def _moved(before: float | None, after: float | None) -> str:

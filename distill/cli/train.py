@@ -85,8 +85,8 @@ from distill.students.spec import FORMS
     type=int,
     help="[default: 3, more for corpora under 200 000 rows; as many as --max-steps take]",
 )
-@click.option("--batch-size", type=int, help="Rows a step.  [default: 128]")
-@click.option("--lr", type=float, help="Peak learning rate.  [default: 7e-4]")
+@click.option("--batch-size", type=int, help="Rows a step.  [default: 128, 64 for kd, rkd-kd, reaugkd]")
+@click.option("--lr", type=float, help="Peak learning rate.  [default: 7e-4, 2e-5 for kd, rkd-kd, reaugkd]")
 @schedule_options
 @click.option(
     "--where",

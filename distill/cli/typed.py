@@ -16,7 +16,8 @@ from distill.errors import ConfigError, DataError, StudentError
 def naming_options(short_keys: Mapping[str, str]) -> Iterator[None]:
     """Let an error inside the block name the options that were typed, where it names their keys.
 
-    What a file, a recipe or ``--set`` says keeps its key: so it was typed, or can be looked for.
+    What a file, a recipe or ``--set`` says keeps its key: so it was typed, or can be looked for. A key that
+    is put forward for an unknown one of these stays a key as well.
 
     Args:
         short_keys: name of a parameter of the command -> the key it stands for; others are keys themselves.
@@ -42,7 +43,7 @@ def naming_options(short_keys: Mapping[str, str]) -> Iterator[None]:
 def _named(key: str) -> str:
     """Return the pattern of a key where a message names it."""
     if "." in key:
-        return rf"(?<![\w./-]){re.escape(key)}(?![\w/-]|\.\w)"
+        return rf"(?<![\w./-])(?<!did you mean ){re.escape(key)}(?![\w/-]|\.\w)"
     # One without its group is a word like others, but for where a message says what it is about.
     return rf"(?:^|(?<=: )|(?<=; )){key}(?=: )"
 

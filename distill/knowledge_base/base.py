@@ -10,7 +10,8 @@ file                   what
 ``chosen.safetensors`` ``keys`` uint8 (m, 16) of the texts that beta and k were chosen on
 =====================  =============================================================================
 
-A folder is written beside the old one and put in its place when it is whole.
+A folder is written beside the old one and put in its place when it is whole. What was made of a base that
+another process has changed since is not written over it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.errors import DataError
+from distill.errors import ConfigError, DataError
 from distill.knowledge_base.header import (
     CHOSEN,
     INDEX,
@@ -40,6 +41,7 @@ from distill.knowledge_base.header import (
     read_header,
 )
 from distill.knowledge_base.index import NeighbourIndex
+from distill.knowledge_base.one_writer import one_writer
 from distill.layout import KNOWLEDGE_BASE
 from embedcache.folders import folder_that_appears
 from embedcache.key_index import KeyIndex
@@ -98,12 +100,49 @@ class KnowledgeBase:
         """Return what the header says of it, as a JSON object."""
         return self.header.facts()
 
-    def write(self, model: Path) -> Path:
-        """Write it into a model's folder, in the place of one that is there, and return its folder.
+    def write(self, model: Path, *, overwrite: bool = True) -> Path:
+        """Write it into a model's folder and return its folder.
+
+        Args:
+            model: the folder.
+            overwrite: whether it may take the place of one that is there.
 
         Raises:
+            ConfigError: if it may not, and there is one.
             StorageError: if it cannot be written; what was there before stays.
         """
+        with one_writer(model):
+            if not overwrite:
+                refuse_replacing(model)
+            return self._write(model)
+
+    def write_grown(self, model: Path, before: Header) -> KnowledgeBase:
+        """Write it in the place of the base that it grew from, and return it as it was written.
+
+        Another k and beta that were chosen meanwhile are kept.
+
+        Args:
+            model: the folder that the base was read from.
+            before: the header of that base.
+
+        Raises:
+            CorruptCacheError: if what is there is damaged.
+            DataError: if there is another base by now, or none.
+            StorageError: if it cannot be written; what was there before stays.
+        """
+        with one_writer(model):
+            there = _require_same(model, before, "nothing was added to it, run it again")
+            grown = self
+            if there.chosen != before.chosen:
+                try:
+                    keys = _chosen_keys(there, model / KNOWLEDGE_BASE)
+                except (OSError, ValueError, KeyError) as error:
+                    raise damaged(model / KNOWLEDGE_BASE, error) from error
+                grown = replace(self, chosen=there.chosen, chosen_keys=keys)
+            grown._write(model)
+        return grown
+
+    def _write(self, model: Path) -> Path:
         from safetensors.numpy import save
 
         files = {
@@ -137,13 +176,10 @@ class KnowledgeBase:
         """
         from safetensors.numpy import save
 
-        there = read_header(model)
-        old = model / KNOWLEDGE_BASE
-        if there is None or not there.is_of(self.header):
-            raise DataError(f"{old} became another knowledge base meanwhile: choose k and beta again")
-        data = save({"keys": _plain(keys)})
-        kept = {name: digest for name, digest in there.files.items() if name != CHOSEN}
-        with folder_that_appears(old, overwrite=True) as folder:
+        data, old = save({"keys": _plain(keys)}), model / KNOWLEDGE_BASE
+        with one_writer(model), folder_that_appears(old, overwrite=True) as folder:
+            there = _require_same(model, self.header, "choose k and beta again")
+            kept = {name: digest for name, digest in there.files.items() if name != CHOSEN}
             for name in kept:
                 _link(old / name, folder / name)
             (folder / CHOSEN).write_bytes(data)
@@ -166,6 +202,19 @@ def read_base(model: Path) -> KnowledgeBase | None:
         raise damaged(folder, error) from error
 
 
+def refuse_replacing(model: Path) -> None:
+    """See that a model's folder has no knowledge base yet.
+
+    Raises:
+        ConfigError: if it has.
+    """
+    if (model / KNOWLEDGE_BASE).exists():
+        raise ConfigError(
+            f"{model / KNOWLEDGE_BASE} is there already: add rows with 'distill kb add', or replace it with "
+            "--overwrite"
+        )
+
+
 def contains(among: KeyArray, keys: KeyArray) -> NDArray[np.bool_]:
     """Return which of ``keys`` stand among others, bool of shape (len(keys),)."""
     found: NDArray[np.bool_] = KeyIndex(among).locate(keys) >= 0
@@ -175,11 +224,7 @@ def contains(among: KeyArray, keys: KeyArray) -> NDArray[np.bool_]:
 def _read(header: Header, folder: Path) -> KnowledgeBase:
     from safetensors.numpy import load
 
-    files: dict[str, bytes] = {}
-    for name, digest in header.files.items():
-        files[name] = (folder / name).read_bytes()
-        if hashlib.sha256(files[name]).hexdigest() != digest:
-            raise ValueError(f"{name} is not the file it was written with")
+    files = {name: _read_file(header, folder, name) for name in header.files}
     rows = load(files[ROWS])
     found = KnowledgeBase(
         origin=header.origin,
@@ -190,9 +235,7 @@ def _read(header: Header, folder: Path) -> KnowledgeBase:
         corpora=header.corpora,
         texts=tuple(json.loads(files[TEXTS])) if TEXTS in files else None,
         chosen=header.chosen,
-        chosen_keys=_as_keys(load(files[CHOSEN])["keys"])
-        if CHOSEN in files
-        else np.empty(0, dtype=KEY_DTYPE),
+        chosen_keys=_chosen_keys(header, folder),
     )
     counts = {
         "vectors": len(found.index),
@@ -204,6 +247,34 @@ def _read(header: Header, folder: Path) -> KnowledgeBase:
         told = ", ".join(f"{count} {name}" for name, count in counts.items())
         raise ValueError(f"its header tells of {header.rows} rows, found {told}")
     return found
+
+
+def _read_file(header: Header, folder: Path, name: str) -> bytes:
+    data = (folder / name).read_bytes()
+    if hashlib.sha256(data).hexdigest() != header.files[name]:
+        raise ValueError(f"{name} is not the file it was written with")
+    return data
+
+
+def _chosen_keys(header: Header, folder: Path) -> KeyArray:
+    from safetensors.numpy import load
+
+    if CHOSEN not in header.files:
+        return np.empty(0, dtype=KEY_DTYPE)
+    return _as_keys(load(_read_file(header, folder, CHOSEN))["keys"])
+
+
+def _require_same(model: Path, before: Header, remedy: str) -> Header:
+    """Return the header of the base that a model's folder has now, which has to be the one of ``before``."""
+    there, folder = read_header(model), model / KNOWLEDGE_BASE
+    if there is None:
+        raise DataError(f"{folder} was deleted meanwhile: make one with 'distill kb build'")
+    if not there.is_of(before):
+        raise DataError(
+            f"{folder} became another knowledge base meanwhile, of {there.rows:,} rows instead of "
+            f"{before.rows:,}, by another 'distill kb' command: {remedy}"
+        )
+    return there
 
 
 def _link(source: Path, target: Path) -> None:

@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from distill.errors import ConfigError, DataError
-from distill.knowledge_base.base import KnowledgeBase, read_base
+from distill.knowledge_base.base import KnowledgeBase, read_base, refuse_replacing
 from distill.knowledge_base.effort import Effort, settle_effort
 from distill.knowledge_base.header import Header, read_header
 from distill.knowledge_base.index import IndexSettings, NeighbourIndex
 from distill.knowledge_base.rows import BaseRows, find_origin, known_vectors, read_rows
-from distill.knowledge_base.student import ClassifierFolder, open_folder, refuse_other_origin
+from distill.knowledge_base.student import (
+    ClassifierFolder,
+    load_student,
+    open_folder,
+    refuse_other_encoder,
+    refuse_other_origin,
+)
 from distill.layout import KNOWLEDGE_BASE
 from embedcache.cache import Cache
 from embedcache.key_index import first_occurrences
@@ -41,7 +47,7 @@ class Built:
         repeated: rows left out because their text stands earlier in the corpus.
         held_out: rows left out because the run held them out, for beta and k to be chosen on.
         known: rows left out because they were in already.
-        effort: how long a search has to be, where that was found out on rows held out.
+        effort: how long a search has to be, where that was found out now, on rows held out.
     """
 
     folder: Path
@@ -88,11 +94,8 @@ def build_base(
     if tau is not None and not (math.isfinite(tau) and tau > 0):
         raise ConfigError(f"--tau {tau:g}: expected a number above 0; the paper's is 0.07")
     student = open_folder(model)
-    if (student.folder / KNOWLEDGE_BASE).exists() and not overwrite:
-        raise ConfigError(
-            f"{student.folder / KNOWLEDGE_BASE} is there already: add rows with 'distill kb add', or replace "
-            "it with --overwrite"
-        )
+    if not overwrite:
+        refuse_replacing(student.folder)
     opened = Cache(cache)
     trained = student.trained_on
     if teacher is None and trained is None:
@@ -107,9 +110,10 @@ def build_base(
     chosen = _teacher(opened, teacher or (trained[1].id if trained else ""), trained[0] if trained else "")
     found = opened.corpus(corpus) if corpus is not None else student.find_corpus(opened)
     origin, logits = find_origin(opened, chosen)
-    refuse_other_origin(
-        student, origin, chosen.contract.dimension, f"teacher {chosen.name!r} in {opened.folder}"
-    )
+    what = f"teacher {chosen.name!r} in {opened.folder}"
+    refuse_other_origin(student, origin, chosen.contract.dimension, what)
+    if student.asks_its_own(origin):
+        refuse_other_encoder(student, origin, load_student(student.folder, "cpu").contract, what)
     held_out = key_array(student.held_out())
     rows = read_rows(opened, found, chosen, logits, held_out, texts=texts)
     _refuse_none(rows, found)
@@ -131,7 +135,8 @@ def build_base(
         corpora=(_entry(found, len(rows.keys)),),
         texts=rows.texts,
     )
-    return Built(base.write(student.folder), base, len(base), rows.repeated, rows.left_out, effort=effort)
+    folder = base.write(student.folder, overwrite=overwrite)
+    return Built(folder, base, len(base), rows.repeated, rows.left_out, effort=effort)
 
 
 def add_rows(
@@ -139,7 +144,9 @@ def add_rows(
 ) -> Built:
     """Add the rows of another corpus to a student's knowledge base; those that are in it already stay as is.
 
-    Rows that the run held out are left out here as well. Beta and k stay as they were chosen.
+    Rows that the run held out are left out here as well. Beta and k stay as they were chosen. How long a
+    search has to be is measured again, unless it was asked for, where the cache has vectors of enough rows
+    that were held out.
 
     Args:
         model: the student.
@@ -148,12 +155,15 @@ def add_rows(
         on_step: told how far it is.
 
     Raises:
-        DataError: if there is no base, the cache's teacher is not the base's, or vectors are missing.
+        DataError: if there is no base, the cache's teacher is not the base's, vectors are missing, or other
+            rows were put into the base meanwhile.
         InputError: if there is no such corpus, or the cache does not hold the teacher.
         StorageError: if it cannot be written; what was there before stays.
     """
     student = open_folder(model)
     base = require_base(student)
+    # Of the base as it is now: rows are added to its index below.
+    before = base.header
     opened = Cache(cache)
     teacher = _teacher(opened, base.origin.contract, base.origin.teacher)
     origin, logits = find_origin(opened, teacher)
@@ -175,6 +185,9 @@ def add_rows(
             on_step("linked", done, total)
 
     base.index.add(rows.vectors, told)
+    effort = None
+    if base.index.settings.is_settled:
+        effort = settle_effort(base.index, known_vectors(opened, teacher.contract, held_out))
     grown = replace(
         base,
         soft_labels=np.concatenate([base.soft_labels, rows.soft_labels]),
@@ -182,8 +195,10 @@ def add_rows(
         corpora=(*base.corpora, _entry(found, len(rows.keys))),
         texts=None if base.texts is None or rows.texts is None else base.texts + rows.texts,
     )
+    grown = grown.write_grown(student.folder, before)
+    left_out = rows.left_out - there
     return Built(
-        grown.write(student.folder), grown, len(rows.keys), rows.repeated, rows.left_out - there, there
+        student.folder / KNOWLEDGE_BASE, grown, len(rows.keys), rows.repeated, left_out, there, effort
     )
 
 

@@ -26,8 +26,9 @@ from distill.knowledge_base.tune import (
     tune,
 )
 from distill.knowledge_base.vote import Probabilities, mixed, neighbour_vote, softmax
-from distill.retrieval_classifier import DEFAULT_BETA, student_encoder, unit
+from distill.retrieval_classifier import DEFAULT_BETA, open_encoder
 from distill.training.selection import refuse_test_file
+from distill.vectors import unit
 from embedcache.cache import Cache
 from embedcache.key_index import KeyIndex
 from embedcache.keys import key_array
@@ -78,6 +79,7 @@ def choose(
     model: str | Path,
     *,
     cache: str | Path | None = None,
+    corpus: str | None = None,
     data: str | Path | None = None,
     columns: Columns | None = None,
     rows: Sequence[str] = (),
@@ -93,6 +95,7 @@ def choose(
     Args:
         model: the student: a run, or a model folder with a classifier and a knowledge base.
         cache: the cache the run was trained from: its held-out rows are taken, with the corpus's labels.
+        corpus: which corpus of the cache has those rows; default: the one the run names, or the only one.
         data: a file of labelled rows instead.
         columns, rows: where in it they stand, and which are asked for; only with ``data``.
         ks: the k of the table.
@@ -101,12 +104,13 @@ def choose(
 
     Raises:
         ConfigError: if the file or the rows asked for are those of a test set, columns or rows are given and
-            no file, or a file and a cache.
-        DataError: if there is no base, or too few rows are left.
+            no file, or a file and a cache or corpus.
+        DataError: if there is no base, its vectors are not those that the student gives, or too few rows are
+            left.
         InputError: if the file or the corpus cannot be read, or holds pairs and the student was taught on
             single texts, or the other way round.
     """
-    _refuse_unused(data, cache, columns, rows)
+    _refuse_unused(data, cache, corpus, columns, rows)
     student = open_folder(model)
     base = require_base(student)
     if data is not None:
@@ -114,7 +118,7 @@ def choose(
         refuse_test_rows("--rows", rows, "what is")
         labelled = read_labelled(data, columns or Columns(), rows)
     else:
-        labelled = held_out_rows(student, cache)
+        labelled = held_out_rows(student, cache, corpus)
     keys = key_array(labelled.texts)
     new = np.flatnonzero(~base.holds(keys))
     if len(new) < FEWEST_SCORED:
@@ -126,7 +130,7 @@ def choose(
     left = labelled.take(new)
     student.head.refuse_others(left.texts, f"the student {student.title}")
     labels = label_numbers(left.labels, student.head.labels, left.name)
-    encode = student_encoder(student.folder, device, threads)
+    encode = open_encoder(student, base, device, threads)
     # What a process does once is no part of what predicting costs.
     encode(left.texts[:1])
     began = time.perf_counter()
@@ -156,52 +160,66 @@ def choose(
 
 
 def _refuse_unused(
-    data: str | Path | None, cache: str | Path | None, columns: Columns | None, rows: Sequence[str]
+    data: str | Path | None,
+    cache: str | Path | None,
+    corpus: str | None,
+    columns: Columns | None,
+    rows: Sequence[str],
 ) -> None:
     if data is None and (rows or columns is not None):
         raise ConfigError(
             "columns and rows (--text, --text2, --label, --format, --rows) are those of a labelled file, and "
             "there is none: give --data FILE, or leave them out to choose on the rows that the run held out"
         )
-    if data is not None and cache is not None:
+    if data is not None and (cache is not None or corpus is not None):
         raise ConfigError(
-            "--cache is where rows that the run held out are taken from, and --data gives others: leave one "
-            "of them out"
+            f"{'--corpus' if cache is None else '--cache'} is where rows that the run held out are taken "
+            "from, and --data gives others: leave one of them out"
         )
 
 
-def held_out_rows(student: ClassifierFolder, cache: str | Path | None) -> LabelledRows:
+def held_out_rows(
+    student: ClassifierFolder, cache: str | Path | None, corpus: str | None = None
+) -> LabelledRows:
     """Return the rows that a run kept out of its training, with the labels of its corpus.
 
     Texts that the corpus does not hold any more have no label there; they are left out and counted.
 
+    Args:
+        student: the run's student.
+        cache: the cache with the corpus; default: the one the run names.
+        corpus: its name there; default: see :meth:`ClassifierFolder.find_corpus`.
+
     Raises:
-        DataError: if it held none out, or nobody says where its corpus is.
+        DataError: if it held none out, or nobody says in which cache its corpus is.
         InputError: if the cache does not hold the corpus, or it has no labels.
     """
     from distill.evaluation.record import read_run_cache
 
     texts = student.held_out()
-    place = cache or (read_run_cache(student.run) if student.run else None)
-    if not texts or place is None or student.corpus is None:
-        why = "its cache is not named" if texts else "no row was held out from its training"
+    if not texts:
         raise DataError(
-            f"{student.title}: {why}: give labelled rows with --data FILE, or the cache of its run with "
-            "--cache"
+            f"{student.title}: nobody says which rows were held out from its training: give labelled rows "
+            "that it was not trained on with --data FILE"
         )
-    corpus = student.find_corpus(Cache(place))
-    places = KeyIndex(corpus.keys()).locate(key_array(texts))
+    place = cache or (read_run_cache(student.run) if student.run else None)
+    if place is None:
+        raise DataError(
+            f"{student.title}: {len(texts):,} rows were held out from its training, and it does not say "
+            "which cache has their labels: name it with --cache, or give labelled rows with --data FILE"
+        )
+    opened = Cache(place)
+    found = student.find_corpus(opened) if corpus is None else opened.corpus(corpus)
+    places = KeyIndex(found.keys()).locate(key_array(texts))
     picked = places[places >= 0]
-    name = f"rows of corpus {corpus.name!r} held out by the run"
+    name = f"rows of corpus {found.name!r} held out by the run"
     skipped, described = Counter[str](), ""
     if gone := len(texts) - len(picked):
         skipped[_GONE] = gone
-        described = (
-            f"{gone:,} of {len(texts):,} texts held out by the run, which {corpus.title} does not hold"
-        )
-        if student.corpus_digest not in (None, corpus.info.digest):
+        described = f"{gone:,} of {len(texts):,} texts held out by the run, which {found.title} does not hold"
+        if student.corpus_digest not in (None, found.info.digest):
             described += " (it is not as the run found it)"
-    return LabelledRows(name, corpus.texts(picked), corpus.labels(picked), skipped, described)
+    return LabelledRows(name, found.texts(picked), found.labels(picked), skipped, described)
 
 
 def _retrieval_seconds(base: KnowledgeBase, student: Probabilities, vectors: Vectors, k: int) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distill.knowledge_base.index import NeighbourIndex
-from distill.knowledge_base.recall import measure_recall
+from distill.knowledge_base.recall import are_among
 from embedcache.codecs import Vectors
 
 EFFORTS = (32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -51,15 +51,19 @@ def settle_effort(index: NeighbourIndex, queries: Vectors) -> Effort | None:
         queries: unit vectors of texts that are not in it, float32 of shape (n, d).
 
     Returns:
-        None where there are fewer than :data:`FEWEST_QUERIES`: then it is :data:`USUAL_EFFORT`.
+        None where there are fewer than :data:`FEWEST_QUERIES`: then it stays as it was found out before, or
+        is :data:`USUAL_EFFORT`.
     """
     if len(queries) < FEWEST_QUERIES:
-        index.search_with(USUAL_EFFORT)
+        if not index.settings.is_settled:
+            index.search_with(USUAL_EFFORT)
         return None
+    nearest, _ = index.exact(queries, _NEIGHBOURS)
     found = Effort(EFFORTS[0], 0.0)
     for ef_search in EFFORTS:
         index.search_with(ef_search)
-        found = Effort(ef_search, measure_recall(index, queries, _NEIGHBOURS).recall)
+        rows, _ = index.search(queries, _NEIGHBOURS)
+        found = Effort(ef_search, float(are_among(rows, nearest).mean()))
         if found.recall >= WANTED_RECALL:
             break
     return found

@@ -37,6 +37,8 @@ class Origin:
         labels: names of the labels, in the order of the soft labels.
         classifier: digest of the classifier that gave the logits, see
             :attr:`embedcache.teacher.classifier.ClassifierHead.digest`; None where an older version built it.
+        encoder: what gave the vectors and how it read texts, before any projection, see
+            :func:`distill.classification.teachers.encoder_of`; None where an older version built it.
     """
 
     teacher: str
@@ -46,6 +48,7 @@ class Origin:
     logits: str
     labels: tuple[str, ...]
     classifier: str | None = None
+    encoder: Mapping[str, object] | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON object."""

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 CODECS = ("float32", "float16", "int8")
 """How an index keeps vectors, the exact one first."""
 
-LEAST_EFFORT = 64
-"""Candidates looked at in a search where nothing else is asked for or found out."""
+UNSETTLED_EFFORT = 64
+"""Candidates looked at in a search until something else is asked for or found out."""
 
 _ROWS_AT_ONCE = 4096
 """Rows added between two reports of progress."""
@@ -41,20 +41,23 @@ class IndexSettings:
         m: links that a row keeps on each level but the lowest, which has twice as many.
         ef_construction: candidates looked at while a row is linked.
         ef_search: candidates looked at while a row is searched for, and at least as many as are asked for;
-            None: :data:`LEAST_EFFORT`, until :func:`distill.knowledge_base.effort.settle_effort` sets it.
+            None: :data:`UNSETTLED_EFFORT`, until :func:`distill.knowledge_base.effort.settle_effort` sets it.
         codec: one of :data:`CODECS`.
+        is_settled: whether ``ef_search`` was found out and not asked for, so that it is found out again when
+            rows are added; of an index that an older version built nobody says, and it stays.
     """
 
     m: int = 48
     ef_construction: int = 400
     ef_search: int | None = None
     codec: str = "float16"
+    is_settled: bool = False
 
     def __post_init__(self) -> None:
         for option, value, least in (
             ("m", self.m, 2),
             ("ef-construction", self.ef_construction, 1),
-            ("ef-search", LEAST_EFFORT if self.ef_search is None else self.ef_search, 1),
+            ("ef-search", UNSETTLED_EFFORT if self.ef_search is None else self.ef_search, 1),
         ):
             if value < least:
                 raise ConfigError(f"--{option} {value}: expected {least} at least")
@@ -77,7 +80,7 @@ class NeighbourIndex:
     def __init__(self, index: faiss.IndexHNSW, settings: IndexSettings) -> None:
         self._index: Any = index
         self.settings = settings
-        self._index.hnsw.efSearch = settings.ef_search or LEAST_EFFORT
+        self._index.hnsw.efSearch = settings.ef_search or UNSETTLED_EFFORT
 
     @classmethod
     def build(
@@ -126,8 +129,8 @@ class NeighbourIndex:
                     on_step(start + len(part), len(vectors))
 
     def search_with(self, ef_search: int) -> None:
-        """Look at so many candidates in searches from now on."""
-        self.settings = replace(self.settings, ef_search=ef_search)
+        """Look at so many candidates in searches from now on, until that is found out anew."""
+        self.settings = replace(self.settings, ef_search=ef_search, is_settled=True)
         self._index.hnsw.efSearch = ef_search
 
     def search(self, queries: Vectors, k: int) -> Found:

@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distill.knowledge_base.index import NeighbourIndex
 from embedcache.codecs import Vectors
@@ -58,7 +59,7 @@ def measure_recall(index: NeighbourIndex, queries: Vectors, k: int) -> Recall:
     searched = time.perf_counter()
     true_rows, true_cosines = index.exact(queries, k)
     compared = time.perf_counter()
-    hits = (rows[:, :, None] == true_rows[:, None, :]).any(axis=2)
+    hits = are_among(rows, true_rows)
     places = np.maximum(rows, 0)
     own = np.stack([index.vectors(near) @ query for near, query in zip(places, queries, strict=True)])
     near = (rows >= 0) & (own >= true_cosines[:, -1:] - _ROUNDING)
@@ -70,6 +71,12 @@ def measure_recall(index: NeighbourIndex, queries: Vectors, k: int) -> Recall:
         seconds=(searched - began) / len(queries),
         exact_seconds=(compared - searched) / len(queries),
     )
+
+
+def are_among(rows: NDArray[np.int64], true_rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which of the rows found (n, k) are among the nearest (n, k), bool of shape (n, k)."""
+    found: NDArray[np.bool_] = (rows[:, :, None] == true_rows[:, None, :]).any(axis=2)
+    return found
 
 
 def moved_rows(index: NeighbourIndex, count: int, seed: int) -> Vectors:

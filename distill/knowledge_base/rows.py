@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.classification.teachers import classifier_digest, find_logits, module_entry
+from distill.classification.teachers import classifier_digest, encoder_of, find_logits, module_entry
 from distill.errors import DataError
 from distill.knowledge_base.base import contains
 from distill.knowledge_base.header import Origin
 from distill.knowledge_base.vote import softmax
+from distill.vectors import unit
 from embedcache.key_index import first_occurrences
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def find_origin(cache: Cache, teacher: CachedTeacher) -> tuple[Origin, Contract]
         logits=logits.contract.id,
         labels=labels,
         classifier=classifier_digest(logits.contract),
+        encoder=encoder_of(teacher.contract),
     )
     return origin, logits.contract
 
@@ -105,7 +107,8 @@ def read_rows(
     )
     return BaseRows(
         keys=found,
-        vectors=_unit(vectors),
+        # Codecs store a unit vector as one of nearly length one.
+        vectors=unit(vectors),
         soft_labels=softmax(said).astype(np.float32),
         texts=tuple(corpus.texts(rows)) if texts else None,
         repeated=len(keys) - int(first.sum()),
@@ -117,14 +120,7 @@ def known_vectors(cache: Cache, contract: Contract, keys: KeyArray) -> Vectors:
     """Return the vectors of those of ``keys`` that a cache has, scaled to length one, float32 (n, d)."""
     store = cache.store(contract)
     places = store.locate(keys)
-    return _unit(store.vectors(places[places >= 0]))
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    # Codecs store a unit vector as one of nearly length one.
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
-    return unit
+    return unit(store.vectors(places[places >= 0]))
 
 
 def _of(cache: Cache, contract: Contract, keys: KeyArray, what: str, corpus: Corpus, command: str) -> Vectors:

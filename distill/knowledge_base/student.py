@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distill.classification.teachers import module_entry
+from distill.classification.teachers import encoder_of, module_entry
 from distill.errors import ConfigError, DataError
 from distill.evaluation.record import run_folder
 from distill.layout import BEST, CONFIG, HELD_OUT, describe_missing, describe_unfinished
-from embedcache.contract import Contract
+from embedcache.contract import Contract, describe_differences
 from embedcache.teacher.classifier import ClassifierHead
 
 if TYPE_CHECKING:
     from distill.knowledge_base.header import Origin
     from embedcache.cache import Cache
     from embedcache.corpus.corpus import Corpus
+    from embedcache.teacher.load import Teacher
 
 DEFAULT_TAU = 0.07
 """The temperature of neighbours where no run says with which one its student was trained."""
@@ -83,13 +84,20 @@ class ClassifierFolder:
     def find_corpus(self, cache: Cache) -> Corpus:
         """Return the corpus it was trained on, whatever a cache calls it, else what is called so now.
 
+        One that was taught has read a file, after which no corpus need be called: then it is the only one.
+
         Raises:
             InputError: if the cache holds neither, or several and nobody says which it was.
         """
         for corpus in sorted(cache.corpora(), key=lambda one: one.name != self.corpus):
             if corpus.info.digest == self.corpus_digest:
                 return corpus
-        return cache.corpus(self.corpus)
+        is_a_files = self.is_taught and self.corpus not in cache.corpus_names()
+        return cache.corpus(None if is_a_files else self.corpus)
+
+    def asks_its_own(self, origin: Origin) -> bool:
+        """Return whether vectors are the classifier's own and it was trained to come near no others."""
+        return origin.classifier == self.head.digest and self.trained_on is None
 
     @property
     def tau(self) -> float:
@@ -143,6 +151,46 @@ def open_folder(spec: str | Path) -> ClassifierFolder:
     if record is None:
         raise DataError(f"the record of the run {run} is damaged: copy {folder} elsewhere and name the copy")
     return ClassifierFolder(folder.resolve(), head, run, record)
+
+
+def load_student(folder: Path, device: str = "auto") -> Teacher:
+    """Return a student's encoder as its folder describes it.
+
+    Raises:
+        TeacherError: if the model cannot be loaded.
+    """
+    from embedcache.teacher.load import load_teacher
+
+    return load_teacher(folder, name="student", device=device)
+
+
+def refuse_other_encoder(student: ClassifierFolder, origin: Origin, contract: Contract, what: str) -> None:
+    """See that a classifier's own vectors are what it gives when it is opened.
+
+    The same classifier may have been put into a cache with another pooling, prompt or length of texts: such
+    vectors lie elsewhere than those it searches with.
+
+    Args:
+        student: the classifier.
+        origin: whose vectors and labels the base has.
+        contract: that of the classifier's vectors, see :func:`load_student`.
+        what: what messages call the base, or what it is to be made of.
+
+    Raises:
+        DataError: if the vectors are its own and were given otherwise; it says how.
+    """
+    # Of a base that an older version made nobody says how its vectors were given.
+    if origin.encoder is None or not student.asks_its_own(origin):
+        return
+    own = encoder_of(contract)
+    others = {name: (value, origin.encoder.get(name)) for name, value in own.items()}
+    if others := {name: pair for name, pair in others.items() if pair[0] != pair[1]}:
+        raise DataError(
+            f"its own vectors, but given otherwise: {what} has those of {origin.teacher!r}, which differ "
+            f"from what {student.title} searches with ({describe_differences(others)}): put them into a "
+            f"cache with 'embedcache build --teacher {student.folder} --output embedding,logits' and no "
+            "other setting of the teacher, and name them with --teacher"
+        )
 
 
 def refuse_other_origin(student: ClassifierFolder, origin: Origin, dimension: int, what: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from distill.vectors import unit
 from embedcache.codecs import Vectors
 
 NEIGHBOURS = 10
@@ -34,11 +35,11 @@ def label_cosines(vectors: Vectors, labels: NDArray[np.int64]) -> LabelCosines:
         labels: int64, shape (n,); numbers from 0.
     """
     counts = np.bincount(labels)
-    unit = _unit(vectors).astype(np.float64)
-    sums = np.zeros((len(counts), unit.shape[1]))
-    np.add.at(sums, labels, unit)
+    scaled = unit(vectors).astype(np.float64)
+    sums = np.zeros((len(counts), scaled.shape[1]))
+    np.add.at(sums, labels, scaled)
     # The square of a sum holds the cosine of every pair twice, and of each row with itself.
-    own = float((unit * unit).sum())
+    own = float((scaled * scaled).sum())
     same, every = float((sums * sums).sum()) - own, float((sums.sum(axis=0) ** 2).sum()) - own
     pairs, all_pairs = int((counts * (counts - 1)).sum()), len(labels) * (len(labels) - 1)
     return LabelCosines(
@@ -56,21 +57,14 @@ def neighbour_accuracy(vectors: Vectors, labels: NDArray[np.int64], neighbours: 
         neighbours: those that vote, at most n - 1.
     """
     count = min(neighbours, len(vectors) - 1)
-    unit = _unit(vectors)
+    scaled = unit(vectors)
     right = 0
-    for start in range(0, len(unit), _ROWS_AT_ONCE):
-        rows = np.arange(start, min(start + _ROWS_AT_ONCE, len(unit)))
-        similarities = unit[rows] @ unit.T
+    for start in range(0, len(scaled), _ROWS_AT_ONCE):
+        rows = np.arange(start, min(start + _ROWS_AT_ONCE, len(scaled)))
+        similarities = scaled[rows] @ scaled.T
         similarities[rows - start, rows] = -np.inf
         nearest = np.argpartition(-similarities, count - 1, axis=1)[:, :count]
         votes = np.zeros((len(rows), int(labels.max()) + 1), dtype=np.int64)
         np.add.at(votes, (np.arange(len(rows))[:, None], labels[nearest]), 1)
         right += int((votes.argmax(axis=1) == labels[rows]).sum())
-    return right / len(unit)
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    unit: Vectors = vectors / np.maximum(
-        np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny
-    )
-    return unit
+    return right / len(scaled)

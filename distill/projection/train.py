@@ -43,12 +43,14 @@ class TrainedMap:
         losses: the mean loss of each epoch, over the rows that have one.
         alone: how often a row was left out, as no other row of its batch had its label.
         steps: how often the map was changed.
+        moved: norm of the difference to the map it began with, as a share of that one's norm.
     """
 
     matrix: NDArray[np.float32]
     losses: tuple[float, ...]
     alone: int
     steps: int
+    moved: float
 
 
 def train_map(
@@ -75,7 +77,8 @@ def train_map(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        matrix = torch.nn.init.orthogonal_(torch.empty(shape)).requires_grad_()
+        first_values = torch.nn.init.orthogonal_(torch.empty(shape))
+    matrix = first_values.clone().requires_grad_()
     optimizer = torch.optim.AdamW([matrix], lr=settings.lr)
     rows, losses, alone, steps = len(labels), list[float](), 0, 0
     for epoch in range(settings.epochs):
@@ -100,11 +103,13 @@ def train_map(
                 counted += len(found)
             on_step(epoch * rows + first + len(batch), settings.epochs * rows)
         losses.append(total / max(counted, 1))
-    return TrainedMap(matrix.detach().numpy(), tuple(losses), alone, steps)
+    trained = matrix.detach()
+    moved = float(torch.linalg.norm(trained - first_values) / torch.linalg.norm(first_values))
+    return TrainedMap(trained.numpy(), tuple(losses), alone, steps, moved)
 
 
-def mean_loss(vectors: Vectors, labels: NDArray[np.int64], tau: float) -> float:
-    """Return the mean loss of rows among each other, without training; 0 where no row has a partner.
+def mean_loss(vectors: Vectors, labels: NDArray[np.int64], tau: float) -> float | None:
+    """Return the mean loss of rows among each other, without training; None where no row has a partner.
 
     Args:
         vectors: float32, shape (n, d), of any length.
@@ -112,4 +117,4 @@ def mean_loss(vectors: Vectors, labels: NDArray[np.int64], tau: float) -> float:
         tau: the temperature.
     """
     found = supervised_contrastive(torch.from_numpy(vectors), torch.from_numpy(labels), tau)
-    return float(found.mean()) if len(found) else 0.0
+    return float(found.mean()) if len(found) else None

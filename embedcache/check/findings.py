@@ -24,7 +24,7 @@ class Kind(str, Enum):
     SHARD = "shard"
     STORE = "LMDB store"
     SEAL = "seal of an LMDB store"
-    LOCK = "lock of an LMDB store"
+    LOCK = "lock"
     CODEBOOK = "codebook"
     TABLE = "token embeddings"
     PROJECTION = "projection"

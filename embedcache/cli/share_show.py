@@ -42,7 +42,10 @@ def show_sync(done: SyncResult) -> None:
     """Print what a sync did."""
     if done.pulled is not None:
         show_pull(done.pulled)
-    show_push(done.pushed)
+    if done.pushed is None:
+        click.echo("nothing was pushed: bad vectors must not be sent on")
+    else:
+        show_push(done.pushed)
 
 
 def show_push(done: PushResult) -> None:

@@ -2,8 +2,8 @@
 
 Killed in between, rows stand in two shards, which is harmless; run again, it goes on. Vectors are carried
 over as they are stored; shards of different codecs or provenance are never mixed, and no row goes because its
-key stands in a coarser codec, too. What a pull has converted stays as it is, for it stands for the shard it
-was made of. Memory is a byte a row and one full shard.
+key stands in a coarser codec, too. What a pull has converted here stays as it is, for it stands for the shard
+it was made of; a shard that only says so is as any other. Memory is a byte a row and one full shard.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from embedcache.cache import Cache
 from embedcache.codecs import CODEC_NAMES, Stored
 from embedcache.contract import Contract
+from embedcache.conversions import Conversions
 from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
 from embedcache.key_index import first_occurrences
 from embedcache.store import Shard, ShardStore, VectorBatch
-from embedcache.store.base import CONVERTED_FROM
 from embedcache.store.digests import FileNotes
 from embedcache.store.index import open_index
 
@@ -77,13 +77,16 @@ def compact(
         raise InputError(f"--shard-rows {shard_rows}: expected at least 1")
     chosen = cache.teachers() if teacher is None else [cache.teacher(teacher)]
     contracts = list(dict.fromkeys(one.contract for one in chosen))
-    return [_compact(cache.store(contract), shard_rows, on_rows) for contract in contracts]
+    conversions = Conversions(cache)
+    return [_compact(cache.store(contract), conversions, shard_rows, on_rows) for contract in contracts]
 
 
-def _compact(store: ShardStore, shard_rows: int, on_rows: OnRows | None) -> Compacted:
+def _compact(
+    store: ShardStore, conversions: Conversions, shard_rows: int, on_rows: OnRows | None
+) -> Compacted:
     before, bytes_before = len(store.shards), store.bytes_on_disk
-    copies = [shard for shard in store.shards if CONVERTED_FROM in shard.header.provenance]
-    others = [shard for shard in store.shards if CONVERTED_FROM not in shard.header.provenance]
+    copies = [shard for shard in store.shards if conversions.source_of(shard.name)]
+    others = [shard for shard in store.shards if not conversions.source_of(shard.name)]
     # The finest first: of a key in several, that one stays.
     small = sorted((shard for shard in others if len(shard) < shard_rows), key=_coarseness)
     full = [shard for shard in others if len(shard) >= shard_rows]

@@ -72,7 +72,7 @@ class PlannedRemote:
             RemoteError: if a row index cannot be had, or is refused.
         """
         store = self._cache.store(contract)
-        lender = Lender.open(self._rows, self._cache, store)
+        lender = Lender.open(self._rows, self._cache.folder, self._cache, contract)
         codec = codec_of_store(asked, store, donors(self._cache, contract), lender)
         lender.narrow(codec)
         self._outputs.append((store, lender))

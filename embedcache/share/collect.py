@@ -145,7 +145,14 @@ def _find(
     begun = dict(_begun(remote, survey))
     # Whoever waits to push goes on giving signs of life, and who pushes --alone is not seen at all.
     since = min(before, now - GONE_SECONDS)
-    left = {path: stat for path, stat in begun.items() if _target(path) in at_once or _is_old(stat, since)}
+    # They would tell what it listed, and who signed it.
+    at_once |= {f"manifests/{one}.json" for one in dropped}
+    of_dropped = tuple(f"signatures/{one}/" for one in dropped)
+    left = {
+        path: stat
+        for path, stat in begun.items()
+        if _target(path) in at_once or path.startswith(of_dropped) or _is_old(stat, since)
+    }
     found += [Superfluous(path, stat.bytes, "left of a write") for path, stat in sorted(left.items())]
     return tuple(found), len(unlisted) - len(old) + len(begun) - len(left)
 

@@ -112,6 +112,8 @@ class PartPull:
         self._meter.begin("fetch", total_files=len(teachers), total_bytes=bytes_of(teachers))
         fetch_in_stages(self._prepared.source, cache, arrivals, teachers, self._jobs)
         taken = vectors.take(plans)
+        # A shard that a run was just fetching was not here before.
+        keep_rows(cache, contracts, keys)
         texts.drop(part)
         files = {one.path: one for one in [*got, *teachers]}
         everything = {one.path: one for one in [*first, *needed, *self._of_teachers]}

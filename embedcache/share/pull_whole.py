@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
+from embedcache.conversions import Conversions
 from embedcache.share.arrive import Arrivals
 from embedcache.share.fetching import fetch_in_stages
 from embedcache.share.mirror_notes import keep_shards
 from embedcache.share.outcome import Fetched, PullEstimate, bytes_of, text_rows_of, vectors_of
 from embedcache.share.pull_plan import Preparation, PullChoice, refuse_too_much
 from embedcache.share.recode import Recoder
+from embedcache.share.wanted import Wanted
 from embedcache.sizes import counted
 
 
@@ -45,7 +49,7 @@ class WholePull:
             vectors=vectors_of(missing),
             present=len(wanted) - len(missing),
             present_bytes=bytes_of(wanted) - bytes_of(missing),
-            told=tuple(self._prepared.plan.told),
+            told=(*self._prepared.plan.told, *self._doubts(missing)),
         )
 
     def run(self, cache: Cache) -> Fetched:
@@ -58,6 +62,7 @@ class WholePull:
         arrivals = self._arrivals(cache)
         self._keep(cache)
         missing = [one for one in wanted if not arrivals.has(one)]
+        doubts = self._doubts(missing)
         size = bytes_of(missing)
         # Another process may have added to the cache, or taken away, since it was looked at.
         refuse_too_much(cache.folder, size, self._most)
@@ -78,8 +83,30 @@ class WholePull:
             converted=0 if recoder is None else recoder.converted,
             converted_bytes=0 if recoder is None else recoder.bytes,
             part=None,
-            told=self._told(arrivals),
+            told=(*doubts, *self._told(arrivals)),
         )
+
+    def _doubts(self, missing: Sequence[Wanted]) -> list[str]:
+        """Return what is to be told of shards that say that they are copies of what is ``missing``."""
+        cache = self._prepared.cache
+        if cache is None:
+            return []
+        conversions, count = Conversions(cache), 0
+        for contract_id, contract in self._prepared.plan.contracts.items():
+            coming = {
+                one.entry.stem
+                for one in missing
+                if one.entry.kind is Kind.SHARD and one.entry.teacher == contract_id
+            }
+            if coming:
+                sources = conversions.unnoted(cache.container(contract)).values()
+                count += sum(source in coming for source in sources)
+        say = "says that it is a copy" if count == 1 else "say that they are copies"
+        told = (
+            f"{counted(count, 'shard')} here {say} of what the remote has, which this cache has not noted: "
+            "the originals are fetched"
+        )
+        return [told] if count else []
 
     def _keep(self, cache: Cache) -> None:
         """Make those shards stay that runs have fetched into a mirror, and would delete again."""

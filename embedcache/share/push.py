@@ -25,6 +25,7 @@ from embedcache.share.manifest import MOST_FILES, Manifest, Stock
 from embedcache.share.own_indexes import index_objects, with_indexes
 from embedcache.share.remote import Remote, object_path
 from embedcache.share.remotes import location_of
+from embedcache.share.sample_push import note_sent, refuse_bad
 from embedcache.share.selection import LocalObject, Selection, select_files
 from embedcache.share.sign import Signer, is_signed, sign_manifest
 from embedcache.share.taken_shards import without_taken
@@ -48,7 +49,7 @@ class PushResult:
         others: objects that other processes sent meanwhile.
         others_bytes: their size.
         signed_by: fingerprint of the key it was signed with; empty without one.
-        told: what is worth telling: manifests of others that cannot be read.
+        told: what is worth telling: shards that were left out, manifests of others that cannot be read.
         seconds: how long it took.
     """
 
@@ -104,7 +105,8 @@ def push(
         on_progress: called as the work goes on.
 
     Raises:
-        InputError: if a name is not in the cache, there is nothing to push, or an argument cannot be used.
+        InputError: if a name is not in the cache, there is nothing to push, an argument cannot be used, or
+            vectors are among it that a sample of a pull has found bad.
         CorruptCacheError: if a file of the cache is damaged; nothing of it is sent.
         RemoteError: if the remote cannot be reached or written.
     """
@@ -122,7 +124,8 @@ def push(
             f"{len(selection.files):,} files, more than the {MOST_FILES:,} of a push: push teachers one by "
             "one, or merge small shards with 'embedcache compact'"
         )
-    selection = without_copies(selection, target, opened, signer)
+    refuse_bad(opened, selection)
+    selection, told = without_copies(selection, target, opened, signer, meter)
     selection = without_taken(selection, target, opened, signer, meter)
     files = with_indexes(opened, selection.files, meter, jobs, stop)
     selection = replace(selection, files=files)
@@ -142,6 +145,7 @@ def push(
             manifest = _declare(target, selection, by, message, signer)
             if claims.overslept:
                 delivery.refuse_gaps()
+    note_sent(opened, target, selection, delivery.sent)
     return PushResult(
         remote=target.where,
         manifest=manifest,
@@ -152,9 +156,12 @@ def push(
         others=len(delivery.others),
         others_bytes=delivery.size_of(delivery.others),
         signed_by="" if signer is None else signer.fingerprint,
-        told=tuple(
-            f"manifests/{name}.json of {target.where} cannot be read ({why}): pulls have to do without it"
-            for name, why in survey.refused.items()
+        told=(
+            *told,
+            *(
+                f"manifests/{name}.json of {target.where} cannot be read ({why}): pulls have to do without it"
+                for name, why in survey.refused.items()
+            ),
         ),
         seconds=time.perf_counter() - started,
     )

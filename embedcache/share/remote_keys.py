@@ -21,7 +21,7 @@ from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.conversions import Conversions
 from embedcache.errors import CacheFormatError, CorruptCacheError, RemoteError, StorageError
-from embedcache.fsio import regular_size, sha256_file, write_bytes
+from embedcache.fsio import copy_file, regular_size, sha256_file, write_bytes
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KeyArray
 from embedcache.share.documents import missing, unlike
@@ -112,6 +112,20 @@ class RemoteKeys:
         self.load()
         found = copy(self)
         found.cache = cache
+        return found
+
+    def kept_in(self, cache: Cache) -> RemoteKeys:
+        """Return the same for a cache that is new, and keeps from now on what was fetched."""
+        found = self.into(cache)
+        found._notes, found._places = IndexNotes(cache), {}
+        for shard, place in self._places.items():
+            kept = self._kept_folder(cache) / place.name
+            try:
+                copy_file(place, kept)
+            except StorageError:
+                kept = place
+            found._places[shard] = kept
+        found._notes.add(self._made)
         return found
 
     def bytes_to_load(self) -> int:

@@ -5,23 +5,36 @@ Digests say that vectors are as they were pushed, not that they are the teacher'
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from embedcache import model_note
 from embedcache.cache import Cache, CachedTeacher
+from embedcache.check.findings import Kind
 from embedcache.check.live import Computing
 from embedcache.check.progress import OnCheck
-from embedcache.check.verify.deep import BAD, check_deep
+from embedcache.check.verify.deep import BAD, LEAST_SAMPLE, check_deep, count_texts
+from embedcache.check.verify.shards import open_without_codebook
 from embedcache.contract import Contract
-from embedcache.errors import ContractMismatchError, InputError, TeacherError
+from embedcache.errors import (
+    CacheFormatError,
+    ContractMismatchError,
+    CorruptCacheError,
+    InputError,
+    TeacherError,
+)
+from embedcache.fsio import canonical_json
 from embedcache.share.mirror_notes import streamed_shards
 from embedcache.share.remote import Remote
 from embedcache.share.sample_notes import SampleNote, SampleNotes
 from embedcache.sizes import counted
+from embedcache.store.base import CONVERTED_FROM, TAKEN_AS
+from embedcache.store.containers import ShardContainer
 from embedcache.teacher.aliases import ALIASES
 
 SAMPLE = 100
@@ -48,28 +61,24 @@ class SampleCheck:
 class ArrivalSamples:
     """Samples of what comes from a remote; to be made before anything does.
 
-    What was there before is noted: should the pull be killed, or the teacher not be at hand, the next one
-    compares what this one has brought. What was found bad stays noted until it is gone from the cache, or
-    somebody says to keep it.
+    A shard is compared unless it was noted here as one that need not be: it was compared, or is the cache's
+    own, for it was here before and the remote does not have it. So nothing gets by where a pull was killed,
+    the teacher was not at hand, another pull went on meanwhile or the notes are lost. What was found bad is
+    told of until it is gone from the cache, or somebody says to keep it.
 
     Args:
         cache: the cache that is pulled into.
         remote: where from.
         contracts: the teachers that are pulled, by contract id.
+
+    Raises:
+        RemoteError: if the remote cannot be reached.
     """
 
     def __init__(self, cache: Cache, remote: Remote, contracts: Mapping[str, Contract]) -> None:
-        self._cache, self._contracts = cache, contracts
-        self._notes = SampleNotes(cache, remote)
-        notes = {one: self._notes.get(one) for one in contracts}
-        self._notes.put(
-            {
-                # What a run has fetched into a mirror was not compared either.
-                one: replace(note, before=tuple(sorted(self._shards(one) - streamed_shards(cache, one))))
-                for one, note in notes.items()
-                if note.before is None
-            }
-        )
+        self._cache, self._remote, self._contracts = cache, remote, contracts
+        self._notes = SampleNotes(cache, remote.id)
+        self._notes.add({one: self._begun(one) for one in contracts})
 
     def compare(self, computing: Computing, on_progress: OnCheck | None = None) -> tuple[SampleCheck, ...]:
         """Compare a sample of each teacher of which something came, and tell again of what was found bad.
@@ -84,20 +93,14 @@ class ArrivalSamples:
         checks = []
         for teacher in self._teachers():
             contract_id = teacher.contract.id
-            note, here = self._notes.get(contract_id), self._shards(contract_id)
-            came = here - set(note.before or ())
-            if bad := here & set(note.bad):
+            note, here = self._notes.of(contract_id), self._shards(contract_id)
+            if bad := here & note.bad:
                 checks.append(SampleCheck(teacher.name, BAD, 0, _still_bad(teacher.name, len(bad))))
-                continue
-            if not came:
-                self._notes.put({contract_id: SampleNote(note.verdict)})
-                continue
-            check = _check(self._cache, teacher, came, computing, on_progress)
-            checks.append(check)
-            if check.verdict == BAD:
-                self._notes.put({contract_id: SampleNote(BAD, note.before, tuple(sorted(came)))})
-            elif check.verdict != NOT_COMPARED:
-                self._notes.put({contract_id: SampleNote(check.verdict)})
+            if came := here - note.known - note.bad:
+                found, note = self._compare(teacher, note, came, computing, on_progress)
+                checks += found
+            pending = bool(here - note.known)
+            self._notes.add({contract_id: replace(note, pending=pending)})
         return tuple(checks)
 
     def keep(self) -> list[str]:
@@ -105,32 +108,132 @@ class ArrivalSamples:
         told = []
         for teacher in self._teachers():
             contract_id = teacher.contract.id
-            note = self._notes.get(contract_id)
-            if bad := self._shards(contract_id) & set(note.bad):
+            note, here = self._notes.of(contract_id), self._shards(contract_id)
+            if bad := here & note.bad:
                 told.append(
                     f"{teacher.name}: {counted(len(bad), 'shard')} that an earlier sample found bad kept, as "
-                    "--no-sample-check asks; later pulls are silent about them"
+                    "--no-sample-check asks; later pulls are silent about them, and pushes send them"
                 )
-            self._notes.put({contract_id: SampleNote(note.verdict)})
+            self._notes.add({contract_id: SampleNote(note.verdict, here)})
         return told
+
+    def _compare(
+        self,
+        teacher: CachedTeacher,
+        note: SampleNote,
+        came: frozenset[str],
+        computing: Computing,
+        on_progress: OnCheck | None,
+    ) -> tuple[list[SampleCheck], SampleNote]:
+        """Compare what came of a teacher; return what to tell, and what is known then."""
+        if note.told == self._state(teacher, came):
+            return [], note
+        if (missing := _missing_model(self._cache, teacher, computing)) is not None:
+            return [missing], note
+        texts = count_texts(self._cache, teacher, came, on_progress)
+        checks = []
+        left = came
+        if sum(texts.values()) >= LEAST_SAMPLE:
+            check = _check(self._cache, teacher, frozenset(texts), computing, on_progress)
+            if check.verdict == NOT_COMPARED:
+                return [check], note
+            if check.verdict == BAD:
+                return [check], replace(note, verdict=BAD, bad=note.bad | came)
+            checks.append(check)
+            left = came - texts.keys()
+            verdict = BAD if note.bad else check.verdict
+            note = replace(note, verdict=verdict, known=note.known | texts.keys())
+        if left:
+            # Said once: there is nothing to do about it.
+            checks.append(SampleCheck(teacher.name, NOT_COMPARED, 0, _without_texts(left, texts)))
+            note = replace(note, told=self._state(teacher, left))
+        return checks, note
+
+    def _begun(self, contract_id: str) -> SampleNote:
+        """Return what is known of a teacher's vectors as a pull begins."""
+        note, here = self._notes.of(contract_id), self._shards(contract_id)
+        if note.bad and not note.bad & here:
+            # Of what came with it, what was not bad may come again.
+            note = replace(note, verdict="", bad=frozenset())
+        if note.pending:
+            return note
+        new = here - note.known
+        known = note.known & here | new - self._theirs(contract_id, new, note.verdict)
+        return replace(note, known=known, pending=True)
+
+    def _theirs(self, contract_id: str, names: frozenset[str], verdict: str) -> frozenset[str]:
+        """Return which of some shards have come from the remote, as far as can be told."""
+        if not names:
+            return names
+        listed = self._listed.get(contract_id, frozenset())
+        streamed = streamed_shards(self._cache, contract_id)
+        container = self._cache.container(self._contracts[contract_id])
+
+        def is_theirs(name: str) -> bool:
+            if name in listed or name in streamed:
+                return True
+            said = _provenance(container, name)
+            # A build has compared what it takes, and has noted so.
+            is_taken = TAKEN_AS in said and verdict in ("", BAD)
+            return is_taken or said.get(CONVERTED_FROM) in listed
+
+        return frozenset(filter(is_theirs, names))
+
+    @cached_property
+    def _listed(self) -> Mapping[str, frozenset[str]]:
+        """The shards of each teacher that the remote has, in manifests that this pull leaves out as well."""
+        found: dict[str, set[str]] = {}
+        for manifest in self._remote.survey(self._cache).manifests:
+            for file in manifest.files:
+                if file.entry.kind is Kind.SHARD:
+                    found.setdefault(file.entry.teacher, set()).add(file.entry.stem)
+        return {contract_id: frozenset(names) for contract_id, names in found.items()}
+
+    def _state(self, teacher: CachedTeacher, shards: frozenset[str]) -> str:
+        """Return what tells whether some shards, or texts they might be compared by, have changed."""
+        corpora = [texts.info.digest for one in self._cache.corpora() for texts in (one, *one.views())]
+        here = self._shards(teacher.contract.id)
+        said = [sorted(shards), sorted(here), sorted(corpora)]
+        return hashlib.sha256(canonical_json(said)).hexdigest()
 
     def _teachers(self) -> Iterable[CachedTeacher]:
         known = {one.contract.id: one for one in reversed(self._cache.teachers())}
         return [known[one] for one in self._contracts if one in known]
 
-    def _shards(self, contract_id: str) -> set[str]:
-        return set(self._cache.container(self._contracts[contract_id]).names())
+    def _shards(self, contract_id: str) -> frozenset[str]:
+        return frozenset(self._cache.container(self._contracts[contract_id]).names())
 
 
 def sampled_before(cache: Cache, remote: Remote, contract_id: str) -> str:
     """Return the last verdict on a teacher's vectors from ``remote``; empty where there was none."""
-    return SampleNotes(cache, remote).get(contract_id).verdict
+    return SampleNotes(cache, remote.id).of(contract_id).verdict
 
 
 def note_sampled(cache: Cache, remote: Remote, contract_id: str, verdict: str) -> None:
     """Remember a verdict, so that nothing is compared twice; where that cannot be written it is."""
-    notes = SampleNotes(cache, remote)
-    notes.put({contract_id: replace(notes.get(contract_id), verdict=verdict)})
+    notes = SampleNotes(cache, remote.id)
+    notes.add({contract_id: replace(notes.of(contract_id), verdict=verdict)})
+
+
+def _provenance(container: ShardContainer, name: str) -> Mapping[str, object]:
+    try:
+        shard = open_without_codebook(container.open(name), name, container.where(name))
+    except (CorruptCacheError, CacheFormatError):
+        # Whoever reads it, and verify, tells of that.
+        return {}
+    return shard.header.provenance
+
+
+def _without_texts(shards: Collection[str], texts: Mapping[str, int]) -> str:
+    if texts.keys() & set(shards):
+        return (
+            f"{counted(sum(texts.values()), 'text')} of {counted(len(shards), 'shard')} here, expected at "
+            f"least {LEAST_SAMPLE}: a later pull compares them with what comes then"
+        )
+    return (
+        f"no text here has its vector from {counted(len(shards), 'shard')}: their texts are not here, or "
+        "other shards have them too; a later pull compares once one has"
+    )
 
 
 def _still_bad(teacher: str, shards: int) -> str:
@@ -147,6 +250,22 @@ def _remedy(teacher: str) -> str:
     )
 
 
+def _missing_model(cache: Cache, teacher: CachedTeacher, computing: Computing) -> SampleCheck | None:
+    """Return what to tell where a teacher's model is not here."""
+    # A folder that somebody else's note names is not looked for here.
+    noted = computing.teacher_model or model_note.read(cache.derived_folder, teacher.contract.id)
+    spec = noted or cache.model_source(teacher)
+    if is_at_hand(spec) or (noted is not None and Path(noted).expanduser().is_dir()):
+        return None
+    return SampleCheck(
+        teacher.name,
+        NOT_COMPARED,
+        0,
+        f"the model {str(spec)[:80]!r} is not on this machine; 'embedcache verify --deep --teacher "
+        f"{teacher.contract.id[:12]} --teacher-model FOLDER' compares once you have it",
+    )
+
+
 def _check(
     cache: Cache,
     teacher: CachedTeacher,
@@ -154,17 +273,6 @@ def _check(
     computing: Computing,
     on_progress: OnCheck | None,
 ) -> SampleCheck:
-    # A folder that somebody else's note names is not looked for here.
-    noted = computing.teacher_model or model_note.read(cache.derived_folder, teacher.contract.id)
-    spec = noted or cache.model_source(teacher)
-    if not (is_at_hand(spec) or (noted is not None and Path(noted).expanduser().is_dir())):
-        return SampleCheck(
-            teacher.name,
-            NOT_COMPARED,
-            0,
-            f"the model {str(spec)[:80]!r} is not on this machine; 'embedcache verify --deep --teacher "
-            f"{teacher.contract.id[:12]} --teacher-model FOLDER' compares once you have it",
-        )
     try:
         (found,) = check_deep(
             cache.folder,

@@ -1,20 +1,15 @@
-"""What is known of vectors that came from a remote: whether they were compared, and what came out."""
+"""What is known of vectors that came from a remote: which were compared, and what came out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from embedcache.cache import Cache
-from embedcache.errors import StorageError
-from embedcache.fsio import read_sealed_json, write_sealed_json
-from embedcache.share.remote import Remote
+from embedcache.own_notes import OwnNotes
 from embedcache.store.containers.base import is_shard_name
 
-# Names of all shards of all teachers.
-_MOST_BYTES = 64 << 20
+_NAME = "sampled.json"
 
 
 @dataclass(frozen=True)
@@ -22,58 +17,76 @@ class SampleNote:
     """What is known of one teacher's vectors from one remote.
 
     Attributes:
-        verdict: of the last comparison; empty where there was none.
-        before: the shards that were here before those came that are still to be compared; None: none are.
+        verdict: of the last comparison; empty where there was none, or what it found bad is gone.
+        known: the shards that need no comparison: they are the cache's own, were compared, or are to be kept.
         bad: the shards that came when a comparison found other vectors than the teacher's among them.
+        pending: whether a pull has begun of which something may still have to be compared: then every shard
+            that is not known does.
+        told: tells the state of the cache of which it was last said that texts to compare by are not there.
     """
 
     verdict: str = ""
-    before: tuple[str, ...] | None = None
-    bad: tuple[str, ...] = ()
+    known: frozenset[str] = frozenset()
+    bad: frozenset[str] = frozenset()
+    pending: bool = False
+    told: str = ""
 
     @classmethod
     def from_json(cls, value: object) -> SampleNote:
-        """Read a note back; of what is none nothing is known."""
+        """Read a note back.
+
+        Raises:
+            ValueError: if it is none.
+        """
         match value:
-            case {"verdict": str(verdict), "before": before, "bad": bad}:
-                return cls(verdict, None if before is None else _names(before), _names(bad))
-        return cls()
+            case {
+                "verdict": str(verdict),
+                "known": known,
+                "bad": bad,
+                "pending": bool(pending),
+                "told": str(told),
+            }:
+                return cls(verdict, _names(known), _names(bad), pending, told)
+        raise ValueError("no note on what was compared of a teacher")
+
+    def to_json(self) -> dict[str, object]:
+        """Return the note as a JSON object."""
+        return {
+            "verdict": self.verdict,
+            "known": sorted(self.known),
+            "bad": sorted(self.bad),
+            "pending": self.pending,
+            "told": self.told,
+        }
 
 
-class SampleNotes:
-    """The notes on the teachers of one remote, in a cache's derived files.
+class SampleNotes(OwnNotes[SampleNote]):
+    """The notes on the teachers of one remote, by contract id.
+
+    They count only where they were written, so that nobody's cache comes with vectors that are believed: of
+    what no note is found, all that the remote has is compared.
 
     Args:
         cache: the cache.
-        remote: the remote.
+        remote_id: the id of the remote.
     """
 
-    def __init__(self, cache: Cache, remote: Remote) -> None:
-        self._path = cache.derived_folder / "remotes" / remote.id / "sampled.json"
-        self._known = self._read()
+    def __init__(self, cache: Cache, remote_id: str) -> None:
+        super().__init__(cache, f"{remote_id}/{_NAME}", SampleNote.from_json, SampleNote.to_json)
 
-    def get(self, contract_id: str) -> SampleNote:
-        """Return what is known of a teacher."""
-        return self._known.get(contract_id, SampleNote())
-
-    def put(self, notes: Mapping[str, SampleNote]) -> None:
-        """Remember what is known of some teachers; where that cannot be written, as long as this object."""
-        fresh = {one: note for one, note in notes.items() if self.get(one) != note}
-        if not fresh:
-            return
-        # What other processes have noted of other teachers meanwhile is kept.
-        self._known |= self._read() | fresh
-        with suppress(StorageError):
-            write_sealed_json(self._path, {one: asdict(note) for one, note in self._known.items()})
-
-    def _read(self) -> dict[str, SampleNote]:
-        try:
-            value: dict[str, Any] = read_sealed_json(self._path, _MOST_BYTES)
-        except (OSError, ValueError):
-            return {}
-        return {one: SampleNote.from_json(said) for one, said in value.items()}
+    def of(self, contract_id: str) -> SampleNote:
+        """Return what is known of a teacher, also since this object was made."""
+        self._take_in()
+        return self.get(contract_id) or SampleNote()
 
 
-def _names(value: object) -> tuple[str, ...]:
-    names = value if isinstance(value, list) else []
-    return tuple(name for name in names if isinstance(name, str) and is_shard_name(name))
+def all_sample_notes(cache: Cache) -> Iterator[SampleNotes]:
+    """Yield the notes on all remotes that a cache has some on."""
+    for path in sorted((cache.derived_folder / "remotes").glob(f"*/{_NAME}")):
+        yield SampleNotes(cache, path.parent.name)
+
+
+def _names(value: object) -> frozenset[str]:
+    if isinstance(value, list) and all(isinstance(name, str) and is_shard_name(name) for name in value):
+        return frozenset(value)
+    raise ValueError("no names of shards")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.check.verify.shards import open_without_codebook
-from embedcache.conversions import Conversions
+from embedcache.conversions import Conversions, converted_from
 from embedcache.corpus.corpus import DESCRIPTION, Corpus
 from embedcache.corpus.view_record import RECIPE
 from embedcache.derived import PROJECTION, is_derived, read_projection
@@ -71,6 +71,7 @@ class LocalFile:
         open: returns its bytes, mapped where they are many; to be called from one thread at a time.
         where: where it lies, for messages.
         copy_of: of a shard that a pull has converted here, the name of the one it was made of; else empty.
+        says_copy_of: of a shard that says so, and nothing is noted here, the one it was made of; else empty.
         is_taken: whether it is a shard of rows that were taken from a remote.
         is_checked: tells whether its digest was taken here before, and it is that file still.
     """
@@ -79,6 +80,7 @@ class LocalFile:
     open: Callable[[], pa.Buffer]
     where: str
     copy_of: str = ""
+    says_copy_of: str = ""
     is_taken: bool = False
     is_checked: Callable[[], bool] = lambda: False
 
@@ -217,6 +219,7 @@ def _teacher_files(
             _shard_opener(container, name),
             container.where(name),
             conversions.source_of(name),
+            "" if conversions.source_of(name) else converted_from(shard),
             is_taken=TAKEN_AS in shard.header.provenance,
             is_checked=_check_of(container, name),
         )

@@ -12,6 +12,7 @@ from embedcache.share.pull import PullResult, pull
 from embedcache.share.push import PushResult, push
 from embedcache.share.remote import Remote
 from embedcache.share.remotes import location_of
+from embedcache.share.sample import bad_samples
 from embedcache.share.transfer import JOBS
 
 
@@ -21,16 +22,17 @@ class SyncResult:
 
     Attributes:
         pulled: what the pull did; None where there was no remote yet.
-        pushed: what the push did.
+        pushed: what the push did; None where the pull found vectors bad, and nothing was pushed.
     """
 
     pulled: PullResult | None
-    pushed: PushResult
+    pushed: PushResult | None
 
     def to_json(self) -> dict[str, object]:
         """Return the result as a JSON object."""
         pulled = None if self.pulled is None else self.pulled.to_json()
-        return {"pulled": pulled, "pushed": self.pushed.to_json()}
+        pushed = None if self.pushed is None else self.pushed.to_json()
+        return {"pulled": pulled, "pushed": pushed}
 
 
 def sync(
@@ -52,7 +54,8 @@ def sync(
 ) -> SyncResult:
     """Fetch what ``cache`` lacks, then send what ``remote`` lacks. Arguments and errors as those of the two.
 
-    A remote on which nothing lies yet is pushed to alone.
+    A remote on which nothing lies yet is pushed to alone. Where a sample of what came is bad, nothing is
+    pushed.
     """
     pulled = None
     if _has_manifests(remote):
@@ -67,6 +70,8 @@ def sync(
             jobs=jobs,
             on_progress=on_progress,
         )
+        if bad_samples(pulled.samples):
+            return SyncResult(pulled, None)
     pushed = push(
         cache,
         remote,

@@ -45,7 +45,7 @@ def without_taken(
     for contract_id, files in taken.items():
         there = RemoteKeys(remote, cache, stock, contract_id, without={one.file.sha256 for one in files})
         there.load(meter)
-        keys = [_keys(local) for local in files]
+        keys = [keys_of(local) for local in files]
         found = there.locate(np.concatenate(keys))[0] >= 0
         edges = np.cumsum([0, *map(len, keys)])
         dropped |= {
@@ -56,5 +56,10 @@ def without_taken(
     return selection.reduced(tuple(local for local in selection.files if local.file.path not in dropped))
 
 
-def _keys(local: LocalFile) -> KeyArray:
+def keys_of(local: LocalFile) -> KeyArray:
+    """Return the keys of a shard of the cache.
+
+    Raises:
+        CorruptCacheError: if it is damaged.
+    """
     return open_without_codebook(local.open(), local.file.sha256, local.where).keys

@@ -41,7 +41,8 @@ def test_the_default_graph_finds_nearly_all_after_saving_loading_and_appending(c
 @pytest.mark.parametrize("batch", [32, 1])
 def test_retrieval_adds_little_to_a_student_of_three_layers(tmp_path, batch):
     from distill.knowledge_base.vote import mixed, neighbour_vote, softmax
-    from distill.retrieval_classifier import student_encoder, unit
+    from distill.retrieval_classifier import student_encoder
+    from distill.vectors import unit
     from embedcache.testing import sentences, tiny_encoder
 
     # As wide and deep as MiniLM-L3; random weights take as long as trained ones.

@@ -17,7 +17,7 @@ LONGEST = 400
 # From the ground up; a module imports from its own floor and from those below it.
 FLOORS = [
     ["errors"],
-    ["keys", "pairs", "fsio", "arrow_file", "build_report", "sizes"],
+    ["birth", "keys", "pairs", "fsio", "arrow_file", "build_report", "sizes"],
     ["key_index", "folders", "codecs", "contract"],
     ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout"],
     ["token_table"],

@@ -24,9 +24,11 @@ from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.cli.main import main
+from embedcache.codecs import pq
 from embedcache.errors import ContractMismatchError, InputError, RemoteError, StorageError, TeacherError
 from embedcache.share import pull, pull_plan, push, retry
 from embedcache.share.places import parse_location
+from embedcache.share.places.folder import FolderPlace
 from embedcache.share.remote import Remote
 from embedcache.share.sample import note_sampled
 from embedcache.store.base import TAKEN_AS
@@ -237,7 +239,8 @@ def test_what_loses_something_comes_only_where_it_is_named(tmp_path: Path, codec
     with pytest.raises(InputError, match=message):
         built(tmp_path / "mine", MINE, tmp_path / "team", encoder=encoder, **settings)
     assert encoder.rows_encoded == 0
-    assert not list((tmp_path / "mine").rglob("*.arrow"))
+    # Nor is a cache left behind that nothing was built into.
+    assert not (tmp_path / "mine").exists()
     # Named, it is taken; the one codebook does for what is encoded, too.
     mine = built(tmp_path / "mine", MINE, tmp_path / "team", codec=codec, **settings)
     shards = mine.store(TEACHER.contract).shards
@@ -403,6 +406,66 @@ def test_a_remote_in_pq_serves_a_corpus_too_small_to_learn_a_codebook_from(tmp_p
     assert remote_of(mine).rows == 100
     assert {shard.header.codec for shard in mine.store(TEACHER.contract).shards} == {"pq"}
     assert np.array_equal(mine.lookup(THEIRS[::10]), theirs.lookup(THEIRS[::10]))
+
+
+def few_in_pq(folder: Path, texts: Sequence[str], team: Path, **settings: Any) -> Cache:
+    return built(folder, texts, team, codec="pq", sample=False, **settings)
+
+
+def test_a_remote_in_pq_lends_its_codebook_where_it_has_none_of_the_texts(tmp_path: Path) -> None:
+    theirs = built(tmp_path / "theirs", THEIRS, None, codec="pq", shard_rows=1000)
+    push(theirs, str(tmp_path / "team"))
+    (book,) = {shard.header.codebook for shard in theirs.store(TEACHER.contract).shards}
+    few = TEXTS[1000:1040]
+    mine = few_in_pq(tmp_path / "mine", few, tmp_path / "team")
+    assert remote_of(mine).rows == 0
+    assert [line for line in remote_of(mine).told if "too few texts to learn a codebook" in line]
+    assert {shard.header.codebook for shard in mine.store(TEACHER.contract).shards} == {book}
+    assert mine.lookup(few).shape == (40, 64)
+    assert not verify(mine.folder).damage
+    # The next build finds it in the cache.
+    more = few_in_pq(tmp_path / "mine", TEXTS[1040:], tmp_path / "team", name="more")
+    assert not remote_of(more).told
+    assert {shard.header.codebook for shard in more.store(TEACHER.contract).shards} == {book}
+    # Where there are enough, they teach one that fits them.
+    many = few_in_pq(tmp_path / "many", sentences(300, seed=77), tmp_path / "team", shard_rows=300)
+    assert not remote_of(many).told
+    assert book not in {shard.header.codebook for shard in many.store(TEACHER.contract).shards}
+
+
+def test_of_several_codebooks_that_of_most_rows_is_lent(tmp_path: Path) -> None:
+    for name, texts in (("more", THEIRS[:600]), ("fewer", THEIRS[600:])):
+        cache = built(tmp_path / name, texts, None, codec="pq", shard_rows=1000, name=name)
+        push(cache, str(tmp_path / "team"))
+    (book,) = {shard.header.codebook for shard in Cache(tmp_path / "more").store(TEACHER.contract).shards}
+    mine = few_in_pq(tmp_path / "mine", TEXTS[1000:1040], tmp_path / "team")
+    assert {shard.header.codebook for shard in mine.store(TEACHER.contract).shards} == {book}
+
+
+def test_a_codebook_of_another_width_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = built(tmp_path / "theirs", THEIRS, None, codec="pq", shard_rows=1000)
+    push(theirs, str(tmp_path / "team"))
+    monkeypatch.setattr(pq.PQCodec, "dimension", 32)
+    with pytest.raises(RemoteError, match="is for vectors of width 32, not 64"):
+        few_in_pq(tmp_path / "mine", TEXTS[1000:1040], tmp_path / "team")
+
+
+def test_a_new_cache_keeps_what_was_read_before_it_was_there(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    blocks = FolderPlace.blocks
+
+    def counted(place: FolderPlace, path: str, *rest: Any) -> Any:
+        read.append(path)
+        return blocks(place, path, *rest)
+
+    monkeypatch.setattr(FolderPlace, "blocks", counted)
+    mine = built(tmp_path / "mine", MINE, team, sample=False)
+    kept = sorted(path.stem for path in mine.derived_folder.rglob("*.index"))
+    indexes = {file["index"]["sha256"] for file in manifest_of(team)["files"] if "index" in file}
+    assert kept == sorted(indexes)
+    assert [sum(name in path for path in read) for name in kept] == [1] * len(kept)
 
 
 def test_a_damaged_remote_stops_the_build(team: Path, tmp_path: Path) -> None:

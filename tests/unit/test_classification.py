@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from classification_helpers import write_rows
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from distill.classification.head import LabelHead
 from distill.classification.labels import describe_counts, label_names, label_numbers
 from distill.classification.objective import CrossEntropy
 from distill.classification.rows import Columns, LabelledRows, read_labelled, refuse_test_rows
-from distill.classification.score import accuracy, macro_f1
+from distill.classification.score import accuracy, macro_f1, matthews
 from distill.classification.selection import ClassSelector
 from distill.data.collate import Batch
 from distill.data.source import Share
@@ -157,6 +157,19 @@ def test_scores_are_those_of_scikit_learn(seed):
     wanted = f1_score(labels, predicted, average="macro", zero_division=0)
     assert macro_f1(predicted, labels) == pytest.approx(wanted)
     assert accuracy(predicted, labels) != pytest.approx(macro_f1(predicted, labels))
+    assert matthews(predicted, labels) == pytest.approx(matthews_corrcoef(labels, predicted))
+    two = labels % 2, (labels + generator.integers(0, 4, 60) // 3) % 2
+    assert matthews(two[1], two[0]) == pytest.approx(matthews_corrcoef(*two))
+    assert matthews(two[1], two[0]) > 0.2
+
+
+def test_matthews_correlation_of_one_label_alone_is_none():
+    labels = np.array([0, 1, 0, 2])
+    assert matthews(labels, labels) == pytest.approx(1)
+    assert matthews(np.array([1, 0]), np.array([0, 1])) == pytest.approx(-1)
+    assert matthews(np.full(4, 2), labels) == 0
+    assert matthews(labels, np.zeros(4, dtype=np.int64)) == 0
+    assert matthews(np.zeros(4, dtype=np.int64), np.zeros(4, dtype=np.int64)) == 0
 
 
 def test_the_selector_scores_the_classifier_as_it_is_now(tokenizer):

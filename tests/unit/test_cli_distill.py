@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from distill.cli.train import run_command
 from distill.config_sources import SHORT_KEYS
 from distill.errors import ExportError, TrainingError
 from distill.layout import describe_missing
+from distill.losses.registry import LOSSES
 from distill.training.tracking import TrainProgress
 
 pytest_plugins = ["distill_fixtures"]
@@ -296,6 +298,37 @@ def test_what_was_not_typed_keeps_its_key(built_cache, tmp_path, monkeypatch, ca
     Path(tmp_path / "run").write_text("a file")
     _, _, err = run_main(monkeypatch, capsys, *command)
     assert f"--out: {tmp_path / 'run'} is a file; give a folder" in err
+
+
+def test_a_key_of_a_file_keeps_its_name_beside_other_options(built_cache, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "a.yaml"
+    file.write_text("evaluation: {data: some_test.tsv}\n")
+    command = ("run", "--cache", built_cache, "--out", tmp_path / "run", "--config", file)
+    _, _, err = run_main(monkeypatch, capsys, *command, "--held-out", "20", "--lr", "1e-3")
+    assert "evaluation.data: some_test.tsv looks like a test set" in err
+    assert "--dev" not in err
+
+
+def test_a_key_that_is_put_forward_is_one_that_set_takes(tmp_path, monkeypatch, capsys):
+    for typed in (("--epochs", "0"), ("--epochs", "2")):
+        command = ("run", "--cache", "c", *typed, "--set", "training.epoch=3")
+        code, _, err = run_main(monkeypatch, capsys, *command)
+        assert code == 2
+        assert "training.epoch: unknown key, did you mean training.epochs?" in err
+        # What is wrong with the option itself is told by its own name.
+        assert ("--epochs: " in err) == (typed[1] == "0")
+
+
+def test_the_defaults_in_the_help_of_run_are_those_of_the_losses():
+    told = " ".join(CliRunner().invoke(cli, ["run", "--help"], env={"COLUMNS": "200"}).stdout.split())
+    usual = LOSSES["mse"]
+    for said, key in (("Rows a step.", "batch_size"), ("Peak learning rate.", "lr")):
+        (default,) = re.findall(rf"{re.escape(said)} \[default: ([^]]*)\]", told)
+        first, value, names = re.fullmatch(r"(\S+), (\S+) for (.*)", default).groups()
+        assert float(first) == getattr(usual, key)
+        others = {name: getattr(facts, key) for name, facts in LOSSES.items()}
+        assert {name for name, one in others.items() if one != getattr(usual, key)} == set(names.split(", "))
+        assert {others[name] for name in names.split(", ")} == {float(value)}
 
 
 @pytest.mark.parametrize("arguments", [["run", "--epochs", "many"], ["run", "--nonsense"], ["nonsense"]])

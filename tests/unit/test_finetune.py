@@ -530,6 +530,23 @@ def test_a_configuration_that_cannot_be_used_says_why(settings, message):
         distill.finetune("start", **settings)
 
 
+@pytest.mark.parametrize(
+    ("typed", "told", "never"),
+    [
+        (["--held-out", "59"], "--held-out: ", "evaluation.held_out"),
+        (["--set", "evaluation.held_out=59"], "evaluation.held_out: ", "--held-out: "),
+        (["--lr", "nan"], "--lr: ", "optimizer.lr"),
+        (["--tau", "0.1", "--set", "loss.tua=1"], "loss.tua: unknown key, did you mean loss.tau?", "--tau"),
+    ],
+)
+def test_an_error_names_what_was_typed(stage1, triples, tmp_path, typed, told, never):
+    command = ["finetune", str(stage1.folder), "--triples", str(triples), "--device", "cpu"]
+    result = CliRunner().invoke(cli, [*command, "--out", str(tmp_path / "out"), *typed])
+    assert told in str(result.exception)
+    assert never not in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_mistyped_run_is_no_hub_id(stage1, triples, tmp_path):
     typo = stage1.folder.with_name("frist")
     with pytest.raises(ConfigError, match=rf"^start: there is no .*frist: did you mean {stage1.folder}"):

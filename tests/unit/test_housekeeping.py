@@ -19,6 +19,7 @@ from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import repair, verify
 from embedcache.cli.main import cli
+from embedcache.conversions import Conversions
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
@@ -470,10 +471,30 @@ def test_what_a_pull_has_converted_is_left_as_it_is(tmp_path: Path) -> None:
     store.put(replace(example_batch(texts[:20]), provenance={CONVERTED_FROM: "a" * 64}))
     copy = store.shards[0].name
     store.put(example_batch(texts[5:40]))
+    Conversions(cache).add({copy: "a" * 64})
     (done,) = compact(cache, shard_rows=30)
     assert copy in {shard.name for shard in cache.store(contract).shards}
     assert done.duplicates == 0
     assert done.shards_after == len(cache.store(contract).shards)
+
+
+def test_a_shard_that_only_says_that_it_was_converted_is_as_any_other(tmp_path: Path) -> None:
+    cache = Cache.create(tmp_path / "cache")
+    contract = example_contract(8)
+    cache.register_teacher("tiny", contract, {"spec": "tiny"})
+    texts = sentences(40)
+    store = cache.store(contract, "int8")
+    for claim, mine in (("a", texts[:10]), ("a", texts[5:20]), ("b", texts[20:30]), ("", texts[30:])):
+        provenance = {CONVERTED_FROM: claim * 64} if claim else {}
+        store.put(replace(example_batch(mine), provenance=provenance))
+    before = cache.lookup(texts[20:])
+    (done,) = compact(cache, shard_rows=30)
+    # What says something else is not mixed, as ever.
+    shards = cache.store(contract).shards
+    rows = {str(one.header.provenance.get(CONVERTED_FROM, ""))[:1]: len(one) for one in shards}
+    assert rows == {"a": 20, "b": 10, "": 10}
+    assert (done.duplicates, done.shards_after) == (5, 3)
+    assert np.array_equal(cache.lookup(texts[20:]), before)
 
 
 def test_shards_made_differently_are_not_mixed(tmp_path: Path) -> None:

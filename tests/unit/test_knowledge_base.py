@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from knowledge_base_helpers import (
     HELD,
     LABELS,
@@ -21,26 +24,32 @@ from knowledge_base_helpers import (
     teacher_vectors,
 )
 
+from distill.classification.teachers import encoder_of
+from distill.cli.main import cli
 from distill.errors import ConfigError, DataError
 from distill.knowledge_base.base import read_base
 from distill.knowledge_base.build import add_rows, build_base, require_base, require_header
-from distill.knowledge_base.choose import held_out_rows
+from distill.knowledge_base.choose import choose, held_out_rows
+from distill.knowledge_base.effort import EFFORTS
 from distill.knowledge_base.header import CHOSEN, HEADER, INDEX, ROWS, Chosen, index_bytes, read_header
 from distill.knowledge_base.header import TEXTS as TEXTS_FILE
 from distill.knowledge_base.index import IndexSettings
+from distill.knowledge_base.one_writer import one_writer
 from distill.knowledge_base.student import DEFAULT_TAU, open_folder
 from distill.knowledge_base.vote import softmax
 from distill.layout import BEST, KNOWLEDGE_BASE, RECORD
 from embedcache.cache import Cache
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
-from embedcache.errors import CorruptCacheError, InputError
+from embedcache.errors import CorruptCacheError, InputError, StorageError
 from embedcache.fsio import read_sealed_json
 from embedcache.keys import key_array
 from embedcache.testing import sentences
 
 MORE = sentences(25, seed=77, longest=9)
+PARTS = {"first": MORE[:15], "second": MORE[15:]}
 EXACT = IndexSettings(codec="float32", ef_search=64)
+MODEL_FILES = ["classifier.json", "classifier.safetensors", KNOWLEDGE_BASE]
 
 
 @pytest.fixture
@@ -106,11 +115,7 @@ def test_a_base_is_not_replaced_unasked(run, cache):
 def test_nothing_is_left_behind_by_a_base_that_is_replaced(run, cache):
     built(run, cache, texts=True)
     built(run, cache, overwrite=True)
-    assert sorted(path.name for path in (run / BEST).iterdir()) == [
-        "classifier.json",
-        "classifier.safetensors",
-        KNOWLEDGE_BASE,
-    ]
+    assert sorted(path.name for path in (run / BEST).iterdir()) == MODEL_FILES
     assert read_base(run / BEST).texts is None
 
 
@@ -336,8 +341,29 @@ def test_the_corpus_of_a_run_is_known_by_its_digest(tmp_path, run, cache):
 
 def test_where_no_row_was_held_out_a_file_is_asked_for(tmp_path, cache):
     run = make_run(tmp_path / "all", cache, contracts()[1], held=())
-    with pytest.raises(DataError, match="--data FILE"):
+    for place in (None, cache.folder):
+        with pytest.raises(DataError, match=r"nobody says which rows were held out.*--data FILE$"):
+            held_out_rows(open_folder(run), place)
+
+
+def test_where_no_cache_is_named_it_is_asked_for(run, cache):
+    record = json.loads((run / RECORD).read_text(encoding="utf-8"))
+    del record["cache"]
+    (run / RECORD).write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(DataError, match=r"14 rows were held out .*name it with --cache, or .*--data FILE$"):
         held_out_rows(open_folder(run), None)
+    assert held_out_rows(open_folder(run), cache.folder).texts == HELD
+
+
+def test_the_corpus_of_held_out_rows_can_be_named(run, cache):
+    store_corpus(cache.corpora_folder, "few", [RowBatch(HELD[:5], None, ["bad"] * 5)], ReadReport())
+    rows = held_out_rows(open_folder(run), None, "few")
+    assert (rows.texts, rows.labels) == (HELD[:5], ["bad"] * 5)
+    assert held_out_rows(open_folder(run), None).texts == HELD
+    with pytest.raises(InputError, match="no corpus 'series'"):
+        held_out_rows(open_folder(run), None, "series")
+    with pytest.raises(ConfigError, match=r"^--corpus is where rows that the run held out"):
+        choose(run, corpus="few", data="films.tsv")
 
 
 def test_the_header_says_whose_it_is(run, cache):
@@ -352,6 +378,7 @@ def test_the_header_says_whose_it_is(run, cache):
         "logits": logits.id,
         "labels": list(LABELS),
         "classifier": "c" * 64,
+        "encoder": encoder_of(base),
     }
     assert header["index"] == EXACT.to_json()
     assert header["chosen"] is None
@@ -405,6 +432,110 @@ def test_a_choice_is_not_written_into_another_base(tmp_path, run, cache):
     with pytest.raises(DataError, match="became another knowledge base"):
         base.keep_choice(run / BEST, CHOICE, key_array(HELD[:3]))
     assert read_base(run / BEST).chosen is None
+
+
+def meanwhile(does):
+    """Return what does something once, as another process may while rows are linked."""
+    left = [does]
+    return lambda what, done, total: left.pop()() if left else None
+
+
+def test_rows_that_another_adds_meanwhile_are_not_lost(tmp_path, run, cache):
+    built(run, cache)
+    first, second = (make_cache(tmp_path / name, texts, name=name) for name, texts in PARTS.items())
+    other = meanwhile(lambda: add_rows(run, second.folder))
+    words = r"became another knowledge base meanwhile, of 56 rows instead of 46, .*run it again$"
+    with pytest.raises(DataError, match=words):
+        add_rows(run, first.folder, on_step=other)
+    assert [corpus["name"] for corpus in read_base(run / BEST).corpora] == ["films", "second"]
+    # Run again it has both.
+    add_rows(run, first.folder)
+    base = read_base(run / BEST)
+    assert [corpus["name"] for corpus in base.corpora] == ["films", "second", "first"]
+    assert base.holds(key_array(MORE)).all()
+    assert sorted(path.name for path in (run / BEST).iterdir()) == MODEL_FILES
+
+
+def test_what_is_chosen_meanwhile_stays(tmp_path, run, cache):
+    built(run, cache)
+    read_base(run / BEST).keep_choice(run / BEST, CHOICE, key_array(HELD[:3]))
+    more = make_cache(tmp_path / "more", MORE, name="more")
+    other = replace(CHOICE, k=9, beta=0.1)
+    tuned = meanwhile(lambda: read_base(run / BEST).keep_choice(run / BEST, other, key_array(HELD[:7])))
+    added = add_rows(run, more.folder, on_step=tuned)
+    base = read_base(run / BEST)
+    assert base.chosen == added.base.chosen == other
+    assert np.array_equal(base.chosen_keys, key_array(HELD[:7]))
+    assert len(base) == 46 + len(MORE)
+
+
+def test_a_base_that_was_deleted_meanwhile_is_not_added_to(tmp_path, run, cache):
+    folder = built(run, cache).folder
+    more = make_cache(tmp_path / "more", MORE, name="more")
+    with pytest.raises(DataError, match=r"was deleted meanwhile: .*distill kb build"):
+        add_rows(run, more.folder, on_step=meanwhile(lambda: shutil.rmtree(folder)))
+    assert not folder.exists()
+
+
+def test_a_base_that_another_builds_meanwhile_is_not_replaced_unasked(run, cache):
+    with pytest.raises(ConfigError, match=r"is there already: .*--overwrite$"):
+        built(run, cache, on_step=meanwhile(lambda: built(run, cache, texts=True)))
+    assert read_base(run / BEST).texts is not None
+    again = meanwhile(lambda: built(run, cache, texts=True, overwrite=True))
+    built(run, cache, overwrite=True, on_step=again)
+    assert read_base(run / BEST).texts is None
+
+
+def test_one_process_writes_at_a_time(run, monkeypatch):
+    script = (
+        "import sys, pathlib\n"
+        "from distill.knowledge_base.one_writer import one_writer\n"
+        "print('ready', flush=True)\n"
+        "with one_writer(pathlib.Path(sys.argv[1])): print('in')\n"
+    )
+    with one_writer(run / BEST):
+        process = subprocess.Popen([sys.executable, "-c", script, run / BEST], stdout=subprocess.PIPE)
+        assert process.stdout.readline().strip() == b"ready"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+    assert process.communicate(timeout=20)[0].strip() == b"in"
+
+    # Where folders cannot be locked nobody waits.
+    def refuse(descriptor, how):
+        raise OSError("no locks here")
+
+    monkeypatch.setattr("distill.knowledge_base.one_writer.fcntl.flock", refuse)
+    with one_writer(run / BEST), one_writer(run / BEST):
+        pass
+    with pytest.raises(StorageError), one_writer(run / "missing"):
+        pass
+
+
+def test_a_bigger_base_is_measured_anew(tmp_path, run, cache, monkeypatch):
+    monkeypatch.setattr("distill.knowledge_base.effort.FEWEST_QUERIES", len(HELD))
+    found = build_base(run, cache.folder).effort
+    assert found.ef_search == EFFORTS[0]
+    # It is told by the header, so that a base that is opened later knows.
+    assert read_header(run / BEST).settings.is_settled
+    more = make_cache(tmp_path / "more", [*MORE, *HELD], name="more")
+    monkeypatch.setattr("distill.knowledge_base.effort.EFFORTS", (48, 64))
+    added = add_rows(run, more.folder)
+    assert added.effort.ef_search == read_header(run / BEST).settings.ef_search == 48
+    # A cache without the held-out rows cannot tell: it stays as it was.
+    last = make_cache(tmp_path / "last", sentences(9, seed=5, longest=12), name="last")
+    monkeypatch.setattr("distill.knowledge_base.effort.EFFORTS", (96,))
+    asked = ["kb", "add", str(run), "--cache", str(last.folder)]
+    told = CliRunner().invoke(cli, asked, catch_exceptions=False).stdout
+    assert told.splitlines()[1].startswith("ef-search 48, not measured on what the base holds now")
+    assert read_header(run / BEST).settings.ef_search == 48
+
+
+def test_what_was_asked_for_is_not_measured(tmp_path, run, cache, monkeypatch):
+    monkeypatch.setattr("distill.knowledge_base.effort.FEWEST_QUERIES", len(HELD))
+    assert built(run, cache).effort is None
+    more = make_cache(tmp_path / "more", [*MORE, *HELD], name="more")
+    assert add_rows(run, more.folder).effort is None
+    assert read_header(run / BEST).settings == EXACT
 
 
 def test_the_header_is_read_without_the_vectors(run, cache):

@@ -16,6 +16,7 @@ from distill.knowledge_base.lead import lead_interval
 from distill.knowledge_base.recall import measure_recall, moved_rows
 from distill.knowledge_base.tune import BETAS, sensitivity, tune
 from distill.knowledge_base.vote import mixed, neighbour_vote, neighbour_weights, softmax
+from distill.vectors import unit
 
 VECTORS = clusters(700, 24)
 QUERIES = clusters(50, 24, seed=1)
@@ -95,6 +96,13 @@ def test_rows_to_search_for_are_near_rows_and_no_rows():
     assert (nearest < 0.999).all()
     assert np.array_equal(moved, moved_rows(index, 60, seed=3))
     assert not np.array_equal(moved, moved_rows(index, 60, seed=4))
+
+
+def test_vectors_are_scaled_to_length_one_but_for_zeros():
+    scaled = unit(np.array([[3, 4], [0, 0], [1e-30, 0]], dtype=np.float32))
+    assert scaled.dtype == np.float32
+    assert np.allclose(scaled[:2], [[0.6, 0.8], [0, 0]])
+    assert np.isfinite(scaled).all()
 
 
 def test_rows_of_one_vector_are_as_good_as_each_other():
@@ -244,7 +252,20 @@ def test_a_search_is_as_long_as_the_vectors_ask_for():
     assert measure_recall(sparse, queries, 10).recall < min(0.99, longer.recall)
 
 
+def test_the_nearest_are_looked_for_once(monkeypatch):
+    sparse = NeighbourIndex.build(hard(2000), IndexSettings(m=4, ef_construction=10, codec="float32"))
+    asked = []
+    exact = sparse.exact
+    monkeypatch.setattr(sparse, "exact", lambda queries, k: asked.append(k) or exact(queries, k))
+    assert settle_effort(sparse, hard(2200)[2000:]).ef_search > EFFORTS[1]
+    assert asked == [10]
+
+
 def test_without_rows_to_measure_on_a_search_is_as_long_as_usual():
     index = NeighbourIndex.build(VECTORS, IndexSettings())
     assert settle_effort(index, clusters(FEWEST_QUERIES - 1, 24, seed=5)) is None
     assert index.settings.ef_search == USUAL_EFFORT
+    # What was found out before is better known than that.
+    index.search_with(512)
+    assert settle_effort(index, QUERIES) is None
+    assert index.settings.ef_search == 512

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from knowledge_base_helpers import HELD, LABELS, TEXTS, contracts, head, make_cache, make_run, sentiment
+from sklearn.metrics import matthews_corrcoef
 
 from distill import RetrievalAugmentedClassifier
 from distill.classification.rows import LabelledRows
@@ -26,7 +27,8 @@ from distill.knowledge_base.index import IndexSettings
 from distill.knowledge_base.vote import mixed, neighbour_vote, softmax
 from distill.layout import BEST
 from distill.prediction import predict
-from distill.retrieval_classifier import DEFAULT_BETA, DEFAULT_K, student_encoder, unit
+from distill.retrieval_classifier import DEFAULT_BETA, DEFAULT_K, student_encoder
+from distill.vectors import unit
 from embedcache.errors import InputError
 from embedcache.pairs import join_pair
 from embedcache.testing import sentences, tiny_encoder
@@ -370,6 +372,82 @@ def test_a_score_on_the_rows_that_chose_is_refused_or_marked(run, tmp_path):
     assert f"chosen on {len(HELD)} of these rows" in command(*ask, "--out", tmp_path / "a.tsv")
     write(FRESH)
     assert "note" not in command(*ask, "--out", tmp_path / "a.tsv")
+
+
+def test_k_and_beta_that_were_typed_are_called_given(run, file):
+    ask = (
+        "predict",
+        run,
+        file,
+        "--text",
+        "text",
+        "--label",
+        "label",
+        "--rows",
+        "split=dev",
+        "--device",
+        "cpu",
+    )
+
+    def facts(*more: object) -> dict:
+        return json.loads(command(*ask, *more, "--json"))
+
+    assert "k 10, beta 0.5 (never tuned)" in command_errors(*ask)
+    choose(run, device="cpu", threads=1)
+    chosen = read_base(run / BEST).chosen
+    by = f"chosen on {chosen.rows} {chosen.source}"
+    assert f"k {chosen.k}, beta {chosen.beta:g} ({by})" in command_errors(*ask)
+    said = command_errors(*ask, "--k", 3, "--beta", 0.2)
+    assert "k 3, beta 0.2 (given)" in said
+    assert "chosen" not in said
+    assert f"k 3 (given), beta {chosen.beta:g} ({by})" in command_errors(*ask, "--k", 3)
+    assert f"k {chosen.k} ({by}), beta 1 (given)" in command_errors(*ask, "--beta", 1)
+    both, one = facts("--k", 3, "--beta", 0.2), facts("--k", 3)
+    assert (both["given"], both["chosen"]) == (["k", "beta"], None)
+    assert (one["given"], one["chosen"]["beta"]) == (["k"], chosen.beta)
+
+
+def test_rows_that_find_themselves_in_the_base_are_counted(run, tmp_path):
+    base = read_base(run / BEST)
+    path = tmp_path / "seen.tsv"
+    texts = [*base.texts[:7], *FRESH]
+    labels = sentiment(texts)
+    lines = [f"{LABELS[label]}\t{text}" for label, text in zip(labels, texts, strict=True)]
+    path.write_text("\n".join(["label\ttext", *lines]) + "\n")
+    ask = ("predict", run, path, "--text", "text", "--label", "label", "--device", "cpu", "--threads", 1)
+    note = "note: 7 of these rows stand in the knowledge base and find themselves: the score is too good"
+    assert note in command_errors(*ask)
+    score = json.loads(command(*ask, "--json"))["score"]
+    assert (score["in_base"], score["chosen_on"]) == (7, 0)
+    assert "find themselves" not in command_errors(*ask, "--no-retrieval")
+    assert json.loads(command(*ask, "--no-retrieval", "--json"))["score"]["in_base"] == 0
+    path.write_text("\n".join(["label\ttext", *lines[7:]]) + "\n")
+    assert "find themselves" not in command_errors(*ask)
+
+
+def test_matthews_correlation_is_told(made, file):
+    ask = (
+        "predict",
+        made,
+        file,
+        "--text",
+        "text",
+        "--label",
+        "label",
+        "--rows",
+        "split=dev",
+        "--device",
+        "cpu",
+    )
+    score = json.loads(command(*ask, "--json"))["score"]
+    classifier = RetrievalAugmentedClassifier.from_folder(made, device="cpu", threads=1)
+    gold = [LABELS[label] for label in sentiment(FRESH)]
+    assert score["matthews"] == pytest.approx(matthews_corrcoef(gold, classifier.predict(FRESH)))
+    alone = RetrievalAugmentedClassifier.from_folder(made, retrieval=False, device="cpu", threads=1)
+    assert score["student_matthews"] == pytest.approx(matthews_corrcoef(gold, alone.predict(FRESH)))
+    said = command_errors(*ask)
+    assert f"Matthews' correlation {100 * score['matthews']:.2f}; the student alone" in said
+    assert f"{100 * score['student_macro_f1']:.2f}, {100 * score['student_matthews']:.2f}\n" in said
 
 
 def test_the_commands_of_a_base(run, tmp_path, monkeypatch):

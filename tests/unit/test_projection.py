@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import pytest
 from click.testing import CliRunner
 from corpus_helpers import cut
 
+import distill.projection
 from distill.cli.main import cli
 from distill.errors import ConfigError, DataError, TrainingError
 from distill.projection import extend_projection, project
 from distill.projection.neighbours import label_cosines, neighbour_accuracy
-from distill.projection.train import ProjectionSettings, train_map
+from distill.projection.train import ProjectionSettings, mean_loss, train_map
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.contract import Contract
 from embedcache.corpus.readers import ReadReport
@@ -130,20 +132,22 @@ def test_rows_of_one_label_lie_together_afterwards(cache):
 def test_a_map_that_hardly_moved_is_told_of_with_what_to_do(cache):
     still = project(cache, settings=ProjectionSettings(epochs=3))
     assert still.hardly_moved
+    assert 0 < still.moved < 0.001
     assert still.steps == 3
     assert still.cosines.within == pytest.approx(still.cosines_of.within, abs=0.01)
     assert still.facts()["hardly_moved"] is True
     moved = project(cache, teacher="base", settings=ProjectionSettings(lr=0.02, epochs=10), name="moved")
     assert not moved.hardly_moved
+    assert moved.moved > 0.1
     assert moved.cosines_of == still.cosines_of
     assert moved.cosines.within > moved.cosines_of.within + 0.1
-    assert still.loss == pytest.approx(still.loss_of, rel=0.01)
     assert moved.loss_of == still.loss_of
     assert moved.loss < 0.95 * moved.loss_of
     words = ["project", "--cache", str(cache.folder), "--teacher", "base"]
     said = CliRunner().invoke(cli, [*words, "--name", "a"], env={"COLUMNS": "160"}, catch_exceptions=False)
     told = " ".join(said.output.split())
     assert "the map hardly moved" in told
+    assert f"moved by {100 * still.moved:.2f} % of its norm" in told
     assert "here it was 3 steps at 2e-05: give --lr 0.001, or more --epochs" in told
     assert f"of one label {still.cosines_of.within:.3f} -> " in told
     said = CliRunner().invoke(cli, [*words, "--name", "c", "--lr", "1e-3", "--epochs", "1"])
@@ -167,6 +171,84 @@ def test_labels_that_a_teacher_parts_too_far_are_drawn_together_and_that_is_no_s
     before = found.cosines_of.within - found.cosines_of.between
     assert found.cosines.within - found.cosines.between < before - 0.2
     assert not found.hardly_moved
+
+
+def parted(folder: Path, sides: np.ndarray, vectors: np.ndarray) -> Cache:
+    """A cache of vectors by hand, their sides the labels."""
+    texts = sentences(len(sides), seed=5)
+    cache = Cache.create(folder)
+    store_corpus(cache.corpora_folder, "rows", cut(texts, None, sides.astype(str).tolist()), ReadReport())
+    teacher = cache.register_teacher("base", example_contract(vectors.shape[1]), {})
+    put(cache, teacher.contract, texts, vectors.astype(np.float32))
+    return cache
+
+
+def test_a_map_that_moves_at_the_floor_of_the_loss_is_no_standstill(tmp_path):
+    """All is right before, so the loss cannot fall by much; the map goes far all the same."""
+    sides = np.arange(ROWS) % 2
+    vectors = np.random.default_rng(8).normal(scale=0.03, size=(ROWS, WIDTH))
+    vectors[:, 0] += 2 * sides - 1
+    found = project(parted(tmp_path / "cache", sides, vectors), settings=QUICK)
+    assert found.loss > 0.99 * found.loss_of
+    assert found.moved > 0.05
+    assert not found.hardly_moved
+    assert not found.lost_neighbours
+
+
+def test_a_width_too_narrow_for_the_labels_is_told_and_is_no_standstill(tmp_path, monkeypatch):
+    generator = np.random.default_rng(3)
+    labels = np.arange(ROWS) % 12
+    vectors = 4 * np.eye(WIDTH)[labels] + generator.normal(scale=0.5, size=(ROWS, WIDTH))
+    cache = parted(tmp_path / "cache", labels, vectors)
+    narrow = project(cache, dim=2, settings=QUICK)
+    assert (narrow.dimension_of, narrow.dimension) == (WIDTH, 2)
+    assert narrow.loss > narrow.loss_of
+    assert not narrow.hardly_moved
+    assert narrow.lost_neighbours
+    assert narrow.facts()["lost_neighbours"] is True
+    full = project(cache, teacher="base", settings=QUICK, name="full")
+    assert not full.lost_neighbours
+    words = ["project", "--cache", str(cache.folder), "--teacher", "base", "--lr", "0.02", "--epochs", "20"]
+    said = CliRunner().invoke(cli, [*words, "--dim", "2", "--name", "two"], catch_exceptions=False).stdout
+    assert "note: fewer rows are next to those of their label than before: give more than --dim 2" in said
+    assert "hardly moved" not in said
+    assert "note" not in CliRunner().invoke(cli, [*words, "--name", "all"], catch_exceptions=False).stdout
+    worse = replace(full, accuracy=full.accuracy_of - 0.03)
+    monkeypatch.setattr(distill.projection, "project", lambda *given, **settings: worse)
+    said = CliRunner().invoke(cli, [*words, "--name", "all"], catch_exceptions=False).stdout
+    assert "than before: give a lower --lr, or fewer --epochs, and another --name" in said
+
+
+def test_where_no_row_has_a_partner_the_map_stays_and_that_is_told(tmp_path):
+    cache = make_cache(tmp_path / "cache", list(range(ROWS)))
+    found = project(cache, settings=QUICK)
+    assert (found.steps, found.moved, found.loss_of, found.loss) == (0, 0, None, None)
+    assert found.hardly_moved
+    words = ["project", "--cache", str(cache.folder), "--teacher", "base", "--name", "a"]
+    said = " ".join(CliRunner().invoke(cli, words, catch_exceptions=False).stdout.split())
+    assert "in no batch did two rows have one label. Use a corpus with several rows of each label" in said
+    assert "learning rate" not in said
+    assert "unknown among each other" in said
+
+
+def test_the_mean_loss_is_that_of_the_rows_with_a_partner():
+    generator = np.random.default_rng(6)
+    vectors = generator.normal(size=(9, 5)).astype(np.float32)
+    labels = np.array([0, 0, 1, 1, 1, 2, 0, 3, 1])
+    unit = vectors.astype(np.float64) / np.linalg.norm(vectors, axis=1, keepdims=True)
+    logits = unit @ unit.T / 0.3
+    losses = []
+    for i in range(9):
+        others = [j for j in range(9) if j != i]
+        partners = [j for j in others if labels[j] == labels[i]]
+        whole = np.log(np.exp(logits[i, others]).sum())
+        losses += [-np.mean([logits[i, j] - whole for j in partners])] if partners else []
+    assert len(losses) == 7
+    found = mean_loss(vectors, labels, 0.3)
+    assert found == pytest.approx(np.mean(losses), rel=1e-5)
+    assert found == pytest.approx(mean_loss(7 * vectors, labels, 0.3), rel=1e-5)
+    assert found != pytest.approx(mean_loss(vectors, labels, 0.1), rel=0.01)
+    assert mean_loss(vectors, np.arange(9), 0.3) is None
 
 
 def test_mean_cosines_are_those_of_all_pairs():

@@ -173,6 +173,27 @@ def test_a_push_that_was_killed_on_its_way_leaves_what_is_found(
     assert not any(path.exists() for path in left)
 
 
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_of_a_push_that_is_taken_back_no_half_of_a_manifest_or_signature_stays(
+    grown: Path, tmp_path: Path, is_readable: bool
+) -> None:
+    collect(grown)
+    private, _ = make_key(tmp_path, "ann")
+    pushed = push(make_cache(tmp_path / "private", TEXTS[200:], name="p"), str(grown), sign=private).manifest
+    if not is_readable:
+        (grown / "manifests" / f"{pushed}.json").write_bytes(b"nonsense")
+    (signature,) = (grown / "signatures" / pushed).glob("*.json")
+    tail, mine = f".tmp-{'0' * 32}-", (grown / "manifests", f"{pushed}.json")
+    left = [mine[0] / f"{tail}{mine[1]}", signature.with_name(f"{tail}{signature.name}")]
+    other = grown / "manifests" / f"{tail}{'a' * 64}.json"
+    for path in (*left, other):
+        path.write_bytes(b"half")
+    collect(grown, drop=[pushed])
+    assert not any(path.exists() for path in left)
+    # Those of others go by their age.
+    assert other.exists()
+
+
 def test_two_pushes_of_which_neither_holds_the_other_both_stay(tmp_path: Path) -> None:
     for name, texts in (("one", TEXTS[:80]), ("two", TEXTS[40:120])):
         push(make_cache(tmp_path / name, texts, name=name), str(tmp_path / "remote"))

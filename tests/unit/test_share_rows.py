@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -291,12 +292,9 @@ def test_without_indexes_shards_are_read_whole_and_that_is_said(tmp_path: Path) 
     assert not verify(cache.folder).findings
     assert taken(cache, remote, TEXTS[:30]).rows == 30
     assert np.array_equal(cache.lookup(TEXTS[:30]), theirs.lookup(TEXTS[:30]))
-    # A note that was copied vouches for nothing.
-    note = cache.derived_folder / "remotes" / "indexes.json"
-    data = note.read_bytes()
-    note.unlink()
-    note.write_bytes(data)
-    assert len(keys_of(remote, cache).whole_to_load()) == 3
+    # Notes that were copied vouch for nothing.
+    shutil.copytree(cache.folder, tmp_path / "copy")
+    assert len(keys_of(remote, Cache(tmp_path / "copy")).whole_to_load()) == 3
     # The next push names them.
     assert push(theirs, str(remote)).manifest
     assert all(shard.index for shard in keys_of(remote, None).shards)

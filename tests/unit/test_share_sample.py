@@ -1,10 +1,10 @@
-"""The sample of what a pull has brought: what it is drawn from, and what becomes of what it finds bad."""
+"""The sample of what a pull has brought: what it is drawn from, and what becomes of what it finds."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from embedcache.fsio import write_sealed_json
 from embedcache.housekeeping import compact, remove_teacher
 from embedcache.share import PullResult, pull, push, sample
 from embedcache.share.arrive import Arrivals
-from embedcache.share.sample import NOT_COMPARED
+from embedcache.share.remote import Remote
+from embedcache.share.remotes import location_of
+from embedcache.share.sample import NOT_COMPARED, ArrivalSamples
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
 TEACHER = fake_teacher(8)
@@ -173,7 +175,9 @@ def test_too_few_texts_are_told_of_and_compared_with_the_next(tmp_path: Path, li
     push(make_cache(tmp_path / "honest", TEXTS[:5], name="few"), remote)
     (few,) = pull(tmp_path / "there", remote).samples
     assert few.verdict == NOT_COMPARED
-    assert "5 texts of the corpora have a vector of 'fake' in the 1 shard to be checked" in few.told
+    assert "5 texts of 1 shard here, expected at least 12" in few.told
+    # Once is enough where nothing can be done about it.
+    assert pull(tmp_path / "there", remote).samples == ()
     push(make_cache(tmp_path / "honest", TEXTS[5:20], name="more"), remote)
     (check,) = pull(tmp_path / "there", remote).samples
     assert (check.verdict, check.sampled) == (OK, 20)
@@ -211,14 +215,36 @@ def test_what_was_found_bad_is_told_again_until_it_is_gone(tmp_path: Path, live:
     assert run("pull", remote, "--cache", there)[0] == 0
 
 
-def test_bad_vectors_that_come_again_are_known(tmp_path: Path, live: _Live) -> None:
+def test_what_is_pulled_after_bad_vectors_were_taken_away_is_compared_anew(
+    tmp_path: Path, live: _Live
+) -> None:
+    remote, there = str(tmp_path / "team"), tmp_path / "there"
+    push(make_cache(tmp_path / "honest", MORE, name="honest"), remote)
+    bad = push(bad_cache(tmp_path / "theirs"), remote)
+    assert verdicts(pull(there, remote)) == [BAD]
+    remove_teacher(Cache(there), "fake")
+    # The same ones are as bad as they were.
+    assert verdicts(pull(there, remote)) == [BAD]
+    remove_teacher(Cache(there), "fake")
+    # What came with them is not.
+    assert verdicts(pull(there, remote, skip_manifests=[bad.manifest[:12]])) == [OK]
+    assert pull(there, remote, skip_manifests=[bad.manifest[:12]]).samples == ()
+    assert push(there, str(tmp_path / "others")).manifest
+
+
+def test_what_comes_while_something_bad_is_here_is_compared(tmp_path: Path, live: _Live) -> None:
     remote, there = str(tmp_path / "team"), tmp_path / "there"
     push(bad_cache(tmp_path / "theirs"), remote)
     assert verdicts(pull(there, remote)) == [BAD]
-    remove_teacher(Cache(there), "fake")
-    live.read.clear()
-    assert verdicts(pull(there, remote)) == [BAD]
-    assert live.read == set()
+    push(make_cache(tmp_path / "honest", MORE, name="honest"), remote)
+    first, second = pull(there, remote).samples
+    assert (first.verdict, first.sampled) == (BAD, 0)
+    assert (second.verdict, second.sampled) == (OK, sample.SAMPLE)
+    assert live.read <= set(MORE) | set(TEXTS[:SHARD_ROWS])
+    push(bad_cache(tmp_path / "more", TEXTS[SHARD_ROWS : 2 * SHARD_ROWS], "two"), remote)
+    assert verdicts(pull(there, remote)) == [BAD, BAD]
+    (check,) = pull(there, remote).samples
+    assert "still here of what came with them: 2 shards; " in check.told
 
 
 def test_merging_shards_does_not_make_bad_vectors_good(tmp_path: Path, live: _Live) -> None:
@@ -253,19 +279,193 @@ def test_what_one_remote_brought_is_not_told_of_another(tmp_path: Path, live: _L
     assert verdicts(pull(tmp_path / "there", str(tmp_path / "others"))) == [OK]
 
 
-@pytest.mark.parametrize(
-    "said", [{}, {"x": 1}, {"verdict": 1}, {"verdict": "ok", "before": 7, "bad": ["../x", 3]}]
-)
-def test_notes_that_are_none_are_as_good_as_no_notes(tmp_path: Path, live: _Live, said: object) -> None:
+# What is not sent on
+
+
+def manifests_of(remote: str) -> set[str]:
+    return {path.name for path in Path(remote, "manifests").iterdir()}
+
+
+def test_a_sync_does_not_send_bad_vectors_back(tmp_path: Path, live: _Live) -> None:
     remote, there = str(tmp_path / "team"), tmp_path / "there"
     push(bad_cache(tmp_path / "theirs"), remote)
+    make_cache(there, MORE, name="mine")
+    before = manifests_of(remote)
+    for _ in range(2):
+        code, out = run("sync", remote, "--cache", there, "--by", "Bob")
+        assert (code, "nothing was pushed: bad vectors must not be sent on" in out) == (1, True)
+    code, out = run("sync", remote, "--cache", there, "--json")
+    assert (code, json.loads(out)["pushed"]) == (1, None)
+    assert manifests_of(remote) == before
+
+
+def test_a_push_sends_bad_vectors_nowhere(tmp_path: Path, live: _Live) -> None:
+    remote, others, there = str(tmp_path / "team"), str(tmp_path / "others"), tmp_path / "there"
+    push(bad_cache(tmp_path / "theirs"), remote)
+    other = fake_teacher(8, seed=4, name="second")
+    make_cache(there, MORE, name="mine", teacher=other)
+    assert BAD in verdicts(pull(there, remote))
+    before = manifests_of(remote)
+    for target in (remote, others):
+        with pytest.raises(InputError, match="fake: 1 shard came with vectors that a sample found to be an"):
+            push(there, target)
+    assert not Path(others).exists()
+    assert manifests_of(remote) == before
+    assert push(there, others, teachers=["second"]).manifest
+    # Somebody has decided.
     pull(there, remote, sample_check=False)
+    assert push(there, others).manifest
+
+
+# What is noted, and where that counts
+
+
+def test_what_was_pushed_is_not_compared_when_others_add_to_it(tmp_path: Path, live: _Live) -> None:
+    remote = str(tmp_path / "team")
+    mine = make_cache(tmp_path / "mine", MORE, name="mine")
+    push(mine, remote)
+    assert pull(mine, remote).samples == ()
+    push(bad_cache(tmp_path / "theirs"), remote)
+    assert verdicts(pull(mine, remote)) == [BAD]
+    assert live.read == set(TEXTS[:SHARD_ROWS])
+
+
+def test_what_was_built_between_pulls_is_not_compared(tmp_path: Path, live: _Live) -> None:
+    remote, there = str(tmp_path / "team"), tmp_path / "there"
+    push(make_cache(tmp_path / "honest", name="honest"), remote)
+    assert verdicts(pull(there, remote)) == [OK]
+    live.read.clear()
+    make_cache(there, MORE, name="mine")
+    assert pull(there, remote).samples == ()
+    push(bad_cache(tmp_path / "theirs", sentences(40, seed=33)), remote)
+    assert verdicts(pull(there, remote)) == [BAD]
+    assert not live.read & set(MORE)
+
+
+def lose(note: Path) -> None:
+    shutil.rmtree(note.parents[2])
+
+
+def damage(note: Path) -> None:
+    note.write_bytes(note.read_bytes()[:-9])
+
+
+def put_old(note: Path) -> None:
+    write_sealed_json(note, {TEACHER.contract.id: "ok"})
+
+
+def put_unvouched(note: Path) -> None:
+    said = json.loads(note.read_text())
+    said["notes"][TEACHER.contract.id]["bad"] = []
+    write_sealed_json(note, {"anchor": [1, 2], "notes": said["notes"]})
+
+
+def put_nonsense(note: Path) -> None:
+    said = json.loads(note.read_text())
+    said["notes"][TEACHER.contract.id]["known"] = ["../x", 3]
+    write_sealed_json(note, {"anchor": said["anchor"], "notes": said["notes"]})
+
+
+@pytest.mark.parametrize(
+    ("change", "skip"),
+    [*((one, False) for one in (lose, damage, put_old, put_unvouched, put_nonsense)), (lose, True)],
+)
+def test_where_no_note_counts_what_the_remote_has_is_compared_again(
+    tmp_path: Path, live: _Live, change: Callable[[Path], None], skip: bool
+) -> None:
+    remote, there = str(tmp_path / "team"), tmp_path / "there"
+    make_cache(there, MORE, name="mine")
+    push(make_cache(tmp_path / "honest", TEXTS[40:], name="honest"), remote)
+    bad = push(bad_cache(tmp_path / "theirs"), remote)
+    assert verdicts(pull(there, remote)) == [BAD]
     (note,) = there.glob("derived/remotes/*/sampled.json")
-    assert set(json.loads(note.read_text())) == {"sha256", TEACHER.contract.id}
-    write_sealed_json(note, {TEACHER.contract.id: said})
-    done = pull(there, remote)
-    assert set(verdicts(done)) <= {BAD}
-    assert done.fetched == 0
+    change(note)
+    live.read.clear()
+    # Not even the manifest that lists them has to be among those that are pulled.
+    assert verdicts(pull(there, remote, skip_manifests=[bad.manifest[:12]] if skip else [])) == [BAD]
+    assert not live.read & set(MORE)
+
+
+def test_notes_that_came_with_a_cache_vouch_for_nothing(tmp_path: Path, live: _Live) -> None:
+    remote, ready = str(tmp_path / "team"), tmp_path / "ready"
+    push(bad_cache(tmp_path / "theirs"), remote)
+    pull(ready, remote, sample_check=False)
+    assert pull(ready, remote).samples == ()
+    shutil.copytree(ready, tmp_path / "copy")
+    assert verdicts(pull(tmp_path / "copy", remote)) == [BAD]
+
+
+@pytest.mark.parametrize("choice", [{"codec": "int8"}, {"corpora": ["bad"], "rows": 15}])
+def test_what_was_made_of_what_came_is_compared_where_no_note_counts(
+    tmp_path: Path, live: _Live, choice: dict[str, Any]
+) -> None:
+    team, there = tmp_path / "team", tmp_path / "there"
+    make_cache(there, MORE, name="mine")
+    theirs = bad_cache(tmp_path / "theirs")
+    push(theirs, str(team))
+    pull(there, str(team), sample_check=False, **choice)
+    assert not shards_of(there) & shards_of(theirs.folder)
+    shutil.rmtree(there / "derived")
+    remote = Remote(location_of(str(team)))
+    (check,) = ArrivalSamples(Cache(there), remote, {TEACHER.contract.id: TEACHER.contract}).compare(
+        Computing()
+    )
+    assert check.verdict == BAD
+    assert not live.read & set(MORE)
+
+
+def test_of_two_pulls_at_once_the_one_that_ends_says_nothing_of_what_the_other_brings(
+    tmp_path: Path, live: _Live
+) -> None:
+    team, there = tmp_path / "team", tmp_path / "there"
+    push(make_cache(tmp_path / "honest", MORE, name="honest"), str(team))
+    assert verdicts(pull(there, str(team))) == [OK]
+    theirs = bad_cache(tmp_path / "theirs")
+    push(theirs, str(team))
+    remote, contracts = Remote(location_of(str(team))), {TEACHER.contract.id: TEACHER.contract}
+    killed = ArrivalSamples(Cache(there), remote, contracts)
+    other = ArrivalSamples(Cache(there), remote, contracts)
+    assert other.compare(Computing()) == ()
+    # Now the first brings something, and is killed.
+    del killed
+    shutil.copytree(theirs.folder, there, dirs_exist_ok=True, ignore=shutil.ignore_patterns("derived"))
+    assert verdicts(pull(there, str(team))) == [BAD]
+
+
+def test_what_two_pulls_have_compared_is_not_compared_again(tmp_path: Path, live: _Live) -> None:
+    team, there = tmp_path / "team", tmp_path / "there"
+    honest = make_cache(tmp_path / "honest", MORE, name="honest")
+    push(honest, str(team))
+    Cache.create(there)
+    remote, contracts = Remote(location_of(str(team))), {TEACHER.contract.id: TEACHER.contract}
+    first = ArrivalSamples(Cache(there), remote, contracts)
+    second = ArrivalSamples(Cache(there), remote, contracts)
+    shutil.copytree(honest.folder, there, dirs_exist_ok=True, ignore=shutil.ignore_patterns("derived"))
+    assert [check.verdict for check in first.compare(Computing())] == [OK]
+    assert second.compare(Computing()) == ()
+
+
+# Texts that are not here
+
+
+def test_vectors_without_their_texts_are_told_of_once_and_compared_with_them(
+    tmp_path: Path, live: _Live
+) -> None:
+    remote, there = str(tmp_path / "team"), tmp_path / "there"
+    push(make_cache(tmp_path / "honest", MORE, name="honest"), remote)
+    theirs = bad_cache(tmp_path / "theirs")
+    push(theirs, remote, text=False)
+    first, second = pull(there, remote).samples
+    assert (first.verdict, second.verdict) == (OK, NOT_COMPARED)
+    assert "no text here has its vector from 1 shard: their texts are not here" in second.told
+    live.read.clear()
+    assert pull(there, remote).samples == ()
+    assert live.read == set()
+    # What is compared next to them does not make them good.
+    push(make_cache(tmp_path / "other", TEXTS[100:140], name="other"), remote)
+    assert verdicts(pull(there, remote)) == [OK, NOT_COMPARED]
+    push(theirs, remote)
+    assert verdicts(pull(there, remote)) == [BAD]
 
 
 # Where the model is not here

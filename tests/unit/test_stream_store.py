@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.keys import key_array
 from embedcache.share import pull, push, sample
 from embedcache.share.mirror import Mirror, default_mirror, is_remote
+from embedcache.share.mirror_notes import streamed_shards
 from embedcache.share.mirror_shards import MirrorShards
 from embedcache.testing import fake_teacher, sentences
 
@@ -271,6 +273,26 @@ def test_a_shard_that_others_delete_stays_readable(remote, whole, tmp_path):
         store.want([[1]])
         # Closed meanwhile, it is fetched again.
         assert (store.gather(np.arange(SHARD_ROWS)) == first).all()
+
+
+def test_a_part_keeps_the_shards_that_a_run_was_just_fetching(remote, whole, tmp_path):
+    (contract_id,) = {contract_of(whole).id}
+    folder = tmp_path / "mirror"
+    with Mirror(remote, folder) as mirror:
+        shards = mirror._shards
+        listed = shards._listed[contract_id]
+        # As a run does before it fetches a shard, while the pull is looking which are there.
+        held = [shards._reserve(shards._note(contract_id, name), file) for name, file in listed.items()]
+        done = pull(folder, remote, corpora=["corpus"], rows=len(TEXTS), alias="part", sample_check=False)
+        assert done.part is not None
+        assert [one.taken for one in done.part.vectors] == [len(TEXTS)]
+        for descriptor in held:
+            os.close(descriptor)
+        assert not streamed_shards(Cache(folder), contract_id)
+    with Mirror(remote, folder, limit=3 * shard_bytes(whole)) as mirror:
+        mirror.store(contract_of(whole)).want([range(SHARDS)])
+    assert len(shard_files(folder)) == SHARDS
+    assert np.array_equal(Cache(folder).lookup(TEXTS), whole.lookup(TEXTS))
 
 
 def test_a_damaged_shard_that_was_fetched_is_fetched_again(remote, whole, tmp_path):

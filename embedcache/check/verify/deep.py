@@ -8,7 +8,7 @@ passed through the store's codec. A store that is as near to the teacher as the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -186,6 +186,35 @@ def _are_in(store: ShardStore, keys: KeyArray, shards: Collection[str] | None) -
         named = np.fromiter((shard.name in shards for shard in store.shards), np.bool_, len(store.shards))
         found[found] = named[numbers]
     return found
+
+
+def count_texts(
+    cache: Cache, teacher: CachedTeacher, shards: Collection[str], on_progress: OnCheck | None = None
+) -> Mapping[str, int]:
+    """Return how many texts of a cache's corpora have their vector read from some shards, by shard.
+
+    Args:
+        cache: the cache.
+        teacher: whose vectors.
+        shards: names of shards; one that no text has its vector from is not in the result.
+        on_progress: called as the work goes on.
+
+    Raises:
+        CorruptCacheError: if the cache is damaged.
+    """
+    store = cache.store(teacher.contract)
+    corpora = [texts for one in cache.corpora() for texts in (one, *one.views())]
+    counts = np.zeros(len(store.shards), np.int64)
+    meter = Meter(on_progress)
+    meter.begin("look for texts to compare", total_rows=sum(map(len, corpora)))
+    for corpus in corpora:
+        for keys in corpus.iter_keys():
+            positions = store.locate(keys)
+            numbers, _ = shard_places(store, positions[positions >= 0])
+            counts += np.bincount(numbers, minlength=len(counts))
+            meter.add(rows=len(keys))
+    found = zip(store.shards, counts.tolist(), strict=True)
+    return {shard.name: count for shard, count in found if count and shard.name in shards}
 
 
 def _compare(

@@ -1,8 +1,8 @@
 """Verify: read every byte of a cache and say what is not as it was written.
 
 Every file of a cache vouches for itself: by its name, by a digest inside or beside it, or because all its
-bytes are known. The lock of an LMDB store is the exception: nothing in it outlives the processes that share
-it. Nothing is written, whatever is found, and what is damaged is never opened further than is safe.
+bytes are known. Locks are the exception: nothing in them outlives the processes that share them. Nothing is
+written, whatever is found, and what is damaged is never opened further than is safe.
 """
 
 from __future__ import annotations

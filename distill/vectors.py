@@ -1,0 +1,16 @@
+"""What is done to vectors wherever they are compared by their cosines."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from embedcache.codecs import Vectors
+
+_TINY = np.finfo(np.float32).tiny
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Return vectors, float32 (n, d), scaled to length one; a vector of zeros stays one."""
+    norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))[:, np.newaxis]
+    scaled: Vectors = vectors / np.maximum(norms, _TINY)
+    return scaled

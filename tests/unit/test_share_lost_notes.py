@@ -1,0 +1,145 @@
+"""Copies that a cache has not noted, because they were made before there were notes, or these were lost."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from share_helpers import SHARD_ROWS, TEXTS, files_of, make_cache
+
+from embedcache.cache import Cache
+from embedcache.conversions import Conversions
+from embedcache.share import preview_pull, pull, push, sync
+from embedcache.store.base import CONVERTED_FROM
+from embedcache.store.shard import Shard, shard_bytes
+from embedcache.testing import sentences
+
+SHARDS = len(TEXTS) // SHARD_ROWS
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> str:
+    """Return a remote with vectors as float32."""
+    push(make_cache(tmp_path / "mine", codec="float32"), str(tmp_path / "remote"))
+    return str(tmp_path / "remote")
+
+
+@pytest.fixture
+def there(tmp_path: Path, remote: str) -> Path:
+    """Return a cache with copies of all of the remote's shards, and no note on them."""
+    pull(tmp_path / "there", remote, codec="int8")
+    shutil.rmtree(tmp_path / "there" / "derived" / "remotes")
+    return tmp_path / "there"
+
+
+def shards_of(cache: Path) -> list[Shard]:
+    opened = Cache(cache)
+    return list(opened.store(opened.teacher().contract).shards)
+
+
+def objects(remote: str) -> set[str]:
+    return {name.rpartition("/")[2] for name in files_of(Path(remote), "objects")}
+
+
+def add_claim(cache: Cache, shard: Shard, claimed: str) -> str:
+    """Put the same rows into a cache once more, with the claim to be a copy of another shard."""
+    header = replace(shard.header, provenance={**shard.header.provenance, CONVERTED_FROM: claimed})
+    name, data = shard_bytes(header, shard.codec, shard.keys, shard.stored, shard.tokens, shard.truncated)
+    container = cache.container(shard.header.contract)
+    container.add(name, data)
+    container.finish()
+    return name
+
+
+def test_that_originals_are_fetched_is_told_before(there: Path, remote: str) -> None:
+    told = (
+        f"{SHARDS} shards here say that they are copies of what the remote has, which this cache has not "
+        "noted: the originals are fetched"
+    )
+    estimate = preview_pull(there, remote)
+    assert estimate.vectors == len(TEXTS)
+    assert estimate.told == (told,)
+    assert told in pull(there, remote).told
+    # They are here now, and there is nothing to tell any more.
+    assert preview_pull(there, remote).told == ()
+    assert preview_pull(there, remote).files == 0
+
+
+def test_nothing_is_told_where_the_notes_are_there(tmp_path: Path, remote: str) -> None:
+    pull(tmp_path / "there", remote, codec="int8")
+    assert preview_pull(tmp_path / "there", remote).told == ()
+    # Nor where an original comes that no shard here claims to be made of.
+    push(make_cache(tmp_path / "more", sentences(40, seed=8), codec="float32", name="more"), remote)
+    estimate = preview_pull(tmp_path / "there", remote)
+    assert estimate.vectors == 40
+    assert estimate.told == ()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_and_two_are_told_apart(there: Path, remote: str, count: int) -> None:
+    shards = shards_of(there)
+    sources = {shard.name: str(shard.header.provenance[CONVERTED_FROM]) for shard in shards[count:]}
+    Conversions(Cache(there)).add(sources)
+    (told,) = preview_pull(there, remote).told
+    assert told.startswith(("1 shard here says that it is a copy", "2 shards here say that they")[count - 1])
+
+
+@pytest.mark.parametrize("pulled", [False, True], ids=["without the originals", "with the originals"])
+def test_copies_that_are_not_noted_are_not_sent_to_whoever_has_the_originals(
+    there: Path, remote: str, pulled: bool
+) -> None:
+    if pulled:
+        pull(there, remote)
+    before = objects(remote)
+    done = push(there, remote)
+    assert (done.sent, done.manifest) == (0, "")
+    assert objects(remote) == before
+    (told,) = done.told
+    assert told == (
+        f"{SHARDS} shards not sent: by their own word copies of what {remote} has, with the same texts, "
+        "though this cache has not noted that"
+    )
+
+
+def test_sync_of_a_copied_folder_sends_no_copies(tmp_path: Path, remote: str) -> None:
+    pull(tmp_path / "there", remote, codec="int8")
+    shutil.copytree(tmp_path / "there", tmp_path / "theirs")
+    before = objects(remote)
+    done = sync(tmp_path / "theirs", remote)
+    assert done.pulled is not None
+    assert done.pushed is not None
+    assert done.pulled.fetched_vectors == len(TEXTS)
+    assert any("the originals are fetched" in line for line in done.pulled.told)
+    assert done.pushed.sent == 0
+    assert objects(remote) == before
+
+
+def test_where_the_originals_are_not_the_copies_are_sent(there: Path, tmp_path: Path) -> None:
+    other = str(tmp_path / "elsewhere")
+    done = push(there, other)
+    assert done.told == ()
+    assert {shard.name for shard in shards_of(there)} <= objects(other)
+    # A remote that has one of them only gets the others.
+    third = str(tmp_path / "third")
+    push(make_cache(tmp_path / "some", TEXTS[:SHARD_ROWS], codec="float32", name="some"), third)
+    (one,) = [
+        shard for shard in shards_of(there) if shard.header.provenance[CONVERTED_FROM] in objects(third)
+    ]
+    assert len(push(there, third).told) == 1
+    assert {shard.name for shard in shards_of(there)} - objects(third) == {one.name}
+
+
+def test_a_claim_keeps_no_other_texts_from_being_sent(tmp_path: Path, remote: str) -> None:
+    claimed = shards_of(tmp_path / "mine")[0].name
+    theirs = make_cache(tmp_path / "theirs", sentences(20, seed=3), codec="int8", name="other")
+    liar = add_claim(theirs, shards_of(theirs.folder)[0], claimed)
+    done = push(theirs, remote)
+    assert liar in objects(remote)
+    assert done.told == ()
+    pull(tmp_path / "there", remote)
+    assert np.array_equal(
+        Cache(tmp_path / "there").lookup(sentences(20, seed=3)), theirs.lookup(sentences(20, seed=3))
+    )
