@@ -22,7 +22,7 @@ from distill.retrieval_classifier import Neighbour, RetrievalAugmentedClassifier
 from embedcache.corpus.readers import ReadOptions, ReadReport, read_batches
 from embedcache.corpus.sources import STDIN
 from embedcache.fsio import write_bytes
-from embedcache.keys import key_array
+from embedcache.keys import KeyArray, key_array
 from embedcache.pairs import split_pair
 
 FORMATS = (".tsv", ".jsonl")
@@ -206,7 +206,8 @@ def predict(
     gold = label_numbers(rows.labels, names, rows.name) if labelled else None
     if neighbours and classifier.base is None:
         raise ConfigError("--neighbours: there is no knowledge base to ask; leave it out")
-    chosen_on = 0 if own_settings or not labelled else _chosen_on(classifier, rows)
+    keys = key_array(rows.texts) if labelled else None
+    chosen_on = 0 if own_settings or keys is None else _chosen_on(classifier, rows, keys)
     # Of few texts the first call would be most of the time, and which share of it is retrieval's by accident.
     began = time.perf_counter()
     classifier.answer(rows.texts[:1])
@@ -222,11 +223,8 @@ def predict(
         if on_step is not None:
             on_step("predicted", min(start + _ROWS_AT_ONCE, len(rows)), len(rows))
     probabilities, student = (np.concatenate(side) for side in zip(*parts, strict=True))
-    score = (
-        None
-        if gold is None
-        else _score(names, probabilities, student, gold, chosen_on, _in_base(classifier, rows))
-    )
+    in_base = 0 if keys is None else _in_base(classifier, keys)
+    score = None if gold is None else _score(names, probabilities, student, gold, chosen_on, in_base)
     return Predictions(
         texts=rows.texts,
         names=names,
@@ -241,12 +239,12 @@ def predict(
     )
 
 
-def _chosen_on(classifier: RetrievalAugmentedClassifier, rows: LabelledRows) -> int:
+def _chosen_on(classifier: RetrievalAugmentedClassifier, rows: LabelledRows, keys: KeyArray) -> int:
     """Return how many texts are among those that k and beta were chosen on."""
     base = classifier.base
     if base is None or base.chosen is None:
         return 0
-    count = int(contains(base.chosen_keys, key_array(rows.texts)).sum())
+    count = int(contains(base.chosen_keys, keys).sum())
     if count == len(rows):
         raise ConfigError(
             f"{rows.name}: k and beta were chosen on these rows ({base.chosen.source}), so a score on them "
@@ -255,10 +253,10 @@ def _chosen_on(classifier: RetrievalAugmentedClassifier, rows: LabelledRows) -> 
     return count
 
 
-def _in_base(classifier: RetrievalAugmentedClassifier, rows: LabelledRows) -> int:
+def _in_base(classifier: RetrievalAugmentedClassifier, keys: KeyArray) -> int:
     """Return how many texts stand in the knowledge base."""
     base = classifier.base
-    return 0 if base is None else int(base.holds(key_array(rows.texts)).sum())
+    return 0 if base is None else int(base.holds(keys).sum())
 
 
 def _score(

@@ -157,7 +157,8 @@ def info_command(model: Path, as_json: bool) -> None:
     from distill.knowledge_base.build import require_header
     from distill.knowledge_base.header import index_bytes
     from distill.knowledge_base.student import open_folder
-    from embedcache.cli.tables import counted, size
+    from embedcache.cli.tables import size
+    from embedcache.sizes import counted
 
     student = open_folder(model)
     header = require_header(student)

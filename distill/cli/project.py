@@ -120,7 +120,7 @@ def _print(found: Projection, cache: str, settings: ProjectionSettings) -> None:
 
 def _notes(found: Projection, settings: ProjectionSettings) -> list[str]:
     """Return what there is to mend of a projection, and how."""
-    from embedcache.cli.tables import counted
+    from embedcache.sizes import counted
 
     notes = []
     if not found.steps:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from distill.vectors import unit
+
 SMALLEST_DIFFERENCE = 1e-6
 """Cosines of float32 vectors are exact to about 1e-7: nearer ones are tied."""
 
@@ -95,7 +97,8 @@ def rank_relevant(
         left_out: query's row -> row of a document that is not ranked for it, none of its relevant ones.
     """
     left_out = left_out or {}
-    asked, found = _unit(queries), _unit(documents)
+    # In float32, unlike pairs' cosines: a catalogue may hold millions of rows.
+    asked, found = unit(queries), unit(documents)
     standings = []
     # All documents of a query stand in one block, so that every cosine is computed once, in one way.
     rows = max(1, _BLOCK // max(1, len(found)))
@@ -117,9 +120,3 @@ def _standing(
     not_worse = np.array([np.count_nonzero(cosines >= bound) for bound in below], dtype=np.int64)
     first = int(np.count_nonzero(own >= own.max() - np.float32(SMALLEST_DIFFERENCE)))
     return Standing(better, not_worse - better, first, gains)
-
-
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    # In float32, unlike pairs' cosines: a catalogue may hold millions of rows.
-    unit: NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return unit

@@ -21,6 +21,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,11 @@ from distill.knowledge_base.header import (
     read_header,
 )
 from distill.knowledge_base.index import NeighbourIndex
-from distill.knowledge_base.one_writer import one_writer
 from distill.layout import KNOWLEDGE_BASE
 from embedcache.folders import folder_that_appears
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
+from embedcache.locked_folder import locked_folder
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class KnowledgeBase:
             ConfigError: if it may not, and there is one.
             StorageError: if it cannot be written; what was there before stays.
         """
-        with one_writer(model):
+        with _one_writer(model):
             if not overwrite:
                 refuse_replacing(model)
             return self._write(model)
@@ -130,7 +131,7 @@ class KnowledgeBase:
             DataError: if there is another base by now, or none.
             StorageError: if it cannot be written; what was there before stays.
         """
-        with one_writer(model):
+        with _one_writer(model):
             there = _require_same(model, before, "nothing was added to it, run it again")
             grown = self
             if there.chosen != before.chosen:
@@ -177,7 +178,7 @@ class KnowledgeBase:
         from safetensors.numpy import save
 
         data, old = save({"keys": _plain(keys)}), model / KNOWLEDGE_BASE
-        with one_writer(model), folder_that_appears(old, overwrite=True) as folder:
+        with _one_writer(model), folder_that_appears(old, overwrite=True) as folder:
             there = _require_same(model, self.header, "choose k and beta again")
             kept = {name: digest for name, digest in there.files.items() if name != CHOSEN}
             for name in kept:
@@ -219,6 +220,14 @@ def contains(among: KeyArray, keys: KeyArray) -> NDArray[np.bool_]:
     """Return which of ``keys`` stand among others, bool of shape (len(keys),)."""
     found: NDArray[np.bool_] = KeyIndex(among).locate(keys) >= 0
     return found
+
+
+def _one_writer(model: Path) -> AbstractContextManager[None]:
+    """Have others that change the base wait, for the moment of writing and not for the minutes before.
+
+    What is there is looked at once more inside. Where a folder cannot be locked that has to do.
+    """
+    return locked_folder(model, or_unlocked=True)
 
 
 def _read(header: Header, folder: Path) -> KnowledgeBase:

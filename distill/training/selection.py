@@ -16,6 +16,7 @@ from distill.data.dataset import DistillDataset
 from distill.errors import ConfigError
 from distill.evaluation.sts import read_pairs
 from distill.students.student import forward
+from distill.vectors import unit
 from embedcache.codecs import Vectors
 from embedcache.keys import key_array
 from embedcache.teacher.batching import token_budget_batches
@@ -70,7 +71,7 @@ class PairSelector:
 
     def score(self, encode: Callable[[TokenizedTexts], Vectors]) -> float:
         """Return the correlation, -1 to 1."""
-        vectors = _unit(encode(self.texts))
+        vectors = unit(encode(self.texts))
         return _correlation((vectors[self.first] * vectors[self.second]).sum(axis=1), self.gold)
 
     def details(self) -> dict[str, float]:
@@ -99,7 +100,7 @@ def make_selector(data: str | None, dataset: DistillDataset, tokenizer: FastToke
     # All pairs of them are compared, so their number is bounded; the rest is still there for evaluation.
     rows = rows[:: -(-len(rows) // _MOST_HELD_OUT)]
     texts = dataset.texts(rows)
-    targets = _unit(dataset.targets.lookup(key_array(texts)))
+    targets = unit(dataset.targets.lookup(key_array(texts)))
     first, second = _pairs(targets @ targets.T)
     gold = (targets[first] * targets[second]).sum(axis=1).astype(np.float64)
     return PairSelector(tokenizer(texts), first, second, gold, "held_out_spearman")
@@ -193,12 +194,6 @@ class StudentEncoder:
         finally:
             self._model.train()
         return np.empty((0, 0), dtype=np.float32) if out is None else out
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
-    return unit
 
 
 def _correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:

@@ -15,7 +15,8 @@ import click
 
 from embedcache.cli.options import cache_option, json_option, live_teacher_options, reader_options
 from embedcache.cli.progress import progress_line, ticker
-from embedcache.cli.tables import WIDTH_WITHOUT_TERMINAL, counted, size
+from embedcache.cli.tables import WIDTH_WITHOUT_TERMINAL, size
+from embedcache.sizes import counted
 
 if TYPE_CHECKING:
     from embedcache.check import CheckProgress, DeepCheck, Finding, Mend

@@ -145,7 +145,7 @@ def _teacher_lines(found: Explanation) -> list[str]:
 
 
 def _count_lines(found: Explanation) -> list[str]:
-    from embedcache.cli.tables import counted
+    from embedcache.sizes import counted
 
     cached = f"{found.cached:,} cached ({found.truncated:,} of them truncated)"
     lines = [f"{counted(found.rows, 'row')}: {cached}, {found.rows - found.cached:,} not"]
@@ -161,7 +161,7 @@ def _count_lines(found: Explanation) -> list[str]:
 
 
 def _text_lines(one: TextFinding, *, teacher_known: bool) -> list[str]:
-    from embedcache.cli.tables import counted
+    from embedcache.sizes import counted
 
     shown = repr(one.text if len(one.text) <= _TEXT_SHOWN else one.text[:_TEXT_SHOWN] + "…")
     if one.cached:

@@ -62,8 +62,9 @@ def export_command(
     import json
 
     from embedcache.cli.progress import watched
-    from embedcache.cli.tables import counted, size
+    from embedcache.cli.tables import size
     from embedcache.export import export_rows
+    from embedcache.sizes import counted
 
     with watched() as on_step:
         summary = export_rows(

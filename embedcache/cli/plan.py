@@ -122,7 +122,8 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _from_remote(one: RemoteOfPlan) -> str:
-    from embedcache.cli.tables import counted, size
+    from embedcache.cli.tables import size
+    from embedcache.sizes import counted
 
     whole = f", {counted(one.whole_shards, 'shard')} of them whole" if one.whole_shards else ""
     less = f"; {one.unworthy:,} rows not, their codec keeps less" if one.unworthy else ""

@@ -71,7 +71,7 @@ def query_command(
 
     from embedcache.catalog import query
     from embedcache.catalog.output import write_file, write_text
-    from embedcache.cli.tables import counted
+    from embedcache.sizes import counted
 
     if out is None and output_format == "parquet":
         raise click.UsageError("--format parquet needs --out FILE")

@@ -69,7 +69,8 @@ def show_push(done: PushResult) -> None:
 
 def show_pull(done: PullResult, told: Collection[str] = ()) -> None:
     """Print what a pull did, but for what was ``told`` before."""
-    from embedcache.cli.tables import counted, print_table, size
+    from embedcache.cli.tables import print_table, size
+    from embedcache.sizes import counted
 
     converted = []
     if done.converted:
@@ -98,7 +99,8 @@ def show_pull(done: PullResult, told: Collection[str] = ()) -> None:
 
 
 def _show_part(part: PulledPart) -> None:
-    from embedcache.cli.tables import counted, print_table, size
+    from embedcache.cli.tables import print_table, size
+    from embedcache.sizes import counted
 
     there = ", which was there" if part.was_there else ""
     click.echo(
@@ -117,7 +119,8 @@ def _show_part(part: PulledPart) -> None:
 
 def show_estimate(found: PullEstimate) -> None:
     """Print what a pull would fetch."""
-    from embedcache.cli.tables import counted, print_table, size
+    from embedcache.cli.tables import print_table, size
+    from embedcache.sizes import counted
 
     lines = [
         ("to be fetched", f"{found.files:,}", size(found.bytes)),
@@ -137,7 +140,8 @@ def tell_estimate(found: PullEstimate) -> None:
 
 
 def _described(found: PullEstimate) -> str:
-    from embedcache.cli.tables import counted, size
+    from embedcache.cli.tables import size
+    from embedcache.sizes import counted
 
     files = f"{counted(found.files, 'file')} to be fetched, {size(found.bytes)}"
     if not found.corpus:
@@ -148,7 +152,7 @@ def _described(found: PullEstimate) -> str:
 
 
 def _rows(texts: int, vectors: int) -> str:
-    from embedcache.cli.tables import counted
+    from embedcache.sizes import counted
 
     return f"{counted(texts, 'row')} of texts and {counted(vectors, 'vector')}"
 

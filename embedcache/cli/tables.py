@@ -6,12 +6,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from embedcache.sizes import counted
-
 if TYPE_CHECKING:
     from rich.table import Table
-
-__all__ = ["WIDTH_WITHOUT_TERMINAL", "bars", "counted", "print_table", "size"]
 
 # Wide enough for every name; at the 80 columns assumed of a pipe, names would be cut.
 WIDTH_WITHOUT_TERMINAL = 200

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
 from embedcache.cache import Cache
 from embedcache.contract import Contract
 from embedcache.keys import KeyArray
+from embedcache.locked_folder import locked_folder
 from embedcache.reuse import shard_places
 
 STREAM = "stream"
-
-
-@contextmanager
-def planning(folder: Path) -> Iterator[None]:
-    """Let nobody else make room, or take it, inside the block.
-
-    Args:
-        folder: of the notes.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+"""The folder of the notes; whoever makes room, or takes it, locks it."""
 
 
 def streamed_shards(cache: Cache, contract_id: str) -> frozenset[str]:
@@ -47,7 +30,7 @@ def keep_shards(cache: Cache, contract: Contract, names: Iterable[str]) -> None:
         return
     shards = cache.teacher_folder(contract) / "shards"
     # Whoever deletes a shard does so in here, so one that is seen in here stays.
-    with planning(folder):
+    with locked_folder(folder):
         for name in sorted(streamed):
             if (shards / f"{name}.arrow").is_file():
                 (folder / contract.id / f"{name}.json").unlink(missing_ok=True)

@@ -37,10 +37,11 @@ from embedcache.fsio import (
     sealed,
     spelled_json,
 )
+from embedcache.locked_folder import locked_folder
 from embedcache.share.arrive import Arrivals
 from embedcache.share.chosen_shards import ChosenShards
 from embedcache.share.manifest import SharedFile
-from embedcache.share.mirror_notes import STREAM, planning
+from embedcache.share.mirror_notes import STREAM
 from embedcache.share.remote import Remote, object_path
 from embedcache.share.retry import retrying
 from embedcache.share.transfer import JOBS, Stopped
@@ -206,7 +207,7 @@ class MirrorShards:
         note = self._note(*key)
         file = self._listed[key[0]][key[1]]
         while not self._source.stop.is_set():
-            with planning(self._folder):
+            with locked_folder(self._folder):
                 if self._path(*key).is_file():
                     self._touch(*key)
                     return True
@@ -227,7 +228,7 @@ class MirrorShards:
         try:
             self._arrivals.fetch(Wanted(file, file.path))
         except BaseException:
-            with planning(self._folder):
+            with locked_folder(self._folder):
                 note.unlink(missing_ok=True)
             raise
         finally:
@@ -308,7 +309,7 @@ class MirrorShards:
 
     def _give_up(self, key: tuple[str, str]) -> bool:
         """Delete a damaged shard that was fetched here; return whether it was."""
-        with planning(self._folder):
+        with locked_folder(self._folder):
             notes = [note for note in self._notes() if note.key == key]
             return bool(notes) and self._evict(notes[0])
 

@@ -32,6 +32,8 @@ class WholePull:
         self._prepared, self._jobs, self._meter = prepared, jobs, meter
         self._most = choice.max_bytes
         self._recoder = None if choice.codec is None else Recoder(choice.codec)
+        # To find them every shard that is here is opened: once is enough.
+        self._unnoted: dict[str, tuple[str, ...]] = {}
 
     def estimate(self) -> PullEstimate:
         """Return what is about to be fetched; nothing is written."""
@@ -99,8 +101,10 @@ class WholePull:
                 if one.entry.kind is Kind.SHARD and one.entry.teacher == contract_id
             }
             if coming:
-                sources = conversions.unnoted(cache.container(contract)).values()
-                count += sum(source in coming for source in sources)
+                if contract_id not in self._unnoted:
+                    found = conversions.unnoted(cache.container(contract))
+                    self._unnoted[contract_id] = tuple(found.values())
+                count += sum(source in coming for source in self._unnoted[contract_id])
         say = "says that it is a copy" if count == 1 else "say that they are copies"
         told = (
             f"{counted(count, 'shard')} here {say} of what the remote has, which this cache has not noted: "

@@ -206,6 +206,7 @@ def _teacher_files(
     container, conversions = cache.container(contract), Conversions(cache)
     codebooks = set()
     for name in container.names():
+        source = conversions.source_of(name)
         data = container.open(name)
         shard = open_without_codebook(data, name, container.where(name))
         if shard.header.contract != contract:
@@ -218,8 +219,8 @@ def _teacher_files(
             file,
             _shard_opener(container, name),
             container.where(name),
-            conversions.source_of(name),
-            "" if conversions.source_of(name) else converted_from(shard),
+            source,
+            "" if source else converted_from(shard),
             is_taken=TAKEN_AS in shard.header.provenance,
             is_checked=_check_of(container, name),
         )

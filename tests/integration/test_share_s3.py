@@ -195,15 +195,19 @@ def _storm(bucket: Path, tmp_path: Path, place: str, kills: int, what: str) -> N
             return len(list(folder.glob(files)))
 
         for _ in range(min(8, kills - done)):
-            # By what is there, for how long that takes depends on the machine.
+            # By what is there, for how long that takes depends on the machine; a moment later something else
+            # goes on, and at last what begins before the first file or ends after the last.
             wanted = generator.integers(there(), max(whole, there()) + 1)
             child = _begin(what, subject, remote)
-            done += _kill_at(child, lambda wanted=wanted: there() >= wanted, generator.uniform(0, 0.3))
+            later = generator.uniform(0, generator.choice([0.005, 0.3]))
+            done += _kill_at(child, lambda wanted=wanted: there() >= wanted, later)
             stages.add(there())
             assert_objects_right(seen)
             if what == "pull" and (target / "cache.json").exists():
                 assert content(target).items() <= expected.items()
                 assert not verify(target).damage
+            if there() >= whole:
+                break
         if what == "push":
             push(cache, remote)
         pull(target, remote)

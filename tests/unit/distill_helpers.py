@@ -21,6 +21,13 @@ def build(corpus: Path, teacher: Path, cache: Path, **options: Any) -> Cache:
     return embedcache.build(corpus, teacher=str(teacher), cache=cache, **settings)
 
 
+def build_ten_shards(folder: Path, teacher: Path) -> Path:
+    """Build ``folder/cache`` of all texts, in ten shards in the order of the corpus; return it."""
+    corpus = folder / "texts.txt"
+    corpus.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    return build(corpus, teacher, folder / "cache", shard_rows=16).folder
+
+
 def small_run(cache: Path, out: Path, **settings: Any) -> Run:
     """A run of a few steps, on the CPU in float32; a model so small is fastest on one thread."""
     defaults: dict[str, Any] = {

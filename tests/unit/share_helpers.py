@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.fsio import canonical_json
+from embedcache.share.arrive import Arrivals
 from embedcache.share.claims import Claims
 from embedcache.share.marks import new_mark
 from embedcache.share.places import parse_location
@@ -36,6 +40,22 @@ def make_cache(
     teacher = teacher or fake_teacher(8)
     settings = {"name": "corpus", "shard_rows": SHARD_ROWS, **settings}
     return build(source, teacher=teacher, encoder=FakeEncoder(teacher), cache=folder, **settings)
+
+
+@contextmanager
+def cut_short() -> Iterator[None]:
+    """Let a pull inside the block end, as if it were killed, when all files have arrived."""
+
+    class Cut(BaseException):
+        pass
+
+    def cut(arrivals: Arrivals) -> None:
+        raise Cut
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Arrivals, "finish", cut)
+        with pytest.raises(Cut):
+            yield
 
 
 def content(cache: Path) -> dict[str, str]:

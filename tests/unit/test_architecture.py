@@ -18,7 +18,7 @@ LONGEST = 400
 FLOORS = [
     ["errors"],
     ["birth", "keys", "pairs", "fsio", "arrow_file", "build_report", "sizes"],
-    ["key_index", "folders", "codecs", "contract"],
+    ["key_index", "folders", "locked_folder", "codecs", "contract"],
     ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout"],
     ["token_table"],
     ["cache"],

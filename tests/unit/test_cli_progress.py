@@ -8,7 +8,8 @@ from embedcache.build_report import BuildProgress
 from embedcache.cli import progress as progress_module
 from embedcache.cli.build import build_progress, describe
 from embedcache.cli.progress import progress_line, ticker, watched
-from embedcache.cli.tables import bars, counted, size
+from embedcache.cli.tables import bars, size
+from embedcache.sizes import counted
 
 
 class Clock:

@@ -34,7 +34,6 @@ from distill.knowledge_base.effort import EFFORTS
 from distill.knowledge_base.header import CHOSEN, HEADER, INDEX, ROWS, Chosen, index_bytes, read_header
 from distill.knowledge_base.header import TEXTS as TEXTS_FILE
 from distill.knowledge_base.index import IndexSettings
-from distill.knowledge_base.one_writer import one_writer
 from distill.knowledge_base.student import DEFAULT_TAU, open_folder
 from distill.knowledge_base.vote import softmax
 from distill.layout import BEST, KNOWLEDGE_BASE, RECORD
@@ -44,6 +43,7 @@ from embedcache.corpus.store import store_corpus
 from embedcache.errors import CorruptCacheError, InputError, StorageError
 from embedcache.fsio import read_sealed_json
 from embedcache.keys import key_array
+from embedcache.locked_folder import locked_folder
 from embedcache.testing import sentences
 
 MORE = sentences(25, seed=77, longest=9)
@@ -489,11 +489,11 @@ def test_a_base_that_another_builds_meanwhile_is_not_replaced_unasked(run, cache
 def test_one_process_writes_at_a_time(run, monkeypatch):
     script = (
         "import sys, pathlib\n"
-        "from distill.knowledge_base.one_writer import one_writer\n"
+        "from embedcache.locked_folder import locked_folder\n"
         "print('ready', flush=True)\n"
-        "with one_writer(pathlib.Path(sys.argv[1])): print('in')\n"
+        "with locked_folder(pathlib.Path(sys.argv[1])): print('in')\n"
     )
-    with one_writer(run / BEST):
+    with locked_folder(run / BEST, or_unlocked=True):
         process = subprocess.Popen([sys.executable, "-c", script, run / BEST], stdout=subprocess.PIPE)
         assert process.stdout.readline().strip() == b"ready"
         with pytest.raises(subprocess.TimeoutExpired):
@@ -504,10 +504,12 @@ def test_one_process_writes_at_a_time(run, monkeypatch):
     def refuse(descriptor, how):
         raise OSError("no locks here")
 
-    monkeypatch.setattr("distill.knowledge_base.one_writer.fcntl.flock", refuse)
-    with one_writer(run / BEST), one_writer(run / BEST):
+    monkeypatch.setattr("embedcache.locked_folder.fcntl.flock", refuse)
+    with locked_folder(run / BEST, or_unlocked=True), locked_folder(run / BEST, or_unlocked=True):
         pass
-    with pytest.raises(StorageError), one_writer(run / "missing"):
+    with pytest.raises(StorageError), locked_folder(run / "missing", or_unlocked=True):
+        pass
+    with pytest.raises(StorageError), locked_folder(run / BEST):
         pass
 
 

@@ -56,6 +56,11 @@ def run(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "run"))
 
 
+def asking(run: Path, file: Path) -> tuple[object, ...]:
+    """What to type to have labelled rows of a file answered and scored."""
+    return "predict", run, file, "--text", "text", "--label", "label", "--device", "cpu"
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """Labelled rows, some of them of another split."""
@@ -363,7 +368,7 @@ def test_a_score_on_the_rows_that_chose_is_refused_or_marked(run, tmp_path):
             "label\ttext\n" + "".join(f"{LABELS[a]}\t{b}\n" for a, b in zip(labels, texts, strict=True))
         )
 
-    ask = ("predict", run, path, "--text", "text", "--label", "label", "--device", "cpu", "--threads", 1)
+    ask = (*asking(run, path), "--threads", 1)
     write(HELD)
     assert "k and beta were chosen on these rows" in command(*ask, fails=True)
     assert "right" in command(*ask, "--no-retrieval", "--out", tmp_path / "a.tsv")
@@ -375,19 +380,7 @@ def test_a_score_on_the_rows_that_chose_is_refused_or_marked(run, tmp_path):
 
 
 def test_k_and_beta_that_were_typed_are_called_given(run, file):
-    ask = (
-        "predict",
-        run,
-        file,
-        "--text",
-        "text",
-        "--label",
-        "label",
-        "--rows",
-        "split=dev",
-        "--device",
-        "cpu",
-    )
+    ask = (*asking(run, file), "--rows", "split=dev")
 
     def facts(*more: object) -> dict:
         return json.loads(command(*ask, *more, "--json"))
@@ -414,7 +407,7 @@ def test_rows_that_find_themselves_in_the_base_are_counted(run, tmp_path):
     labels = sentiment(texts)
     lines = [f"{LABELS[label]}\t{text}" for label, text in zip(labels, texts, strict=True)]
     path.write_text("\n".join(["label\ttext", *lines]) + "\n")
-    ask = ("predict", run, path, "--text", "text", "--label", "label", "--device", "cpu", "--threads", 1)
+    ask = (*asking(run, path), "--threads", 1)
     note = "note: 7 of these rows stand in the knowledge base and find themselves: the score is too good"
     assert note in command_errors(*ask)
     score = json.loads(command(*ask, "--json"))["score"]
@@ -426,19 +419,7 @@ def test_rows_that_find_themselves_in_the_base_are_counted(run, tmp_path):
 
 
 def test_matthews_correlation_is_told(made, file):
-    ask = (
-        "predict",
-        made,
-        file,
-        "--text",
-        "text",
-        "--label",
-        "label",
-        "--rows",
-        "split=dev",
-        "--device",
-        "cpu",
-    )
+    ask = (*asking(made, file), "--rows", "split=dev")
     score = json.loads(command(*ask, "--json"))["score"]
     classifier = RetrievalAugmentedClassifier.from_folder(made, device="cpu", threads=1)
     gold = [LABELS[label] for label in sentiment(FRESH)]

@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from share_helpers import SHARD_ROWS, TEXTS, content, files_of, make_cache, manifest_of, replace_file
+from share_helpers import (
+    SHARD_ROWS,
+    TEXTS,
+    content,
+    cut_short,
+    files_of,
+    make_cache,
+    manifest_of,
+    replace_file,
+)
 
 from embedcache.cache import Cache
 from embedcache.check import verify
@@ -21,7 +30,6 @@ from embedcache.describe import describe_teacher
 from embedcache.errors import InputError, RemoteError
 from embedcache.housekeeping import compact
 from embedcache.share import compare_with_remote, preview_pull, pull, push, retry
-from embedcache.share.arrive import Arrivals
 from embedcache.share.recode import keeps_less, recoded
 from embedcache.store import ShardStore
 from embedcache.store.base import CONVERTED_FROM
@@ -288,19 +296,9 @@ def test_notes_on_copies_count_where_they_were_written_alone(tmp_path: Path, rem
     assert not compare_with_remote(tmp_path / "theirs", remote).is_same
 
 
-def test_copies_that_a_killed_pull_has_made_are_not_fetched_again(
-    tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Cut(BaseException):
-        pass
-
-    def cut(arrivals: Arrivals) -> None:
-        raise Cut
-
-    monkeypatch.setattr(Arrivals, "finish", cut)
-    with pytest.raises(Cut):
+def test_copies_that_a_killed_pull_has_made_are_not_fetched_again(tmp_path: Path, remote: str) -> None:
+    with cut_short():
         pull(tmp_path / "there", remote, codec="int8")
-    monkeypatch.undo()
     assert pull(tmp_path / "there", remote, codec="int8").fetched == 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from share_helpers import SHARD_ROWS, TEXTS, make_cache
+from share_helpers import SHARD_ROWS, TEXTS, cut_short, make_cache
 
 from embedcache.builder import build
 from embedcache.cache import Cache
@@ -21,7 +21,6 @@ from embedcache.errors import InputError
 from embedcache.fsio import write_sealed_json
 from embedcache.housekeeping import compact, remove_teacher
 from embedcache.share import PullResult, pull, push, sample
-from embedcache.share.arrive import Arrivals
 from embedcache.share.remote import Remote
 from embedcache.share.remotes import location_of
 from embedcache.share.sample import NOT_COMPARED, ArrivalSamples
@@ -132,26 +131,12 @@ def test_vectors_that_are_kept_otherwise_than_they_came_are_compared_too(
     assert not live.read & set(MORE)
 
 
-def test_what_a_pull_that_was_killed_had_brought_is_compared_by_the_next(
-    tmp_path: Path, live: _Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_pull_that_was_killed_had_brought_is_compared_by_the_next(tmp_path: Path, live: _Live) -> None:
     remote = str(tmp_path / "team")
     push(bad_cache(tmp_path / "theirs"), remote)
     mine = make_cache(tmp_path / "mine", MORE, name="mine")
-
-    class Cut(BaseException):
-        pass
-
-    def cut(arrivals: Arrivals) -> None:
-        raise Cut
-
-    # All files have arrived by then.
-    monkeypatch.setattr(Arrivals, "finish", cut)
-    with pytest.raises(Cut):
+    with cut_short():
         pull(mine, remote)
-    monkeypatch.undo()
-    monkeypatch.setattr(Computing, "encoder", lambda self, contract, **_: live)
-    monkeypatch.setattr(sample, "is_at_hand", lambda spec: True)
     done = pull(mine, remote)
     assert (done.fetched, verdicts(done)) == (0, [BAD])
     assert not live.read & set(MORE)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distill_helpers import TEXTS, build, small_run
+from distill_helpers import build_ten_shards, small_run
 from stream_helpers import on_disk, same, shard_size
 from training_children import KILLED, Command, launch
 
@@ -33,9 +33,7 @@ CHECKPOINT = "checkpoint.safetensors"
 def source(tmp_path_factory: pytest.TempPathFactory, teacher_folder: Path) -> Path:
     """A cache of ten shards; ``../remote`` has it too."""
     folder = tmp_path_factory.mktemp("source")
-    corpus = folder / "texts.txt"
-    corpus.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
-    build(corpus, teacher_folder, folder / "cache", shard_rows=16)
+    build_ten_shards(folder, teacher_folder)
     push(folder / "cache", str(folder / "remote"))
     assert len(shard_files(folder / "cache")) == SHARDS
     return folder / "cache"

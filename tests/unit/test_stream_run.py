@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distill_helpers import TEXTS, build, small_run
+from distill_helpers import build, build_ten_shards, small_run
 from stream_helpers import on_disk, same, shard_size
 from training_children import Command, launch
 
@@ -35,10 +35,8 @@ class Stop(Exception):  # noqa: N818 - what stops a run here is no error
 def source(tmp_path_factory: pytest.TempPathFactory, teacher_folder: Path, second_folder: Path) -> Path:
     """A cache of ten shards of one teacher and five of another; ``../remote`` has it too."""
     folder = tmp_path_factory.mktemp("source")
-    corpus = folder / "texts.txt"
-    corpus.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
-    build(corpus, teacher_folder, folder / "cache", shard_rows=16)
-    build(corpus, second_folder, folder / "cache", shard_rows=32)
+    build_ten_shards(folder, teacher_folder)
+    build(folder / "texts.txt", second_folder, folder / "cache", shard_rows=32)
     push(folder / "cache", str(folder / "remote"))
     return folder / "cache"
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from distill_helpers import TEXTS, build, small_run
-from safetensors.torch import load_file
+from distill_helpers import TEXTS, build, build_ten_shards, small_run
+from stream_helpers import same
 
 from distill.cli.progress import describe
 from distill.data import begun, waiting
@@ -20,7 +19,6 @@ from distill.data.dataset import open_dataset
 from distill.data.order import Feed
 from distill.data.waiting import Patience
 from distill.errors import ConfigError, DataError
-from distill.layout import BEST
 from distill.stream_config import DEFAULT_WINDOW
 from distill.training.run import resume
 from distill.training.tracking import TrainProgress
@@ -46,19 +44,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 def many(tmp_path_factory: pytest.TempPathFactory, teacher_folder: Path) -> Path:
     """A cache of ten shards in corpus order; not to be changed."""
     folder = tmp_path_factory.mktemp("many")
-    corpus = folder / "texts.txt"
-    corpus.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
-    build(corpus, teacher_folder, folder / "cache", shard_rows=16)
-    return folder / "cache"
-
-
-def student(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(next((folder / BEST).rglob("model.safetensors")))
-
-
-def same(one: Path, other: Path) -> bool:
-    a, b = student(one), student(other)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    return build_ten_shards(folder, teacher_folder)
 
 
 def shards_in_corpus_order(cache: Path) -> list[Path]:
