@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from distill.cli.kb_show import describe_chosen, show_built, show_choice, write_table
 from embedcache.cli.options import F, all_of
 from embedcache.cli.progress import watched
 
 if TYPE_CHECKING:
     from distill.knowledge_base.base import KnowledgeBase
-    from distill.knowledge_base.build import Built
-    from distill.knowledge_base.choose import Choice
-    from distill.knowledge_base.header import Header
 
 _MODEL = click.argument("model", type=click.Path(path_type=Path))
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -127,7 +125,7 @@ def build_command(
             overwrite=overwrite,
             on_step=on_step,
         )
-    _print_built(built, as_json)
+    show_built(built, as_json)
 
 
 @kb_command.command("add")
@@ -146,7 +144,7 @@ def add_command(model: Path, cache: Path, corpus: str | None, as_json: bool) -> 
 
     with watched() as on_step:
         built = add_rows(model, cache, corpus=corpus, on_step=on_step)
-    _print_built(built, as_json)
+    show_built(built, as_json)
 
 
 @kb_command.command("info")
@@ -177,7 +175,7 @@ def info_command(model: Path, as_json: bool) -> None:
     )
     click.echo(f"texts        {'kept' if header.has_texts else 'not kept'}")
     click.echo(f"tau          {header.tau:g}")
-    click.echo(f"k and beta   {_describe_chosen(header)}")
+    click.echo(f"k and beta   {describe_chosen(header)}")
 
 
 @kb_command.command("check")
@@ -189,7 +187,8 @@ def info_command(model: Path, as_json: bool) -> None:
 def check_command(model: Path, sample: int, k: int, seed: int, as_json: bool) -> None:
     """Compare the graph of MODEL's knowledge base with exact search, and read every file of it.
 
-    It searches for rows of the base itself, each of which is moved a little, as a student's vectors are.
+    It searches for rows of the base itself, each of which is moved a little. A student's own vectors may lie
+    farther off: what the graph finds of those 'distill kb tune' tells.
     """
     from distill.knowledge_base.recall import measure_recall, moved_rows
 
@@ -275,30 +274,11 @@ def tune_command(
     if choice.described:
         click.echo(f"left out: {choice.described}", err=True)
     if out is not None:
-        _write_table(choice, out)
+        write_table(choice, out)
     if as_json:
         click.echo(json.dumps(choice.to_json(), indent=2, ensure_ascii=False))
         return
-    chosen = choice.chosen
-    left = f"; {choice.in_base:,} others stand in the base" if choice.in_base else ""
-    click.echo(
-        f"k {chosen.k}, beta {chosen.beta:g}: {100 * chosen.accuracy:.2f} % right on {chosen.rows:,} "
-        f"{chosen.source}{left}; without retrieval {100 * chosen.without:.2f} %"
-    )
-    if chosen.beta == 1:
-        click.echo("neighbours do not help on these rows: predictions are those of the student alone")
-    elif chosen.lead is not None:
-        lead = 100 * (chosen.accuracy - chosen.without)
-        click.echo(
-            f"a lead of {lead:.2f} points over the student alone (95 % interval {_signed(chosen.lead)})"
-        )
-        if chosen.is_within_chance:
-            click.echo(
-                "note: chance alone may have made this lead, which is the best of many on these rows: expect "
-                "none on others, or choose on more rows"
-            )
-    if table:
-        _print_table(choice)
+    show_choice(choice, table=table)
 
 
 def _base(model: Path) -> KnowledgeBase:
@@ -317,84 +297,3 @@ def _parse_ks(ks: str) -> list[int]:
             f"{ks!r}: expected numbers from 1 to {MOST_NEIGHBOURS} with commas between", param_hint="'--ks'"
         )
     return [int(part) for part in parts]
-
-
-def _describe_chosen(header: Header) -> str:
-    chosen = header.chosen
-    if chosen is None:
-        return "not chosen yet ('distill kb tune')"
-    grown = f", when it had {chosen.base_rows:,} rows" if chosen.base_rows != header.rows else ""
-    return (
-        f"{chosen.k} and {chosen.beta:g}, chosen on {chosen.rows:,} {chosen.source}{grown}: "
-        f"{100 * chosen.accuracy:.2f} % right, without retrieval {100 * chosen.without:.2f} %"
-        + (", a lead that chance alone may have made" if chosen.is_within_chance else "")
-    )
-
-
-def _signed(interval: tuple[float, float]) -> str:
-    return " to ".join(f"{100 * end:+.2f}" for end in interval)
-
-
-def _print_built(built: Built, as_json: bool) -> None:
-    counts = {
-        "added": built.added,
-        "repeated": built.repeated,
-        "held_out": built.held_out,
-        "known": built.known,
-    }
-    if as_json:
-        effort = {"recall": built.effort.recall} if built.effort is not None else {}
-        facts: dict[str, Any] = {"folder": str(built.folder), **counts, **effort, **built.base.facts()}
-        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
-        return
-    words = {"repeated": "of a text that stands earlier", "held_out": "held out", "known": "in it already"}
-    left = ", ".join(f"{counts[name]:,} {what}" for name, what in words.items() if counts[name])
-    click.echo(
-        f"{built.added:,} rows added to {built.folder}, which has {len(built.base):,} now"
-        + (f"; left out: {left}" if left else "")
-    )
-    if built.effort is not None:
-        click.echo(
-            f"searches look at {built.effort.ef_search} candidates and find "
-            f"{100 * built.effort.recall:.1f} % of the ten nearest of rows held out"
-        )
-    elif built.base.index.settings.is_settled:
-        click.echo(
-            f"ef-search {built.base.index.settings.ef_search}, not measured on what the base holds now: the "
-            "cache has vectors of too few rows held out"
-        )
-
-
-def _table_rows(choice: Choice) -> list[dict[str, str]]:
-    return [
-        {
-            "k": str(row.k) if row.k else "no retrieval",
-            "accuracy": f"{100 * row.accuracy:.2f}",
-            "lead": _signed(row.lead) if row.k else "",
-            "best_beta": f"{row.best_beta:g}",
-            "best_accuracy": f"{100 * row.best_accuracy:.2f}",
-            "seconds": f"{row.seconds:.3f}" if not row.k else f"+{row.seconds:.4f}",
-            "added": f"{100 * row.added:.2f} %" if row.k else "",
-        }
-        for row in choice.table
-    ]
-
-
-def _print_table(choice: Choice) -> None:
-    from embedcache.cli.tables import print_table
-
-    right = f"% right, beta {choice.chosen.beta:g}"
-    heads = ("k", right, "lead, 95 %", "its best beta", "% right", "s", "of the student")
-    title = f"{choice.chosen.rows:,} {choice.chosen.source}"
-    print_table(heads, [list(row.values()) for row in _table_rows(choice)], title=title)
-
-
-def _write_table(choice: Choice, out: Path) -> None:
-    from embedcache.fsio import write_bytes, write_json
-
-    if out.suffix == ".json":
-        write_json(out, choice.to_json())
-        return
-    rows = _table_rows(choice)
-    lines = ["\t".join(rows[0]), *("\t".join(row.values()) for row in rows)]
-    write_bytes(out, "".join(f"{line}\n" for line in lines).encode())

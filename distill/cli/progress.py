@@ -145,6 +145,7 @@ def print_run(run: Run) -> None:
         # Without held-out rows the command would have no sentences to compare on.
         "--suite fidelity" if config.evaluation.held_out else None,
         predicts=LOSSES[config.loss.name].inside == "classes",
+        base=config.cache if config.loss.name == "reaugkd" else None,
     )
 
 
@@ -218,6 +219,7 @@ def _print_result(
     check: str | None,
     *,
     predicts: bool = False,
+    base: str | None = None,
 ) -> None:
     """Print a table of a training's end and what to type next.
 
@@ -228,6 +230,7 @@ def _print_result(
         outcome: lines on loss and score.
         check: options of the ``distill eval`` that judges the student; None where there is none.
         predicts: whether it is a classifier.
+        base: the cache that its knowledge base can be made of; None where it was not trained to ask one.
     """
     result, training = run.result, run.config.training
     table = Table(title=title, show_header=False, title_justify="left")
@@ -258,5 +261,8 @@ def _print_result(
     console.print(table)
     use = f"distill predict {run.folder} FILE" if predicts else f'SentenceTransformer("{run.best}")'
     console.print(f"Use it:    {use}", highlight=False, soft_wrap=True)
+    if base is not None:
+        build = f"distill kb build {run.folder} --cache {base}"
+        console.print(f"Its base:  {build}", highlight=False, soft_wrap=True)
     if check is not None:
         console.print(f"Check it:  distill eval {run.folder} {check}", highlight=False, soft_wrap=True)

@@ -200,7 +200,10 @@ def read_base(model: Path) -> KnowledgeBase | None:
     try:
         return _read(header, folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise damaged(folder, error) from error
+        if read_header(model) == header:
+            raise damaged(folder, error) from error
+    # Another process has put another one there while this one was read.
+    return read_base(model)
 
 
 def refuse_replacing(model: Path) -> None:

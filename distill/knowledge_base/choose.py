@@ -13,6 +13,7 @@ import numpy as np
 from distill.classification.labels import label_numbers
 from distill.classification.rows import FEWEST_SCORED, Columns, LabelledRows, read_labelled, refuse_test_rows
 from distill.errors import ConfigError, DataError
+from distill.knowledge_base.asked import Asked, compare_answers
 from distill.knowledge_base.base import KnowledgeBase
 from distill.knowledge_base.build import require_base
 from distill.knowledge_base.header import Chosen
@@ -53,6 +54,7 @@ class Choice:
         chosen: k and beta, as they were written into the base's header.
         tuning: everything tried.
         table: the table over k, on the same rows.
+        asked: the answers beside those of exact search, on the same rows.
         in_base: rows that were left out because their texts stand in the base.
         skipped: why other rows were left out -> how many.
         described: the same in words.
@@ -61,6 +63,7 @@ class Choice:
     chosen: Chosen
     tuning: Tuning
     table: list[SensitivityRow]
+    asked: Asked
     in_base: int
     skipped: Mapping[str, int] = field(default_factory=dict)
     described: str = ""
@@ -69,6 +72,7 @@ class Choice:
         """Return the choice as a JSON object, without the single trials."""
         return {
             "chosen": {**self.chosen.to_json(), "within_chance": self.chosen.is_within_chance},
+            "asked": self.asked.to_json(),
             "in_base": self.in_base,
             "skipped": dict(self.skipped),
             "table": [row.to_json() for row in self.table],
@@ -137,7 +141,8 @@ def choose(
     vectors = encode(left.texts)
     probabilities = softmax(student.head.logits(vectors))
     seconds = time.perf_counter() - began
-    found, cosines = base.index.search(unit(vectors), MOST_NEIGHBOURS)
+    asked_for = unit(vectors)
+    found, cosines = base.index.search(asked_for, MOST_NEIGHBOURS)
     tuning = tune(probabilities, cosines, base.soft_labels[found], labels, base.tau)
     best = tuning.best
     chosen = Chosen(
@@ -155,7 +160,13 @@ def choose(
         base.keep_choice(student.folder, chosen, keys[new])
     table = sensitivity(tuning, ks, seconds, lambda k: _retrieval_seconds(base, probabilities, vectors, k))
     return Choice(
-        chosen, tuning, table, len(labelled) - len(left), dict(labelled.skipped), labelled.described
+        chosen,
+        tuning,
+        table,
+        compare_answers(base, asked_for, probabilities, labels, best.k, best.beta),
+        len(labelled) - len(left),
+        dict(labelled.skipped),
+        labelled.described,
     )
 
 

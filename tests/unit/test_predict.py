@@ -19,11 +19,13 @@ from distill import RetrievalAugmentedClassifier
 from distill.classification.rows import LabelledRows
 from distill.cli.main import cli
 from distill.errors import ConfigError, DataError
+from distill.knowledge_base.asked import Asked
 from distill.knowledge_base.base import read_base
 from distill.knowledge_base.build import build_base
 from distill.knowledge_base.choose import choose
 from distill.knowledge_base.effort import EFFORTS
 from distill.knowledge_base.index import IndexSettings
+from distill.knowledge_base.recall import Recall
 from distill.knowledge_base.vote import mixed, neighbour_vote, softmax
 from distill.layout import BEST
 from distill.prediction import predict
@@ -441,7 +443,7 @@ def test_the_commands_of_a_base(run, tmp_path, monkeypatch):
     assert "ef-search 256," in command("kb", "info", run)
     asked = ("kb", "build", run, "--cache", cache.folder, "--overwrite", "--codec", "int8")
     monkeypatch.setattr("distill.knowledge_base.effort.FEWEST_QUERIES", len(HELD))
-    said = f"searches look at {EFFORTS[0]} candidates and find 100.0 % of the ten nearest of rows held out"
+    said = f"searches look at {EFFORTS[0]} candidates and find 100.0 % of the ten nearest to the teacher's"
     assert said in command(*asked)
     assert "searches look at" not in command(*asked, "--ef-search", 9)
     assert "ef-search 9," in command("kb", "info", run)
@@ -457,11 +459,21 @@ def test_the_commands_of_a_base(run, tmp_path, monkeypatch):
     table = tmp_path / "table.tsv"
     told = command("kb", "tune", run, "--table", "--ks", "1,2", "--out", table, "--device", "cpu")
     assert "without retrieval" in told
+    assert "nearest to the student's vectors the graph finds 100.0 %: with exact search " in told
+    assert "neighbours vote for another label for 0 of 14 rows" in told
+    assert "--ef-search" not in told
     lines = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()]
     assert [line[0] for line in lines] == ["k", "no retrieval", "1", "2"]
     assert re.fullmatch(r"[+-]\d+\.\d\d to [+-]\d+\.\d\d", lines[2][lines[0].index("lead")])
     assert "chosen on 14 rows of corpus 'films'" in command("kb", "info", run)
     assert command("kb", "tune", run, "--ks", "1,30", fails=True)
+    poor = Asked(Recall(100, 10, 0.4, 0.5, 1e-4, 1e-3), 2, 0.8, 0.9)
+    monkeypatch.setattr("distill.knowledge_base.choose.compare_answers", lambda *_: poor)
+    told = command("kb", "tune", run, "--device", "cpu")
+    assert "the graph finds 40.0 %: with exact search 90.00 % are right" in told
+    assert "vote for another label for 2 of 100 rows" in told
+    assert "note: the neighbours that it misses would help" in told
+    assert json.loads(command("kb", "tune", run, "--device", "cpu", "--json"))["asked"] == poor.to_json()
 
 
 @pytest.mark.parametrize(
