@@ -240,11 +240,13 @@ class Lender:
                 source.meter.begin("fetch the codebook", total_files=1, total_bytes=book.bytes)
                 arrivals.fetch(wanted)
             codec = pq.load(self._home.teacher_folder(contract) / "codebooks", book.sha256)
-            if codec.dimension != contract.dimension:
+            parts = pq.stored_width(contract.dimension)
+            if (codec.dimension, len(codec.centroids)) != (contract.dimension, parts):
                 raise RemoteError(
                     f"the codebook {book.sha256[:12]} that {source.remote.where} has of this teacher is for "
-                    f"vectors of width {codec.dimension}, not {contract.dimension}: it is damaged or "
-                    "hostile; build without --remote, or with --codec float16"
+                    f"vectors of width {codec.dimension} in {len(codec.centroids)} parts, not "
+                    f"{contract.dimension} in {parts}: it is damaged or hostile; build without --remote, or "
+                    "with --codec float16"
                 )
             store.use_codebook(codec)
             source.tell(

@@ -13,8 +13,9 @@ from embedcache.build_report import BuildProgress, OnProgress, RemoteSummary
 from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.check.progress import CheckProgress, Meter
+from embedcache.errors import InputError
 from embedcache.share.manifest import SharedFile, Stock
-from embedcache.share.pull_plan import refuse_too_much
+from embedcache.share.pull_plan import refuse_more_than, refuse_too_much
 from embedcache.share.remote import Remote
 from embedcache.share.remotes import location_of
 from embedcache.share.sign import PublicKey, signed_manifests
@@ -23,6 +24,8 @@ from embedcache.share.whole_fetches import no_ranges_notes
 
 if TYPE_CHECKING:
     from embedcache.contract import Contract
+
+_LESS = "build without --remote"
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,15 @@ class RemoteRows:
             StorageError: if the disk has no room for them.
         """
         most = self.options.max_bytes
-        refuse_too_much(folder, self.meter.bytes + size, most, "build without --remote")
+        refuse_too_much(folder, self.meter.bytes + size, most, _LESS)
+
+    def refusal(self, size: int) -> str:
+        """Return why a build would not fetch so many bytes in all; empty where it would."""
+        try:
+            refuse_more_than(self.options.max_bytes, size, _LESS)
+        except InputError as error:
+            return str(error)
+        return ""
 
     @contextmanager
     def timed(self) -> Iterator[None]:

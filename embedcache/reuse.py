@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.fsio import canonical_json
 from embedcache.keys import KeyArray
+from embedcache.sample_notes import bad_shards
 from embedcache.store.base import Positions, VectorBatch
 
 if TYPE_CHECKING:
@@ -39,10 +40,12 @@ class Donor:
     Attributes:
         teacher: the teacher as the cache lists it.
         store: its vectors.
+        bad: shards of it that a sample has found to be another teacher's: nothing is taken from these.
     """
 
     teacher: CachedTeacher
     store: ShardStore
+    bad: frozenset[str] = frozenset()
 
     @property
     def max_length(self) -> int:
@@ -93,7 +96,10 @@ def donors(cache: Cache, contract: Contract) -> list[Donor]:
         and replace(teacher.contract, max_length=contract.max_length) == contract
     }
     longest_first = sorted(found, key=lambda length: (length != 0, -length))
-    return [Donor(found[length], cache.store(found[length].contract)) for length in longest_first]
+    return [
+        Donor(one, cache.store(one.contract), bad_shards(cache, one.contract.id))
+        for one in (found[length] for length in longest_first)
+    ]
 
 
 def usable(store: ShardStore, positions: Positions, max_length: int) -> NDArray[np.bool_]:
@@ -146,6 +152,8 @@ def locate(givers: Sequence[Donor], keys: KeyArray, max_length: int, codec: str)
         wanting = np.flatnonzero(numbers == _NOBODY)
         positions = donor.store.locate(keys[wanting])
         fits = usable(donor.store, positions, max_length)
+        good = np.array([one.name not in donor.bad for one in donor.store.shards], np.bool_)
+        fits[fits] = good[shard_places(donor.store, positions[fits])[0]]
         wanting, positions = wanting[fits], positions[fits]
         worthy = np.array([keeps_its_worth(one.codec.name, codec) for one in donor.store.shards], np.bool_)
         worth = worthy[shard_places(donor.store, positions)[0]]

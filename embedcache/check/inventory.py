@@ -40,6 +40,8 @@ _PLACES = (
     (Kind.DERIVED, rf"derived/models/(?P<teacher>{_ID})\.json"),
     (Kind.DERIVED, rf"derived/sources/(?P<corpus>{_NAME})\.json"),
     (Kind.DERIVED, r"derived/remotes/([0-9a-f]{32}/sampled|indexes|converted)\.json"),
+    # Of older versions, which vouched for their notes in a file of its own.
+    (Kind.DERIVED, r"derived/remotes/checked\.json"),
     (Kind.LOCK, r"derived/remotes/notes\.lock"),
     (Kind.DERIVED, rf"derived/stream/(?P<teacher>{_ID})/{_ID}\.json"),
     (Kind.MANIFEST, rf"derived/remotes/[0-9a-f]{{32}}/{_ID}\.json"),

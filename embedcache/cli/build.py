@@ -12,7 +12,6 @@ from embedcache.cli.options import (
     STORE_KINDS,
     codec_option,
     output_option,
-    read_size,
     reader_options,
     remote_options,
     shard_rows_option,
@@ -50,12 +49,6 @@ if TYPE_CHECKING:
     help="Also keep the teacher's table of token embeddings, once; SimTDE's students learn from it.",
 )
 @remote_options
-@click.option(
-    "--max-bytes",
-    callback=read_size,
-    metavar="SIZE",
-    help="With --remote: refuse to fetch more, say 20GB.",
-)
 @click.option(
     "--no-sample-check",
     is_flag=True,
@@ -95,7 +88,7 @@ def pop_remote(settings: dict[str, Any], told: list[str]) -> RemoteOptions | Non
 
     remote = settings.pop("remote")
     key, skipped = settings.pop("require_signature"), settings.pop("skip_manifests")
-    unchecked, most = settings.pop("no_sample_check", False), settings.pop("max_bytes", None)
+    unchecked, most = settings.pop("no_sample_check", False), settings.pop("max_bytes")
     if remote is not None:
 
         def tell(note: str) -> None:

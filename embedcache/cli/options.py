@@ -17,6 +17,23 @@ CODEC_NAMES = ("float32", "float16", "int8", "pq")
 STORE_KINDS = ("arrow", "lmdb")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
+
+def read_size(
+    context: click.Context | None, parameter: click.Parameter | None, text: str | None
+) -> int | None:
+    """Return the number of bytes that ``text`` means: ``500000``, ``20MB``, ``1.5 GB``.
+
+    Raises:
+        click.BadParameter: if it is none.
+    """
+    if text is None:
+        return None
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+
+
 _READER = (
     click.option(
         "--text-column",
@@ -161,6 +178,12 @@ _REMOTE = (
         metavar="DIGITS",
         help="With --remote: leave out the manifest whose name begins so, with what it alone lists.",
     ),
+    click.option(
+        "--max-bytes",
+        callback=read_size,
+        metavar="SIZE",
+        help="With --remote: refuse to fetch more, say 20GB.",
+    ),
 )
 
 # A shard is held in memory until it is whole, and a killed build loses one.
@@ -243,19 +266,3 @@ def teacher_options(command: F) -> F:
 def live_teacher_options(command: F) -> F:
     """Add how to run a teacher again: the fields of :class:`embedcache.check.live.Computing`."""
     return all_of(*_AS_STORED)(command)
-
-
-def read_size(
-    context: click.Context | None, parameter: click.Parameter | None, text: str | None
-) -> int | None:
-    """Return the number of bytes that ``text`` means: ``500000``, ``20MB``, ``1.5 GB``.
-
-    Raises:
-        click.BadParameter: if it is none.
-    """
-    if text is None:
-        return None
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), context, parameter) from None

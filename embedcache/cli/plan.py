@@ -55,11 +55,13 @@ def plan_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> No
     """Say what building SOURCES would encode, how large and how long that gets, and when it pays.
 
     SOURCES are what 'embedcache build' takes. They are read once; nothing is written into the cache. With
-    --remote its row indexes are fetched, and kept with the cache if there is one.
+    --remote its row indexes are fetched, and kept with the cache if there is one. Exits with 2 where more
+    would be fetched than --max-bytes, as the build would.
     """
     import json
 
     from embedcache.cli.progress import progress_line, ticker
+    from embedcache.errors import InputError
     from embedcache.plan import plan_build
 
     views, remote = pop_views(settings), pop_remote(settings, [])
@@ -74,6 +76,8 @@ def plan_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> No
         click.echo(json.dumps(plan.to_json(), indent=2))
     else:
         _print(plan)
+    if plan.remote is not None and plan.remote.refused:
+        raise InputError(plan.remote.refused)
 
 
 def _print(plan: Plan) -> None:

@@ -17,6 +17,7 @@ from embedcache.cli.share_show import (
     report,
     show_estimate,
     show_pull,
+    show_pulled,
     show_push,
     show_sync,
     tell_estimate,
@@ -197,7 +198,8 @@ def remote_diff_command(remote: str, cache: str, skip_manifests: tuple[str, ...]
     from embedcache.cli.tables import print_table, size
     from embedcache.share import compare_with_remote
 
-    found = compare_with_remote(cache, remote, skip_manifests=skip_manifests)
+    with watched() as on_progress:
+        found = compare_with_remote(cache, remote, skip_manifests=skip_manifests, on_progress=on_progress)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
     else:
@@ -218,6 +220,8 @@ def remote_diff_command(remote: str, cache: str, skip_manifests: tuple[str, ...]
                 for one in found.lines
             ],
         )
+        for line in found.told:
+            click.echo(line)
     if not found.is_same:
         sys.exit(1)
 
@@ -332,12 +336,25 @@ def sync_command(
     remote: str, cache: str, no_text: bool, no_sample_check: bool, as_json: bool, **rest: Any
 ) -> None:
     """Pull what the cache lacks, then push what REMOTE, a name or a URL, lacks."""
-    from embedcache.share import sync
+    from embedcache.errors import EmbedCacheError
+    from embedcache.share import PullResult, SyncResult, sync
 
-    with watched() as on_progress:
-        done = sync(
-            cache, remote, text=not no_text, sample_check=not no_sample_check, on_progress=on_progress, **rest
-        )
+    pulled: list[PullResult] = []
+    try:
+        with watched() as on_progress:
+            done = sync(
+                cache,
+                remote,
+                text=not no_text,
+                sample_check=not no_sample_check,
+                on_pulled=pulled.append,
+                on_progress=on_progress,
+                **rest,
+            )
+    except (EmbedCacheError, KeyboardInterrupt):
+        if pulled:
+            report(SyncResult(pulled[0], None), show_pulled, as_json)
+        raise
     report(done, show_sync, as_json)
     if done.pulled is not None:
         exit_if_bad(done.pulled.samples)

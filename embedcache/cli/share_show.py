@@ -40,12 +40,17 @@ def report(done: DoneT, show: Callable[[DoneT], None], as_json: bool) -> None:
 
 def show_sync(done: SyncResult) -> None:
     """Print what a sync did."""
-    if done.pulled is not None:
-        show_pull(done.pulled)
+    show_pulled(done)
     if done.pushed is None:
         click.echo("nothing was pushed: bad vectors must not be sent on")
     else:
         show_push(done.pushed)
+
+
+def show_pulled(done: SyncResult) -> None:
+    """Print what the pull of a sync did."""
+    if done.pulled is not None:
+        show_pull(done.pulled)
 
 
 def show_push(done: PushResult) -> None:

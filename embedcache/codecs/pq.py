@@ -214,8 +214,9 @@ def load(folder: Path, sha256: str) -> PQCodec:
     if len(data) - header.end() != 4 * shape[0] * shape[1] * shape[2]:
         raise corrupt(f"is too short or too long for its shape {shape}")
     centroids = np.frombuffer(data, "<f4", offset=header.end()).reshape(shape)
-    if not np.isfinite(centroids).all():
-        raise corrupt("holds numbers that are not finite")
+    # Of numbers that are none this is not true either.
+    if not (np.abs(centroids) <= _LIMIT).all():
+        raise corrupt(f"holds numbers that are not finite, or above {_LIMIT:g}")
     return PQCodec(centroids)
 
 

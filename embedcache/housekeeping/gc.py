@@ -224,6 +224,10 @@ def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
         if folder.is_dir()
     )
     yield from (
+        (path, "a note of an older version, which nobody reads any more")
+        for path in derived.glob("remotes/checked.json")
+    )
+    yield from (
         (folder, "token arrays of a corpus that is gone")
         for folder in _folders(derived / "tokens")
         if _tokenized(folder) not in digests

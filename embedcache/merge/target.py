@@ -20,6 +20,7 @@ from embedcache.merge.files import Carrier
 from embedcache.merge.shards import Written, write_shards
 from embedcache.merge.sources import Source
 from embedcache.merge.teachers import OnStep, TakenTeacher
+from embedcache.sample_notes import carry_bad, refuse_to_rewrite
 from embedcache.store import ShardStore
 
 
@@ -54,6 +55,18 @@ class Before:
             known = self.corpora.get(found.name) == found.info.digest
         if not known:
             raise _changed(found.title, found.folder)
+
+
+def refuse_bad_cuts(teachers: Sequence[TakenTeacher]) -> None:
+    """See that no bad shard is cut: what is left of it would get another name, and pass for good.
+
+    Raises:
+        InputError: if one is.
+    """
+    for taken in teachers:
+        cut = [one.shard.name for one in taken.weighed.taken if one.keep is not None and one.rows]
+        for source, _ in taken.holders:
+            refuse_to_rewrite(source.cache, taken.contract.id, next(iter(taken.names)), cut)
 
 
 @dataclass(frozen=True)
@@ -156,7 +169,7 @@ class Target:
         own = [store for source, store in taken.holders if source.is_at(self.cache.folder)]
         store = self._store(taken, own)
         title = next(iter(taken.names))
-        self._carry_conversions(taken)
+        self._carry_notes(taken)
         # As the merge was planned with: what others have added since was not weighed, and stays.
         before = {shard.name for one in own for shard in one.shards}
         written, names = write_shards(
@@ -174,12 +187,19 @@ class Target:
         self.cache.store(taken.contract).finish()
         return written
 
-    def _carry_conversions(self, taken: TakenTeacher) -> None:
-        """Note of copies that a pull has converted what they were made of, or that would be fetched again."""
+    def _carry_notes(self, taken: TakenTeacher) -> None:
+        """Carry over what is noted of whole shards: what copies were made of, and which are bad.
+
+        Before they are written: a note on nothing does no harm, and copies would be fetched again without.
+        """
         conversions = Conversions(self.cache)
+        whole = {one.shard.name for one in taken.weighed.taken if one.keep is None}
         for number, (source, _) in enumerate(taken.holders):
             mine = [one for one in taken.weighed.taken if one.store == number and one.keep is None]
             conversions.carry_from(Conversions(source.cache), [one.shard.name for one in mine])
+            if not source.is_at(self.cache.folder):
+                # Of two that have a shard it may be the other that knows.
+                carry_bad(source.cache, self.cache, taken.contract.id, whole)
 
     def _store(self, taken: TakenTeacher, own: Sequence[ShardStore]) -> ShardStore:
         """Return the store that is written: the one that is there, or one of the first giver's kind."""

@@ -40,6 +40,7 @@ class RemoteOfPlan:
         unworthy: rows that would be encoded although it has them, because their codec keeps less.
         index_bytes: row indexes that were fetched to find this out.
         told: what else is worth telling.
+        refused: why a build would refuse to fetch all that; empty where it would not.
     """
 
     remote: str
@@ -50,6 +51,7 @@ class RemoteOfPlan:
     unworthy: int
     index_bytes: int
     told: tuple[str, ...]
+    refused: str
 
 
 class PlannedRemote:
@@ -58,10 +60,11 @@ class PlannedRemote:
     Args:
         rows: the use that is made of it.
         cache: keeps row indexes; what a build would build into, or one for the time being.
+        lasting: whether the build finds them there.
     """
 
-    def __init__(self, rows: RemoteRows, cache: Cache) -> None:
-        self._rows, self._cache = rows, cache
+    def __init__(self, rows: RemoteRows, cache: Cache, *, lasting: bool) -> None:
+        self._rows, self._cache, self._lasting = rows, cache, lasting
         self._outputs: list[tuple[ShardStore, Lender]] = []
 
     def add(self, contract: Contract, asked: str | None) -> Holdings:
@@ -91,15 +94,17 @@ class PlannedRemote:
             loans.append(lender.plan(store, lacking.keys[wanted]))
             wanted[wanted] = lender.worthy.locate(lacking.keys[wanted])[0] < 0
             left |= wanted
+        size, index_bytes = sum(loan.rows.bytes for loan in loans), self._rows.meter.bytes
         found = RemoteOfPlan(
             remote=self._rows.remote.where,
             texts=int((~left).sum()),
             rows=sum(len(loan.rows) for loan in loans),
-            bytes=sum(loan.rows.bytes for loan in loans),
+            bytes=size,
             whole_shards=sum(len(loan.rows.whole) for loan in loans),
             unworthy=sum(loan.unworthy for loan in loans),
-            index_bytes=self._rows.meter.bytes,
+            index_bytes=index_bytes,
             told=tuple(self._rows.told),
+            refused=self._rows.refusal(size if self._lasting else size + index_bytes),
         )
         return found, left
 
@@ -121,4 +126,5 @@ def planned_remote(
     given = remote if isinstance(remote, RemoteOptions) else RemoteOptions(remote)
     with TemporaryDirectory(prefix="embedcache-plan-") as scratch:
         rows = RemoteRows.open(given, cache, BuildProgress(), on_progress)
-        yield PlannedRemote(rows, cache or Cache.create(Path(scratch, "cache")))
+        home = cache or Cache.create(Path(scratch, "cache"))
+        yield PlannedRemote(rows, home, lasting=cache is not None)

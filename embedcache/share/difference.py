@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from embedcache.cache import Cache
-from embedcache.share.copies import source_in
+from embedcache.check.progress import Meter, OnCheck
+from embedcache.share.copies import source_in, without_copies
 from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.pull_plan import open_if_there
 from embedcache.share.remote import Remote
 from embedcache.share.remotes import location_of
-from embedcache.share.selection import LocalFile, select_files
+from embedcache.share.selection import select_files
+from embedcache.share.taken_shards import without_taken
+from embedcache.sizes import counted
 
 TEACHER, CORPUS = "teacher", "corpus"
 
@@ -49,10 +52,12 @@ class RemoteDifference:
     Attributes:
         remote: where.
         lines: teachers and corpora, those included that do not differ.
+        told: what else is worth telling: shards of the cache that count in no line.
     """
 
     remote: str
     lines: tuple[DifferenceLine, ...]
+    told: tuple[str, ...] = ()
 
     @property
     def is_same(self) -> bool:
@@ -65,14 +70,22 @@ class RemoteDifference:
 
 
 def compare_with_remote(
-    cache: Cache | str | Path, remote: str, *, skip_manifests: Collection[str] = ()
+    cache: Cache | str | Path,
+    remote: str,
+    *,
+    skip_manifests: Collection[str] = (),
+    on_progress: OnCheck | None = None,
 ) -> RemoteDifference:
-    """Compare the files of ``cache`` and of ``remote``, a name or a URL; nothing is transferred.
+    """Compare the files of ``cache`` and of ``remote``, a name or a URL, as a pull and a push would.
+
+    Nothing is transferred but row indexes, where there are shards of which only those tell whether a push
+    would leave them out.
 
     Args:
         cache: the cache or its folder; where there is none yet, it has nothing.
         remote: the remote.
         skip_manifests: leave out manifests whose names begin with these six digits or more.
+        on_progress: called as row indexes are read.
 
     Raises:
         CacheFormatError: if the folder is no cache.
@@ -83,8 +96,7 @@ def compare_with_remote(
     source = Remote(location_of(remote))
     source.require()
     stock = Stock(source.manifests(opened, skip=skip_manifests))
-    # What a pull has converted stands for what it was made of.
-    mine = [source_in(stock, local) or local.file for local in _files(opened)]
+    mine, told = _compared(opened, source, stock, Meter(on_progress))
     here = {(file.path, file.sha256): file for file in mine}
     there = {(file.path, file.sha256): file for file in stock}
     teachers = [] if opened is None else opened.teachers()
@@ -94,13 +106,38 @@ def compare_with_remote(
     return RemoteDifference(
         source.where,
         tuple(_line(kind, one, called, _of(here, kind, one), _of(there, kind, one)) for kind, one in units),
+        told,
     )
 
 
-def _files(cache: Cache | None) -> Sequence[LocalFile]:
+def _compared(
+    cache: Cache | None, remote: Remote, stock: Stock, meter: Meter
+) -> tuple[list[SharedFile], tuple[str, ...]]:
+    """Return what a cache has, as far as it is not to be left out, and what is worth telling of the rest."""
     if cache is None or not (cache.teachers() or cache.corpus_names()):
-        return ()
-    return select_files(cache).files
+        return [], ()
+    whole = select_files(cache)
+    reduced, _ = without_copies(whole, remote, cache, None, meter)
+    reduced = without_taken(reduced, remote, cache, None, meter)
+    to_push = {local.file.path for local in reduced.files}
+    found: list[SharedFile] = []
+    left_out = 0
+    for local in whole.files:
+        if (source := source_in(stock, local)) is not None:
+            # What a pull has converted stands for what it was made of.
+            found.append(source)
+        elif local.file.path in to_push:
+            found.append(local.file)
+        else:
+            left_out += 1
+    if not left_out:
+        return found, ()
+    one = left_out == 1
+    told = (
+        f"{counted(left_out, 'shard')} here that {remote.where} has all vectors of already "
+        f"{'is' if one else 'are'} not counted: no push sends {'it' if one else 'them'}"
+    )
+    return found, (told,)
 
 
 _Files = Mapping[tuple[str, str], SharedFile]

@@ -131,6 +131,19 @@ def prepare(cache: Cache | str | Path, remote: str, choice: PullChoice, meter: M
     return Preparation(source, stock, opened, _folder(cache), plan)
 
 
+def refuse_more_than(most: int | None, size: int, less: str = _PULL_LESS) -> None:
+    """See that so many bytes may be fetched; arguments as for :func:`refuse_too_much`.
+
+    Raises:
+        InputError: if they are more than ``most``.
+    """
+    if most is not None and size > most:
+        raise InputError(
+            f"{size:,} bytes would have to be fetched, more than the {most:,} of --max-bytes: allow more, or "
+            f"{less}"
+        )
+
+
 def refuse_too_much(folder: Path, size: int, most: int | None, less: str = _PULL_LESS) -> None:
     """See that so many bytes may be fetched, and have room.
 
@@ -144,11 +157,7 @@ def refuse_too_much(folder: Path, size: int, most: int | None, less: str = _PULL
         InputError: if they are more than ``most``.
         StorageError: if the disk that ``folder`` lies on, or will, has no room for them.
     """
-    if most is not None and size > most:
-        raise InputError(
-            f"{size:,} bytes would have to be fetched, more than the {most:,} of --max-bytes: allow more, or "
-            f"{less}"
-        )
+    refuse_more_than(most, size, less)
     there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
     free = shutil.disk_usage(there).free
     if size + _SPARE_BYTES > free:

@@ -29,9 +29,9 @@ from embedcache.errors import (
     TeacherError,
 )
 from embedcache.fsio import canonical_json
+from embedcache.sample_notes import SampleNote, SampleNotes
 from embedcache.share.mirror_notes import streamed_shards
 from embedcache.share.remote import Remote
-from embedcache.share.sample_notes import SampleNote, SampleNotes
 from embedcache.sizes import counted
 from embedcache.store.base import CONVERTED_FROM, TAKEN_AS
 from embedcache.store.containers import ShardContainer
@@ -126,10 +126,13 @@ class ArrivalSamples:
         on_progress: OnCheck | None,
     ) -> tuple[list[SampleCheck], SampleNote]:
         """Compare what came of a teacher; return what to tell, and what is known then."""
+        if (missing := _missing_model(self._cache, teacher, computing)) is not None:
+            # Said once of what has come, not of what was built here since.
+            theirs = self._theirs(teacher.contract.id, came, note.verdict)
+            told = _digest([missing.told, sorted(theirs)])
+            return ([], note) if note.told == told else ([missing], replace(note, told=told))
         if note.told == self._state(teacher, came):
             return [], note
-        if (missing := _missing_model(self._cache, teacher, computing)) is not None:
-            return [missing], note
         texts = count_texts(self._cache, teacher, came, on_progress)
         checks = []
         left = came
@@ -193,8 +196,7 @@ class ArrivalSamples:
         """Return what tells whether some shards, or texts they might be compared by, have changed."""
         corpora = [texts.info.digest for one in self._cache.corpora() for texts in (one, *one.views())]
         here = self._shards(teacher.contract.id)
-        said = [sorted(shards), sorted(here), sorted(corpora)]
-        return hashlib.sha256(canonical_json(said)).hexdigest()
+        return _digest([sorted(shards), sorted(here), sorted(corpora)])
 
     def _teachers(self) -> Iterable[CachedTeacher]:
         known = {one.contract.id: one for one in reversed(self._cache.teachers())}
@@ -213,6 +215,10 @@ def note_sampled(cache: Cache, remote: Remote, contract_id: str, verdict: str) -
     """Remember a verdict, so that nothing is compared twice; where that cannot be written it is."""
     notes = SampleNotes(cache, remote.id)
     notes.add({contract_id: replace(notes.of(contract_id), verdict=verdict)})
+
+
+def _digest(said: object) -> str:
+    return hashlib.sha256(canonical_json(said)).hexdigest()
 
 
 def _provenance(container: ShardContainer, name: str) -> Mapping[str, object]:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.errors import InputError
+from embedcache.sample_notes import SampleNotes, bad_shards
 from embedcache.share.remote import Remote
-from embedcache.share.sample_notes import SampleNotes, all_sample_notes
 from embedcache.share.selection import Selection
 from embedcache.sizes import counted
 
@@ -20,17 +20,15 @@ def refuse_bad(cache: Cache, selection: Selection) -> None:
     Raises:
         InputError: if something is.
     """
-    chosen = _shards(selection)
-    for notes in all_sample_notes(cache):
-        for contract_id, note in notes.all().items():
-            if bad := note.bad & chosen.get(contract_id, frozenset()):
-                teacher = cache.teacher(contract_id).name
-                raise InputError(
-                    f"{teacher}: {counted(len(bad), 'shard')} came with vectors that a sample found to be "
-                    "another teacher's, so nothing was sent: take them away with 'embedcache rm teacher "
-                    f"{teacher}', keep and push them after a pull with --no-sample-check, or choose others "
-                    "with --teacher"
-                )
+    for contract_id, names in _shards(selection).items():
+        if bad := bad_shards(cache, contract_id) & names:
+            teacher = cache.teacher(contract_id).name
+            raise InputError(
+                f"{teacher}: {counted(len(bad), 'shard')} came with vectors that a sample found to be "
+                "another teacher's, so nothing was sent: take them away with 'embedcache rm teacher "
+                f"{teacher}', keep and push them after a pull with --no-sample-check, or choose others with "
+                "--teacher"
+            )
 
 
 def note_sent(cache: Cache, remote: Remote, selection: Selection, sent: Collection[str]) -> None:

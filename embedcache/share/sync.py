@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,12 +50,13 @@ def sync(
     skip_manifests: Collection[str] = (),
     sample_check: bool = True,
     jobs: int = JOBS,
+    on_pulled: Callable[[PullResult], None] | None = None,
     on_progress: OnCheck | None = None,
 ) -> SyncResult:
     """Fetch what ``cache`` lacks, then send what ``remote`` lacks. Arguments and errors as those of the two.
 
     A remote on which nothing lies yet is pushed to alone. Where a sample of what came is bad, nothing is
-    pushed.
+    pushed. ``on_pulled`` is called with what the pull did once that is done, whatever becomes of the push.
     """
     pulled = None
     if _has_manifests(remote):
@@ -70,6 +71,8 @@ def sync(
             jobs=jobs,
             on_progress=on_progress,
         )
+        if on_pulled is not None:
+            on_pulled(pulled)
         if bad_samples(pulled.samples):
             return SyncResult(pulled, None)
     pushed = push(

@@ -30,6 +30,7 @@ FLOORS = [
         "missing",
         "own_notes",
         "reuse",
+        "sample_notes",
         "view_build",
         "view_coverage",
     ],

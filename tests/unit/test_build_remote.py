@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from pair_helpers import classifier_folder, joined, pair_file
-from share_helpers import content, files_of, make_cache, manifest_of, objects_of, put_manifest
+from share_helpers import content, files_of, make_cache, manifest_of, objects_of, put_manifest, put_object
 
 from embedcache import builder, fsio
 from embedcache.build_lender import SAMPLE
@@ -442,12 +443,39 @@ def test_of_several_codebooks_that_of_most_rows_is_lent(tmp_path: Path) -> None:
     assert {shard.header.codebook for shard in mine.store(TEACHER.contract).shards} == {book}
 
 
-def test_a_codebook_of_another_width_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = built(tmp_path / "theirs", THEIRS, None, codec="pq", shard_rows=1000)
-    push(theirs, str(tmp_path / "team"))
-    monkeypatch.setattr(pq.PQCodec, "dimension", 32)
-    with pytest.raises(RemoteError, match="is for vectors of width 32, not 64"):
-        few_in_pq(tmp_path / "mine", TEXTS[1000:1040], tmp_path / "team")
+def _number(value: float) -> NDArray[np.float32]:
+    found = np.ones((16, 256, 4), np.float32)
+    found[3, 100, 2] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("centroids", "why"),
+    [
+        (np.ones((8, 256, 4), np.float32), "is for vectors of width 32 in 8 parts, not 64 in 16"),
+        (np.ones((64, 256, 1), np.float32), "is for vectors of width 64 in 64 parts, not 64 in 16"),
+        (np.ones((16, 255, 4), np.float32), r"refused .*is no array of float32 of shape \(m, 256, 1 to 4\)"),
+        (np.ones((8, 256, 8), np.float32), r"refused .*is no array of float32 of shape \(m, 256, 1 to 4\)"),
+        (_number(np.nan), "refused .*not finite"),
+        (_number(np.inf), "refused .*not finite"),
+        (_number(1e19), "refused .*not finite, or above 1e[+]18"),
+    ],
+)
+def test_what_is_no_codebook_of_the_teacher_is_not_lent(
+    tmp_path: Path, centroids: NDArray[np.float32], why: str
+) -> None:
+    team = tmp_path / "team"
+    push(built(tmp_path / "theirs", THEIRS, None, codec="pq", shard_rows=1000), str(team))
+    data = pq.PQCodec(centroids).codebook_bytes()
+    name = put_object(team, data)
+    value = manifest_of(team)
+    (file,) = [one for one in value["files"] if "/codebooks/" in one["path"]]
+    file.update(path=f"{file['path'].rpartition('/')[0]}/{name}.npy", sha256=name, bytes=len(data))
+    put_manifest(team, value)
+    for _ in range(2):
+        with pytest.raises(RemoteError, match=why):
+            few_in_pq(tmp_path / "mine", TEXTS[1000:1040], team)
+    assert not Cache(tmp_path / "mine").store(TEACHER.contract).shards
 
 
 def test_a_new_cache_keeps_what_was_read_before_it_was_there(

@@ -68,6 +68,19 @@ def test_a_removed_corpus_is_gone_and_its_vectors_are_not(tmp_path: Path) -> Non
         remove_corpus(cache, "words")
 
 
+def test_a_note_that_older_versions_wrote_is_known_and_goes(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    old = cache.derived_folder / "remotes" / "checked.json"
+    fsio.write_sealed_json(old, {"sampled.json": [1, 2, 3]})
+    assert not verify(tmp_path).findings
+    assert old.exists()
+    assert collect_garbage(cache) == []
+    age(tmp_path, 25)
+    (found,) = collect_garbage(cache)
+    assert (found.path, found.reason) == (str(old), "a note of an older version, which nobody reads any more")
+    assert not old.exists()
+
+
 def test_a_damaged_corpus_can_be_removed(tmp_path: Path) -> None:
     cache = filled(tmp_path)
     (tmp_path / "corpora" / "words" / "corpus.json").write_text("{")

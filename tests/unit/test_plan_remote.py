@@ -15,7 +15,7 @@ from share_helpers import manifest_of, put_manifest
 import embedcache
 from embedcache.build_remote import RemoteOptions
 from embedcache.build_report import BuildSummary, RemoteSummary
-from embedcache.cli.main import cli
+from embedcache.cli.main import cli, main
 from embedcache.errors import InputError, RemoteError
 from embedcache.plan import Plan, RemoteOfPlan, plan_build
 from embedcache.plan import plan as plan_module
@@ -190,6 +190,84 @@ def test_a_plan_refuses_what_the_build_refuses_and_counts_what_is_unworthy(
     found, done = both(team, MINE, "fine", codec="float16")
     agree(found, done)
     assert (of(found, done)[0].rows, of(found, done)[0].unworthy, found.missing) == (0, 30, 60)
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["new cache", "cache"])
+def test_a_plan_says_that_the_build_would_refuse_to_fetch_so_much(
+    team: str, tmp_path: Path, settings: dict[str, Any], is_there: bool
+) -> None:
+    cache = tmp_path / "mine"
+    if is_there:
+        embedcache.build(written(tmp_path / "few.txt", TEXTS[:25]), cache=cache, **settings)
+    source = written(tmp_path / "mine.txt", MINE)
+    given = {**settings, "cache": cache}
+    free = plan_build(source, **given, remote=team, probe_seconds=0).remote
+    assert free is not None
+    assert free.refused == ""
+    # Row indexes that the plan has fetched are there for the build where there is a cache to keep them.
+    enough = free.bytes if is_there else free.bytes + free.index_bytes
+    for most in (enough - 1, enough):
+        options = RemoteOptions(team, sample_check=False, max_bytes=most)
+        found = plan_build(source, **given, remote=options, probe_seconds=0)
+        assert found.remote is not None
+        assert (found.remote.bytes, found.missing) == (free.bytes, 30)
+        if most < enough:
+            with pytest.raises(InputError, match=r"more than the .* of --max-bytes") as stop:
+                embedcache.build(source, **given, remote=options)
+            # A build plans output by output, and sees the first that is too much.
+            assert str(stop.value) == found.remote.refused
+        else:
+            assert found.remote.refused == ""
+            assert embedcache.build(source, **given, remote=options).last_build is not None
+
+
+def test_a_plan_fetches_no_more_row_indexes_than_it_may(
+    team: str, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    source = written(tmp_path / "mine.txt", MINE)
+    with pytest.raises(InputError, match="more than the 10 of --max-bytes: allow more, or build without"):
+        plan_build(source, **settings, remote=RemoteOptions(team, max_bytes=10), probe_seconds=0)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_command_prints_the_plan_and_exits_as_the_build_would(
+    team: str,
+    tmp_path: Path,
+    tiny_teacher: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    as_json: bool,
+) -> None:
+    source = written(tmp_path / "mine.txt", MINE)
+    words = ["embedcache", "plan", str(source), "--teacher", str(tiny_teacher), "--probe-seconds", "0"]
+    words += ["--compute-dtype", "float32", *(["--json"] if as_json else [])]
+
+    def run(*more: str) -> tuple[object, str, str]:
+        monkeypatch.setattr("sys.argv", [*words, *more])
+        code: object = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+        return code, *capsys.readouterr()
+
+    given: dict[str, Any] = {
+        "teacher": tiny_teacher,
+        "compute_dtype": "float32",
+        "remote": team,
+        "probe_seconds": 0,
+    }
+    free = plan_build(source, **given).remote
+    assert free is not None
+    enough = free.bytes + free.index_bytes
+    for most, is_refused in ((enough - 1, True), (enough, False)):
+        code, out, err = run("--remote", team, "--max-bytes", str(most))
+        assert json.loads(out)["missing"] == 30 if as_json else "to encode" in out
+        assert code == (2 if is_refused else 0)
+        assert (f"{enough:,} bytes would have to be fetched, more than the {most:,} of" in err) == is_refused
+    code, _, err = run("--max-bytes", "1GB")
+    assert code == 2
+    assert "--max-bytes says what to take from a remote: give --remote too" in err
 
 
 def test_where_the_remote_has_all_of_the_sample_the_rest_is_estimated(loaded_teacher: Teacher) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from share_helpers import SHARD_ROWS, TEXTS, files_of, make_cache
 
 from embedcache.cache import Cache
+from embedcache.cli.main import cli
 from embedcache.conversions import Conversions
-from embedcache.share import preview_pull, pull, push, sync
+from embedcache.share import compare_with_remote, preview_pull, pull, push, sync
 from embedcache.store.base import CONVERTED_FROM
 from embedcache.store.shard import Shard, shard_bytes
 from embedcache.testing import sentences
@@ -102,6 +105,40 @@ def test_copies_that_are_not_noted_are_not_sent_to_whoever_has_the_originals(
         f"{SHARDS} shards not sent: by their own word copies of what {remote} has, with the same texts, "
         "though this cache has not noted that"
     )
+
+
+def test_diff_counts_what_push_would_send(there: Path, remote: str) -> None:
+    before = compare_with_remote(there, remote)
+    (teacher,) = [line for line in before.lines if line.kind == "teacher"]
+    # The originals would be fetched, and no copies sent.
+    assert (teacher.remote_files, teacher.cache_files) == (SHARDS, 0)
+    assert before.told == (
+        f"{SHARDS} shards here that {remote} has all vectors of already are not counted: no push sends them",
+    )
+    words = ["remote", "diff", remote, "--cache", str(there)]
+    said = CliRunner().invoke(cli, words)
+    assert (said.exit_code, before.told[0] in said.output) == (1, True)
+    assert json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)["told"] == list(before.told)
+    pull(there, remote)
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    after = compare_with_remote(there, remote)
+    assert after.is_same
+    assert push(there, remote).sent == 0
+    # Elsewhere they are to be sent like any others.
+    other = str(there.parent / "other")
+    push(make_cache(there.parent / "few", TEXTS[:3], name="few"), other)
+    (teacher,) = [line for line in compare_with_remote(there, other).lines if line.kind == "teacher"]
+    assert teacher.cache_files == 2 * SHARDS
+    assert compare_with_remote(there, other).told == ()
+
+
+def test_diff_counts_a_copy_that_has_other_texts_than_what_it_names(tmp_path: Path, remote: str) -> None:
+    theirs = make_cache(tmp_path / "theirs", sentences(20, seed=3), codec="int8", name="other")
+    add_claim(theirs, shards_of(theirs.folder)[0], shards_of(tmp_path / "mine")[0].name)
+    found = compare_with_remote(theirs, remote)
+    (teacher,) = [line for line in found.lines if line.kind == "teacher"]
+    assert teacher.cache_files == 2
+    assert found.told == ()
 
 
 def test_sync_of_a_copied_folder_sends_no_copies(tmp_path: Path, remote: str) -> None:

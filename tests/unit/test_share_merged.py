@@ -14,7 +14,7 @@ from share_helpers import TEXTS, content, make_cache
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.merge import merge_caches
-from embedcache.share import pull, push
+from embedcache.share import compare_with_remote, pull, push
 from embedcache.split import split_cache
 from embedcache.store.base import CONVERTED_FROM, TAKEN_AS
 from embedcache.testing import FakeEncoder, fake_teacher
@@ -88,6 +88,19 @@ def test_what_is_left_of_taken_rows_is_not_fetched_again_nor_sent_back(
     # Somebody else has none of them.
     push(tmp_path / "merged", str(tmp_path / "elsewhere"))
     assert objects_of(str(tmp_path / "elsewhere")) >= cut
+
+
+def test_diff_does_not_count_taken_rows_as_to_be_sent_back(tmp_path: Path, team: str, mine: Path) -> None:
+    def to_push(remote: str) -> int:
+        lines = compare_with_remote(mine, remote).lines
+        return sum(line.cache_files for line in lines if line.kind == "teacher")
+
+    push(
+        make_cache(tmp_path / "other", ["a text that nobody has"], name="other"), str(tmp_path / "elsewhere")
+    )
+    assert (to_push(team), to_push(str(tmp_path / "elsewhere"))) == (0, 1)
+    push(mine, str(tmp_path / "elsewhere"))
+    assert to_push(str(tmp_path / "elsewhere")) == 0
 
 
 def test_a_part_of_taken_rows_is_not_sent_back(tmp_path: Path, team: str, mine: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check.live import Computing
 from embedcache.check.verify.deep import BAD, OK, check_deep
-from embedcache.cli.main import cli
-from embedcache.errors import InputError
+from embedcache.cli.main import cli, main
+from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import write_sealed_json
 from embedcache.housekeeping import compact, remove_teacher
-from embedcache.share import PullResult, pull, push, sample
+from embedcache.merge import merge_caches
+from embedcache.share import PullResult, pull, push, sample, sync
 from embedcache.share.remote import Remote
 from embedcache.share.remotes import location_of
 from embedcache.share.sample import NOT_COMPARED, ArrivalSamples
@@ -148,11 +150,36 @@ def test_what_could_not_be_compared_is_compared_once_the_model_is_here(
     remote = str(tmp_path / "team")
     push(bad_cache(tmp_path / "theirs"), remote)
     monkeypatch.setattr(sample, "is_at_hand", lambda spec: False)
-    for _ in range(2):
-        assert verdicts(pull(tmp_path / "there", remote)) == [NOT_COMPARED]
+    assert verdicts(pull(tmp_path / "there", remote)) == [NOT_COMPARED]
+    # Once is enough where nothing came since.
+    assert pull(tmp_path / "there", remote).samples == ()
     monkeypatch.setattr(sample, "is_at_hand", lambda spec: True)
     done = pull(tmp_path / "there", remote)
     assert (done.fetched, verdicts(done)) == (0, [BAD])
+
+
+def test_that_a_model_is_not_here_is_told_again_with_what_comes(
+    tmp_path: Path, live: _Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, there = str(tmp_path / "team"), tmp_path / "there"
+    push(make_cache(tmp_path / "honest", MORE, name="honest"), remote)
+    monkeypatch.setattr(sample, "is_at_hand", lambda spec: False)
+    assert verdicts(pull(there, remote)) == [NOT_COMPARED]
+    # What is built here changes nothing about that.
+    make_cache(there, TEXTS[:30], name="mine")
+    make_cache(there, TEXTS[30:60], name="second", teacher=fake_teacher(8, seed=4, name="second"))
+    assert pull(there, remote).samples == ()
+    push(make_cache(tmp_path / "more", TEXTS[100:140], name="more"), remote)
+    (check,) = pull(there, remote).samples
+    assert (check.verdict, "is not on this machine" in check.told) == (NOT_COMPARED, True)
+    assert pull(there, remote).samples == ()
+    # A model that came and went is told of anew, for all is compared in between.
+    monkeypatch.setattr(sample, "is_at_hand", lambda spec: True)
+    assert verdicts(pull(there, remote)) == [OK]
+    monkeypatch.setattr(sample, "is_at_hand", lambda spec: False)
+    assert pull(there, remote).samples == ()
+    push(make_cache(tmp_path / "last", TEXTS[140:180], name="last"), remote)
+    assert verdicts(pull(there, remote)) == [NOT_COMPARED]
 
 
 def test_too_few_texts_are_told_of_and_compared_with_the_next(tmp_path: Path, live: _Live) -> None:
@@ -239,8 +266,26 @@ def test_merging_shards_does_not_make_bad_vectors_good(tmp_path: Path, live: _Li
     assert verdicts(pull(there, remote)) == [BAD]
     before = shards_of(there)
     compact(Cache(there))
-    assert not shards_of(there) & before
+    assert shards_of(there) == before
     assert verdicts(pull(there, remote)) == [BAD]
+
+
+def test_a_merged_cache_knows_what_was_found_bad_and_compares_the_rest(tmp_path: Path, live: _Live) -> None:
+    remote, there = str(tmp_path / "team"), tmp_path / "there"
+    make_cache(there, MORE, name="mine")
+    push(bad_cache(tmp_path / "theirs"), remote)
+    assert verdicts(pull(there, remote)) == [BAD]
+    live.read.clear()
+    merge_caches([there], tmp_path / "merged")
+    (told,) = pull(tmp_path / "merged", remote).samples
+    assert (told.verdict, told.sampled, live.read) == (BAD, 0, set())
+    push(bad_cache(tmp_path / "more", TEXTS[SHARD_ROWS : 2 * SHARD_ROWS], "two"), remote)
+    assert verdicts(pull(tmp_path / "merged", remote)) == [BAD, BAD]
+    # The cache's own are still its own.
+    assert live.read == set(TEXTS[SHARD_ROWS : 2 * SHARD_ROWS])
+    remove_teacher(Cache(tmp_path / "merged"), "fake")
+    push(make_cache(tmp_path / "honest", MORE, name="honest"), str(tmp_path / "others"))
+    assert verdicts(pull(tmp_path / "merged", str(tmp_path / "others"))) == [OK]
 
 
 def test_bad_vectors_are_kept_where_somebody_says_so(tmp_path: Path, live: _Live) -> None:
@@ -300,6 +345,55 @@ def test_a_push_sends_bad_vectors_nowhere(tmp_path: Path, live: _Live) -> None:
     # Somebody has decided.
     pull(there, remote, sample_check=False)
     assert push(there, others).manifest
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_sync_that_may_not_push_says_what_it_has_pulled(
+    tmp_path: Path,
+    live: _Live,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    as_json: bool,
+) -> None:
+    remote, others, there = str(tmp_path / "team"), str(tmp_path / "others"), tmp_path / "there"
+    push(bad_cache(tmp_path / "theirs"), remote)
+    push(make_cache(tmp_path / "honest", MORE, name="honest"), others)
+    assert verdicts(pull(there, remote)) == [BAD]
+    before = manifests_of(others)
+    told: list[PullResult] = []
+    with pytest.raises(InputError, match="fake: 1 shard came with vectors"):
+        sync(there, others, on_pulled=told.append)
+    assert [done.fetched_vectors for done in told] == [len(MORE)]
+    push(make_cache(tmp_path / "more", TEXTS[100:140], name="more"), others)
+    words = ["sync", others, "--cache", str(there), *(["--json"] if as_json else [])]
+    monkeypatch.setattr("sys.argv", ["embedcache", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    out, err = capsys.readouterr()
+    assert "fake: 1 shard came with vectors that a sample found to be another teacher's" in err
+    if as_json:
+        found = json.loads(out)
+        assert (found["pulled"]["fetched_vectors"], found["pushed"]) == (40, None)
+    else:
+        assert "40 rows of texts and 40 vectors fetched" in out
+        assert "push to" not in out
+    assert len(manifests_of(others) - before) == 1
+
+
+@pytest.mark.parametrize("error", [RemoteError("gone"), KeyboardInterrupt()])
+def test_a_sync_whose_push_ends_early_says_what_it_has_pulled(
+    tmp_path: Path, live: _Live, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    remote = str(tmp_path / "team")
+    push(make_cache(tmp_path / "honest", MORE, name="honest"), remote)
+    monkeypatch.setattr(sys.modules["embedcache.share.sync"], "push", failing)
+    result = CliRunner().invoke(cli, ["sync", remote, "--cache", str(tmp_path / "there"), "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout.removesuffix("Aborted!\n"))["pulled"]["fetched_vectors"] == len(MORE)
 
 
 # What is noted, and where that counts

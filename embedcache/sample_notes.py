@@ -1,12 +1,18 @@
-"""What is known of vectors that came from a remote: which were compared, and what came out."""
+"""What is known of vectors that came from a remote: which were compared, and what came out.
+
+What was found bad must not become good by being written anew. So whoever makes shards of shards leaves bad
+ones as they are, hands the note on with them, or refuses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 
 from embedcache.cache import Cache
+from embedcache.errors import InputError
 from embedcache.own_notes import OwnNotes
+from embedcache.sizes import counted
 from embedcache.store.containers.base import is_shard_name
 
 _NAME = "sampled.json"
@@ -22,7 +28,8 @@ class SampleNote:
         bad: the shards that came when a comparison found other vectors than the teacher's among them.
         pending: whether a pull has begun of which something may still have to be compared: then every shard
             that is not known does.
-        told: tells the state of the cache of which it was last said that texts to compare by are not there.
+        told: tells the state of the cache of which it was last said that it cannot be compared: the model is
+            not there, or no texts are to compare by.
     """
 
     verdict: str = ""
@@ -69,9 +76,13 @@ class SampleNotes(OwnNotes[SampleNote]):
     Args:
         cache: the cache.
         remote_id: the id of the remote.
+
+    Attributes:
+        remote_id: as it was given.
     """
 
     def __init__(self, cache: Cache, remote_id: str) -> None:
+        self.remote_id = remote_id
         super().__init__(cache, f"{remote_id}/{_NAME}", SampleNote.from_json, SampleNote.to_json)
 
     def of(self, contract_id: str) -> SampleNote:
@@ -84,6 +95,45 @@ def all_sample_notes(cache: Cache) -> Iterator[SampleNotes]:
     """Yield the notes on all remotes that a cache has some on."""
     for path in sorted((cache.derived_folder / "remotes").glob(f"*/{_NAME}")):
         yield SampleNotes(cache, path.parent.name)
+
+
+def bad_shards(cache: Cache, contract_id: str) -> frozenset[str]:
+    """Return the shards of a teacher, here or gone, that were found bad, whichever remote they came from."""
+    found = (notes.get(contract_id) for notes in all_sample_notes(cache))
+    return frozenset().union(*(note.bad for note in found if note is not None))
+
+
+def carry_bad(source: Cache, target: Cache, contract_id: str, names: Collection[str]) -> None:
+    """Note of shards that come unchanged from another cache of this machine what was found bad there.
+
+    Where ``target`` itself has compared them, or somebody there has said to keep them, that stands.
+    """
+    for notes in all_sample_notes(source):
+        note, there = notes.of(contract_id), SampleNotes(target, notes.remote_id)
+        known = there.of(contract_id)
+        if bad := note.bad & frozenset(names) - known.known:
+            there.add({contract_id: replace(known, verdict=note.verdict, bad=known.bad | bad)})
+
+
+def refuse_to_rewrite(cache: Cache, contract_id: str, teacher: str, names: Collection[str]) -> None:
+    """See that no bad shard is among those of which rows are to be written anew, under another name.
+
+    Args:
+        cache: the cache that they are of.
+        contract_id: their teacher's.
+        teacher: its name.
+        names: the shards.
+
+    Raises:
+        InputError: if one is.
+    """
+    if bad := bad_shards(cache, contract_id) & frozenset(names):
+        raise InputError(
+            f"{cache.folder}: rows of {counted(len(bad), 'shard')} of teacher {teacher!r} would be written "
+            "anew and pass for good ones, but a sample found vectors that came with them to be another "
+            f"teacher's: take them away with 'embedcache rm teacher {teacher}', or keep them by a pull with "
+            "--no-sample-check"
+        )
 
 
 def _names(value: object) -> frozenset[str]:

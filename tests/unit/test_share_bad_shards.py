@@ -1,0 +1,244 @@
+"""What a sample has found bad stays bad, or stays out, whatever else makes shards of shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from share_helpers import make_cache
+
+from embedcache.builder import build
+from embedcache.cache import Cache
+from embedcache.check.verify.deep import BAD
+from embedcache.convert import convert
+from embedcache.errors import InputError
+from embedcache.housekeeping import compact, remove_teacher
+from embedcache.merge import merge_caches
+from embedcache.merge import target as merge_target
+from embedcache.sample_notes import SampleNotes, bad_shards
+from embedcache.share import pull, push
+from embedcache.share.remote import Remote
+from embedcache.share.remotes import location_of
+from embedcache.split import split_cache
+from embedcache.testing import FakeEncoder, fake_teacher, sentences
+
+TEACHER = fake_teacher(8)
+ID = TEACHER.contract.id
+GOOD, EVIL = sentences(60, seed=12), sentences(40, seed=5)
+REFUSED = "2 shards came with vectors that a sample found to be another teacher's"
+
+
+class _Other(FakeEncoder):
+    """Says that it is the teacher and is another."""
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        return FakeEncoder(fake_teacher(8, seed=9)).encode(texts)
+
+
+def bad_cache(folder: Path, texts: Sequence[str], **settings: Any) -> Cache:
+    """Build a cache whose vectors are another teacher's."""
+    source = folder.parent / f"{folder.name}.txt"
+    source.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    settings = {"name": "evil", "shard_rows": 20, **settings}
+    return build(source, teacher=TEACHER, encoder=_Other(TEACHER), cache=folder, **settings)
+
+
+def note_bad(cache: Path, remote: str, shards: frozenset[str]) -> None:
+    """Note what a pull notes that had the model to compare with."""
+    notes = SampleNotes(Cache(cache), Remote(location_of(remote)).id)
+    notes.add({ID: replace(notes.of(ID), verdict=BAD, bad=shards)})
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> str:
+    """Return a remote with two shards of bad vectors."""
+    push(bad_cache(tmp_path / "theirs", EVIL), str(tmp_path / "team"))
+    return str(tmp_path / "team")
+
+
+@pytest.fixture
+def bad(tmp_path: Path, team: str) -> frozenset[str]:
+    """Return the names of these shards."""
+    return shards_of(tmp_path / "theirs")
+
+
+@pytest.fixture
+def mine(tmp_path: Path, team: str, bad: frozenset[str]) -> Path:
+    """Return a cache with them, noted as bad, and with three good shards."""
+    make_cache(tmp_path / "mine", GOOD, name="good", shard_rows=20)
+    pull(tmp_path / "mine", team)
+    note_bad(tmp_path / "mine", team, bad)
+    return tmp_path / "mine"
+
+
+def shards_of(cache: Path) -> frozenset[str]:
+    return frozenset(Cache(cache).container(TEACHER.contract).names())
+
+
+def assert_still_bad(cache: Path, team: str, elsewhere: Path) -> None:
+    """Assert that a cache sends nothing of what is bad, and that a pull tells of it."""
+    with pytest.raises(InputError, match=REFUSED):
+        push(cache, str(elsewhere))
+    assert not elsewhere.exists()
+    assert BAD in [check.verdict for check in pull(cache, team).samples]
+
+
+# Compact
+
+
+@pytest.mark.parametrize("store", ["arrow", "lmdb"])
+def test_compact_leaves_bad_shards_as_they_are(
+    tmp_path: Path, team: str, bad: frozenset[str], store: str
+) -> None:
+    make_cache(tmp_path / "mine", GOOD, name="good", shard_rows=20, store=store)
+    pull(tmp_path / "mine", team)
+    note_bad(tmp_path / "mine", team, bad)
+    before = Cache(tmp_path / "mine").lookup(GOOD + EVIL)
+    (done,) = compact(Cache(tmp_path / "mine"))
+    assert (done.shards_before, done.shards_after) == (5, 3)
+    assert shards_of(tmp_path / "mine") > bad
+    assert np.array_equal(Cache(tmp_path / "mine").lookup(GOOD + EVIL), before)
+    assert_still_bad(tmp_path / "mine", team, tmp_path / "elsewhere")
+    # Again there is nothing to do.
+    (again,) = compact(Cache(tmp_path / "mine"))
+    assert (again.shards_before, again.shards_after) == (3, 3)
+
+
+def test_compact_drops_no_good_vector_because_a_bad_one_has_its_text(
+    tmp_path: Path, team: str, bad: frozenset[str]
+) -> None:
+    mine = tmp_path / "mine"
+    good = make_cache(mine, EVIL[:10], name="good").lookup(EVIL[:10])
+    make_cache(mine, GOOD[:5], name="more")
+    pull(mine, team)
+    note_bad(mine, team, bad)
+    (done,) = compact(Cache(mine), shard_rows=20)
+    assert done.duplicates == 0
+    store = Cache(mine).store(TEACHER.contract)
+    (merged,) = [shard for shard in store.shards if shard.name not in bad]
+    assert len(merged) == 15
+    found = np.asarray(merged.codec.decode(merged.stored), dtype=np.float32)
+    assert all((found == row).all(axis=1).any() for row in good)
+
+
+def test_what_somebody_keeps_is_compacted(tmp_path: Path, team: str, mine: Path) -> None:
+    pull(mine, team, sample_check=False)
+    compact(Cache(mine))
+    assert len(shards_of(mine)) == 1
+
+
+# Merge
+
+
+def test_a_merge_hands_the_note_on_with_the_shards(
+    tmp_path: Path, team: str, mine: Path, bad: frozenset[str]
+) -> None:
+    make_cache(tmp_path / "other", ["a text that nobody has"], name="other")
+    merge_caches([tmp_path / "other", mine], tmp_path / "merged")
+    assert shards_of(tmp_path / "merged") > bad
+    assert bad_shards(Cache(tmp_path / "merged"), ID) == bad
+    assert_still_bad(tmp_path / "merged", team, tmp_path / "elsewhere")
+    # Into a cache that is there already, and of two that have them the one that knows.
+    merge_caches([tmp_path / "theirs", mine], tmp_path / "other")
+    assert_still_bad(tmp_path / "other", team, tmp_path / "elsewhere")
+    # Until somebody has decided.
+    remove_teacher(Cache(tmp_path / "other"), "fake")
+    pull(tmp_path / "merged", team, sample_check=False)
+    assert push(tmp_path / "merged", str(tmp_path / "elsewhere")).manifest
+    # Who has decided is not asked again.
+    merge_caches([mine], tmp_path / "merged")
+    assert bad_shards(Cache(tmp_path / "merged"), ID) == frozenset()
+
+
+def test_a_merge_of_other_vectors_hands_nothing_on(tmp_path: Path, mine: Path, bad: frozenset[str]) -> None:
+    remove_teacher(Cache(mine), "fake")
+    make_cache(mine, GOOD, name="good")
+    make_cache(tmp_path / "other", ["a text that nobody has"], name="other")
+    merge_caches([mine, tmp_path / "other"], tmp_path / "merged")
+    assert bad_shards(Cache(mine), ID) == bad
+    assert bad_shards(Cache(tmp_path / "merged"), ID) == frozenset()
+    assert push(tmp_path / "merged", str(tmp_path / "elsewhere")).manifest
+
+
+def test_the_note_is_there_before_the_shards_are(
+    tmp_path: Path, mine: Path, bad: frozenset[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(merge_target, "write_shards", killed)
+    with pytest.raises(KeyboardInterrupt):
+        merge_caches([mine], tmp_path / "merged")
+    assert bad_shards(Cache(tmp_path / "merged"), ID) == bad
+
+
+def test_a_merge_does_not_cut_bad_shards(tmp_path: Path, mine: Path, bad: frozenset[str]) -> None:
+    make_cache(tmp_path / "honest", EVIL[:25], name="honest")
+    for dry_run in (True, False):
+        with pytest.raises(InputError, match=r"mine: rows of 1 shard of teacher 'fake' would be written"):
+            merge_caches([tmp_path / "honest", mine], tmp_path / "merged", prefer="first", dry_run=dry_run)
+    assert not (tmp_path / "merged").exists()
+    # Where all of them lose they are not there any more, and there is nothing to tell.
+    make_cache(tmp_path / "whole", EVIL, name="whole")
+    merge_caches([tmp_path / "whole", mine], tmp_path / "merged", prefer="first")
+    assert not shards_of(tmp_path / "merged") & bad
+    assert np.array_equal(Cache(tmp_path / "merged").lookup(EVIL), Cache(tmp_path / "whole").lookup(EVIL))
+    assert push(tmp_path / "merged", str(tmp_path / "elsewhere")).manifest
+
+
+# Split
+
+
+def test_a_split_hands_the_note_on_and_does_not_cut(
+    tmp_path: Path, team: str, mine: Path, bad: frozenset[str]
+) -> None:
+    split_cache(mine, tmp_path / "whole")
+    assert_still_bad(tmp_path / "whole", team, tmp_path / "elsewhere")
+    split_cache(mine, tmp_path / "part", corpora=["evil"])
+    assert shards_of(tmp_path / "part") == bad
+    assert_still_bad(tmp_path / "part", team, tmp_path / "elsewhere")
+    with pytest.raises(
+        InputError, match=r"rows of 2 shards of teacher 'fake' .* 'embedcache rm teacher fake'"
+    ):
+        split_cache(mine, tmp_path / "cut", corpora=["evil"], where="row % 3 = 0")
+    assert shards_of(tmp_path / "cut") == frozenset()
+
+
+def test_a_split_without_bad_rows_is_as_good_as_any(tmp_path: Path, mine: Path) -> None:
+    split_cache(mine, tmp_path / "part", corpora=["good"], first=30)
+    assert bad_shards(Cache(tmp_path / "part"), ID) == frozenset()
+    assert push(tmp_path / "part", str(tmp_path / "elsewhere")).manifest
+
+
+# Another max_length
+
+
+def test_bad_rows_are_not_carried_over_to_another_max_length(
+    tmp_path: Path, mine: Path, bad: frozenset[str]
+) -> None:
+    longer = fake_teacher(8, name="longer", max_length=99)
+    assert longer.contract.id != ID
+    done = make_cache(mine, GOOD + EVIL, teacher=longer, name="all").last_build
+    assert done is not None
+    assert (done.carried, done.encoded, done.unworthy) == (len(GOOD), len(EVIL), 0)
+
+
+# Convert
+
+
+def test_convert_hands_the_note_on_and_re_encodes_nothing_bad(
+    tmp_path: Path, team: str, mine: Path, bad: frozenset[str]
+) -> None:
+    convert(Cache(mine), tmp_path / "lmdb", store="lmdb")
+    assert shards_of(tmp_path / "lmdb") > bad
+    assert_still_bad(tmp_path / "lmdb", team, tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"rows of 2 shards of teacher 'fake' would be written anew"):
+        convert(Cache(mine), tmp_path / "int8", codec="int8")
+    assert shards_of(tmp_path / "int8") == frozenset()
+    pull(mine, team, sample_check=False)
+    (done,) = convert(Cache(mine), tmp_path / "int8", codec="int8")
+    assert done.rows == 100
