@@ -176,8 +176,12 @@ class RetrievalAugmentedClassifier:
         """Return the share of texts whose label is right, 0 to 1.
 
         Raises:
-            DataError: if a label is not one that the classifier knows.
+            DataError: if there is not one label for each text, or no text, or a label is not one that the
+                classifier knows.
         """
+        if isinstance(labels, str) or len(labels) != len(texts) or not len(texts):
+            found = "one label" if isinstance(labels, str) else f"{len(labels):,} labels"
+            raise DataError(f"{found} for {len(texts):,} texts: expected a label for each, and one at least")
         numbers = label_numbers(labels, self._head.labels, "labels")
         return accuracy(self.predict_proba(texts).argmax(axis=1), numbers)
 

@@ -133,7 +133,8 @@ def read_labelled(
     if not found:
         where = f" with {', '.join(rows)}" if rows else ""
         why = f"; skipped {report.describe_skipped()}" if report.skipped else ""
-        raise DataError(f"{source} holds no labelled texts{where}{why}: check the columns and their values")
+        what = "texts" if columns.label is None else "labelled texts"
+        raise DataError(f"{source} holds no {what}{where}{why}: check the columns and their values")
     name = Path(source).name.split(".")[0] or str(source)
     texts, labels = ([row[place] for row in found] for place in (0, 1))
     return LabelledRows(name, texts, labels, report.skipped, report.describe_skipped())

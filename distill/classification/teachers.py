@@ -38,6 +38,11 @@ def find_logits(cache: Cache, teacher: CachedTeacher) -> tuple[CachedTeacher, tu
         InputError: as :func:`base_teacher`.
     """
     base = base_teacher(cache, teacher)
+    if base.contract.output == LOGITS:
+        raise DataError(
+            f"teacher {base.name!r} is the logits of a classifier: name the teacher of its vectors, by which "
+            "they are found"
+        )
     found = {one.contract: one for one in cache.teachers() if _are_of(one.contract, base.contract)}
     if len(found) != 1:
         held = f"those of {len(found)} classifiers" if found else "none"

@@ -77,7 +77,9 @@ def show_built(built: Built, as_json: bool) -> None:
     }
     if as_json:
         effort = {"recall": built.effort.recall} if built.effort is not None else {}
-        facts: dict[str, Any] = {"folder": str(built.folder), **counts, **effort, **built.base.facts()}
+        before = {"replaced": built.replaced.facts()} if built.replaced is not None else {}
+        facts: dict[str, Any] = {"folder": str(built.folder), **counts, **effort, **before}
+        facts |= built.base.facts()
         click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
         return
     words = {"repeated": "of a text that stands earlier", "held_out": "held out", "known": "in it already"}
@@ -86,6 +88,8 @@ def show_built(built: Built, as_json: bool) -> None:
         f"{built.added:,} rows added to {built.folder}, which has {len(built.base):,} now"
         + (f"; left out: {left}" if left else "")
     )
+    if built.replaced is not None:
+        click.echo(_replaced(built.replaced))
     if built.effort is not None:
         click.echo(
             f"searches look at {built.effort.ef_search} candidates and find "
@@ -93,9 +97,19 @@ def show_built(built: Built, as_json: bool) -> None:
         )
     elif built.base.index.settings.is_settled:
         click.echo(
-            f"ef-search {built.base.index.settings.ef_search}, not measured on what the base holds now: the "
-            "cache has vectors of too few rows held out"
+            f"ef-search {built.base.index.settings.ef_search} was not measured on these rows: the cache has "
+            "vectors of too few rows that were held out"
         )
+
+
+def _replaced(before: Header) -> str:
+    """Return in words what went with a base in whose place another was put."""
+    corpora = ", ".join(str(corpus["name"]) for corpus in before.corpora)
+    texts = ", with their texts" if before.has_texts else ""
+    told = f"the base that was there is gone: {before.rows:,} rows ({corpora}){texts}"
+    if before.chosen is None:
+        return told
+    return f"{told}, k {before.chosen.k} and beta {before.chosen.beta:g}: choose anew with 'distill kb tune'"
 
 
 def _table_rows(choice: Choice) -> list[dict[str, str]]:

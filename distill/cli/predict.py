@@ -10,6 +10,7 @@ import click
 
 from distill.cli.kb import column_options, machine_options
 from embedcache.cli.progress import watched
+from embedcache.sizes import counted
 
 if TYPE_CHECKING:
     from distill.prediction import Predictions
@@ -182,11 +183,12 @@ def _print_summary(
             )
     if base is not None:
         click.echo(_settings(classifier, given), err=err)
+    texts = counted(len(found.texts), "text")
     rate = len(found.texts) / max(found.encode_seconds, 1e-9)
     added = 100 * found.search_seconds / max(found.encode_seconds, 1e-9)
     retrieval = f"; retrieval added {found.search_seconds:.3f} s, {added:.2f} %" if base is not None else ""
     click.echo(
-        f"{len(found.texts):,} texts in {found.encode_seconds:.2f} s, {rate:,.0f}/s{retrieval}; a first "
+        f"{texts} in {found.encode_seconds:.2f} s, {rate:,.0f}/s{retrieval}; a first "
         f"answer, which is not counted, took {found.warm_up_seconds:.2f} s",
         err=err,
     )

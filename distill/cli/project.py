@@ -31,7 +31,7 @@ _RAISED_LR = 1e-3
 @click.option("--lr", type=float, help="Learning rate.  [default: 2e-5]")
 @click.option("--epochs", type=int, help="Times that all rows are seen.  [default: 3]")
 @click.option("--seed", type=int, help="Of its first values and of the order of rows.  [default: 0]")
-@click.option("--threads", type=int, help="CPU threads.  [default: all cores]")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: all cores]")
 @click.option(
     "--apply", "only_apply", is_flag=True, help="Train nothing: add the vectors that the corpus lacks."
 )

@@ -25,6 +25,7 @@ from distill.knowledge_base.student import (
 )
 from distill.layout import KNOWLEDGE_BASE
 from embedcache.cache import Cache
+from embedcache.errors import CorruptCacheError
 from embedcache.key_index import first_occurrences
 from embedcache.keys import key_array
 
@@ -48,6 +49,7 @@ class Built:
         held_out: rows left out because the run held them out, for beta and k to be chosen on.
         known: rows left out because they were in already.
         effort: how long a search has to be, where that was found out now, on rows held out.
+        replaced: the header of a base that was there before, and is gone; None where there was none.
     """
 
     folder: Path
@@ -57,6 +59,7 @@ class Built:
     held_out: int
     known: int = 0
     effort: Effort | None = None
+    replaced: Header | None = None
 
 
 def build_base(
@@ -135,8 +138,9 @@ def build_base(
         corpora=(_entry(found, len(rows.keys)),),
         texts=rows.texts,
     )
+    replaced = _readable_header(student.folder)
     folder = base.write(student.folder, overwrite=overwrite)
-    return Built(folder, base, len(base), rows.repeated, rows.left_out, effort=effort)
+    return Built(folder, base, len(base), rows.repeated, rows.left_out, effort=effort, replaced=replaced)
 
 
 def add_rows(
@@ -200,6 +204,14 @@ def add_rows(
     return Built(
         student.folder / KNOWLEDGE_BASE, grown, len(rows.keys), rows.repeated, left_out, there, effort
     )
+
+
+def _readable_header(model: Path) -> Header | None:
+    try:
+        return read_header(model)
+    except CorruptCacheError:
+        # A damaged base is what one builds anew for.
+        return None
 
 
 def require_base(student: ClassifierFolder) -> KnowledgeBase:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,7 @@ class Choice:
     def to_json(self) -> dict[str, object]:
         """Return the choice as a JSON object, without the single trials."""
         return {
-            "chosen": {**self.chosen.to_json(), "within_chance": self.chosen.is_within_chance},
+            "chosen": self.chosen.facts(),
             "asked": self.asked.to_json(),
             "in_base": self.in_base,
             "skipped": dict(self.skipped),
@@ -120,7 +120,9 @@ def choose(
     if data is not None:
         refuse_test_file(Path(data), "--data", "what is")
         refuse_test_rows("--rows", rows, "what is")
-        labelled = read_labelled(data, columns or Columns(), rows)
+        asked = f" with {', '.join(rows)}" if rows else ""
+        read = read_labelled(data, columns or Columns(), rows)
+        labelled = replace(read, name=f"rows of {Path(data).name}{asked}")
     else:
         labelled = held_out_rows(student, cache, corpus)
     keys = key_array(labelled.texts)
@@ -215,9 +217,15 @@ def held_out_rows(
         )
     place = cache or (read_run_cache(student.run) if student.run else None)
     if place is None:
+        named = student.record.get("cache")
+        why = (
+            f"{named}, where their labels were, is not there"
+            if named
+            else ("it does not say which cache has their labels")
+        )
         raise DataError(
-            f"{student.title}: {len(texts):,} rows were held out from its training, and it does not say "
-            "which cache has their labels: name it with --cache, or give labelled rows with --data FILE"
+            f"{student.title}: {len(texts):,} rows were held out from its training, and {why}: name it with "
+            "--cache, or give labelled rows with --data FILE"
         )
     opened = Cache(place)
     found = student.find_corpus(opened) if corpus is None else opened.corpus(corpus)

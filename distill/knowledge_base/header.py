@@ -95,6 +95,10 @@ class Chosen:
         """Return it as a JSON object."""
         return {**vars(self), "lead": None if self.lead is None else list(self.lead)}
 
+    def facts(self) -> dict[str, object]:
+        """Return the same with what follows from it."""
+        return {**self.to_json(), "within_chance": self.is_within_chance}
+
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Chosen:
         """Return the choice that a JSON object holds."""
@@ -139,12 +143,13 @@ class Header:
             "tau": self.tau,
             "corpora": [dict(corpus) for corpus in self.corpora],
             "texts": self.has_texts,
-            "chosen": None if self.chosen is None else self.chosen.to_json(),
+            "chosen": None if self.chosen is None else self.chosen.facts(),
         }
 
     def write(self, folder: Path) -> None:
         """Write it into a base's folder."""
-        write_sealed_json(folder / HEADER, {**self.facts(), "files": dict(self.files)})
+        chosen = None if self.chosen is None else self.chosen.to_json()
+        write_sealed_json(folder / HEADER, {**self.facts(), "chosen": chosen, "files": dict(self.files)})
 
     @classmethod
     def read(cls, folder: Path) -> Header:

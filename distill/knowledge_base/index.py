@@ -26,6 +26,9 @@ CODECS = ("float32", "float16", "int8")
 UNSETTLED_EFFORT = 64
 """Candidates looked at in a search until something else is asked for or found out."""
 
+_MOST_LINKS, _MOST_CANDIDATES = 1024, 10**7
+"""More links take more room than vectors do; more candidates than rows find no more."""
+
 _ROWS_AT_ONCE = 4096
 """Rows added between two reports of progress."""
 
@@ -54,13 +57,16 @@ class IndexSettings:
     is_settled: bool = False
 
     def __post_init__(self) -> None:
-        for option, value, least in (
-            ("m", self.m, 2),
-            ("ef-construction", self.ef_construction, 1),
-            ("ef-search", UNSETTLED_EFFORT if self.ef_search is None else self.ef_search, 1),
+        searched = UNSETTLED_EFFORT if self.ef_search is None else self.ef_search
+        for option, value, least, most in (
+            ("m", self.m, 2, _MOST_LINKS),
+            ("ef-construction", self.ef_construction, 1, _MOST_CANDIDATES),
+            ("ef-search", searched, 1, _MOST_CANDIDATES),
         ):
             if value < least:
                 raise ConfigError(f"--{option} {value}: expected {least} at least")
+            if value > most:
+                raise ConfigError(f"--{option} {value}: expected {most:,} at most")
         if self.codec not in CODECS:
             raise ConfigError(f"--codec {self.codec!r}: choose one of {', '.join(CODECS)}")
 

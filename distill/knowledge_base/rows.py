@@ -97,6 +97,12 @@ def read_rows(
         "distill project --apply" if module_entry(teacher.contract, "Projection") else "embedcache build"
     )
     vectors = _of(cache, teacher.contract, found, f"vector of teacher {teacher.name!r}", corpus, command)
+    zero = int((~vectors.any(axis=1)).sum())
+    if zero:
+        raise DataError(
+            f"{zero:,} of {len(found):,} vectors of teacher {teacher.name!r} are zero: look at "
+            "them with 'embedcache doctor', and take another teacher, or make the projection anew"
+        )
     said = _of(
         cache,
         logits,

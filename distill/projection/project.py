@@ -32,6 +32,9 @@ steps at 1e-3 to 1.4 to 8 %.
 CLEAR_FALL = 0.02
 """A fall of the neighbours' accuracy above this is said: 40 of a sample's 2,000 rows."""
 
+_MOST = 10**9
+"""No setting means anything above this."""
+
 _SAMPLE_ROWS = 2000
 _SAMPLE_STREAM = 2**31 - 4
 """Epoch number of the permutation that picks rows to look at the neighbours of; no training reaches it."""
@@ -263,11 +266,11 @@ def _registered(
 
 
 def _refuse_out_of_range(settings: ProjectionSettings) -> None:
-    for key, least in (("tau", 0), ("batch_size", 1), ("lr", 0), ("epochs", 0)):
+    for key, least in (("tau", 0), ("batch_size", 1), ("lr", 0), ("epochs", 0), ("seed", -1)):
         value = getattr(settings, key)
-        if not np.isfinite(value) or value <= least:
+        if not least < value <= _MOST:
             flag = f"--{key.replace('_', '-')}"
-            raise ConfigError(f"{flag} {value}: expected a number above {least}")
+            raise ConfigError(f"{flag} {value}: expected a number above {least}, and {_MOST:,} at most")
 
 
 def _silent(what: str, done: int, total: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -105,6 +106,8 @@ def train_map(
         losses.append(total / max(counted, 1))
     trained = matrix.detach()
     moved = float(torch.linalg.norm(trained - first_values) / torch.linalg.norm(first_values))
+    if not math.isfinite(moved):
+        raise TrainingError(f"the map grew beyond all bounds at --lr {settings.lr:g}: give a lower one")
     return TrainedMap(trained.numpy(), tuple(losses), alone, steps, moved)
 
 

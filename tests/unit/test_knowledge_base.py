@@ -354,6 +354,43 @@ def test_where_no_cache_is_named_it_is_asked_for(run, cache):
     with pytest.raises(DataError, match=r"14 rows were held out .*name it with --cache, or .*--data FILE$"):
         held_out_rows(open_folder(run), None)
     assert held_out_rows(open_folder(run), cache.folder).texts == HELD
+    (run / RECORD).write_text(json.dumps({**record, "cache": "/moved/away"}), encoding="utf-8")
+    with pytest.raises(DataError, match=r"/moved/away, where their labels were, is not there: name it with"):
+        held_out_rows(open_folder(run), None)
+
+
+def test_what_a_new_base_takes_the_place_of_is_told(run, cache):
+    ask = ["kb", "build", str(run), "--cache", str(cache.folder), "--texts"]
+    assert "is gone" not in CliRunner().invoke(cli, ask, catch_exceptions=False).stdout
+    base = read_base(run / BEST)
+    base.keep_choice(run / BEST, CHOICE, key_array(HELD[:3]))
+    told = CliRunner().invoke(cli, [*ask, "--overwrite"], catch_exceptions=False).stdout
+    expected = (
+        f"the base that was there is gone: {len(base)} rows (films), with their texts, k {CHOICE.k} and beta"
+    )
+    assert expected in told
+    facts = json.loads(
+        CliRunner().invoke(cli, [*ask, "--overwrite", "--json"], catch_exceptions=False).stdout
+    )
+    assert (facts["replaced"]["rows"], facts["replaced"]["chosen"]) == (len(base), None)
+    # One that is damaged can be replaced as well.
+    (run / BEST / KNOWLEDGE_BASE / HEADER).write_text("{}")
+    assert built(run, cache, overwrite=True).replaced is None
+
+
+def test_vectors_of_zeros_are_near_to_nothing_and_refused(tmp_path, run, monkeypatch):
+    monkeypatch.setattr("knowledge_base_helpers.teacher_vectors", lambda texts: 0 * teacher_vectors(texts))
+    other = make_cache(tmp_path / "zeros")
+    with pytest.raises(DataError, match=r"46 of 46 vectors of teacher 'tiny.projected' are zero: .*doctor"):
+        built(run, other)
+    assert read_base(run / BEST) is None
+
+
+def test_the_facts_of_a_base_say_whether_a_lead_is_chance(run, cache):
+    built(run, cache)
+    read_base(run / BEST).keep_choice(run / BEST, CHOICE, key_array(HELD[:3]))
+    assert read_header(run / BEST).facts()["chosen"]["within_chance"] is CHOICE.is_within_chance is True
+    assert "within_chance" not in json.loads((run / BEST / KNOWLEDGE_BASE / HEADER).read_text())["chosen"]
 
 
 def test_the_corpus_of_held_out_rows_can_be_named(run, cache):
@@ -549,7 +586,7 @@ def test_a_bigger_base_is_measured_anew(tmp_path, run, cache, monkeypatch):
     monkeypatch.setattr("distill.knowledge_base.effort.EFFORTS", (96,))
     asked = ["kb", "add", str(run), "--cache", str(last.folder)]
     told = CliRunner().invoke(cli, asked, catch_exceptions=False).stdout
-    assert told.splitlines()[1].startswith("ef-search 48, not measured on what the base holds now")
+    assert told.splitlines()[1].startswith("ef-search 48 was not measured on these rows")
     assert read_header(run / BEST).settings.ef_search == 48
 
 

@@ -123,7 +123,14 @@ def test_bytes_of_something_else_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"), [({"m": 1}, "--m 1"), ({"ef_search": 0}, "--ef-search 0"), ({"codec": "pq"}, "pq")]
+    ("changes", "said"),
+    [
+        ({"m": 1}, "--m 1"),
+        ({"ef_search": 0}, "--ef-search 0"),
+        ({"m": 10**6}, "--m 1000000: expected 1,024 at most"),
+        ({"ef_construction": 10**11}, "at most"),
+        ({"codec": "pq"}, "pq"),
+    ],
 )
 def test_settings_out_of_range_are_refused(changes, said):
     with pytest.raises(ConfigError, match=said):

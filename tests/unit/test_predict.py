@@ -113,6 +113,9 @@ def test_it_is_used_as_scikit_learns_are(made):
     assert classifier.predict_proba([]).shape == (0, 2)
     with pytest.raises(DataError, match="'awful'"):
         classifier.score(FRESH[:1], ["awful"])
+    for texts, labels in ((FRESH[:2], ["bad"]), (FRESH[:2], ["bad"] * 3), ([], []), (FRESH[:1], "bad")):
+        with pytest.raises(DataError, match="expected a label for each, and one at least"):
+            classifier.score(texts, labels)
 
 
 def test_a_classifier_of_single_texts_takes_no_pairs(run, file):

@@ -392,6 +392,12 @@ def test_rows_without_vectors_are_refused(tmp_path):
         ({"dim": WIDTH + 1}, "--dim 13: teacher 'base' has 12 dimensions"),
         ({"dim": 0}, "--dim 0"),
         ({"settings": ProjectionSettings(tau=0)}, "--tau 0: expected a number above 0"),
+        (
+            {"settings": ProjectionSettings(lr=float("inf"))},
+            "--lr inf: expected a number above 0, and 1,000,000,000 at",
+        ),
+        ({"settings": ProjectionSettings(epochs=10**30)}, "--epochs 1000.* at most"),
+        ({"settings": ProjectionSettings(seed=-1)}, "--seed -1: expected a number above -1"),
         ({"settings": ProjectionSettings(batch_size=1)}, "--batch-size 1: expected a number above 1"),
         ({"settings": ProjectionSettings(lr=float("nan"))}, "--lr nan"),
         ({"settings": ProjectionSettings(epochs=0)}, "--epochs 0"),
@@ -399,6 +405,18 @@ def test_rows_without_vectors_are_refused(tmp_path):
 )
 def test_settings_out_of_range_are_refused(cache, given, told):
     refused(lambda: cache, told, ConfigError, **given)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_a_map_that_grows_beyond_all_bounds_is_refused_before_anything_is_written(cache):
+    before = [teacher.name for teacher in cache.teachers()]
+    labels = np.array([0, 1] * 32)
+    vectors, wild = vectors_of(labels.tolist()), ProjectionSettings(lr=1e30, epochs=1)
+    with pytest.raises(TrainingError, match=r"beyond all bounds at --lr 1e\+30: give a lower one"):
+        train_map(lambda rows: vectors[rows], labels, (WIDTH, WIDTH), wild, lambda done, total: None)
+    with pytest.raises(TrainingError, match="lower"):
+        project(cache, settings=ProjectionSettings(batch_size=64, lr=1e9, epochs=40), name="wild")
+    assert [teacher.name for teacher in cache.teachers()] == before
 
 
 def test_only_embeddings_are_projected(cache):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,9 @@ def test_speed_is_measured_when_asked_for_and_drawn(swept, cache, suite, sts_dat
     # A report draws the same, without the cache.
     again = tmp_path / "again.svg"
     CliRunner().invoke(cli, ["report", str(out), "--out", str(again)], catch_exceptions=False)
-    assert again.read_text() == drawn
+    # The names of clip paths hash the last bits of what the layout comes to, which are not always the same.
+    named = re.compile(r"#?p[0-9a-f]{10}\b")
+    assert named.sub("p", again.read_text()) == named.sub("p", drawn)
     # What was timed is shown, and nothing timed anew, until that is asked for.
     plain = CliRunner().invoke(cli, words, catch_exceptions=False)
     assert "nothing to do" in plain.stderr
