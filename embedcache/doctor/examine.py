@@ -10,6 +10,7 @@ import numpy as np
 
 from embedcache.cache import Cache
 from embedcache.corpus.corpus import Corpus
+from embedcache.derived import is_derived
 from embedcache.doctor.diagnosis import Coverage, Diagnosis, Verdict
 from embedcache.doctor.evaluation_sets import EvaluationSets, read_evaluation_sets
 from embedcache.doctor.geometry import Geometry, measure_geometry
@@ -84,6 +85,7 @@ def examine(
         if cached.contract.normalize
         else None,
         max_length=cached.contract.max_length,
+        is_projection=is_derived(cached.contract),
     )
     judged = _with_examples(list(verdicts), found, geometry, [*corpora, *views])
     overlaps = []

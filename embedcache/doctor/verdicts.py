@@ -71,6 +71,7 @@ def judge(
     named: bool,
     tolerance: float | None,
     max_length: int,
+    is_projection: bool = False,
 ) -> Iterator[Verdict]:
     """Yield a verdict for each figure but the overlap and the examples of vectors.
 
@@ -79,9 +80,10 @@ def judge(
         named: whether the corpora were chosen by name; else some may belong to other teachers.
         tolerance: how far vectors may be from length one; None where the contract does not promise it.
         max_length: tokens after which the teacher cuts a text; 0 means never.
+        is_projection: whether the vectors are made of another teacher's.
     """
     for one in coverage:
-        yield _coverage(one, alone=named or len(coverage) == 1)
+        yield _coverage(one, alone=named or len(coverage) == 1, is_projection=is_projection)
         yield _duplicates(one)
     yield _broken("NaN or infinite", scan.non_finite.count, "spoils every weight it meets in training")
     yield _broken("zero vectors", scan.zero.count, "has no direction, so a cosine to it means nothing")
@@ -119,7 +121,7 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _coverage(one: Coverage, *, alone: bool) -> Verdict:
+def _coverage(one: Coverage, *, alone: bool, is_projection: bool) -> Verdict:
     share = 1 - _share(one.missing, one.distinct)
     foreign = one.missing == one.distinct and not alone
     advice = (
@@ -127,6 +129,8 @@ def _coverage(one: Coverage, *, alone: bool) -> Verdict:
         + (
             "this corpus was not built with this teacher; build it, or judge another with --corpus"
             if foreign
+            else "run 'distill project --apply', which makes only these"
+            if is_projection
             else "run 'embedcache build' again, which encodes only these"
         )
         if one.missing

@@ -22,6 +22,7 @@ from distill.projection import extend_projection, project
 from distill.projection.neighbours import label_cosines, neighbour_accuracy
 from distill.projection.train import ProjectionSettings, mean_loss, train_map
 from embedcache.cache import Cache, CachedTeacher
+from embedcache.check import verify
 from embedcache.contract import Contract
 from embedcache.corpus.readers import ReadReport
 from embedcache.corpus.store import store_corpus
@@ -34,6 +35,7 @@ from embedcache.derived import (
     read_projection,
     write_derived,
 )
+from embedcache.doctor import examine
 from embedcache.errors import CorruptCacheError, InputError, MissingVectorsError
 from embedcache.keys import key_array
 from embedcache.store.base import VectorBatch
@@ -335,6 +337,15 @@ def test_the_vectors_that_another_corpus_lacks_are_added_without_training(cache)
     before = cache.lookup(TEXTS, "base.projected")
     more = add_rows(cache, known=True)
     teacher = cache.teacher("base.projected")
+    # No build makes them: who looks for what is missing is told so.
+    (lacking,) = [one for one in verify(cache.folder).findings if "base.projected" in one.found]
+    assert lacking.way_out == "'distill project --apply' makes them, where they are wanted"
+    judged = {
+        one.name: one.advice for one in examine(cache, corpus="more", teacher="base.projected").verdicts
+    }
+    assert "'distill project --apply', which makes only these" in judged["coverage of more"]
+    judged = {one.name: one.advice for one in examine(cache, corpus="more", teacher="base").verdicts}
+    assert "distill" not in judged["coverage of more"]
     assert extend_projection(cache, "base.projected", corpus="more") == 30
     assert extend_projection(cache.folder, teacher, corpus="more") == 0
     np.testing.assert_array_equal(cache.lookup(TEXTS, "base.projected"), before)

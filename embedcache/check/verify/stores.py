@@ -246,9 +246,11 @@ def check_coverage(
         is_whole: whether nothing of the teacher's store is damaged or missing.
     """
     shards = bench.shards[teacher.contract_id]
-    way_out = "'embedcache build' encodes them, where they are wanted"
+    # The vectors of a projection are made of another teacher's.
+    command = "distill project --apply" if teacher.of(Kind.PROJECTION) else "embedcache build"
+    way_out = f"'{command}' makes them, where they are wanted"
     if not is_whole:
-        way_out = "'embedcache repair' brings back what is damaged; 'embedcache build' encodes any others"
+        way_out = f"'embedcache repair' brings back what is damaged; '{command}' makes any others"
     with TemporaryDirectory(prefix="embedcache-check-") as scratch:
         # Made anew: the cache's own may be sound by its digest and lie.
         store = index_over(shards, Path(scratch))
