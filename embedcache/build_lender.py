@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 SAMPLE = 32
 """Texts that are encoded to see that the rows of a remote are the teacher's."""
+SAMPLE_RUNS = 4
+"""Runs of neighbouring rows that they are in: rows apart would cost a block of the shard each."""
 
 Encode = Callable[[Sequence[str]], Vectors]
 """Returns the live teacher's vectors of texts."""
@@ -267,7 +269,8 @@ class Lender:
         if sampled_before(self._home, remote, contract.id) not in ("", BAD):
             self._is_sampled = True
             return
-        there = np.flatnonzero(self.worthy.locate(keys)[0] >= 0)
+        shards, rows = self.worthy.locate(keys)
+        there = np.flatnonzero(shards >= 0)
         if len(there) < LEAST_SAMPLE:
             if len(there):
                 self.source.told.append(
@@ -275,7 +278,9 @@ class Lender:
                     "--deep' compares later"
                 )
             return
-        chosen = there[np.linspace(0, len(there) - 1, min(SAMPLE, len(there))).astype(np.int64)]
+        # As they stand on the remote.
+        there = there[np.lexsort((rows[there], shards[there]))]
+        chosen = there[sample_places(len(there))]
         texts = list(texts_of(chosen))
         self.source.meter.begin("compare with the live teacher", total_rows=len(texts))
         started = time.perf_counter()
@@ -304,6 +309,18 @@ class Lender:
                 f"{line.measure} of the remote's vectors {line.stored:.2g}: {line.meaning}"
             )
         note_sampled(self._home, remote, contract.id, line.verdict)
+
+
+def sample_places(rows: int) -> NDArray[np.int64]:
+    """Return which of ``rows`` rows, in the order in which they stand on a remote, are compared.
+
+    Runs of neighbours, spread evenly from the first row to the last: each is read at once.
+    """
+    if rows <= SAMPLE:
+        return np.arange(rows)
+    length = SAMPLE // SAMPLE_RUNS
+    starts = np.linspace(0, rows - length, SAMPLE_RUNS).astype(np.int64)
+    return (starts[:, None] + np.arange(length)).ravel()
 
 
 def encoded_aside(encoder: Encoder, columns: slice) -> Encode:

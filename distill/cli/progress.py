@@ -42,7 +42,7 @@ def describe(progress: TrainProgress, seconds: float) -> str:
         return "no checkpoint was written yet: the run begins anew"
     if progress.phase == "wait":
         if progress.text:
-            return f"waiting for the build: {progress.text}"
+            return f"waiting for {progress.text}"
         return f"waiting for the build: {progress.step:,} of {progress.total:,} rows have vectors"
     if progress.phase == "fetch":
         return f"{progress.text}: {size(progress.step)} of {size(progress.total)}"

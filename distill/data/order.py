@@ -57,7 +57,8 @@ def make_order(feed: Feed, targets: Targets, corpus: Corpus, rows: NDArray[np.ui
             numbers.append(store.shards_at(places.astype(np.int64)) + len(sizes))
             sizes += store.shard_sizes
     needed = np.unique(np.concatenate([np.unique(one) for one in numbers])).tolist()
-    if sum(sizes[shard] for shard in needed) <= feed.limit:
+    everything = sum(sizes[shard] for shard in needed)
+    if everything <= feed.limit:
         return WholeOrder()
     group_of, groups = _groups(numbers, len(sizes))
     # While one window is trained on, the next is fetched.
@@ -67,7 +68,7 @@ def make_order(feed: Feed, targets: Targets, corpus: Corpus, rows: NDArray[np.ui
         raise ConfigError(
             f"stream.limit {readable(feed.limit)} has to hold two windows, the one that is trained on and "
             f"the next, and a shard of each teacher, which a single row needs, takes {readable(largest)}: "
-            f"give --cache-limit {readable(2 * largest, up=True)} or more"
+            f"give --cache-limit {readable(min(2 * largest, everything), up=True)} or more"
         )
     return GroupOrder(group_of, groups, sizes, room, seed)
 
@@ -100,5 +101,13 @@ def refuse_small_window(order: Order, needed: int, what: str) -> None:
     if windows is not None and needed > (there := len(windows.window(0))):
         raise DataError(
             f"the first window has {there:,} rows, and {needed:,} are needed before training begins "
-            f"({what}): give a larger --window or --cache-limit, or a smaller --held-out or --queue"
+            f"({what}): give {_larger(order, needed)} or more, or a smaller --held-out or --queue"
         )
+
+
+def _larger(order: Order, rows: int) -> str:
+    """Return the option with which the first window has so many rows."""
+    if isinstance(order, GroupOrder):
+        room, everything = order.room_for(rows)
+        return f"--cache-limit {readable(min(2 * room, everything), up=True)}"
+    return f"--window {rows}"

@@ -205,6 +205,19 @@ class GroupOrder(Order):
         found: NDArray[np.uint32] = self._window_of_group(epoch)[self._group_of[rows]]
         return found
 
+    def room_for(self, rows: int) -> tuple[int, int]:
+        """Return with how much room the first window has ``rows`` rows, and the bytes of all shards."""
+        counts = np.bincount(self._group_of, minlength=len(self._shards))
+        held, room, left = set[int](), 0, rows
+        for group in self._in_turn(0):
+            if left <= 0:
+                break
+            room += sum(self._sizes[shard] for shard in set(self._shards[group]) - held)
+            held.update(self._shards[group])
+            left -= int(counts[group])
+        everything = {shard for group in self._shards for shard in group}
+        return room, sum(self._sizes[shard] for shard in everything)
+
     @property
     def digest(self) -> str | None:
         """The sha256 of what the windows are cut by."""
@@ -218,14 +231,9 @@ class GroupOrder(Order):
 
     def _packed(self, epoch: int) -> NDArray[np.uint32]:
         """Return the window of each group in an epoch."""
-        distinct, lead_of = np.unique([group[0] for group in self._shards], return_inverse=True)
-        mixed = stream_permutation(len(distinct), (self._seed, epoch, _GROUPS_STREAM))
-        rank = np.empty(len(distinct), dtype=np.int64)
-        rank[mixed] = np.arange(len(distinct))
         window_of = np.empty(len(self._shards), dtype=np.uint32)
         number, used, held = 0, 0, set[int]()
-        # Groups of one shard of the first teacher stay together: of the others' shards they share some.
-        for group in np.argsort(rank[lead_of], kind="stable").tolist():
+        for group in self._in_turn(epoch):
             fresh = set(self._shards[group]) - held
             size = sum(self._sizes[shard] for shard in fresh)
             if held and used + size > self._room:
@@ -235,6 +243,16 @@ class GroupOrder(Order):
             used, held = used + size, held | fresh
             window_of[group] = number
         return window_of
+
+    def _in_turn(self, epoch: int) -> list[int]:
+        """Return the groups in the order in which an epoch goes over them."""
+        distinct, lead_of = np.unique([group[0] for group in self._shards], return_inverse=True)
+        mixed = stream_permutation(len(distinct), (self._seed, epoch, _GROUPS_STREAM))
+        rank = np.empty(len(distinct), dtype=np.int64)
+        rank[mixed] = np.arange(len(distinct))
+        # Groups of one shard of the first teacher stay together: of the others' shards they share some.
+        found: list[int] = np.argsort(rank[lead_of], kind="stable").tolist()
+        return found
 
 
 def draw(order: Order, rows: int, seed: int, stream: int, count: int) -> NDArray[np.int64]:

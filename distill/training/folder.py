@@ -17,6 +17,7 @@ from distill.errors import CheckpointError, ConfigError
 from distill.layout import BEST, CHECKPOINT, CONFIG, HELD_OUT, LOCK, METRICS, RECORD, resume_command
 from distill.students.save import saving, share
 from distill.training.record import read_record
+from embedcache.errors import RemoteError
 from embedcache.fsio import TEMPORARY_PREFIX, make_directory, write_bytes, write_json
 from embedcache.teacher.load import quiet_transformers
 
@@ -101,14 +102,23 @@ def read_interrupted(folder: Path, kind: str) -> dict[str, Any]:
 
 @contextmanager
 def advising(folder: Path) -> Iterator[None]:
-    """Let a Ctrl-C inside the block say how to go on, where there is a checkpoint to go on from."""
+    """Let what ends training from outside say how to go on, where there is a checkpoint to go on from.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C inside the block.
+        RemoteError: if a remote that is trained from cannot be read any more.
+    """
     try:
         yield
-    except KeyboardInterrupt as stop:
+    except (KeyboardInterrupt, RemoteError) as stop:
         record = read_record(folder)
         if record is None or not (folder / CHECKPOINT).is_file():
             raise
-        raise KeyboardInterrupt(f"go on with '{resume_command(folder)}'") from stop
+        command = f"'{resume_command(folder)}'"
+        if isinstance(stop, RemoteError):
+            # What it says to do again is not the command that began the run.
+            raise RemoteError(f"{stop}; the run goes on from its last checkpoint with {command}") from stop
+        raise KeyboardInterrupt(f"go on with {command}") from stop
 
 
 @contextmanager

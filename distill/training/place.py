@@ -33,11 +33,15 @@ class Place:
         cache: the cache; of a remote, its mirror.
         feed: how vectors come that are not all here.
         open_store: opens the store of a contract; None: that of the cache.
+        corpus: name of the corpus in the cache; None: as the configuration says.
+        corpus_said: what the configuration of a run is to call it, to find it again; None: as the cache does.
     """
 
     cache: Cache
     feed: Feed = field(default_factory=Feed)
     open_store: Callable[[Contract], VectorStore] | None = None
+    corpus: str | None = None
+    corpus_said: str | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -46,8 +50,16 @@ class Place:
 
 
 @contextmanager
-def open_place(config: RunConfig, on_progress: OnProgress | None = None) -> Iterator[Place]:
+def open_place(
+    config: RunConfig, on_progress: OnProgress | None = None, *, digest: str | None = None
+) -> Iterator[Place]:
     """Open what ``config`` trains from; inside the block vectors may be fetched.
+
+    Args:
+        config: the configuration.
+        on_progress: told what is fetched and waited for.
+        digest: of the corpus that a run began with which is gone on with: of a remote, the corpus is that
+            one, though others may have its name by now.
 
     Raises:
         ConfigError: if settings of its stream do not go together.
@@ -69,14 +81,16 @@ def open_place(config: RunConfig, on_progress: OnProgress | None = None) -> Iter
                 "it out, or give the name or URL of a remote as --cache"
             )
         if stream.wait is None:
-            yield Place(Cache(config.cache), Feed(stream.window))
+            cache = Cache(config.cache)
+            corpus = _corpus_in(cache, config.corpus, digest)
+            yield Place(cache, Feed(stream.window), corpus=corpus, corpus_said=config.corpus)
             return
         cache = open_begun_cache(
             config.cache,
             config.corpus,
             names,
             stream.wait,
-            lambda what: tell(TrainProgress("wait", 0, 0, text=what)),
+            lambda what: tell(TrainProgress("wait", 0, 0, text=f"the build: {what}")),
         )
         patience = Patience(stream.wait, lambda there, rows: tell(TrainProgress("wait", there, rows)))
         yield Place(cache, Feed(stream.window, None, patience))
@@ -88,16 +102,26 @@ def open_place(config: RunConfig, on_progress: OnProgress | None = None) -> Iter
         )
     from embedcache.share.mirror import Mirror
 
+    asked = config.corpus
+    if asked is not None and digest is not None:
+        asked = f"{asked.partition('@')[0]}@{digest}"
     with Mirror(
         config.cache,
         stream.mirror,
         teachers=names,
-        corpora=() if config.corpus is None else [config.corpus],
+        corpus=asked,
         limit=stream.limit,
         logits=LOSSES[config.loss.name].inside == "classes",
         on_progress=_fetching(tell),
+        on_wait=lambda what: tell(TrainProgress("wait", 0, 0, text=what)),
     ) as mirror:
-        yield Place(mirror.cache, Feed(stream.window, stream.limit), mirror.store)
+        yield Place(
+            mirror.cache,
+            Feed(stream.window, stream.limit),
+            mirror.store,
+            mirror.corpus,
+            config.corpus or mirror.corpus_on_remote,
+        )
 
 
 def refuse_remote(cache: str, what: str) -> None:
@@ -142,6 +166,23 @@ def _is_remote(cache: str) -> bool:
     from embedcache.share.mirror import is_remote
 
     return is_remote(cache)
+
+
+def _corpus_in(cache: Cache, asked: str | None, digest: str | None) -> str | None:
+    """Return the name of the corpus that ``NAME@DIGEST`` means; None where it is not asked for so."""
+    if asked is None or "@" not in asked:
+        return None
+    from embedcache.share.plan_corpora import CorpusChoice
+
+    choice = CorpusChoice.parse(asked)
+    wanted = digest or choice.digest
+    found = [corpus.name for corpus in cache.corpora() if corpus.info.digest.startswith(wanted)]
+    if not found:
+        raise ConfigError(
+            f"corpus: no corpus in {cache.folder} has a digest that begins with {wanted}: it holds "
+            f"{', '.join(cache.corpus_names()) or 'none'}, of which --corpus NAME takes one"
+        )
+    return choice.name if choice.name in found else found[0]
 
 
 def _fetching(tell: OnProgress) -> OnCheck:

@@ -117,19 +117,24 @@ def refuse_other_data(before: dict[str, Any], now: dict[str, Any], fixed: Sequen
         now: the record it would have if it were started now.
         fixed: the keys that have to be the same.
     """
-    of_teachers = {"name", "contract_id", "share"}
     for key in fixed:
-        was, is_now = (
-            [{name: one[name] for name in of_teachers} for one in record[key]]
-            if key == "teachers"
-            else record.get(key)
-            for record in (before, now)
-        )
+        was, is_now = (_told_apart_by(key, record) for record in (before, now))
         if was != is_now:
             raise CheckpointError(
                 f"the run's {key} was {was} and is {is_now} now: it cannot go on as it began; bring "
                 "back what it began with, or start the run anew with --overwrite"
             )
+
+
+def _told_apart_by(key: str, record: dict[str, Any]) -> object:
+    """Return what of a key of a record has to be the same."""
+    value = record.get(key)
+    if key == "teachers":
+        return [{name: one[name] for name in ("name", "contract_id", "share")} for one in record[key]]
+    if key == "corpus" and isinstance(value, dict) and value.get("digest"):
+        # In another mirror it may have another name.
+        return {name: value[name] for name in value if name != "name"}
+    return value
 
 
 def _teachers(cache: Cache, targets: Targets, first_model: str | None) -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None, *, reci
 def _run(place: Place, config: RunConfig, on_progress: OnProgress | None, recipe: str | None) -> Run:
     cache = place.cache
     dataset, config = open_training_data(place, config, on_progress)
-    folder, config = claim_folder(config, lambda: _default_out(config))
+    folder, config = claim_folder(config, lambda: _default_out(config, dataset.corpus.name))
     training = prepare(cache, config, dataset, folder, on_progress)
     record = new_record(cache, dataset, config, training.parameters, recipe, training.notes)
     # From here on files are written; everything that can be refused has been.
@@ -141,7 +141,7 @@ def resume(
     record = read_interrupted(folder, "run")
     flags = {**machine_flags(device, threads), "cache": cache, "out": str(folder)}
     config = load_config(folder / CONFIG, flags=flags)
-    with open_place(config, on_progress) as place:
+    with open_place(config, on_progress, digest=record["corpus"].get("digest")) as place:
         opened = place.cache
         dataset, config = open_training_data(place, config, on_progress)
         training = prepare(opened, config, dataset, folder, on_progress)
@@ -192,7 +192,7 @@ def _train(training: DistillTraining, record: dict[str, Any], on_progress: OnPro
     return run
 
 
-def _default_out(config: RunConfig) -> str:
+def _default_out(config: RunConfig, corpus: str) -> str:
     student = Path(config.student.spec).name if "/" in config.student.spec else config.student.spec
-    words = f"{config.corpus}-{student}-{config.loss.name}"
+    words = f"{corpus}-{student}-{config.loss.name}"
     return default_folder(words)

@@ -64,8 +64,9 @@ def open_training_data(
         InputError: as :func:`open_dataset`.
     """
     cache, facts = place.cache, LOSSES[config.loss.name]
+    corpus = place.corpus or config.corpus
     refuse_unknown_rows(config, place)
-    views = choose_views(config.loss.name, config.training.views, cache.corpus(config.corpus))
+    views = choose_views(config.loss.name, config.training.views, cache.corpus(corpus))
     # Rows that are chosen by number must not depend on what is filled in later.
     apart = config.loss.variant == "code" and facts.full_queue is True
 
@@ -76,7 +77,7 @@ def open_training_data(
 
     dataset = open_dataset(
         cache,
-        corpus=config.corpus,
+        corpus=corpus,
         teacher=config.cached_teacher,
         weights=config.teacher_weights,
         target_dim=config.target_dim,
@@ -111,7 +112,7 @@ def open_training_data(
     training = resolved.training.model_copy(update={"views": views})
     return dataset, resolved.model_copy(
         update={
-            "corpus": dataset.corpus.name,
+            "corpus": place.corpus_said or dataset.corpus.name,
             "teacher": f"{ONLINE}:{dataset.teacher.name}"
             if config.online
             else config.teacher or dataset.teacher.name,

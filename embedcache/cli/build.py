@@ -208,8 +208,9 @@ def print_build_summary(summary: BuildSummary, told: Collection[str] = ()) -> No
 def _remote_lines(one: RemoteSummary, before: Collection[str]) -> list[tuple[str, str]]:
     """Return what was taken from a remote, and how much time that saved."""
     from embedcache.cli.tables import size
+    from embedcache.sizes import counted
 
-    whole = f" ({one.whole_shards:,} whole shards)" if one.whole_shards else ""
+    whole = f" ({counted(one.whole_shards, 'whole shard')})" if one.whole_shards else ""
     less = f"; {one.unworthy:,} not, their codec keeps less" if one.unworthy else ""
     lines = [
         (

@@ -18,8 +18,9 @@ from embedcache.cli.inspect import info_command, ls_command, teachers_command
 from embedcache.cli.merge import merge_command, split_command
 from embedcache.cli.plan import plan_command
 from embedcache.cli.query import query_command, stats_command
+from embedcache.cli.remote import remote_command
 from embedcache.cli.remote_gc import remote_gc_command
-from embedcache.cli.share import pull_command, push_command, remote_command, sync_command
+from embedcache.cli.share import pull_command, push_command, sync_command
 from embedcache.cli.show import show_command, views_command
 
 

@@ -36,7 +36,7 @@ def remote_gc_command(remote: str, older: float, drop: tuple[str, ...], yes: boo
     Nothing that a pull could find is lost, but for what --drop takes back. Nothing is deleted while anybody
     pushes.
     """
-    from embedcache.cli.share import watched
+    from embedcache.cli.remote import watched
     from embedcache.cli.share_show import report
     from embedcache.share import collect_remote
 
@@ -47,11 +47,13 @@ def remote_gc_command(remote: str, older: float, drop: tuple[str, ...], yes: boo
 
 def _show(found: CollectResult) -> None:
     from embedcache.cli.tables import print_table, size
+    from embedcache.sizes import counted
 
     if found.found:
         rows = [(one.path, one.why, "" if one.bytes is None else size(one.bytes)) for one in found.found]
         print_table(("file", "why", "size"), rows, found.remote)
     total = size(sum(one.bytes or 0 for one in found.found))
-    verb = "freed" if found.deleted else "would be freed; --yes deletes them"
-    young = f"; {found.young:,} more are young" if found.young else ""
-    click.echo(f"{len(found.found):,} files that nobody needs, {total} {verb}{young}")
+    them = "it" if len(found.found) == 1 else "them"
+    verb = "freed" if found.deleted else f"would be freed; --yes deletes {them}"
+    young = f"; {found.young:,} more {'is' if found.young == 1 else 'are'} young" if found.young else ""
+    click.echo(f"{counted(len(found.found), 'file')} that nobody needs, {total} {verb}{young}")

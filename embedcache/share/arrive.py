@@ -28,6 +28,7 @@ from embedcache.fsio import (
 from embedcache.share.download import download
 from embedcache.share.recode import Recoder
 from embedcache.share.remote import Remote
+from embedcache.share.retry import shortened
 from embedcache.share.wanted import Wanted
 from embedcache.store.containers import FolderShards, LmdbShards
 from embedcache.token_table import TokenTable
@@ -197,7 +198,7 @@ class Arrivals:
         except (CorruptCacheError, CacheFormatError) as error:
             raise self._refused(wanted, told(error, place)) from error
         except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-            raise self._refused(wanted, next(iter(str(error).splitlines()), "")[:200]) from error
+            raise self._refused(wanted, shortened(next(iter(str(error).splitlines()), ""))) from error
 
     def _examine_shard(self, wanted: Wanted, data: pa.Buffer) -> None:
         entry = wanted.entry

@@ -165,10 +165,15 @@ def _dropped(begin: str, remote: Remote) -> str:
             "with, as 'embedcache remote ls' shows them"
         )
     ids = [one for one in remote.manifest_ids() if one.startswith(begin)]
-    if len(ids) != 1:
+    if not ids:
         raise InputError(
-            f"--drop {begin[:64]!r}: {len(ids)} manifests of {remote.where} begin so, expected one; give "
-            "more digits, as 'embedcache remote ls' shows them"
+            f"--drop {begin!r}: no manifest of {remote.where} begins so; it may have been taken back before, "
+            "or be another remote's: 'embedcache remote ls' shows those that are there"
+        )
+    if len(ids) > 1:
+        raise InputError(
+            f"--drop {begin!r}: {len(ids):,} manifests of {remote.where} begin so, expected one; give more "
+            "digits, as 'embedcache remote ls' shows them"
         )
     return ids[0]
 

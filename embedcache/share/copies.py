@@ -8,11 +8,12 @@ from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.key_index import KeyIndex
+from embedcache.share.declared import declared
 from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.remote import Remote
 from embedcache.share.remote_keys import RemoteKeys
 from embedcache.share.selection import LocalFile, Selection
-from embedcache.share.sign import Signer, is_signed
+from embedcache.share.sign import Signer
 from embedcache.share.taken_shards import keys_of
 from embedcache.sizes import counted
 
@@ -43,10 +44,7 @@ def without_copies(
     """
     if not any(local.copy_of or local.says_copy_of for local in selection.files) or not remote.is_there():
         return selection, []
-    manifests = remote.survey(cache).manifests
-    if signer is not None:
-        manifests = tuple(one for one in manifests if is_signed(remote, one.id, signer.public))
-    stock = Stock(manifests)
+    stock = declared(remote, cache, signer)
     kept = [local for local in selection.files if source_in(stock, local) is None]
     doubtful = {
         local.file.path: (local, source)

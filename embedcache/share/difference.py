@@ -8,13 +8,13 @@ from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter, OnCheck
-from embedcache.share.copies import source_in, without_copies
+from embedcache.share.copies import source_in
 from embedcache.share.manifest import SharedFile, Stock
+from embedcache.share.news import only_news
 from embedcache.share.pull_plan import open_if_there
 from embedcache.share.remote import Remote
 from embedcache.share.remotes import location_of
 from embedcache.share.selection import select_files
-from embedcache.share.taken_shards import without_taken
 from embedcache.sizes import counted
 
 TEACHER, CORPUS = "teacher", "corpus"
@@ -117,8 +117,7 @@ def _compared(
     if cache is None or not (cache.teachers() or cache.corpus_names()):
         return [], ()
     whole = select_files(cache)
-    reduced, _ = without_copies(whole, remote, cache, None, meter)
-    reduced = without_taken(reduced, remote, cache, None, meter)
+    reduced, _ = only_news(whole, remote, cache, None, meter)
     to_push = {local.file.path for local in reduced.files}
     found: list[SharedFile] = []
     left_out = 0

@@ -16,7 +16,7 @@ from embedcache.errors import CacheFormatError, CorruptCacheError, RemoteError
 from embedcache.share.layout import MOST_DOCUMENT_BYTES
 from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.remote import BLOCK_BYTES, Remote, object_path
-from embedcache.share.retry import retrying
+from embedcache.share.retry import RemediedError, retrying
 
 T = TypeVar("T")
 
@@ -24,11 +24,25 @@ MOST_BYTES = 512 << 20
 """Bytes that the documents of one pull may have together; they are held in memory."""
 
 
-def unlike(what: str) -> OSError:
-    """Return the error for bytes that are not those that were asked for; they are asked for again."""
-    return OSError(
-        f"{what}; if that goes on, the object is damaged there: delete it, and push it again from a cache "
-        "that has it"
+def unlike(path: str, arrived: int, expected: int, what: str = "other bytes arrived") -> RemediedError:
+    """Return the error for bytes that are not those that were asked for; they are asked for again.
+
+    Args:
+        path: of the object, on the remote.
+        arrived: how many bytes came.
+        expected: how many were asked for.
+        what: what has happened, where so many came.
+    """
+    again = "push again from a cache that has it"
+    if arrived == expected:
+        return RemediedError(
+            what, f"{path} is damaged there: delete that file with the storage's own tools, then {again}"
+        )
+    came = f"{arrived:,} of" if arrived < expected else "more than"
+    return RemediedError(
+        f"{came} {expected:,} bytes arrived",
+        f"run the same command again; if that goes on, {path} has another size there than it should: "
+        f"{again}, which writes it anew",
     )
 
 
@@ -98,14 +112,16 @@ class Documents:
             ) from error
 
     def _fetch(self, file: SharedFile) -> bytes:
+        path = object_path(file.sha256)
+
         def act() -> bytes:
             found = bytearray()
-            for block in self._remote.place.blocks(object_path(file.sha256), BLOCK_BYTES):
+            for block in self._remote.place.blocks(path, BLOCK_BYTES):
                 found += block
                 if len(found) > min(file.bytes, MOST_DOCUMENT_BYTES):
-                    raise unlike(f"more than {file.bytes:,} bytes arrived")
+                    raise unlike(path, len(found), file.bytes)
             if hashlib.sha256(found).hexdigest() != file.sha256:
-                raise unlike(f"{len(found):,} of {file.bytes:,} bytes arrived, or others")
+                raise unlike(path, len(found), file.bytes)
             return bytes(found)
 
         try:

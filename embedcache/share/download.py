@@ -39,13 +39,12 @@ def download(remote: Remote, file: SharedFile, place: Path, meter: Meter) -> Non
                         raise Stopped
                     count += len(block)
                     if count > file.bytes:
-                        raise unlike(f"more than {file.bytes:,} bytes arrived")
+                        raise unlike(path, count, file.bytes)
                     digest.update(block)
                     _write(handle, block, place)
                     meter.add(size=len(block))
             if count != file.bytes or digest.hexdigest() != file.sha256:
-                what = "other bytes" if count == file.bytes else f"{count:,} of {file.bytes:,} bytes"
-                raise unlike(f"{what} arrived")
+                raise unlike(path, count, file.bytes)
         except BaseException:
             meter.add(size=-min(count, file.bytes))
             raise

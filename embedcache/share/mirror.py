@@ -6,8 +6,9 @@ import fcntl
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 
 from embedcache.cache import Cache
@@ -61,11 +62,19 @@ class Mirror:
         folder: the mirror's folder, which may be a cache already; default: :func:`default_mirror`.
         teachers: names or contract ids of teachers whose vectors are wanted; default: all. The documents of
             the others come too, as far as their names are clear.
-        corpora: corpora to have; default: all.
+        corpus: the corpus to have, ``NAME`` or ``NAME@DIGEST``; default: the only one of the remote.
         limit: bytes of fetched shards that are kept at a time; default: any number.
         logits: whether shards of logits, which are small, come at once and as a whole.
         jobs: transfers at once.
         on_progress: called as the work goes on.
+        on_wait: told, now and then, which shard is waited for, where that takes more than some seconds; from
+            a thread of its own.
+
+    Attributes:
+        cache: the mirror.
+        corpus: what the corpus is called in it: as on the remote, or otherwise where it has another of that
+            name or has this one by another name.
+        corpus_on_remote: what it is called on the remote.
 
     Raises:
         InputError, ContractMismatchError, RemoteError, StorageError: as :func:`embedcache.share.pull`.
@@ -77,17 +86,18 @@ class Mirror:
         folder: str | Path | None = None,
         *,
         teachers: Collection[str] = (),
-        corpora: Collection[str] = (),
+        corpus: str | None = None,
         limit: int | None = None,
         logits: bool = False,
         jobs: int = JOBS,
         on_progress: OnCheck | None = None,
+        on_wait: Callable[[str], None] | None = None,
     ) -> None:
         place = default_mirror(remote) if folder is None else Path(folder).expanduser()
         self._meter = Meter(on_progress)
         # Processes that train together come here at the same time.
         with _alone(place):
-            prepared = _prepare(place, remote, teachers, corpora, self._meter)
+            prepared = _prepare(place, remote, teachers, corpus, self._meter)
             contracts = prepared.plan.contracts
             if limit is not None:
                 refuse_small_limit(limit, prepared.plan, teachers, prepared.cache)
@@ -107,6 +117,11 @@ class Mirror:
             self._meter.begin("fetch", total_files=len(missing), total_bytes=size)
             fetch_in_stages(prepared.source, self.cache, arrivals, missing, jobs)
         self._source = prepared.source
+        ((self.corpus_on_remote, self.corpus),) = (
+            (PurePosixPath(one.file.path).parent.name, PurePosixPath(one.path).parent.name)
+            for one in wanted
+            if one.entry.kind is Kind.CORPUS
+        )
         listed: dict[str, dict[str, SharedFile]] = {contract_id: {} for contract_id in contracts}
         for one in prepared.plan.wanted:
             if one.entry.kind is Kind.SHARD:
@@ -114,7 +129,9 @@ class Mirror:
         self._open_keys: Callable[[str], RemoteKeys] = partial(
             RemoteKeys, prepared.source, self.cache, prepared.stock
         )
-        self._shards = MirrorShards(prepared.source, self.cache, contracts, listed, arrivals, limit, jobs)
+        self._shards = MirrorShards(
+            prepared.source, self.cache, contracts, listed, arrivals, limit, jobs, on_wait
+        )
         self._stores: dict[str, StreamedStore] = {}
 
     def __enter__(self) -> Mirror:
@@ -149,16 +166,17 @@ class Mirror:
 
 
 def _prepare(
-    place: Path, remote: str, teachers: Collection[str], corpora: Collection[str], meter: Meter
+    place: Path, remote: str, teachers: Collection[str], corpus: str | None, meter: Meter
 ) -> Preparation:
     """Plan what comes at once: of all teachers, or where two have one name, of those that are asked for."""
+    choice = PullChoice(corpora=() if corpus is None else [corpus], into_mirror=True)
     try:
         # What another was derived from, and logits, are teachers of their own.
-        return prepare(place, remote, PullChoice(corpora=corpora), meter)
+        return prepare(place, remote, choice, meter)
     except InputError:
         if not teachers:
             raise
-    return prepare(place, remote, PullChoice(teachers=teachers, corpora=corpora), meter)
+    return prepare(place, remote, replace(choice, teachers=teachers), meter)
 
 
 def _asked(wanted: Sequence[Wanted], teachers: Collection[str]) -> set[str]:

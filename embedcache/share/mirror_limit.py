@@ -34,11 +34,13 @@ def refuse_small_limit(limit: int, plan: PullPlan, teachers: Collection[str], mi
         return
     smallest = sum(min(min(sizes[one]) for one in contracts) for contracts in asked)
     largest = sum(max(max(sizes[one]) for one in contracts) for contracts in asked)
+    everything = sum(max(sum(sizes[one]) for one in contracts) for contracts in asked)
     if limit < smallest:
         raise InputError(
             f"a limit of {readable(limit)}: a single row needs a shard of each teacher, which takes "
             f"{readable(smallest)} at least, and while one is trained on the next is fetched: give "
-            f"--cache-limit {readable(2 * largest, up=True)} or more, which is enough whatever the rows"
+            f"--cache-limit {readable(min(2 * largest, everything), up=True)} or more, which is enough "
+            "whatever the rows"
         )
 
 

@@ -6,6 +6,9 @@ A note is written before its shard is fetched, so what is there together never e
 when the shard was last wanted. Whoever fetches a shard holds its note's lock, and whoever makes room that of
 the folder, so any number of processes can work on one mirror of a machine. A shard that one process deletes
 stays readable for another that has it mapped.
+
+A remote that cannot be reached is asked again a few times, never while the folder is locked; then whoever
+needs the shard is told. One that has lost what is here makes no room: then there may be too little of it.
 """
 
 from __future__ import annotations
@@ -14,20 +17,15 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from enum import Enum, auto
 from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.contract import Contract
-from embedcache.errors import (
-    CorruptCacheError,
-    EmbedCacheError,
-    InputError,
-    StorageError,
-)
+from embedcache.errors import CorruptCacheError, InputError, StorageError
 from embedcache.fsio import (
     TEMPORARY_PREFIX,
     explain_os_error,
@@ -41,29 +39,28 @@ from embedcache.locked_folder import locked_folder
 from embedcache.share.arrive import Arrivals
 from embedcache.share.chosen_shards import ChosenShards
 from embedcache.share.manifest import SharedFile
-from embedcache.share.mirror_notes import STREAM
+from embedcache.share.mirror_notes import STREAM, StreamNote, holding
 from embedcache.share.remote import Remote, object_path
 from embedcache.share.retry import retrying
 from embedcache.share.transfer import JOBS, Stopped
 from embedcache.share.wanted import Wanted
 from embedcache.store import FolderShards, ShardStore
 
+_Key = tuple[str, str]  # contract id and name of a shard
+
 _GLANCE_SECONDS = 0.05
 _LONGEST_WAIT_SECONDS = 600.0
+_SLOW_SECONDS = 5.0
+_SELDOM_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class _Note:
-    """A shard that was fetched here, or is about to be."""
+class _State(Enum):
+    """How it stands with a shard that somebody wants."""
 
-    path: Path
-    bytes: int
-    used: float
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Contract id and name of the shard."""
-        return self.path.parent.name, self.path.stem
+    HERE = auto()
+    COMING = auto()
+    NO_ROOM = auto()
+    ROOM = auto()
 
 
 class MirrorShards:
@@ -77,6 +74,8 @@ class MirrorShards:
         arrivals: fetches files into the mirror.
         limit: bytes that fetched shards may have together; None: any number.
         jobs: transfers at once.
+        on_wait: told, now and then, which shard is waited for, where that takes more than some seconds; from
+            a thread of its own.
     """
 
     def __init__(
@@ -88,14 +87,16 @@ class MirrorShards:
         arrivals: Arrivals,
         limit: int | None,
         jobs: int = JOBS,
+        on_wait: Callable[[str], None] | None = None,
     ) -> None:
+        self._on_wait, self._told = on_wait, -_SELDOM_SECONDS
         self._source, self._cache, self._contracts, self._listed = source, cache, contracts, listed
         self._arrivals, self._limit = arrivals, limit
         self._folder = make_directory(cache.derived_folder / STREAM)
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="stream")
         self._lock = threading.Lock()
         self._wanted: dict[str, set[str]] = {}
-        self._pending: set[tuple[str, str]] = set()
+        self._pending: dict[_Key, Future[None]] = {}
         self._containers = {
             contract_id: FolderShards(cache.teacher_folder(contract) / "shards")
             for contract_id, contract in contracts.items()
@@ -136,9 +137,8 @@ class MirrorShards:
             with self._lock:
                 if key in self._pending or self._path(*key).is_file() or self._source.stop.is_set():
                     continue
-                self._pending.add(key)
-            with suppress(RuntimeError):  # somebody has closed it meanwhile
-                self._pool.submit(self._fetch_ahead, key)
+                with suppress(RuntimeError):  # somebody has closed it meanwhile
+                    self._pending[key] = self._pool.submit(self._fetch_ahead, key)
 
     def open(self, contract_id: str, name: str) -> ShardStore:
         """Return a store of one shard, fetched where it is not here; once it is open nobody can take it away.
@@ -149,6 +149,13 @@ class MirrorShards:
             CorruptCacheError: if one that was not fetched here is damaged.
         """
         key = (contract_id, name)
+        if self._path(*key).is_file():
+            return self._opened(key)
+        with self._telling(name):
+            self._join(key)
+            return self._opened(key)
+
+    def _opened(self, key: _Key) -> ShardStore:
         since = time.monotonic()
         while True:
             if not self._obtain(key, urgent=True):
@@ -160,7 +167,7 @@ class MirrorShards:
                 time.sleep(_GLANCE_SECONDS)
                 continue
             try:
-                return self._store(contract_id, [name])
+                return self._store(key[0], [key[1]])
             except (CorruptCacheError, FileNotFoundError):
                 # Deleted by another process since, or damaged: then it is fetched once more.
                 if self._path(*key).is_file() and not self._give_up(key):
@@ -173,6 +180,35 @@ class MirrorShards:
         self._source.stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._arrivals.finish()
+
+    @contextmanager
+    def _telling(self, name: str) -> Iterator[None]:
+        """Have it said that a shard is waited for, where the block takes long."""
+        timer = threading.Timer(_SLOW_SECONDS, self._tell, [name])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _tell(self, name: str) -> None:
+        now = time.monotonic()
+        if self._on_wait is not None and now - self._told >= _SELDOM_SECONDS:
+            self._told = now
+            self._on_wait(f"shard {name[:12]} of {self._source.where}")
+
+    def _join(self, key: _Key) -> None:
+        """Wait for a fetch of a shard in the background, and raise its error; one not begun is called off."""
+        with self._lock:
+            future = self._pending.get(key)
+            if future is None or future.cancel():
+                self._pending.pop(key, None)
+                return
+        # Not for ever: a thread that waits without end does not hear Ctrl-C everywhere.
+        while not wait([future], timeout=_GLANCE_SECONDS).done:
+            pass
+        future.result()
 
     def _store(self, contract_id: str, names: Sequence[str]) -> ShardStore:
         contract = self._contracts[contract_id]
@@ -191,38 +227,56 @@ class MirrorShards:
         with suppress(OSError):
             os.utime(self._note(contract_id, name), ns=(now, now))
 
-    def _fetch_ahead(self, key: tuple[str, str]) -> None:
+    def _fetch_ahead(self, key: _Key) -> None:
+        # An error stays with the future: of whoever waits for it, else of nobody.
         try:
-            if not self._source.stop.is_set():
-                self._obtain(key, urgent=False)
-        except (EmbedCacheError, Stopped):
-            # Whoever opens the shard tries again, and tells of it.
-            return
+            self._obtain(key, urgent=False)
         finally:
             with self._lock:
-                self._pending.discard(key)
+                self._pending.pop(key, None)
 
-    def _obtain(self, key: tuple[str, str], *, urgent: bool) -> bool:
+    def _obtain(self, key: _Key, *, urgent: bool) -> bool:
         """Bring a shard here; return whether it is."""
-        note = self._note(*key)
-        file = self._listed[key[0]][key[1]]
+        on_remote: dict[_Key, bool] = {}
         while not self._source.stop.is_set():
-            with locked_folder(self._folder):
-                if self._path(*key).is_file():
-                    self._touch(*key)
-                    return True
-                self._clear(key)
-                is_fetched_elsewhere = note.exists()
-                if not is_fetched_elsewhere and not self._make_room(file.bytes, urgent=urgent):
-                    return False
-                held = None if is_fetched_elsewhere else self._reserve(note, file)
-            if held is not None:
-                self._fetch(file, note, held)
+            place = self._take_place(key, on_remote, urgent=urgent)
+            if isinstance(place, int):
+                self._fetch(self._listed[key[0]][key[1]], self._note(*key), place)
                 return True
-            if not urgent:
-                return False
+            if isinstance(place, list):
+                on_remote.update({note.key: self._is_on_remote(note) for note in place})
+                continue
+            if place is not _State.COMING or not urgent:
+                return place is _State.HERE
+            # What is asked before a wait says little after it.
+            on_remote.clear()
             time.sleep(_GLANCE_SECONDS)
         raise Stopped
+
+    def _take_place(
+        self, key: _Key, on_remote: Mapping[_Key, bool], *, urgent: bool
+    ) -> int | list[StreamNote] | _State:
+        """Make room for a shard that is not here, and take it.
+
+        Args:
+            key: the shard.
+            on_remote: whether the remote has others, as far as it was asked.
+            urgent: whether shards that are wanted may go.
+
+        Returns:
+            The note of the shard, locked; or those that may go once it is known whether the remote has them;
+            or why it is not to be fetched.
+        """
+        file = self._listed[key[0]][key[1]]
+        with locked_folder(self._folder):
+            if self._path(*key).is_file():
+                self._touch(*key)
+                return _State.HERE
+            self._clear(key)
+            if self._note(*key).exists():
+                return _State.COMING
+            found = self._make_room(file, on_remote, urgent=urgent)
+            return self._reserve(self._note(*key), file) if found is _State.ROOM else found
 
     def _fetch(self, file: SharedFile, note: Path, held: int) -> None:
         try:
@@ -246,98 +300,90 @@ class MirrorShards:
             raise explain_os_error(error, note) from error
         return descriptor
 
-    def _make_room(self, size: int, *, urgent: bool) -> bool:
-        """Delete shards until one of ``size`` bytes fits; those that are wanted last, and only if urgent."""
+    def _make_room(
+        self, file: SharedFile, on_remote: Mapping[_Key, bool], *, urgent: bool
+    ) -> list[StreamNote] | _State:
+        """Delete shards until another fits; those that are wanted last, and only if urgent."""
         if self._limit is None:
-            return True
+            return _State.ROOM
         notes = self._notes()
-        used = sum(note.bytes for note in notes)
+        left, is_busy, unknown = self._limit - file.bytes - sum(note.bytes for note in notes), False, []
         with self._lock:
             wanted = {(contract, name) for contract, names in self._wanted.items() for name in names}
         for note in sorted(notes, key=lambda note: (note.key in wanted, note.used)):
-            if used + size <= self._limit or (note.key in wanted and not urgent):
+            if left >= 0 or (note.key in wanted and not urgent):
                 break
-            if self._evict(note):
-                used -= note.bytes
-        return used + size <= self._limit
+            with holding(note.path) as held:
+                if not held:
+                    is_busy = True
+                    continue
+                if on_remote.get(note.key, True):
+                    left += note.bytes
+                    if note.key in on_remote or not self._path(*note.key).is_file():
+                        self._delete(note.key)
+                    else:
+                        unknown.append(note)
+        if unknown:
+            return unknown
+        if left < 0 and urgent and not is_busy:
+            # Nothing is left but what may be the only copy, and waiting changes nothing.
+            kept = self._limit - file.bytes - left
+            raise StorageError(
+                f"cannot write {self._path(file.entry.teacher, file.entry.stem)}: it has {file.bytes:,} "
+                f"bytes, and of the {self._limit:,} that fetched shards may have, {kept:,} are of some that "
+                f"{self._source.where} does not have any more, which are kept: give a larger --cache-limit, "
+                "or another --mirror"
+            )
+        return _State.ROOM if left >= 0 else _State.NO_ROOM
 
-    def _notes(self) -> list[_Note]:
+    def _notes(self) -> list[StreamNote]:
         """Return the notes of what was fetched from this remote."""
         found = map(self._read_note, self._folder.glob("*/*.json"))
         return [note for note in found if note is not None]
 
-    def _read_note(self, path: Path) -> _Note | None:
+    def _read_note(self, path: Path) -> StreamNote | None:
         try:
             value = read_sealed_json(path)
             if value["remote"] == self._source.id and path.parent.name in self._listed:
-                return _Note(path, int(value["bytes"]), path.stat().st_mtime)
+                return StreamNote(path, int(value["bytes"]), path.stat().st_mtime)
         except (OSError, ValueError, KeyError, TypeError):
             # Of a process that was killed as it wrote it, before it had fetched anything.
             pass
         return None
 
-    def _evict(self, note: _Note) -> bool:
-        """Delete a shard that was fetched here and that the remote has; return whether it is gone."""
-        held = _locked(note.path)
-        if held is None:
-            return False
-        try:
-            if self._path(*note.key).is_file():
-                if not self._is_on_remote(note):
-                    return False
-                remove_file(self._path(*note.key))
-            self._forget(note.key)
-            return True
-        finally:
-            os.close(held)
-
-    def _is_on_remote(self, note: _Note) -> bool:
+    def _is_on_remote(self, note: StreamNote) -> bool:
+        """Ask the remote whether it has a shard; not while the folder is locked, for it may take long."""
         contract_id, name = note.key
         if name not in self._listed[contract_id]:
             return False
         path = object_path(name)
-        try:
-            stat = retrying(
-                f"look up {path}",
-                self._source.where,
-                lambda: self._source.place.stat(path),
-                self._source.stop,
-            )
-        except EmbedCacheError:
-            return False
+        stat = retrying(
+            f"look up {path}", self._source.where, lambda: self._source.place.stat(path), self._source.stop
+        )
         return stat is not None and stat.bytes in (None, note.bytes)
 
-    def _give_up(self, key: tuple[str, str]) -> bool:
-        """Delete a damaged shard that was fetched here; return whether it was."""
-        with locked_folder(self._folder):
-            notes = [note for note in self._notes() if note.key == key]
-            return bool(notes) and self._evict(notes[0])
+    def _give_up(self, key: _Key) -> bool:
+        """Delete a damaged shard that was fetched here and that the remote has; return whether it was."""
+        note = self._read_note(self._note(*key))
+        if note is None or not self._is_on_remote(note):
+            return False
+        with locked_folder(self._folder), holding(note.path) as held:
+            if held:
+                self._delete(key)
+            return held
 
-    def _clear(self, key: tuple[str, str]) -> None:
+    def _delete(self, key: _Key) -> None:
+        remove_file(self._path(*key))
+        self._forget(key)
+
+    def _clear(self, key: _Key) -> None:
         """Remove what is left of a fetch that was killed: then nobody holds the note."""
-        held = _locked(self._note(*key))
-        if held is not None:
-            self._forget(key)
-            os.close(held)
+        with holding(self._note(*key)) as held:
+            if held:
+                self._forget(key)
 
-    def _forget(self, key: tuple[str, str]) -> None:
+    def _forget(self, key: _Key) -> None:
         """Remove the note of a shard that is gone, and what a fetch that was killed has left of it."""
         for path in self._path(*key).parent.glob(f"{TEMPORARY_PREFIX}*-{key[1]}.arrow"):
-            path.unlink(missing_ok=True)
-        self._note(*key).unlink(missing_ok=True)
-
-
-def _locked(note: Path) -> int | None:
-    """Return a note that is there, open and locked; None where there is none or somebody holds it."""
-    try:
-        descriptor = os.open(note, os.O_RDWR)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise explain_os_error(error, note) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+            remove_file(path)
+        remove_file(self._note(*key))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from embedcache.cache import Cache
@@ -16,8 +16,10 @@ from embedcache.fsio import sealed, spelled_json
 from embedcache.share.documents import Documents, listed_by
 from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.wanted import Wanted
+from embedcache.sizes import counted
 
 _DIGEST = re.compile(r"[0-9a-f]{6,64}")
+_LONGEST_STEM = 80
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,21 @@ class CorpusPlanner:
         documents: reads its documents.
         cache: what is pulled into; None where there is no cache yet.
         where: the remote, for messages.
+        into_mirror: whether ``cache`` is a mirror. What is in one does not choose between versions, and a
+            corpus of which another has the name there gets a name of its own.
     """
 
-    def __init__(self, stock: Stock, documents: Documents, cache: Cache | None, where: str) -> None:
+    def __init__(
+        self,
+        stock: Stock,
+        documents: Documents,
+        cache: Cache | None,
+        where: str,
+        *,
+        into_mirror: bool = False,
+    ) -> None:
         self._stock, self._documents, self._cache, self._where = stock, documents, cache, where
+        self._into_mirror = into_mirror
         self.told: list[str] = []
 
     def plan(self, choices: Sequence[CorpusChoice], alias: str | None) -> list[Wanted]:
@@ -93,7 +106,12 @@ class CorpusPlanner:
         return [wanted for choice in choices for wanted in self._corpus(choice, alias or choice.name)]
 
     def _corpus(self, choice: CorpusChoice, name: str) -> list[Wanted]:
-        chosen = self._chosen(choice, name)
+        versions = self._versions(choice)
+        if self._into_mirror:
+            chosen = self._only(choice, versions)
+            name = self._name_in_mirror(name, chosen.info.digest)
+        else:
+            chosen = self._chosen(choice, name, versions)
         inside = f"corpora/{choice.name}"
         info = replace(chosen.info, name=name)
         data = spelled_json(sealed(info.to_json()))
@@ -105,7 +123,8 @@ class CorpusPlanner:
             wanted += self._view(choice, name, view, chosen.info)
         return wanted
 
-    def _chosen(self, choice: CorpusChoice, name: str) -> _Version:
+    def _versions(self, choice: CorpusChoice) -> dict[str, _Version]:
+        """Return the versions that are asked for, by digest."""
         path = f"corpora/{choice.name}/{DESCRIPTION}"
         versions: dict[str, _Version] = {}
         for file in self._stock.versions(path):
@@ -117,30 +136,46 @@ class CorpusPlanner:
                 f"whose digest, or manifest's, begins with {choice.digest}" if choice.digest else "described"
             )
             raise InputError(f"no corpus {choice.name!r} {what} on {self._where}")
+        return versions
+
+    def _chosen(self, choice: CorpusChoice, name: str, versions: Mapping[str, _Version]) -> _Version:
         local = self._local(name)
         if local is not None and local.info.digest in versions:
             if len(versions) > 1:
                 self.told.append(
-                    f"{self._where} has {len(versions) - 1} more versions of corpus {choice.name!r} than the "
-                    "one in the cache"
+                    f"{self._where} has {counted(len(versions) - 1, 'more version')} of corpus "
+                    f"{choice.name!r} than the one in the cache"
                 )
             return versions[local.info.digest]
-        shown = "; ".join(
-            f"{digest[:12]} with {one.info.rows:,} rows ({listed_by(self._stock, one.file)})"
-            for digest, one in sorted(versions.items())
-        )
         if local is not None:
             raise InputError(
                 f"the cache holds another corpus called {name!r} (digest {local.info.digest[:12]}, "
-                f"{local.info.rows:,} rows; {self._where} has {shown}): pull that under another name with "
-                f"--corpus {choice.name}@DIGEST --as NAME, or pull others with --corpus"
+                f"{local.info.rows:,} rows; {self._where} has {self._shown(versions)}): pull that under "
+                f"another name with --corpus {choice.name}@DIGEST --as NAME, or pull others with --corpus"
             )
+        return self._only(choice, versions)
+
+    def _only(self, choice: CorpusChoice, versions: Mapping[str, _Version]) -> _Version:
         if len(versions) > 1:
             raise InputError(
-                f"{self._where} has {len(versions)} corpora called {choice.name!r} ({shown}): choose one "
-                f"with --corpus {choice.name}@DIGEST"
+                f"{self._where} has {len(versions)} corpora called {choice.name!r} "
+                f"({self._shown(versions)}): choose one with --corpus {choice.name}@DIGEST"
             )
         return next(iter(versions.values()))
+
+    def _shown(self, versions: Mapping[str, _Version]) -> str:
+        return "; ".join(
+            f"{digest[:12]} with {one.info.rows:,} rows ({listed_by(self._stock, one.file)})"
+            for digest, one in sorted(versions.items())
+        )
+
+    def _name_in_mirror(self, name: str, digest: str) -> str:
+        """Return what a corpus is called in the mirror, or will be: its own name where no other has that."""
+        here = {} if self._cache is None else {one.name: one.info.digest for one in self._cache.corpora()}
+        same = [one for one in here if here[one] == digest]
+        if same:
+            return name if name in same else same[0]
+        return f"{name[:_LONGEST_STEM]}-{digest[:12]}" if name in here else name
 
     def _is_meant(self, choice: CorpusChoice, digest: str, file: SharedFile) -> bool:
         """Whether a version is one that somebody asked for, by its digest or a manifest's."""

@@ -104,7 +104,8 @@ def pull(
             they alone list.
         sample_check: whether a sample of what comes of each teacher is compared with the live teacher, where
             its model is on this machine. If not, what earlier samples have found bad is kept from now on.
-        computing: how to run that teacher; default: as when the vectors were made.
+        computing: how to run that teacher; default: as when the vectors were made. A model that it names is
+            used for the teachers that it is.
         jobs: transfers at once.
         on_estimate: called once, when it is known what is about to be fetched.
         on_progress: called as the work goes on.

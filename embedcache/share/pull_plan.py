@@ -47,6 +47,8 @@ class PullChoice:
         require_signature: file of a public ed25519 key; only manifests that it signed are looked at.
         max_bytes: refuse to fetch more than this.
         skip_manifests: leave out manifests whose names begin so.
+        into_mirror: whether it is a mirror that is pulled into, of one corpus: of ``corpora`` there is one,
+            or else one on the remote. What it is called there is looked up in the plan.
 
     Raises:
         InputError: if these do not go together, or cannot be used.
@@ -62,6 +64,7 @@ class PullChoice:
     require_signature: str | Path | None = None
     max_bytes: int | None = None
     skip_manifests: Collection[str] = ()
+    into_mirror: bool = False
 
     def __post_init__(self) -> None:
         if self.corpora and not self.text:
@@ -124,11 +127,23 @@ def prepare(cache: Cache | str | Path, remote: str, choice: PullChoice, meter: M
     opened = open_if_there(cache)
     signed = None if key is None else signed_manifests(source, key)
     stock = Stock(source.manifests(opened, signed, choice.skip_manifests))
+    if not stock.manifests:
+        raise InputError(f"nothing to pull: {_why_nothing(source)}")
     with TemporaryDirectory(prefix="embedcache-pull-") as scratch:
         plan = _plan(source, stock, opened, Path(scratch), choice)
     if not plan.wanted:
         raise InputError(f"nothing to pull: {source.where} has no teacher and no corpus that was asked for")
     return Preparation(source, stock, opened, _folder(cache), plan)
+
+
+def _why_nothing(source: Remote) -> str:
+    """Return why no manifest of a remote counts."""
+    if source.manifest_ids():
+        return f"{source.where} has no push that --require-signature and --skip-manifest leave to look at"
+    return (
+        f"{source.where} has no finished push: one that was stopped declares what it has sent once it is run "
+        "again"
+    )
 
 
 def refuse_more_than(most: int | None, size: int, less: str = _PULL_LESS) -> None:
@@ -190,10 +205,15 @@ def open_if_there(cache: Cache | str | Path) -> Cache | None:
 def _plan(source: Remote, stock: Stock, cache: Cache | None, scratch: Path, choice: PullChoice) -> PullPlan:
     documents = Documents(source, scratch)
     asked = choice.corpora or stock.corpus_names
+    if choice.into_mirror and len(asked) != 1:
+        found = f"several corpora ({', '.join(asked)}): choose one with --corpus" if asked else "no corpus"
+        raise InputError(f"{source.where} has {found}")
     choices = [CorpusChoice.parse(one) for one in asked] if choice.text else []
     of_teachers = TeacherPlanner(stock, documents, cache, source.where)
     # A part becomes a corpus of another name: what is called as the whole is, here, is not in its way.
-    of_corpora = CorpusPlanner(stock, documents, None if choice.is_part else cache, source.where)
+    of_corpora = CorpusPlanner(
+        stock, documents, None if choice.is_part else cache, source.where, into_mirror=choice.into_mirror
+    )
     names_corpus = bool(choice.corpora)
     wanted = of_teachers.plan(of_teachers.choose(choice.teachers), None if names_corpus else choice.alias)
     wanted += of_corpora.plan(choices, choice.alias if names_corpus and not choice.is_part else None)

@@ -20,15 +20,15 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError, RemoteError
 from embedcache.share.card import card_of
 from embedcache.share.claims import STALE_SECONDS, Claims
-from embedcache.share.copies import without_copies
 from embedcache.share.manifest import MOST_FILES, Manifest, Stock
+from embedcache.share.namesakes import namesake_notes
+from embedcache.share.news import only_news
 from embedcache.share.own_indexes import index_objects, with_indexes
 from embedcache.share.remote import Remote, object_path
 from embedcache.share.remotes import location_of
 from embedcache.share.sample_push import note_sent, refuse_bad
 from embedcache.share.selection import LocalObject, Selection, select_files
 from embedcache.share.sign import Signer, is_signed, sign_manifest
-from embedcache.share.taken_shards import without_taken
 from embedcache.share.transfer import JOBS, Stopped, run_all
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class PushResult:
         others: objects that other processes sent meanwhile.
         others_bytes: their size.
         signed_by: fingerprint of the key it was signed with; empty without one.
-        told: what is worth telling: shards that were left out, manifests of others that cannot be read.
+        told: what is worth telling: shards that were left out, other corpora of a name that was pushed,
+            manifests of others that cannot be read.
         seconds: how long it took.
     """
 
@@ -125,8 +126,7 @@ def push(
             "one, or merge small shards with 'embedcache compact'"
         )
     refuse_bad(opened, selection)
-    selection, told = without_copies(selection, target, opened, signer, meter)
-    selection = without_taken(selection, target, opened, signer, meter)
+    selection, told = only_news(selection, target, opened, signer, meter)
     files = with_indexes(opened, selection.files, meter, jobs, stop)
     selection = replace(selection, files=files)
     meter.begin("read the remote")
@@ -158,6 +158,7 @@ def push(
         signed_by="" if signer is None else signer.fingerprint,
         told=(
             *told,
+            *namesake_notes(target.where, survey.manifests, selection.corpora, manifest),
             *(
                 f"manifests/{name}.json of {target.where} cannot be read ({why}): pulls have to do without it"
                 for name, why in survey.refused.items()

@@ -15,7 +15,7 @@ from embedcache.fsio import parsed_json, sealed, spelled_json, write_bytes
 from embedcache.share.manifest import MOST_MANIFEST_BYTES, Manifest
 from embedcache.share.places import Location, Place, Stat, open_place
 from embedcache.share.places.base import Data
-from embedcache.share.retry import retrying
+from embedcache.share.retry import retrying, shortened
 from embedcache.share.transfer import map_all
 
 T = TypeVar("T")
@@ -36,7 +36,6 @@ MOST_MANIFESTS_BYTES = 4 << 30
 _MANIFEST = re.compile(r"([0-9a-f]{64})\.json")
 _DIGITS = re.compile(r"[0-9a-f]{6,64}")
 _FOLDERS = 256
-_SHOWN = 300
 
 
 def object_path(sha256: str) -> str:
@@ -308,7 +307,7 @@ class Remote:
         try:
             manifest = Manifest.from_bytes(data, name)
         except (ValueError, TypeError) as error:
-            return str(error)[:_SHOWN]
+            return shortened(str(error))
         if fresh:
             _keep(cache, self.id, name, data)
         return manifest

@@ -29,7 +29,7 @@ from embedcache.share.download import download
 from embedcache.share.index_notes import IndexNotes
 from embedcache.share.manifest import IndexObject, SharedFile, Stock
 from embedcache.share.remote import BLOCK_BYTES, Remote, object_path
-from embedcache.share.retry import retrying
+from embedcache.share.retry import retrying, shortened
 from embedcache.share.shard_index import ShardIndex, index_bytes
 from embedcache.share.transfer import JOBS, run_all
 from embedcache.store.shard import ShardHeader
@@ -274,9 +274,9 @@ class RemoteKeys:
             for block in self.remote.place.blocks(path, BLOCK_BYTES):
                 found += block
                 if len(found) > index.bytes:
-                    raise unlike(f"more than {index.bytes:,} bytes arrived")
+                    raise unlike(path, len(found), index.bytes)
             if hashlib.sha256(found).hexdigest() != index.sha256:
-                raise unlike(f"{len(found):,} of {index.bytes:,} bytes arrived, or others")
+                raise unlike(path, len(found), index.bytes)
             return bytes(found)
 
         try:
@@ -310,8 +310,8 @@ class RemoteKeys:
 
     def _refused(self, shard: SharedFile, why: str) -> RemoteError:
         return RemoteError(
-            f"the row index of {shard.path} of {self.remote.where} is refused ({why[:300]}): its manifest is "
-            "damaged or hostile; 'embedcache pull' takes whole shards, which need no index"
+            f"the row index of {shard.path} of {self.remote.where} is refused ({shortened(why)}): its "
+            "manifest is damaged or hostile; 'embedcache pull' takes whole shards, which need no index"
         )
 
 

@@ -24,7 +24,29 @@ _REFUSED = re.compile(
     r"|EXPIRED_TOKEN|UNRECOGNIZED_CLIENT|HTTP status 40[013]|uthentication failed|not found in known_hosts"
     r"|No authentication methods|does not match: got|CERTIFICATE_VERIFY_FAILED"
 )
+# What some servers answer to uploads whose checksum comes last.
+_WANTS_LENGTH = re.compile(r"HTTP status 411|MissingContentLength")
 _SHOWN = 300
+
+
+class RemediedError(OSError):
+    """What is tried again, and knows what helps where that does not.
+
+    Args:
+        what: what has happened.
+        remedy: what to do about it.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.remedy = remedy
+
+
+def shortened(text: str, most: int = _SHOWN) -> str:
+    """Return ``text``, where it has more than ``most`` letters cut between words, with an ellipsis."""
+    if len(text) <= most:
+        return text
+    return f"{text[:most].rpartition(' ')[0] or text[:most]} …"
 
 
 def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event | None = None) -> T:
@@ -49,10 +71,12 @@ def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event
             raise
         except OSError as error:
             # Much of it is what a server says, which may be anybody's.
-            reason = printable(" ".join(str(error).split())[:_SHOWN]) or type(error).__name__
-            refused = isinstance(error, PermissionError) or _REFUSED.search(reason) is not None
-            if refused or attempt == TRIES or (stop is not None and stop.is_set()):
-                raise _failed(doing, where, reason, attempt, refused=refused) from error
+            said = " ".join(str(error).split())
+            reason = printable(shortened(said)) or type(error).__name__
+            final = _final_remedy(error, said)
+            if final or attempt == TRIES or (stop is not None and stop.is_set()):
+                remedy = final or _remedy(error, where)
+                raise _failed(doing, where, reason, attempt, remedy) from error
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1), _LONGEST_PAUSE_SECONDS)
         # Many clients that were dropped at once must not all come back at once.
         pause *= 0.5 + random.random()  # noqa: S311 - no secret
@@ -63,14 +87,26 @@ def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event
         attempt += 1
 
 
-def _failed(doing: str, where: str, reason: str, tries: int, *, refused: bool) -> RemoteError:
+def _final_remedy(error: OSError, said: str) -> str:
+    """Return what to do about an error that trying again does not help; empty where it may."""
+    if _WANTS_LENGTH.search(said):
+        return (
+            "this server does not know AWS's newer checksums: set AWS_REQUEST_CHECKSUM_CALCULATION="
+            "when_required and run the same command again"
+        )
+    if isinstance(error, PermissionError) or _REFUSED.search(said):
+        return "see to the credentials, the permissions and the spelling of the URL"
+    return ""
+
+
+def _remedy(error: OSError, where: str) -> str:
+    if isinstance(error, RemediedError):
+        return error.remedy
     # A place without a scheme is a folder, which no connection leads to.
-    is_folder = "://" not in where
-    culprit = "disk" if is_folder else "connection"
-    remedy = (
-        "see to the credentials, the permissions and the spelling of the URL"
-        if refused
-        else f"see to the {culprit} and run the same command again: what has arrived stays"
-    )
+    culprit = "connection" if "://" in where else "disk"
+    return f"see to the {culprit} and run the same command again: what has arrived stays"
+
+
+def _failed(doing: str, where: str, reason: str, tries: int, remedy: str) -> RemoteError:
     times = "once" if tries == 1 else f"{tries} times"
     return RemoteError(f"cannot {doing} of {where} (tried {times}): {reason}; {remedy}")

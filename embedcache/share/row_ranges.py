@@ -68,12 +68,12 @@ def read_rows(remote: Remote, file: SharedFile, index: ShardIndex, span: RowRang
     def act() -> bytes:
         data = remote.place.read_range(path, start, span.size)
         if len(data) != span.size:
-            raise unlike(f"{len(data):,} of {span.size:,} bytes arrived")
+            raise unlike(path, len(data), span.size)
         view = memoryview(data)
         for number in range(span.blocks):
             block = view[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
             if not index.is_block(span.first + number, block):
-                raise unlike("other bytes arrived than its row index says")
+                raise unlike(path, span.size, span.size, "other bytes arrived than its row index says")
         return data
 
     try:

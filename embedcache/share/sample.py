@@ -126,13 +126,13 @@ class ArrivalSamples:
         on_progress: OnCheck | None,
     ) -> tuple[list[SampleCheck], SampleNote]:
         """Compare what came of a teacher; return what to tell, and what is known then."""
+        if note.told == self._state(teacher, came):
+            return [], note
         if (missing := _missing_model(self._cache, teacher, computing)) is not None:
             # Said once of what has come, not of what was built here since.
             theirs = self._theirs(teacher.contract.id, came, note.verdict)
             told = _digest([missing.told, sorted(theirs)])
             return ([], note) if note.told == told else ([missing], replace(note, told=told))
-        if note.told == self._state(teacher, came):
-            return [], note
         texts = count_texts(self._cache, teacher, came, on_progress)
         checks = []
         left = came
@@ -267,8 +267,8 @@ def _missing_model(cache: Cache, teacher: CachedTeacher, computing: Computing) -
         teacher.name,
         NOT_COMPARED,
         0,
-        f"the model {str(spec)[:80]!r} is not on this machine; 'embedcache verify --deep --teacher "
-        f"{teacher.contract.id[:12]} --teacher-model FOLDER' compares once you have it",
+        f"the model {str(spec)[:80]!r} is not on this machine; the same command with --teacher-model FOLDER "
+        "compares once you have it",
     )
 
 
@@ -289,6 +289,11 @@ def _check(
             on_progress=on_progress,
         )
     except (TeacherError, ContractMismatchError, InputError) as error:
+        own = replace(computing, teacher_model=None)
+        # The model that somebody names is that of one of the teachers.
+        is_another = isinstance(error, ContractMismatchError) and own != computing
+        if is_another and _missing_model(cache, teacher, own) is None:
+            return _check(cache, teacher, shards, own, on_progress)
         return SampleCheck(teacher.name, NOT_COMPARED, 0, str(error))
     worst = next(line for line in found.lines if line.verdict == found.worst)
     told = (

@@ -70,6 +70,7 @@ class LocalFile:
         file: what a manifest says of it.
         open: returns its bytes, mapped where they are many; to be called from one thread at a time.
         where: where it lies, for messages.
+        codec: of a shard, how its vectors are stored; else empty.
         copy_of: of a shard that a pull has converted here, the name of the one it was made of; else empty.
         says_copy_of: of a shard that says so, and nothing is noted here, the one it was made of; else empty.
         is_taken: whether it is a shard of rows that were taken from a remote.
@@ -79,6 +80,7 @@ class LocalFile:
     file: SharedFile
     open: Callable[[], pa.Buffer]
     where: str
+    codec: str = ""
     copy_of: str = ""
     says_copy_of: str = ""
     is_taken: bool = False
@@ -219,6 +221,7 @@ def _teacher_files(
             file,
             _shard_opener(container, name),
             container.where(name),
+            shard.header.codec,
             source,
             "" if source else converted_from(shard),
             is_taken=TAKEN_AS in shard.header.provenance,

@@ -19,6 +19,7 @@ from embedcache.errors import CacheFormatError, CorruptCacheError
 from embedcache.fsio import canonical_json, parsed_json
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 from embedcache.share.manifest import MOST_INDEX_BYTES
+from embedcache.share.retry import shortened
 from embedcache.store.shard import Shard, ShardHeader
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def _opened(whole: NDArray[np.uint8], name: str) -> Shard:
     try:
         return open_without_codebook(pa.py_buffer(whole), name, "in a row index")
     except (CorruptCacheError, CacheFormatError) as error:
-        raise ValueError(next(iter(str(error).splitlines()), "")[:200]) from error
+        raise ValueError(shortened(next(iter(str(error).splitlines()), ""))) from error
 
 
 def _header(shard: str, size: int, start: int, end: int) -> bytes:

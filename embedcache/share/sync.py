@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedcache.cache import Cache
+from embedcache.check.live import Computing
 from embedcache.check.progress import OnCheck
 from embedcache.share.pull import PullResult, pull
 from embedcache.share.push import PushResult, push
@@ -49,6 +50,7 @@ def sync(
     require_signature: str | Path | None = None,
     skip_manifests: Collection[str] = (),
     sample_check: bool = True,
+    computing: Computing | None = None,
     jobs: int = JOBS,
     on_pulled: Callable[[PullResult], None] | None = None,
     on_progress: OnCheck | None = None,
@@ -68,6 +70,7 @@ def sync(
             require_signature=require_signature,
             skip_manifests=skip_manifests,
             sample_check=sample_check,
+            computing=computing,
             jobs=jobs,
             on_progress=on_progress,
         )

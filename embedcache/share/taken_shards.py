@@ -8,11 +8,11 @@ from embedcache.cache import Cache
 from embedcache.check.progress import Meter
 from embedcache.check.verify.shards import open_without_codebook
 from embedcache.keys import KeyArray
-from embedcache.share.manifest import Stock
+from embedcache.share.declared import declared
 from embedcache.share.remote import Remote
 from embedcache.share.remote_keys import RemoteKeys
 from embedcache.share.selection import LocalFile, Selection
-from embedcache.share.sign import Signer, is_signed
+from embedcache.share.sign import Signer
 
 
 def without_taken(
@@ -37,10 +37,7 @@ def without_taken(
             taken.setdefault(local.file.entry.teacher, []).append(local)
     if not taken or not remote.is_there():
         return selection
-    manifests = remote.survey(cache).manifests
-    if signer is not None:
-        manifests = tuple(one for one in manifests if is_signed(remote, one.id, signer.public))
-    stock = Stock(manifests)
+    stock = declared(remote, cache, signer)
     dropped: set[str] = set()
     for contract_id, files in taken.items():
         there = RemoteKeys(remote, cache, stock, contract_id, without={one.file.sha256 for one in files})

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pair_helpers import classifier_folder, joined, pair_file
 from share_helpers import content, files_of, make_cache, manifest_of, objects_of, put_manifest, put_object
 
 from embedcache import builder, fsio
-from embedcache.build_lender import SAMPLE
+from embedcache.build_lender import SAMPLE, SAMPLE_RUNS, sample_places
 from embedcache.build_remote import RemoteOptions
 from embedcache.build_report import BuildProgress, RemoteSummary
 from embedcache.builder import build
@@ -32,6 +33,7 @@ from embedcache.share.places import parse_location
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.remote import Remote
 from embedcache.share.sample import note_sampled
+from embedcache.share.shard_index import BLOCK_BYTES
 from embedcache.store.base import TAKEN_AS
 from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
@@ -132,6 +134,35 @@ def test_the_first_time_a_sample_is_compared_with_the_live_teacher(team: Path, t
     more = built(tmp_path / "mine", TEXTS[:60], team, encoder=encoder, name="more")
     assert (remote_of(more).checked, remote_of(more).rows) == (0, 60)
     assert encoder.rows_encoded == 50 + 2 * SAMPLE
+
+
+def test_a_sample_costs_little_of_what_comes(tmp_path: Path) -> None:
+    wide = fake_teacher(512)
+    theirs = built(tmp_path / "theirs", TEXTS, None, teacher=wide, shard_rows=1050)
+    push(theirs, str(tmp_path / "team"))
+    size = {
+        sample: remote_of(
+            built(tmp_path / str(sample), TEXTS, tmp_path / "team", teacher=wide, sample=sample)
+        )
+        for sample in (True, False)
+    }
+    assert size[False].whole_shards == size[True].whole_shards == 1
+    compared = size[True].bytes - size[False].bytes
+    # Each run of neighbours lies in two blocks at most.
+    assert 0 < compared <= 2 * SAMPLE_RUNS * BLOCK_BYTES < size[False].bytes / 8
+
+
+@pytest.mark.parametrize("rows", [1, SAMPLE - 1, SAMPLE, SAMPLE + 1, 2 * SAMPLE, 10_001])
+def test_a_sample_is_spread_from_the_first_row_to_the_last(rows: int) -> None:
+    places = sample_places(rows)
+    assert len(np.unique(places)) == len(places) == min(SAMPLE, rows)
+    assert (places[0], places[-1]) == (0, rows - 1)
+    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+    assert len(runs) <= SAMPLE_RUNS
+    if rows > 2 * SAMPLE:
+        assert {len(run) for run in runs} == {SAMPLE // SAMPLE_RUNS}
+        gaps = [after[0] - before[-1] for before, after in pairwise(runs)]
+        assert max(gaps) - min(gaps) <= 1
 
 
 class _Other(FakeEncoder):
@@ -601,7 +632,7 @@ def test_the_command_tells_what_was_saved(
     build_again = ("build", tmp_path / "mine.txt", "--cache", tmp_path / "again", *common)
     assert _shell(monkeypatch, *build_again, "--remote", tmp_path / "team") == 0
     out = capsys.readouterr().out
-    assert "40 rows (1 whole shards)" in out
+    assert "40 rows (1 whole shard)" in out
     assert "40 texts need not be encoded" in out
     assert "32 texts of the remote with the live teacher" in out
 

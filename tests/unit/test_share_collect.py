@@ -247,11 +247,20 @@ def test_a_push_is_taken_back_with_all_that_it_alone_lists(grown: Path, tmp_path
 @pytest.mark.parametrize("begin", ["", "x", "abc", "../..", "0" * 64])
 def test_what_names_no_manifest_is_refused(grown: Path, begin: str) -> None:
     before = all_of(grown)
-    told = "expected one" if len(begin) == 64 else "expected six or more hexadecimal digits"
+    told = "no manifest of .* begins so" if len(begin) == 64 else "expected six or more hexadecimal digits"
     with pytest.raises(InputError, match=told) as found:
         collect(grown, drop=[begin])
-    assert ("begin so" in str(found.value)) == (len(begin) == 64)
+    assert "more digits" not in str(found.value)
     assert all_of(grown) == before
+
+
+def test_digits_that_several_manifests_begin_with_are_refused(
+    grown: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"abcdef{digit * 58}" for digit in "01"]
+    monkeypatch.setattr(Remote, "manifest_ids", lambda self: ids)
+    with pytest.raises(InputError, match=r"2 manifests of .* begin so, expected one; give more digits"):
+        collect(grown, drop=["abcdef"])
 
 
 def test_a_manifest_that_cannot_be_read_stops_everything_until_it_is_taken_back(grown: Path) -> None:

@@ -11,7 +11,8 @@ from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.errors import ContractMismatchError, InputError
 from embedcache.fsio import write_sealed_json
-from embedcache.share import pull, push
+from embedcache.share import collect_remote, pull, push
+from embedcache.split import split_cache
 from embedcache.testing import fake_teacher
 from embedcache.views.plan import ViewOptions
 
@@ -62,7 +63,7 @@ def test_the_version_that_the_cache_has_is_meant(
     one, two, remote = two_versions
     before = content(one.folder)
     done = pull(one, remote)
-    assert any("1 more versions of corpus 'corpus'" in line for line in done.told)
+    assert any("1 more version of corpus 'corpus'" in line for line in done.told)
     assert content(one.folder).items() >= before.items()
     assert one.corpus().texts() == TEXTS[:90]
     assert len(one.lookup(TEXTS)) == len(TEXTS)
@@ -76,6 +77,30 @@ def test_a_choice_that_fits_nothing_is_refused(
     with pytest.raises(InputError):
         pull(tmp_path / "there", two_versions[2], corpora=[chosen])
     assert not (tmp_path / "there").exists()
+
+
+def test_a_push_of_another_corpus_of_a_name_says_what_that_means_and_how_to_undo_it(tmp_path: Path) -> None:
+    remote = str(tmp_path / "remote")
+    one, two = make_cache(tmp_path / "one", TEXTS[:90]), make_cache(tmp_path / "two", TEXTS[60:])
+    first = push(one, remote)
+    make_cache(tmp_path / "one", TEXTS[:10], name="more")
+    assert first.told == push(one, remote).told == ()
+    done = push(two, remote)
+    (told,) = done.told
+    digests = [cache.corpus("corpus").info.digest[:12] for cache in (one, two)]
+    for text in ("corpus 'corpus'", f"({digests[0]} with 90 rows)", f"({digests[1]})", "corpus@DIGEST"):
+        assert text in told
+    # As long as that is so, whoever pushes is told; another corpus is none of theirs.
+    (again,) = push(two, remote).told
+    assert again == told.partition(", once ")[0]
+    assert push(make_cache(tmp_path / "three", TEXTS[:20], name="third"), remote).told == ()
+    # The way out that it names is there.
+    assert f"embedcache remote gc {remote} --drop {done.manifest[:12]} --yes" in told
+    collect_remote(remote, drop=[done.manifest[:12]], delete=True)
+    split_cache(two.folder, tmp_path / "renamed", corpora=["corpus"], name="second")
+    assert push(tmp_path / "renamed", remote).told == ()
+    pull(tmp_path / "there", remote)
+    assert Cache(tmp_path / "there").corpus_names() == ["corpus", "more", "second", "third"]
 
 
 def test_another_corpus_of_the_same_name_is_never_overwritten(tmp_path: Path) -> None:

@@ -6,15 +6,16 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from pyarrow.fs import LocalFileSystem as LocalFileSystemOfArrow
-from share_helpers import content, make_cache
+from share_helpers import TEXTS, content, make_cache
 
+from embedcache.cache import Cache
 from embedcache.errors import InputError, RemoteError
 from embedcache.share import pull, push, retry
 from embedcache.share.places import Location, open_place, parse_location
@@ -24,6 +25,7 @@ from embedcache.share.places.folder import FolderPlace
 from embedcache.share.places.hub import HubPlace, connection_error
 from embedcache.share.places.web import WebPlace
 from embedcache.share.remote import Remote
+from embedcache.share.retry import retrying
 
 SECRET = "s3cr3t"  # noqa: S105 - to be looked for in messages
 
@@ -224,6 +226,37 @@ def test_what_is_forbidden_is_not_tried_again(tmp_path: Path) -> None:
     assert place.calls == 1
 
 
+def test_a_server_that_wants_a_length_is_not_tried_again_and_the_setting_is_named(tmp_path: Path) -> None:
+    class LengthError(OSError):
+        def __str__(self) -> str:
+            return (
+                "When uploading x: AWS Error UNKNOWN (HTTP status 411) during PutObject operation: "
+                "Unable to parse ExceptionName: MissingContentLength"
+            )
+
+    place = Flaky(tmp_path, failures=9, error=LengthError)
+    with pytest.raises(RemoteError, match="AWS_REQUEST_CHECKSUM_CALCULATION=when_required") as found:
+        Remote(parse_location(str(tmp_path)), place).read("x", 100)
+    assert place.calls == 1
+    assert "credentials" not in str(found.value)
+
+
+def test_what_is_long_is_cut_between_words_and_shows_it(tmp_path: Path) -> None:
+    class LongError(OSError):
+        def __str__(self) -> str:
+            return "cannot connect to 127.0.0.1:18765, " * 20
+
+    place = Flaky(tmp_path, failures=9, error=LongError)
+    with pytest.raises(RemoteError, match=r"127\.0\.0\.1:18765, cannot connect to …; see to the disk"):
+        Remote(parse_location(str(tmp_path)), place).read("x", 100)
+    with pytest.raises(RemoteError, match=r"\): x{300} …; see"):
+        retrying("read x", "s3://bucket", lambda: _fail("x" * 1000))
+
+
+def _fail(said: str) -> None:
+    raise OSError(said)
+
+
 def test_what_a_server_says_is_shown_without_control_codes(tmp_path: Path) -> None:
     class TalkingError(OSError):
         def __str__(self) -> str:
@@ -251,6 +284,44 @@ def test_what_the_client_of_the_hub_raises_is_tried_again(tmp_path: Path) -> Non
     ):
         with pytest.raises(OSError, match="the connection failed: dropped"):
             act()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda data: bytes([data[0] ^ 1]) + data[1:],
+            r"other bytes arrived; {path} is damaged there: delete",
+        ),
+        (
+            lambda data: data[:-1],
+            r"[\d,]+ of [\d,]+ bytes arrived; run .* again; if that goes on, {path} has another",
+        ),
+        (
+            lambda data: data + b"x",
+            r"more than [\d,]+ bytes arrived; run .*if that goes on, {path} has another size",
+        ),
+    ],
+)
+def test_a_damaged_object_is_told_of_with_the_file_and_one_way_to_mend_it(
+    tmp_path: Path, change: Callable[[bytes], bytes], told: str
+) -> None:
+    remote, mine = tmp_path / "remote", make_cache(tmp_path / "mine")
+    push(mine, str(remote))
+    shard = min(mine.container(mine.teacher().contract).names())
+    place = remote / "objects" / shard[:2] / shard
+    sound = place.read_bytes()
+    place.write_bytes(change(sound))
+    with pytest.raises(RemoteError, match=told.format(path=f"objects/{shard[:2]}/{shard}")) as found:
+        pull(tmp_path / "there", str(remote), jobs=1)
+    assert "see to the" not in str(found.value)
+    # What it says helps.
+    if "delete that file" in str(found.value):
+        place.unlink()
+    push(mine, str(remote))
+    assert place.read_bytes() == sound
+    pull(tmp_path / "there", str(remote))
+    assert len(Cache(tmp_path / "there").lookup(TEXTS)) == len(TEXTS)
 
 
 # The web

@@ -261,6 +261,20 @@ def test_where_there_is_no_remote_it_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "there").exists()
 
 
+def test_where_no_push_has_ended_it_is_said(tmp_path: Path) -> None:
+    remote, cache = tmp_path / "remote", make_cache(tmp_path / "cache")
+    done = push(cache, str(remote))
+    with pytest.raises(InputError, match="has no push that --require-signature and --skip-manifest leave"):
+        pull(tmp_path / "there", str(remote), skip_manifests=[done.manifest[:12]])
+    (remote / "manifests" / f"{done.manifest}.json").unlink()
+    for wanted in ([], ["corpus"]):
+        with pytest.raises(InputError, match=r"nothing to pull: .* has no finished push"):
+            pull(tmp_path / "there", str(remote), corpora=wanted)
+    assert not (tmp_path / "there").exists()
+    assert push(cache, str(remote)).sent == 0
+    assert pull(tmp_path / "there", str(remote)).fetched > 0
+
+
 def test_nothing_is_ever_overwritten_on_a_remote(tmp_path: Path) -> None:
     caches = [make_cache(tmp_path / f"c{n}", TEXTS[40 * n : 40 * n + 80], name=f"n{n}") for n in range(3)]
     seen: dict[str, bytes] = {}

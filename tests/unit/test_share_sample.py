@@ -18,7 +18,8 @@ from embedcache.cache import Cache
 from embedcache.check.live import Computing
 from embedcache.check.verify.deep import BAD, OK, check_deep
 from embedcache.cli.main import cli, main
-from embedcache.errors import InputError, RemoteError
+from embedcache.contract import Contract
+from embedcache.errors import ContractMismatchError, InputError, RemoteError
 from embedcache.fsio import write_sealed_json
 from embedcache.housekeeping import compact, remove_teacher
 from embedcache.merge import merge_caches
@@ -26,9 +27,11 @@ from embedcache.share import PullResult, pull, push, sample, sync
 from embedcache.share.remote import Remote
 from embedcache.share.remotes import location_of
 from embedcache.share.sample import NOT_COMPARED, ArrivalSamples
+from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
 TEACHER = fake_teacher(8)
+SECOND = fake_teacher(8, seed=4, name="second")
 MORE = sentences(400, seed=12)
 
 
@@ -37,8 +40,8 @@ class _Live(FakeEncoder):
 
     batch_tokens = 100
 
-    def __init__(self) -> None:
-        super().__init__(TEACHER)
+    def __init__(self, teacher: Teacher = TEACHER) -> None:
+        super().__init__(teacher)
         self.read: set[str] = set()
 
     @property
@@ -167,7 +170,7 @@ def test_that_a_model_is_not_here_is_told_again_with_what_comes(
     assert verdicts(pull(there, remote)) == [NOT_COMPARED]
     # What is built here changes nothing about that.
     make_cache(there, TEXTS[:30], name="mine")
-    make_cache(there, TEXTS[30:60], name="second", teacher=fake_teacher(8, seed=4, name="second"))
+    make_cache(there, TEXTS[30:60], name="second", teacher=SECOND)
     assert pull(there, remote).samples == ()
     push(make_cache(tmp_path / "more", TEXTS[100:140], name="more"), remote)
     (check,) = pull(there, remote).samples
@@ -550,16 +553,119 @@ def test_vectors_without_their_texts_are_told_of_once_and_compared_with_them(
 # Where the model is not here
 
 
-def test_a_model_that_is_not_here_is_told_of_with_what_to_do(tmp_path: Path) -> None:
-    cache = make_cache(tmp_path / "mine")
-    push(cache, str(tmp_path / "remote"))
-    (check,) = pull(tmp_path / "there", str(tmp_path / "remote")).samples
-    (teacher,) = cache.teachers()
-    assert (check.verdict, check.sampled) == ("not compared", 0)
-    told = f"verify --deep --teacher {teacher.contract.id[:12]} --teacher-model FOLDER"
-    assert told in check.told
-    # That command is there, and gets as far as to look for the model.
-    words = ["--cache", str(tmp_path / "there"), *told.replace("FOLDER", str(tmp_path / "no")).split()[1:]]
-    result = CliRunner().invoke(cli, ["verify", *words])
-    assert result.exit_code != 0
-    assert "there is no such folder" in f"{result.output}{result.exception}"
+def without_model(monkeypatch: pytest.MonkeyPatch, live: _Live) -> list[Any]:
+    """Let no model be here but those in folders; return which are loaded. ``live`` is what a folder holds."""
+    asked: list[Any] = []
+
+    def encoder(self: Computing, contract: Contract, *, name: str, **_: Any) -> FakeEncoder:
+        asked.append(self.teacher_model)
+        if self.teacher_model is not None and contract != live.teacher.contract:
+            raise ContractMismatchError("it is another teacher", {})
+        return live if contract == live.teacher.contract else _Live(SECOND)
+
+    monkeypatch.setattr(Computing, "encoder", encoder)
+    monkeypatch.setattr(sample, "is_at_hand", lambda spec: False)
+    return asked
+
+
+def test_a_model_that_is_not_here_is_told_of_with_what_to_do(
+    tmp_path: Path, live: _Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = without_model(monkeypatch, live)
+    remote, there = tmp_path / "remote", tmp_path / "there"
+    push(make_cache(tmp_path / "mine"), str(remote))
+    words = ("pull", remote, "--cache", there)
+    code, out = run(*words)
+    assert code == 0
+    assert "fake: not compared; the model 'fake' is not on this machine; the same command with" in out
+    assert (asked, live.read) == ([], set())
+    # That option is there, wants a folder, and does what it is said to.
+    code, out = run(*words, "--teacher-model", tmp_path / "nowhere")
+    assert code != 0
+    (tmp_path / "model").mkdir()
+    code, out = run(*words, "--teacher-model", tmp_path / "model")
+    assert code == 0
+    assert "fake: 100 texts compared: ok" in out
+    assert asked == [str(tmp_path / "model")]
+    assert len(live.read) == 100
+    # Once it was compared, nothing is said or compared any more.
+    for more in ((), ("--teacher-model", tmp_path / "model")):
+        code, out = run(*words, *more)
+        assert (code, "compared" in out) == (0, False)
+    assert len(asked) == 1
+
+
+def test_what_a_named_model_could_not_be_compared_with_is_told_of_once(
+    tmp_path: Path, live: _Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_model(monkeypatch, live)
+    remote, there, model = str(tmp_path / "team"), tmp_path / "there", tmp_path / "model"
+    model.mkdir()
+    push(make_cache(tmp_path / "mine"), remote)
+    push(make_cache(tmp_path / "textless", MORE[:40], name="textless"), remote, text=False)
+    first, second = pull(there, remote, computing=Computing(model)).samples
+    assert (first.verdict, second.verdict) == (OK, NOT_COMPARED)
+    assert "no text here has its vector from 1 shard" in second.told
+    for computing in (None, Computing(model)):
+        assert pull(there, remote, computing=computing).samples == ()
+    # Of what comes since it is told again.
+    push(make_cache(tmp_path / "more", MORE[40:80], name="more"), remote)
+    (check,) = pull(there, remote).samples
+    assert "--teacher-model FOLDER" in check.told
+
+
+def test_a_sync_compares_with_the_model_that_is_named_and_sends_nothing_bad_back(
+    tmp_path: Path, live: _Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = without_model(monkeypatch, live)
+    remote, mine = str(tmp_path / "team"), make_cache(tmp_path / "mine", MORE[:20], name="mine")
+    push(bad_cache(tmp_path / "theirs"), remote)
+    (tmp_path / "model").mkdir()
+    done = sync(mine, remote, computing=Computing(tmp_path / "model"))
+    assert done.pushed is None
+    code, out = run("sync", remote, "--cache", tmp_path / "there", "--teacher-model", tmp_path / "model")
+    assert (code, "nothing was pushed" in out) == (1, True)
+    assert asked == [tmp_path / "model", str(tmp_path / "model")]
+
+
+def test_a_model_that_is_named_is_used_for_the_teacher_that_it_is(
+    tmp_path: Path, live: _Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, model = str(tmp_path / "team"), tmp_path / "model"
+    model.mkdir()
+    push(make_cache(tmp_path / "theirs"), remote)
+    push(make_cache(tmp_path / "second", TEXTS[:120], teacher=SECOND, name="second"), remote)
+    asked = without_model(monkeypatch, live)
+    # Of the other teacher no model is here: that this one is not its is told.
+    found = {one.teacher: one for one in pull(tmp_path / "one", remote, computing=Computing(model)).samples}
+    assert {name: one.verdict for name, one in found.items()} == {"fake": OK, "second": NOT_COMPARED}
+    assert "it is another teacher" in found["second"].told
+    # Where it is, it is compared with its own.
+    asked.clear()
+    monkeypatch.setattr(sample, "is_at_hand", lambda spec: spec == "second")
+    assert verdicts(pull(tmp_path / "two", remote, computing=Computing(model))) == [OK, OK]
+    assert sorted(asked, key=str) == [model, model, None]
+
+
+def test_a_folder_that_holds_another_teacher_vouches_for_nothing(
+    tmp_path: Path, live: _Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, model = str(tmp_path / "team"), tmp_path / "model"
+    model.mkdir()
+    push(make_cache(tmp_path / "theirs"), remote)
+    without_model(monkeypatch, _Live(SECOND))
+    there = tmp_path / "there"
+    (check,) = pull(there, remote, computing=Computing(model)).samples
+    assert (check.verdict, "it is another teacher" in check.told) == (NOT_COMPARED, True)
+    # It is still to be compared.
+    assert verdicts(pull(there, remote)) == [NOT_COMPARED]
+
+
+@pytest.mark.parametrize("command", ["pull", "sync"])
+def test_a_model_to_compare_with_and_no_comparison_do_not_go_together(tmp_path: Path, command: str) -> None:
+    push(make_cache(tmp_path / "mine"), str(tmp_path / "team"))
+    words = [command, str(tmp_path / "team"), "--cache", str(tmp_path / "there"), "--no-sample-check"]
+    result = CliRunner().invoke(cli, [*words, "--teacher-model", str(tmp_path)])
+    assert isinstance(result.exception, InputError)
+    assert "--teacher-model together with --no-sample-check" in str(result.exception)
+    assert not (tmp_path / "there").exists()

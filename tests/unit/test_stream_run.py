@@ -13,7 +13,7 @@ from stream_helpers import on_disk, same, shard_size
 from training_children import Command, launch
 
 from distill.config_sources import load_config
-from distill.errors import CheckpointError, ConfigError
+from distill.errors import CheckpointError, ConfigError, DataError
 from distill.training.run import resume
 from distill.training.tracking import TrainProgress
 from embedcache import fsio
@@ -138,6 +138,42 @@ def test_a_limit_that_is_too_small_says_how_much_it_takes(source, common, tmp_pa
     named = re.findall(r"give --cache-limit (\S+)", str(refused.value))
     assert 2 * size <= parse_size(named[0]) < 2.1 * size
     small_run(remote_of(source), tmp_path / "a", **common, cache_limit=named[0])
+
+
+def named(refused: pytest.ExceptionInfo[Exception]) -> str:
+    """Return the limit that an error says is enough."""
+    (found,) = re.findall(r"give --cache-limit (\S+) or more", str(refused.value))
+    return str(found)
+
+
+def test_no_more_is_advised_than_all_shards_take(source, common, tmp_path, teacher_folder):
+    build(source.parent / "texts.txt", teacher_folder, tmp_path / "two", shard_rows=100)
+    push(tmp_path / "two", str(tmp_path / "remote"))
+    cache = Cache(tmp_path / "two")
+    sizes = [shard.bytes for shard in cache.store(cache.teacher("tiny").contract).shards]
+    assert len(sizes) == 2
+    assert sum(sizes) < 2 * max(sizes)
+    for limit, error in ((min(sizes) - 1, InputError), (sum(sizes) - 1, ConfigError)):
+        with pytest.raises(error) as refused:
+            small_run(tmp_path / "remote", tmp_path / "a", **common, cache_limit=limit)
+        assert sum(sizes) <= parse_size(named(refused)) < 1.02 * sum(sizes)
+    small_run(tmp_path / "remote", tmp_path / "a", **common, cache_limit=named(refused))
+
+
+@pytest.mark.parametrize("held_out", [40, 75])
+def test_a_first_window_that_is_too_small_says_how_much_it_takes(source, common, tmp_path, held_out):
+    size = shard_size(source, "tiny")
+    settings = {**common, "held_out": held_out}
+    with pytest.raises(DataError, match=f"has 32 rows, and {held_out} are needed") as refused:
+        small_run(remote_of(source), tmp_path / "a", **settings, cache_limit=4 * size)
+    # With one shard less in the window there are too few rows.
+    shards = -(-held_out // 16)
+    assert (2 * shards - 1) * size < parse_size(named(refused)) < (2 * shards + 1) * size
+    with pytest.raises(DataError, match="the first window has"):
+        small_run(remote_of(source), tmp_path / "a", **settings, cache_limit=2 * (shards - 1) * size)
+    small_run(remote_of(source), tmp_path / "a", **settings, cache_limit=named(refused))
+    with pytest.raises(DataError, match=f"has 20 rows.*give --window {held_out} or more"):
+        small_run(remote_of(source), tmp_path / "b", **settings, window=20)
 
 
 def test_a_limit_that_no_row_fits_in_is_refused_before_anything_is_fetched(source, common, tmp_path):

@@ -242,7 +242,9 @@ def test_what_the_remote_has_lost_is_not_deleted(whole, tmp_path):
         for path in (first, second):
             (remote / "objects" / path.stem[:2] / path.stem).unlink()
         shards: MirrorShards = mirror._shards
-        assert not shards._obtain((contract_of(whole).id, store._names[3]), urgent=True)
+        assert not shards._obtain((contract_of(whole).id, store._names[3]), urgent=False)
+        with pytest.raises(StorageError, match="which are kept"):
+            shards._obtain((contract_of(whole).id, store._names[3]), urgent=True)
         assert set(shard_files(tmp_path / "mirror")) == {first, second}
         # What is here is still read.
         store.gather(positions[: 2 * SHARD_ROWS])

@@ -88,7 +88,7 @@ def _explained() -> Iterator[None]:
     except client_error as error:
         if isinstance(error, OSError):
             raise
-        raise OSError(f"the connection failed: {str(error)[:200] or type(error).__name__}") from error
+        raise OSError(f"the connection failed: {str(error) or type(error).__name__}") from error
 
 
 def connection_error() -> type[Exception]:
