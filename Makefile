@@ -13,9 +13,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/distill demo
 
-# A process a core, each with one thread of its own for arithmetic.
+# A process a core and one more, for many tests wait; each with one thread of its own for arithmetic.
 test: $(READY) lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n \
+		$$($(BIN)/python -c "import os; print(min((os.cpu_count() or 1) + 1, 8))")
 
 lint: $(READY)
 	$(BIN)/ruff check .
