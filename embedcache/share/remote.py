@@ -27,7 +27,8 @@ KEEPER = "claims/README"
 KEEPER_BYTES = b"Who is sending what at the moment. Nothing here is ever read once nobody pushes.\n"
 MARKER_BYTES = spelled_json(sealed({"format": "embedcache-remote", "version": REMOTE_VERSION}))
 LOOKING_THREADS = 16
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 8 << 20
+"""What one request asks for. Of 2 to 24 MiB this cost servers and this machine the least time by far."""
 
 # What even a remote of thousands of pushes does not reach; more would fill the disk with copies of manifests.
 MOST_MANIFESTS = 50_000

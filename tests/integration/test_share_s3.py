@@ -238,7 +238,8 @@ def test_a_pull_is_nearly_as_fast_as_a_plain_download(bucket: Path, tmp_path: Pa
     assert size > 1_000_000_000
     objects = [path.relative_to(bucket.parent) for path in found]
     plain, ours = [], []
-    for number in range(3):
+    # The best of several: what a machine does besides makes both slower, never faster.
+    for number in range(5):
         began = time.perf_counter()
         _download(
             S3FileSystem(scheme="http", endpoint_override=endpoint), objects, tmp_path / f"plain-{number}"
