@@ -29,8 +29,6 @@ from embedcache.codecs import Vectors
 from embedcache.fsio import write_bytes
 
 _VERSION = 1
-
-_ROWS_A_PRODUCT = 256
 _METADATA_KEY = "targets"
 
 
@@ -176,14 +174,10 @@ class Combination:
 def _product(vectors: Vectors, projection: Vectors) -> Vectors:
     """Return ``vectors @ projection``, each row the same bits whichever other rows it is computed with.
 
-    Libraries multiply few rows in another order than many, so all products are of one shape.
+    In a product of many rows the order of a sum hangs on where a row stands, on some processors: each is
+    multiplied by itself.
     """
-    found = np.empty((len(vectors), projection.shape[1]), dtype=np.float32)
-    for start in range(0, len(vectors), _ROWS_A_PRODUCT):
-        part = vectors[start : start + _ROWS_A_PRODUCT]
-        block = np.zeros((_ROWS_A_PRODUCT, vectors.shape[1]), dtype=np.float32)
-        block[: len(part)] = part
-        found[start : start + len(part)] = (block @ projection)[: len(part)]
+    found: Vectors = np.matmul(vectors[:, None, :], projection)[:, 0]
     return found
 
 

@@ -63,14 +63,16 @@ class PackedLinear(nn.Module):
         return out
 
 
-def can_pack(device: torch.device) -> bool:
-    """Return whether oneDNN's packed linear layers can be used on ``device``."""
+def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether oneDNN's packed linear layers can be used on ``device`` in ``dtype``."""
     return (
         device.type == "cpu"
         and platform.machine().lower() in ("x86_64", "amd64")
         and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        # Without AVX-512 oneDNN refuses to pack bfloat16, which plain layers compute all the same.
+        and (dtype is not torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
     )
 
 
@@ -104,7 +106,7 @@ def prepare(model: SentenceTransformer, dtype: torch.dtype, *, optimise: bool = 
     """
     copied = copy.deepcopy(model).to(dtype)
     copied.eval()
-    if optimise and can_pack(torch.device(model.device)):
+    if optimise and can_pack(torch.device(model.device), dtype):
         _pack_linears(copied)
         use_short_attention(copied)
     return copied

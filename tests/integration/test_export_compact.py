@@ -75,7 +75,7 @@ def test_a_compact_student_becomes_a_graph_with_the_same_vectors(tmp_path, vocab
     assert (small * wanted).sum(axis=1).mean() > 0.99
 
 
-@pytest.mark.parametrize("neurons", [20, 32, 48])
+@pytest.mark.parametrize("neurons", [20, *(pytest.param(many, marks=pytest.mark.slow) for many in (32, 48))])
 def test_a_neuron_that_is_too_large_keeps_its_matrix_and_no_other(tmp_path, neurons):
     """The width is 32: the feed-forward matrix is wide, square and tall, and the map from 16 is wide too."""
     import torch

@@ -278,7 +278,7 @@ def test_resumed_it_is_the_same_classifier(cache, runs, tmp_path, name):
     assert run.scores == runs[name].scores
 
 
-@pytest.mark.parametrize("name", ["reaugkd", "rkd-kd"])
+@pytest.mark.parametrize("name", ["reaugkd", pytest.param("rkd-kd", marks=pytest.mark.slow)])
 def test_two_processes_train_as_one(cache, tmp_path, name):
     for processes in (1, 2):
         arguments = [
