@@ -235,7 +235,8 @@ class RunConfig(StrictConfig):
 
     cache: str = Field(description="the cache's folder, or the name or URL of a remote")
     corpus: str | None = Field(
-        default=None, description="corpus in the cache; may be left out where there is one"
+        default=None,
+        description="corpus in the cache, NAME or NAME@DIGEST; may be left out where there is one",
     )
     teacher: str | list[str] | None = Field(
         default=None,

@@ -21,7 +21,10 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.errors import CorruptCacheError, InputError, MissingVectorsError
 from embedcache.fsio import canonical_json, write_bytes
 from embedcache.missing import MissingRows
-from embedcache.store.base import VectorBatch
+from embedcache.reuse import shard_places
+from embedcache.sample_notes import refuse_to_rewrite
+from embedcache.store import ShardStore
+from embedcache.store.base import Positions, VectorBatch
 from embedcache.teacher import outputs
 
 PROJECTION = "projection.safetensors"
@@ -159,19 +162,23 @@ def extend(cache: Cache, teacher: CachedTeacher, corpus: Corpus) -> Iterator[tup
 
     Raises:
         MissingVectorsError: if the base lacks vectors too; it says how many. Nothing is written then.
-        InputError, CorruptCacheError: as :func:`base_of` and :func:`read_projection`.
+        InputError: as :func:`base_of`, or if a sample of a pull has found vectors that it would map bad.
+            Nothing is written then.
+        CorruptCacheError: as :func:`read_projection`.
         StorageError: if the cache cannot be written.
     """
     base, matrix = base_of(cache, teacher), read_projection(cache, teacher)
     given, made = cache.store(base.contract), cache.store(teacher.contract)
     missing = MissingRows.of(corpus, made)
     total, done = len(missing), 0
-    if lacking := int((given.locate(missing.keys()) < 0).sum()):
+    places = given.locate(missing.keys())
+    if lacking := int((places < 0).sum()):
         raise MissingVectorsError(
             f"{lacking} of {missing.distinct} texts of {corpus.title} have no vector of teacher "
             f"{base.name!r} yet, which {teacher.name!r} is made of: run 'embedcache build' for this corpus "
             "and teacher (it encodes only what is missing)"
         )
+    refuse_bad_rows(cache, base, given, places)
     yield done, total
     for rows in missing.windows(ROWS_A_SHARD):
         keys = missing.keys(rows)
@@ -181,6 +188,23 @@ def extend(cache: Cache, teacher: CachedTeacher, corpus: Corpus) -> Iterator[tup
         done += len(rows)
         yield done, total
     made.finish()
+
+
+def refuse_bad_rows(cache: Cache, base: CachedTeacher, store: ShardStore, positions: Positions) -> None:
+    """See that no vector to be mapped is of a shard that a sample of a pull has found bad.
+
+    Args:
+        cache: the cache.
+        base: the teacher whose vectors are to be mapped.
+        store: where they are.
+        positions: int64, shape (n,); their rows there.
+
+    Raises:
+        InputError: if one is; what is made of it would pass for good under another teacher's name.
+    """
+    numbers = np.unique(shard_places(store, positions)[0])
+    names = [store.shards[number].name for number in numbers.tolist()]
+    refuse_to_rewrite(cache, base.contract.id, base.name, names)
 
 
 def _entry(teacher: CachedTeacher) -> dict[str, str]:

@@ -21,7 +21,11 @@ from distill.students.spec import FORMS
 
 @click.command("run")
 @click.option("--cache", metavar="DIR", help="The cache's folder, or the name or URL of a remote.")
-@click.option("--corpus", metavar="NAME", help="Corpus in the cache.  [default: the only one]")
+@click.option(
+    "--corpus",
+    metavar="NAME[@DIGEST]",
+    help="Corpus in the cache; of several versions the one whose digest begins so.  [default: the only one]",
+)
 @click.option(
     "--teacher",
     metavar="NAME",

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from distill.errors import DataError
 from embedcache.cache import Cache
+from embedcache.corpus.choice import CorpusChoice
 
 _POLL_SECONDS = 0.5
 
 
 def open_begun_cache(
     folder: str | Path,
-    corpus: str | None,
+    corpus: CorpusChoice | None,
     teachers: Sequence[str],
     minutes: float,
     on_wait: Callable[[str], None],
@@ -25,7 +26,7 @@ def open_begun_cache(
 
     Args:
         folder: the cache's folder; it need not be there yet.
-        corpus: the corpus; None: any.
+        corpus: which corpus; None: any.
         teachers: names of teachers, or how their contract ids begin; none: any teacher.
         minutes: give up after so long.
         on_wait: called with what is waited for, whenever that is something else.
@@ -49,15 +50,15 @@ def open_begun_cache(
     return Cache(folder)
 
 
-def _missing(folder: Path, corpus: str | None, teachers: Sequence[str]) -> str:
+def _missing(folder: Path, corpus: CorpusChoice | None, teachers: Sequence[str]) -> str:
     """Return what is not there yet, in words; empty where nothing is missing."""
     # A build writes the marker of a cache before all else: where other things lie, the cache refuses them.
     if not folder.exists() or (folder.is_dir() and not _visible(folder)):
         return f"the cache {folder}"
     cache = Cache(folder)
     corpora = cache.corpus_names()
-    if not corpora or (corpus is not None and corpus not in corpora):
-        wanted = "a corpus" if corpus is None else f"the corpus {corpus!r}"
+    if not corpora or (corpus is not None and not _has(cache, corpus)):
+        wanted = "a corpus" if corpus is None else f"the corpus {str(corpus)!r}"
         return f"{wanted} in {folder} (it holds {', '.join(corpora) or 'none'})"
     there = cache.teachers()
     absent = [
@@ -69,6 +70,12 @@ def _missing(folder: Path, corpus: str | None, teachers: Sequence[str]) -> str:
         wanted = f"the teacher {', '.join(map(repr, absent))}" if absent else "a teacher"
         return f"{wanted} in {folder} (it holds {', '.join(one.name for one in there) or 'none'})"
     return ""
+
+
+def _has(cache: Cache, corpus: CorpusChoice) -> bool:
+    if not corpus.digest:
+        return corpus.name in cache.corpus_names()
+    return corpus.among(cache.corpora()) is not None
 
 
 def _visible(folder: Path) -> list[Path]:

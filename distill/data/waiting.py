@@ -25,6 +25,7 @@ from embedcache.keys import KeyArray
 from embedcache.store import ShardStore
 from embedcache.store.digests import FileNotes
 from embedcache.store.index import open_index
+from embedcache.store.reading_order import in_reading_order
 
 _POLL_SECONDS = 0.5
 _TELL_SECONDS = 30.0
@@ -164,14 +165,16 @@ class Awaited:
         for number, store in enumerate(self._stores):
             store.open_new()
             shards = store.shards
-            start = sum(map(len, shards[: self._seen[number]]))
-            for shard in shards[self._seen[number] :]:
+            starts = np.cumsum([0, *map(len, shards)], dtype=np.int64)
+            # Of a key in several shards the one that the store itself would give, if they came at once.
+            new = {shards[place].name: int(starts[place]) for place in range(self._seen[number], len(shards))}
+            for shard in in_reading_order(shards[self._seen[number] :]):
+                start = new[shard.name]
                 places = self._finder.locate(shard.keys)
                 inside = np.flatnonzero(places >= 0)
                 inside = inside[self._positions[number][places[inside]] < 0]
                 # Of a key that stands twice in a shard the first row is read.
                 self._positions[number][places[inside[::-1]]] = start + inside[::-1]
-                start += len(shard)
                 came += 1
             self._seen[number] = len(shards)
         return came

@@ -136,7 +136,8 @@ class KnowledgeBase:
             grown = self
             if there.chosen != before.chosen:
                 try:
-                    keys = _chosen_keys(there, model / KNOWLEDGE_BASE)
+                    held = CHOSEN in there.files
+                    keys = _chosen_keys(_read_file(there, model / KNOWLEDGE_BASE, CHOSEN) if held else None)
                 except (OSError, ValueError, KeyError) as error:
                     raise damaged(model / KNOWLEDGE_BASE, error) from error
                 grown = replace(self, chosen=there.chosen, chosen_keys=keys)
@@ -247,7 +248,7 @@ def _read(header: Header, folder: Path) -> KnowledgeBase:
         corpora=header.corpora,
         texts=tuple(json.loads(files[TEXTS])) if TEXTS in files else None,
         chosen=header.chosen,
-        chosen_keys=_chosen_keys(header, folder),
+        chosen_keys=_chosen_keys(files.get(CHOSEN)),
     )
     counts = {
         "vectors": len(found.index),
@@ -268,12 +269,11 @@ def _read_file(header: Header, folder: Path, name: str) -> bytes:
     return data
 
 
-def _chosen_keys(header: Header, folder: Path) -> KeyArray:
+def _chosen_keys(data: bytes | None) -> KeyArray:
+    """Return the keys that the file of them holds; none where there is no file."""
     from safetensors.numpy import load
 
-    if CHOSEN not in header.files:
-        return np.empty(0, dtype=KEY_DTYPE)
-    return _as_keys(load(_read_file(header, folder, CHOSEN))["keys"])
+    return np.empty(0, dtype=KEY_DTYPE) if data is None else _as_keys(load(data)["keys"])
 
 
 def _require_same(model: Path, before: Header, remedy: str) -> Header:

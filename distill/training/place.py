@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from distill.data.begun import open_begun_cache
@@ -15,6 +15,7 @@ from distill.errors import ConfigError
 from distill.losses.registry import LOSSES
 from distill.training.tracking import OnProgress, TrainProgress
 from embedcache.cache import Cache
+from embedcache.corpus.choice import CorpusChoice
 
 if TYPE_CHECKING:
     from distill.config import RunConfig
@@ -74,7 +75,12 @@ def open_place(
     tell = on_progress or (lambda progress: None)
     teacher = config.cached_teacher
     names = [teacher] if isinstance(teacher, str) else teacher or []
-    if not _is_remote(config.cache):
+    asked = CorpusChoice.parse(config.corpus) if config.corpus is not None else None
+    is_remote = _is_remote(config.cache)
+    # Of a cache of this machine a name alone says enough: whether it is the same corpus is looked at later.
+    if asked is not None and digest is not None and (is_remote or asked.digest):
+        asked = replace(asked, digest=digest)
+    if not is_remote:
         if given := [f"stream.{name}" for name in ("mirror", "limit") if getattr(stream, name) is not None]:
             raise ConfigError(
                 f"{' and '.join(given)}: only for a remote, and the cache {config.cache} is a folder: leave "
@@ -82,18 +88,18 @@ def open_place(
             )
         if stream.wait is None:
             cache = Cache(config.cache)
-            corpus = _corpus_in(cache, config.corpus, digest)
-            yield Place(cache, Feed(stream.window), corpus=corpus, corpus_said=config.corpus)
+            yield Place(cache, Feed(stream.window), corpus=_name_in(cache, asked), corpus_said=config.corpus)
             return
         cache = open_begun_cache(
             config.cache,
-            config.corpus,
+            asked,
             names,
             stream.wait,
             lambda what: tell(TrainProgress("wait", 0, 0, text=f"the build: {what}")),
         )
         patience = Patience(stream.wait, lambda there, rows: tell(TrainProgress("wait", there, rows)))
-        yield Place(cache, Feed(stream.window, None, patience))
+        feed = Feed(stream.window, None, patience)
+        yield Place(cache, feed, corpus=_name_in(cache, asked), corpus_said=config.corpus)
         return
     if stream.wait is not None:
         raise ConfigError(
@@ -102,14 +108,11 @@ def open_place(
         )
     from embedcache.share.mirror import Mirror
 
-    asked = config.corpus
-    if asked is not None and digest is not None:
-        asked = f"{asked.partition('@')[0]}@{digest}"
     with Mirror(
         config.cache,
         stream.mirror,
         teachers=names,
-        corpus=asked,
+        corpus=None if asked is None else str(asked),
         limit=stream.limit,
         logits=LOSSES[config.loss.name].inside == "classes",
         on_progress=_fetching(tell),
@@ -168,21 +171,17 @@ def _is_remote(cache: str) -> bool:
     return is_remote(cache)
 
 
-def _corpus_in(cache: Cache, asked: str | None, digest: str | None) -> str | None:
-    """Return the name of the corpus that ``NAME@DIGEST`` means; None where it is not asked for so."""
-    if asked is None or "@" not in asked:
+def _name_in(cache: Cache, asked: CorpusChoice | None) -> str | None:
+    """Return the name in a cache of the corpus that a digest tells; None where none was given."""
+    if asked is None or not asked.digest:
         return None
-    from embedcache.share.plan_corpora import CorpusChoice
-
-    choice = CorpusChoice.parse(asked)
-    wanted = digest or choice.digest
-    found = [corpus.name for corpus in cache.corpora() if corpus.info.digest.startswith(wanted)]
-    if not found:
+    name = asked.among(cache.corpora())
+    if name is None:
         raise ConfigError(
-            f"corpus: no corpus in {cache.folder} has a digest that begins with {wanted}: it holds "
+            f"corpus: no corpus in {cache.folder} has a digest that begins with {asked.digest}: it holds "
             f"{', '.join(cache.corpus_names()) or 'none'}, of which --corpus NAME takes one"
         )
-    return choice.name if choice.name in found else found[0]
+    return name
 
 
 def _fetching(tell: OnProgress) -> OnCheck:

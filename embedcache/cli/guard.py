@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 import click
 
@@ -47,6 +50,7 @@ def guarded(
         # click turns a Ctrl-C into an Abort without words.
         advice = str(stop.__cause__ or stop) or "run the same command again"
         click.echo(f"\n{name}: interrupted; whatever was stored is whole, {advice}", err=True)
+        _leave_transfers()
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone; there is nobody to tell, and Python must not try at exit either.
@@ -64,6 +68,16 @@ def guarded(
         where = f" ({error.filename})" if error.filename else ""
         click.echo(f"{who}: {error.strerror or error}{where}; --debug shows where", err=True)
         sys.exit(1)
+
+
+def _leave_transfers() -> None:
+    """End here where a transfer that was given up goes on: Python would wait for it, for minutes maybe."""
+    # The module that names these threads is not loaded by every command.
+    if any(thread.name.startswith("share_") for thread in threading.enumerate()):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(INTERRUPTED)
 
 
 def _one_line(error: click.ClickException) -> str:

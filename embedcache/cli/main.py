@@ -20,6 +20,7 @@ from embedcache.cli.plan import plan_command
 from embedcache.cli.query import query_command, stats_command
 from embedcache.cli.remote import remote_command
 from embedcache.cli.remote_gc import remote_gc_command
+from embedcache.cli.remote_verify import remote_verify_command
 from embedcache.cli.share import pull_command, push_command, sync_command
 from embedcache.cli.show import show_command, views_command
 
@@ -49,6 +50,7 @@ cli.add_command(push_command)
 cli.add_command(query_command)
 cli.add_command(remote_command)
 remote_command.add_command(remote_gc_command)
+remote_command.add_command(remote_verify_command)
 cli.add_command(repair_command)
 cli.add_command(rm_command)
 cli.add_command(show_command)

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
         PullEstimate,
         PullResult,
         PushResult,
+        RemoteCheck,
         SampleCheck,
         SyncResult,
     )
 
-DoneT = TypeVar("DoneT", "PushResult", "PullResult", "SyncResult", "PullEstimate", "CollectResult")
+DoneT = TypeVar(
+    "DoneT", "PushResult", "PullResult", "SyncResult", "PullEstimate", "CollectResult", "RemoteCheck"
+)
 
 
 def _rate(count: int, seconds: float) -> str:
@@ -68,7 +71,9 @@ def show_push(done: PushResult) -> None:
     for line in done.told:
         click.echo(line)
     signed = f", signed by {done.signed_by[:12]}" if done.signed_by and done.manifest else ""
-    declared = f"manifest {done.manifest[:12]}{signed}" if done.manifest else "nothing to add"
+    # Where objects were gone that a manifest lists, they are all that was to be added.
+    unchanged = "manifests list it already" if done.sent else "nothing to add"
+    declared = f"manifest {done.manifest[:12]}{signed}" if done.manifest else unchanged
     click.echo(f"{declared}; {_rate(done.sent_bytes, done.seconds)}")
 
 

@@ -26,6 +26,7 @@ from embedcache.key_index import KeyIndex
 from embedcache.reuse import shard_places
 from embedcache.store import FolderShards, LmdbShards, Shard, ShardStore
 from embedcache.store.index import made_of
+from embedcache.store.reading_order import in_reading_order
 from embedcache.views.recipe import is_view_name
 
 DEFAULT_HOURS = 24.0
@@ -178,7 +179,7 @@ def _teacher_candidates(cache: Cache, before: float, *, unused_vectors: bool) ->
             continue
         store = cache.store(named[folder.name])
         indexes = cache.derived_folder / "index" / folder.name
-        for path in _superseded(indexes, [shard.name for shard in store.shards], before):
+        for path in _superseded(indexes, [shard.name for shard in in_reading_order(store.shards)], before):
             yield path, "an index of other shards than are there"
         books = {shard.header.codebook for shard in store.shards}
         for path in (folder / "codebooks").glob("*.npy"):

@@ -1,5 +1,6 @@
 """Sharing caches: remotes, push and pull."""
 
+from embedcache.share.check_remote import Fault, RemoteCheck, check_remote
 from embedcache.share.collect import CollectResult, Superfluous, collect_remote
 from embedcache.share.difference import DifferenceLine, RemoteDifference, compare_with_remote
 from embedcache.share.listing import (
@@ -20,10 +21,12 @@ __all__ = [
     "CollectResult",
     "CorpusLine",
     "DifferenceLine",
+    "Fault",
     "PullEstimate",
     "PullResult",
     "PulledPart",
     "PushResult",
+    "RemoteCheck",
     "RemoteDifference",
     "RemoteListing",
     "RemotePush",
@@ -33,6 +36,7 @@ __all__ = [
     "SyncResult",
     "TakenVectors",
     "add_remote",
+    "check_remote",
     "collect_remote",
     "compare_with_remote",
     "list_remote",

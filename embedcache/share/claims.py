@@ -43,6 +43,10 @@ _NAME = re.compile(r"([0-9a-f]{12}-[0-9]{1,10}-[0-9a-f]{12})\.(beat|[0-9]{1,6}\.
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
+class AtWorkError(RemoteError):
+    """Others are at work on a remote, and nothing is to be deleted then."""
+
+
 @dataclass(frozen=True)
 class _Seen:
     """What lies in ``claims/``: names of files.
@@ -106,12 +110,13 @@ class Claims:
         who pushes waits then, and who deletes does not begin.
 
         Raises:
-            RemoteError: if somebody is at work there, or the place does not list what was written there.
+            AtWorkError: if somebody is at work there.
+            RemoteError: if the place does not list what was written there.
         """
         with self._beating():
             self._note("gc", b"gc")
             if others := {one.partition(".")[0] for one in self._look(GONE_SECONDS).alive}:
-                raise RemoteError(
+                raise AtWorkError(
                     f"{len(others)} other processes are at work on {self.remote.where}, or were within the "
                     f"last {GONE_SECONDS / 60:.0f} minutes: nothing was deleted; run the same command again "
                     "later"

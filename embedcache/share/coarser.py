@@ -1,6 +1,6 @@
-"""Shards that keep less than a remote has of the same rows: sent there, they would be read in its place.
+"""Shards that keep less than a remote has of the same rows: sent there, nobody who pulls all would read them.
 
-Of a text in two shards a store reads the one whose name comes first, whatever their codecs are.
+Of a text in two shards a store reads the one in the finer codec.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.codecs import CODEC_NAMES, get_codec, pq
 from embedcache.keys import KEY_BYTES
-from embedcache.share.declared import declared
+from embedcache.share.declared import Declared
 from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.remote import Remote
 from embedcache.share.remote_keys import RemoteKeys
 from embedcache.share.selection import LocalFile, Selection
-from embedcache.share.sign import Signer
 from embedcache.share.taken_shards import keys_of
 from embedcache.sizes import counted
 
@@ -29,27 +28,27 @@ _Mask = NDArray[np.bool_]
 
 
 def without_coarser(
-    selection: Selection, remote: Remote, cache: Cache, signer: Signer | None, meter: Meter
+    selection: Selection, there: Declared, cache: Cache, meter: Meter
 ) -> tuple[Selection, list[str]]:
-    """Return what of ``selection`` no shards in finer codecs stand for on ``remote``, and what is to be told.
+    """Return what of ``selection`` no shards in finer codecs stand for on a remote, and what is to be told.
 
     A shard is left out if the remote has each of its rows in its codec or in one that keeps more, and some in
     one that keeps more. Shards in the finest codec that the remote has are not looked at.
 
     Args:
         selection: what is to be pushed.
-        remote: where to; it is read only where a shard has a codec that another could be finer than.
+        there: what the remote has; it is looked at only where a shard has a codec that another could be
+            finer than.
         cache: the cache they are of.
-        signer: who signs the push: then what others have signed does not count.
         meter: counts the row indexes that are read for it; they are kept for the next time.
 
     Raises:
         CorruptCacheError: if a shard that is looked at is damaged.
         RemoteError: if the remote cannot be reached, or a row index is refused.
     """
-    if not any(_rank(local.codec) for local in selection.files if local.codec) or not remote.is_there():
+    if not any(_rank(local.codec) for local in selection.files if local.codec):
         return selection, []
-    stock = declared(remote, cache, signer)
+    stock = there.stock()
     fresh: dict[str, list[LocalFile]] = {}
     for local in selection.files:
         if local.codec and _rank(local.codec) and local.file not in stock:
@@ -58,15 +57,15 @@ def without_coarser(
     sent: list[_Overlap] = []
     unread = 0
     for contract_id, files in fresh.items():
-        there = _Finer(remote, cache, stock, contract_id, meter)
-        for one in _overlaps(files, there):
+        finer = _Finer(there.remote, cache, stock, contract_id, meter)
+        for one in _overlaps(files, finer):
             if one.is_covered:
                 dropped.add(one.local.file.path)
             else:
                 sent.append(one)
-        unread += len(there.unread)
+        unread += len(finer.unread)
     left = selection.reduced(tuple(local for local in selection.files if local.file.path not in dropped))
-    return left, _told(remote.where, len(dropped), sent, unread)
+    return left, _told(there.remote.where, len(dropped), sent, unread)
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ def _told(where: str, dropped: int, sent: Sequence[_Overlap], unread: int) -> li
         rows = sum(one.finer for one in sent)
         told.append(
             f"{counted(rows, 'row')} of {counted(len(sent), 'shard')} to be sent {_is(rows)} on {where} in a "
-            "codec that keeps more, too: who pulls both reads of each text the shard whose name comes first"
+            "codec that keeps more, too: who pulls both reads that"
         )
     if unread:
         told.append(

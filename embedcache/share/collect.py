@@ -28,7 +28,9 @@ GRACE_HOURS = 168.0
 KEPT_FOLDER = "README"
 KEPT_FOLDER_BYTES = b"This keeps the folder: some storages make a file of one whose last file was deleted.\n"
 
-_OBJECT_FOLDERS = tuple(f"objects/{number:02x}" for number in range(256))
+OBJECT_FOLDERS = tuple(f"objects/{number:02x}" for number in range(256))
+"""Where objects lie."""
+
 _DIGITS = re.compile(r"[0-9a-f]{6,64}")
 _CARD = re.compile(r"([0-9a-f]{64})\.md")
 _OBJECT = re.compile(r"[0-9a-f]{64}")
@@ -109,7 +111,7 @@ def collect_remote(
         raise RemoteError(f"{source.where} can only be read: nothing can be deleted there")
     with Claims(source).collecting() as claims:
         found, young = _find(source, drop, claims.clock(), hours)
-        _delete(source, found, claims, jobs, meter)
+        delete_files(source, found, claims, jobs, meter)
     return CollectResult(source.where, found, young, True, time.perf_counter() - started)
 
 
@@ -206,8 +208,8 @@ def _listed(manifests: Iterable[Manifest]) -> set[str]:
 
 def _unlisted(remote: Remote, listed: Collection[str]) -> Iterator[tuple[str, Stat]]:
     """Yield cards and objects that are not ``listed``; files of other names are none of ours."""
-    listings = remote.in_threads(remote.files_in, _OBJECT_FOLDERS)
-    for folder, files in zip(_OBJECT_FOLDERS, listings, strict=True):
+    listings = remote.in_threads(remote.files_in, OBJECT_FOLDERS)
+    for folder, files in zip(OBJECT_FOLDERS, listings, strict=True):
         for name, stat in files.items():
             if _OBJECT.fullmatch(name) and f"{folder}/{name}" not in listed:
                 yield f"{folder}/{name}", stat
@@ -219,7 +221,7 @@ def _unlisted(remote: Remote, listed: Collection[str]) -> Iterator[tuple[str, St
 def _begun(remote: Remote, survey: Survey) -> Iterator[tuple[str, Stat]]:
     """Yield the temporary files of writes, whether these are under way or were stopped."""
     ids = [*(one.id for one in survey.manifests), *survey.refused]
-    folders = (*_OBJECT_FOLDERS, "cards", "manifests", FOLDER, *(f"signatures/{one}" for one in sorted(ids)))
+    folders = (*OBJECT_FOLDERS, "cards", "manifests", FOLDER, *(f"signatures/{one}" for one in sorted(ids)))
     listings = remote.in_threads(remote.temporary_in, folders)
     for folder, files in zip(folders, listings, strict=True):
         for name, stat in files.items():
@@ -236,7 +238,14 @@ def _target(path: str) -> str:
     return f"{folder}/{final_name(name)}"
 
 
-def _delete(remote: Remote, found: Collection[Superfluous], claims: Claims, jobs: int, meter: Meter) -> None:
+def delete_files(
+    remote: Remote, found: Collection[Superfluous], claims: Claims, jobs: int, meter: Meter
+) -> None:
+    """Delete files of a remote, manifests first, and leave no folder empty.
+
+    Raises:
+        RemoteError: if this process stood still, so that others may be at work by now.
+    """
     meter.begin("delete", total_files=len(found), total_bytes=sum(one.bytes or 0 for one in found))
     going: dict[str, set[str]] = {}
     for one in found:

@@ -8,12 +8,11 @@ from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.key_index import KeyIndex
-from embedcache.share.declared import declared
+from embedcache.share.declared import Declared
 from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.remote import Remote
 from embedcache.share.remote_keys import RemoteKeys
 from embedcache.share.selection import LocalFile, Selection
-from embedcache.share.sign import Signer
 from embedcache.share.taken_shards import keys_of
 from embedcache.sizes import counted
 
@@ -24,38 +23,37 @@ def source_in(stock: Stock, local: LocalFile) -> SharedFile | None:
 
 
 def without_copies(
-    selection: Selection, remote: Remote, cache: Cache, signer: Signer | None, meter: Meter
+    selection: Selection, there: Declared, cache: Cache, meter: Meter
 ) -> tuple[Selection, list[str]]:
-    """Return what of ``selection`` is no copy of a shard that ``remote`` has, and what is worth telling.
+    """Return what of ``selection`` is no copy of a shard that a remote has, and what is worth telling.
 
     Where a shard says that it is a copy, and this cache has not noted that, it is taken for one if all of its
     keys are in the shard that it names: nobody can keep another's shard from being sent so.
 
     Args:
         selection: what is to be pushed.
-        remote: where to; it is read only where there are copies.
+        there: what the remote has; it is looked at only where there are copies.
         cache: the cache they are of.
-        signer: who signs the push: then what others have signed does not count.
         meter: counts the row indexes that are read for it; they are kept for the next time.
 
     Raises:
         CorruptCacheError: if a shard that says that it is a copy is damaged.
         RemoteError: if the remote cannot be reached, or a row index is refused.
     """
-    if not any(local.copy_of or local.says_copy_of for local in selection.files) or not remote.is_there():
+    if not any(local.copy_of or local.says_copy_of for local in selection.files):
         return selection, []
-    stock = declared(remote, cache, signer)
+    stock = there.stock()
     kept = [local for local in selection.files if source_in(stock, local) is None]
     doubtful = {
         local.file.path: (local, source)
         for local in kept
         if (source := _version(stock, local, local.says_copy_of)) is not None
     }
-    true = _within_their_sources(list(doubtful.values()), selection.files, stock, remote, cache, meter)
+    true = _within_their_sources(list(doubtful.values()), selection.files, stock, there.remote, cache, meter)
     left = selection.reduced(tuple(local for local in kept if local.file.path not in true))
     told = (
-        f"{counted(len(true), 'shard')} not sent: by their own word copies of what {remote.where} has, with "
-        "the same texts, though this cache has not noted that"
+        f"{counted(len(true), 'shard')} not sent: by their own word copies of what {there.remote.where} has, "
+        "with the same texts, though this cache has not noted that"
     )
     return left, [told] if true else []
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.share.copies import source_in
+from embedcache.share.declared import Declared
 from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.news import only_news
 from embedcache.share.pull_plan import open_if_there
@@ -117,7 +118,7 @@ def _compared(
     if cache is None or not (cache.teachers() or cache.corpus_names()):
         return [], ()
     whole = select_files(cache)
-    reduced, _ = only_news(whole, remote, cache, None, meter)
+    reduced, _ = only_news(whole, Declared(remote, cache), cache, meter)
     to_push = {local.file.path for local in reduced.files}
     found: list[SharedFile] = []
     left_out = 0

@@ -36,7 +36,9 @@ def unlike(path: str, arrived: int, expected: int, what: str = "other bytes arri
     again = "push again from a cache that has it"
     if arrived == expected:
         return RemediedError(
-            what, f"{path} is damaged there: delete that file with the storage's own tools, then {again}"
+            what,
+            f"{path} is damaged there: delete that file with the storage's own tools, or all such with "
+            f"'embedcache remote verify --delete-damaged', then {again}",
         )
     came = f"{arrived:,} of" if arrived < expected else "more than"
     return RemediedError(

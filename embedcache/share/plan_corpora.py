@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from embedcache.cache import Cache
+from embedcache.corpus.choice import CorpusChoice
 from embedcache.corpus.corpus import DESCRIPTION, Corpus
-from embedcache.corpus.description import CorpusInfo, check_name
+from embedcache.corpus.description import CorpusInfo
 from embedcache.corpus.part import ORIGINAL
 from embedcache.corpus.view_record import RECIPE, VIEWS, ViewRecord, is_recorded, read_record
 from embedcache.errors import InputError, RemoteError
@@ -18,31 +18,7 @@ from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.wanted import Wanted
 from embedcache.sizes import counted
 
-_DIGEST = re.compile(r"[0-9a-f]{6,64}")
 _LONGEST_STEM = 80
-
-
-@dataclass(frozen=True)
-class CorpusChoice:
-    """What somebody asks for with ``--corpus NAME@DIGEST``.
-
-    Attributes:
-        name: the corpus.
-        digest: how its digest begins, or that of a manifest whose version is meant; empty: the only one.
-    """
-
-    name: str
-    digest: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> CorpusChoice:
-        """Read ``NAME`` or ``NAME@DIGEST``; raise :class:`InputError` where it is none."""
-        name, at, digest = text.partition("@")
-        if at and not _DIGEST.fullmatch(digest):
-            raise InputError(
-                f"--corpus {text[:80]!r}: expected NAME or NAME@DIGEST, of the digest six digits or more"
-            )
-        return cls(check_name(name), digest)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from tempfile import TemporaryDirectory
 
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter
+from embedcache.corpus.choice import CorpusChoice
 from embedcache.corpus.description import check_name
 from embedcache.errors import InputError, StorageError
 from embedcache.share.documents import Documents
 from embedcache.share.manifest import Stock
-from embedcache.share.plan_corpora import CorpusChoice, CorpusPlanner
+from embedcache.share.plan_corpora import CorpusPlanner
 from embedcache.share.plan_teachers import TeacherPlanner
 from embedcache.share.recode import check_kept_codec
 from embedcache.share.remote import Remote

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,7 +20,8 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError, RemoteError
 from embedcache.share.card import card_of
 from embedcache.share.claims import STALE_SECONDS, Claims
-from embedcache.share.manifest import MOST_FILES, Manifest, Stock
+from embedcache.share.declared import Declared
+from embedcache.share.manifest import MOST_FILES, Manifest
 from embedcache.share.namesakes import namesake_notes
 from embedcache.share.news import only_news
 from embedcache.share.own_indexes import index_objects, with_indexes
@@ -28,11 +29,14 @@ from embedcache.share.remote import Remote, object_path
 from embedcache.share.remotes import location_of
 from embedcache.share.sample_push import note_sent, refuse_bad
 from embedcache.share.selection import LocalObject, Selection, select_files
-from embedcache.share.sign import Signer, is_signed, sign_manifest
+from embedcache.share.sign import Signer, sign_manifest
 from embedcache.share.transfer import JOBS, Stopped, run_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# An object that is sent to its end after Ctrl-C harms nobody, and can take minutes.
+_PATIENCE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,8 @@ def push(
             "one, or merge small shards with 'embedcache compact'"
         )
     refuse_bad(opened, selection)
-    selection, told = only_news(selection, target, opened, signer, meter)
+    there = Declared(target, opened, signer)
+    selection, told = only_news(selection, there, opened, meter)
     files = with_indexes(opened, selection.files, meter, jobs, stop)
     selection = replace(selection, files=files)
     meter.begin("read the remote")
@@ -137,9 +142,10 @@ def push(
     delivery = _Delivery(target, objects, jobs, meter, claims)
     # From the first look at what is there until all is declared, nobody may delete any of it.
     with claims.alive():
-        delivery.run()
-        survey = target.survey(opened)
-        if _is_news(target, survey.manifests, selection, signer):
+        delivery.run(there.objects())
+        # Others may have declared the same by now, or somebody may have taken it back.
+        survey = there.look_again()
+        if not all(file in there.stock() for file in selection.shared):
             delivery.check_rest()
             delivery.refuse_gaps()
             manifest = _declare(target, selection, by, message, signer)
@@ -198,13 +204,19 @@ class _Delivery:
         """Return how many bytes objects have together."""
         return sum(self._objects[digest].bytes for digest in digests)
 
-    def run(self) -> None:
-        """Send, or see sent, all objects."""
-        self.present = self._remote.present(self._objects.values())
+    def run(self, listed: Collection[str]) -> None:
+        """Send, or see sent, all objects.
+
+        Args:
+            listed: digests of those that manifests list. They are there as a rule, and where nothing else is
+                to be sent, nothing has to be planned. The others are looked up while nobody else plans.
+        """
+        self.present = self._remote.present(self._objects[one] for one in self._objects.keys() & listed)
         left = set(self._objects) - self.present
         if not left:
             return
         self._meter.begin("send", total_files=len(left), total_bytes=self.size_of(left))
+        is_first = True
         while left:
             with self._claims.planning():
                 # In this order: of what is sent and given up meanwhile, either shows.
@@ -212,7 +224,11 @@ class _Delivery:
                 there = self._remote.present(self._objects[digest] for digest in left)
                 mine = left - there - taken
                 self._claims.take(mine)
-            self.others |= there
+            # What nobody was sending either was left of a push that was stopped.
+            found = there - taken if is_first else set()
+            is_first = False
+            self.present |= found
+            self.others |= there - found
             self._meter.add(files=len(there), size=self.size_of(there))
             self._send(mine)
             self._claims.give_up()
@@ -262,22 +278,12 @@ class _Delivery:
 
         # The largest first, or the last one would leave the other threads idle.
         ordered = sorted((self._objects[one] for one in digests), key=lambda local: -local.bytes)
-        run_all(send, ordered, jobs=self._jobs, stop=self._remote.stop)
+        run_all(send, ordered, jobs=self._jobs, stop=self._remote.stop, patience=_PATIENCE_SECONDS)
 
     def _opened(self, local: LocalObject) -> pa.Buffer:
         # Shards inside one LMDB file are read through one transaction.
         with self._opening:
             return local.open()
-
-
-def _is_news(
-    remote: Remote, manifests: Sequence[Manifest], selection: Selection, signer: Signer | None
-) -> bool:
-    """Return whether a manifest has to be written: a file is in none, or in none that the key has signed."""
-    if signer is not None:
-        manifests = [one for one in manifests if is_signed(remote, one.id, signer.public)]
-    stock = Stock(manifests)
-    return not all(file in stock for file in selection.shared)
 
 
 def _declare(remote: Remote, selection: Selection, by: str, message: str, signer: Signer | None) -> str:

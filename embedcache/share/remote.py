@@ -90,6 +90,9 @@ class Remote:
         self.location = location
         self.place = open_place(location) if place is None else place
         self.stop = stop or threading.Event()
+        self._is_there = False
+        # What a manifest says never changes: it is called by its digest.
+        self._read: dict[str, Manifest | str] = {}
 
     @property
     def where(self) -> str:
@@ -102,11 +105,13 @@ class Remote:
         return hashlib.sha256(self.location.url.encode()).hexdigest()[:32]
 
     def is_there(self) -> bool:
-        """Return whether something was pushed here before.
+        """Return whether something was pushed here before; once it was, nobody asks again.
 
         Raises:
             RemoteError: if it cannot be reached, or a newer version of embedcache made it.
         """
+        if self._is_there:
+            return True
         data = self.read(MARKER, most=1 << 16)
         if data is None:
             if self.files_in("") and self.read("cache.json", most=1 << 16) is not None:
@@ -121,6 +126,7 @@ class Remote:
             newer = type(version) is int and version > REMOTE_VERSION
             advice = "upgrade embedcache" if newer else "it was not made by embedcache, or is damaged"
             raise RemoteError(f"{MARKER} of {self.where} is not as this embedcache writes it: {advice}")
+        self._is_there = True
         return True
 
     def require(self) -> None:
@@ -151,6 +157,7 @@ class Remote:
             # file that nothing can lie in.
             self.write(KEEPER, KEEPER_BYTES)
             self.write(MARKER, MARKER_BYTES)
+            self._is_there = True
 
     def read(self, path: str, most: int) -> bytes | None:
         """Return a small file; None where there is none.
@@ -213,9 +220,13 @@ class Remote:
         what = f"list temporary files{folder and f' in {folder}'}"
         return retrying(what, self.where, lambda: self.place.temporary(folder), self.stop)
 
+    def stat(self, path: str) -> Stat | None:
+        """Return what is known of a file; None where it is not there."""
+        return retrying(f"look up {path}", self.where, lambda: self.place.stat(path), self.stop)
+
     def size(self, path: str) -> int | None:
         """Return how many bytes a file has; None where it is not there or nobody tells."""
-        stat = retrying(f"look up {path}", self.where, lambda: self.place.stat(path), self.stop)
+        stat = self.stat(path)
         return None if stat is None else stat.bytes
 
     def present(self, objects: Iterable[SharedObject]) -> set[str]:
@@ -267,6 +278,8 @@ class Remote:
     ) -> Survey:
         """Return what can be read of the manifests, and what cannot. Arguments as :meth:`manifests`.
 
+        Each is read once; who asks again sees which are there now.
+
         Raises:
             InputError: if there is none to leave out.
             RemoteError: if the remote cannot be reached, or they are too large together.
@@ -275,9 +288,10 @@ class Remote:
         left_out = {name for begin in skip for name in self._named(begin, there)}
         ids = [one for one in there if one not in left_out and (only is None or one in only)]
         room = _Room(MOST_MANIFESTS_BYTES, self.where)
-        found = dict(
-            zip(ids, self.in_threads(lambda one: self._manifest(one, cache, room), ids), strict=True)
-        )
+        fresh = [one for one in ids if one not in self._read]
+        read = self.in_threads(lambda one: self._manifest(one, cache, room), fresh)
+        self._read.update(zip(fresh, read, strict=True))
+        found = {one: self._read[one] for one in ids}
         return Survey(
             tuple(one for one in found.values() if isinstance(one, Manifest)),
             {name: one for name, one in found.items() if isinstance(one, str)},

@@ -32,6 +32,7 @@ from embedcache.share.remote import BLOCK_BYTES, Remote, object_path
 from embedcache.share.retry import retrying, shortened
 from embedcache.share.shard_index import ShardIndex, index_bytes
 from embedcache.share.transfer import JOBS, run_all
+from embedcache.store.reading_order import reading_rank
 from embedcache.store.shard import ShardHeader
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class RemoteKeys:
 
     Attributes:
         remote, cache, stock, contract_id: as given.
-        shards: the teacher's shards, sorted by sha256: of a key in several the first counts, as in a store.
+        shards: the teacher's shards, sorted by sha256.
     """
 
     def __init__(
@@ -189,14 +190,33 @@ class RemoteKeys:
             self._headers[shard.sha256] = self.index(shard).header
         return self._headers[shard.sha256]
 
-    def locate(self, keys: KeyArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def reading_order(self, kept: str | None = None) -> list[int]:
+        """Return the numbers of :attr:`shards` in the order in which a key is looked for, as in a store.
+
+        Args:
+            kept: the codec that rows are to be kept in, where that is known: those that are in it come first,
+                for finer ones would be more to fetch and no better then.
+
+        Raises:
+            RemoteError: if a row index cannot be had, or is refused.
+        """
+        codecs = [self.header(shard).codec for shard in self.shards]
+        ranks = [
+            (codec != kept, *reading_rank(codec, shard.sha256))
+            for codec, shard in zip(codecs, self.shards, strict=True)
+        ]
+        return sorted(range(len(ranks)), key=ranks.__getitem__)
+
+    def locate(self, keys: KeyArray, kept: str | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where each key is: the number of its shard in :attr:`shards`, and its row in that.
 
-        Every shard's keys are looked up among ``keys``, so it is cheaper to ask for many at once. Memory is
-        some tens of bytes for each of ``keys``, however many rows the remote has.
+        Of a key in several shards it is the first in :meth:`reading_order`. Every shard's keys are looked up
+        among ``keys``, so it is cheaper to ask for many at once. Memory is some tens of bytes for each of
+        ``keys``, however many rows the remote has.
 
         Args:
             keys: dtype ``V16``, shape (n,).
+            kept: as for :meth:`reading_order`.
 
         Returns:
             Two arrays of shape (n,); -1 in both where a key is missing.
@@ -208,10 +228,10 @@ class RemoteKeys:
         rows = np.full(len(keys), -1, dtype=np.int64)
         asked = KeyIndex(keys)
         left = asked.distinct
-        for number, shard in enumerate(self.shards):
+        for number in self.reading_order(kept) if left else ():
             if not left:
                 break
-            places = asked.locate(self.index(shard).keys)
+            places = asked.locate(self.index(self.shards[number]).keys)
             # From the end: of a key that stands in several rows the first is written last.
             hits = np.flatnonzero(places >= 0)[::-1]
             hits = hits[numbers[places[hits]] < 0]

@@ -42,6 +42,24 @@ class RemediedError(OSError):
         self.remedy = remedy
 
 
+class RefusedError(RemediedError):
+    """What trying again does not help."""
+
+
+class LaterError(RemediedError):
+    """What helps is to wait, and somebody has said for how long.
+
+    Args:
+        what: what has happened.
+        remedy: what to do if it happens again and again.
+        seconds: how long to wait before it is tried again.
+    """
+
+    def __init__(self, what: str, remedy: str, seconds: float) -> None:
+        super().__init__(what, remedy)
+        self.seconds = seconds
+
+
 def shortened(text: str, most: int = _SHOWN) -> str:
     """Return ``text``, where it has more than ``most`` letters cut between words, with an ellipsis."""
     if len(text) <= most:
@@ -77,9 +95,10 @@ def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event
             if final or attempt == TRIES or (stop is not None and stop.is_set()):
                 remedy = final or _remedy(error, where)
                 raise _failed(doing, where, reason, attempt, remedy) from error
+            asked = error.seconds if isinstance(error, LaterError) else 0.0
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1), _LONGEST_PAUSE_SECONDS)
         # Many clients that were dropped at once must not all come back at once.
-        pause *= 0.5 + random.random()  # noqa: S311 - no secret
+        pause = asked + pause * (0.5 + random.random())  # noqa: S311 - no secret
         if stop is None:
             time.sleep(pause)
         else:
@@ -89,6 +108,8 @@ def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event
 
 def _final_remedy(error: OSError, said: str) -> str:
     """Return what to do about an error that trying again does not help; empty where it may."""
+    if isinstance(error, RefusedError):
+        return error.remedy
     if _WANTS_LENGTH.search(said):
         return (
             "this server does not know AWS's newer checksums: set AWS_REQUEST_CHECKSUM_CALCULATION="

@@ -21,15 +21,16 @@ from embedcache.share.remote_keys import RemoteKeys
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.store.base import Positions
 from embedcache.store.digests import FileNotes
-from embedcache.store.index import StoreIndex, open_index
+from embedcache.store.index import ReadingIndex, open_index
 
 
 class StreamedStore:
     """Vectors of one contract on a remote; a :class:`embedcache.store.base.VectorStore` that is only read.
 
     Keys are known from row indexes, so a row's place is known before its vector is here. Places count over
-    the remote's shards in the order of their names, as in a store that holds them all. Shards that are in the
-    mirror and not on the remote are read too, for keys that the remote lacks.
+    the remote's shards in the order of their names, and of a key in several shards the same row is read, as
+    in a store that holds them all. Shards that are in the mirror and not on the remote are read too, for keys
+    that the remote lacks.
 
     Args:
         contract: the contract.
@@ -73,7 +74,7 @@ class StreamedStore:
 
     def __len__(self) -> int:
         """Return the number of distinct keys on the remote."""
-        return 0 if self._finder is None else self._finder.distinct
+        return 0 if self._finder is None else self._finder.finder.distinct
 
     def put(self, batch: VectorBatch) -> None:
         """Refuse: a remote is pushed to."""
@@ -177,14 +178,16 @@ class StreamedStore:
                 self._opened[number] = found
         return found
 
-    def _find(self, folder: Path) -> StoreIndex:
-        notes = FileNotes(folder / "checked.json")
+    def _find(self, folder: Path) -> ReadingIndex:
+        order = self._keys.reading_order()
+        names, arrays = [self._names[number] for number in order], [self._arrays[number] for number in order]
         try:
-            return open_index(folder, self._names, self._arrays, notes)
+            finder = open_index(folder, names, arrays, FileNotes(folder / "checked.json"))
         except StorageError:
             # Beside a mirror that cannot be written to. The file stays readable once it is deleted.
             with TemporaryDirectory(prefix="embedcache-index-") as scratch:
-                return open_index(Path(scratch), self._names, self._arrays, FileNotes())
+                finder = open_index(Path(scratch), names, arrays, FileNotes())
+        return ReadingIndex.of(finder, order, self._starts)
 
     def _confirm(self, keys: KeyArray, found: Positions) -> None:
         """See that the keys at positions that were found are those asked for."""

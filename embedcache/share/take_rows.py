@@ -128,7 +128,7 @@ def plan_rows(
         none = np.empty(0, dtype=np.int64)
         return RowsPlan((), lacking, none, none, 0, codec)
     remote_keys.load(meter, jobs)
-    shards, rows = remote_keys.locate(lacking)
+    shards, rows = remote_keys.locate(lacking, codec)
     # By shard and row, not as asked: neighbours are read together, and a run that was killed, repeated with
     # the keys that are still missing, cuts the same shards.
     order = np.lexsort((rows, shards))

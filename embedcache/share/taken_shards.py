@@ -8,23 +8,18 @@ from embedcache.cache import Cache
 from embedcache.check.progress import Meter
 from embedcache.check.verify.shards import open_without_codebook
 from embedcache.keys import KeyArray
-from embedcache.share.declared import declared
-from embedcache.share.remote import Remote
+from embedcache.share.declared import Declared
 from embedcache.share.remote_keys import RemoteKeys
 from embedcache.share.selection import LocalFile, Selection
-from embedcache.share.sign import Signer
 
 
-def without_taken(
-    selection: Selection, remote: Remote, cache: Cache, signer: Signer | None, meter: Meter
-) -> Selection:
-    """Return what of ``selection`` is no shard of taken rows that ``remote`` has every key of.
+def without_taken(selection: Selection, there: Declared, cache: Cache, meter: Meter) -> Selection:
+    """Return what of ``selection`` is no shard of taken rows that a remote has every key of.
 
     Args:
         selection: what is to be pushed.
-        remote: where to; it is read only where there are such shards.
+        there: what the remote has; it is looked at only where there are such shards.
         cache: the cache they are of.
-        signer: who signs the push: then what others have signed does not count.
         meter: counts the row indexes that are read for it; they are kept for the next time.
 
     Raises:
@@ -35,15 +30,16 @@ def without_taken(
     for local in selection.files:
         if local.is_taken:
             taken.setdefault(local.file.entry.teacher, []).append(local)
-    if not taken or not remote.is_there():
+    if not taken:
         return selection
-    stock = declared(remote, cache, signer)
+    stock = there.stock()
     dropped: set[str] = set()
     for contract_id, files in taken.items():
-        there = RemoteKeys(remote, cache, stock, contract_id, without={one.file.sha256 for one in files})
-        there.load(meter)
+        mine = {one.file.sha256 for one in files}
+        rows = RemoteKeys(there.remote, cache, stock, contract_id, without=mine)
+        rows.load(meter)
         keys = [keys_of(local) for local in files]
-        found = there.locate(np.concatenate(keys))[0] >= 0
+        found = rows.locate(np.concatenate(keys))[0] >= 0
         edges = np.cumsum([0, *map(len, keys)])
         dropped |= {
             local.file.path

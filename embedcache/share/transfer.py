@@ -13,6 +13,9 @@ U = TypeVar("U")
 JOBS = 8
 """Transfers at once. Each holds a block, or maps a file, of some megabytes."""
 
+THREADS = "share"
+"""What the names of the threads begin with: the command line waits for none of them after Ctrl-C."""
+
 _GLANCE_SECONDS = 0.2
 
 
@@ -20,7 +23,14 @@ class Stopped(Exception):  # noqa: N818 - no error: somebody else's error ended 
     """A transfer was given up because another has failed."""
 
 
-def run_all(work: Callable[[T], None], items: Iterable[T], *, jobs: int, stop: threading.Event) -> None:
+def run_all(
+    work: Callable[[T], None],
+    items: Iterable[T],
+    *,
+    jobs: int,
+    stop: threading.Event,
+    patience: float | None = None,
+) -> None:
     """Do ``work`` on every item, ``jobs`` at a time.
 
     Args:
@@ -28,6 +38,8 @@ def run_all(work: Callable[[T], None], items: Iterable[T], *, jobs: int, stop: t
         items: what to do it on, in the order in which it is begun.
         jobs: how many threads.
         stop: set as soon as one fails, or this thread is interrupted.
+        patience: an interrupt waits for so many seconds at most for what is under way, which then goes on to
+            its end behind everybody's back; default: until all threads have come to rest.
 
     Raises:
         The first error of ``work``, once all threads have come to rest.
@@ -41,7 +53,7 @@ def run_all(work: Callable[[T], None], items: Iterable[T], *, jobs: int, stop: t
             raise Stopped
         work(item)
 
-    pool = ThreadPoolExecutor(min(jobs, len(waiting)), thread_name_prefix="share")
+    pool = ThreadPoolExecutor(min(jobs, len(waiting)), thread_name_prefix=THREADS)
     futures: set[Future[None]] = set()
     try:
         futures = {pool.submit(act, item) for item in waiting}
@@ -53,7 +65,10 @@ def run_all(work: Callable[[T], None], items: Iterable[T], *, jobs: int, stop: t
                 one.result()
     except BaseException as error:
         stop.set()
-        pool.shutdown(wait=True, cancel_futures=True)
+        is_patient = patience is None or isinstance(error, Exception)
+        pool.shutdown(wait=is_patient, cancel_futures=True)
+        if not is_patient:
+            wait([one for one in futures if not one.cancelled()], timeout=patience)
         if isinstance(error, Stopped):
             _raise_cause(futures)
         raise

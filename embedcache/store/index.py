@@ -155,18 +155,33 @@ class StoreIndex:
 
 
 @dataclass(frozen=True)
-class IndexByName:
-    """An index over the shards in the order of their names, which a store may hold in another order.
+class ReadingIndex:
+    """An index over the shards in the order in which they are read, for a store that holds them in another.
 
     Attributes:
-        finder: gives positions in the order of the names.
-        starts: int64, shape (shards,); the first position of each shard, in the order of the names.
+        finder: gives positions in the order of reading.
+        starts: int64, shape (shards,); the first position of each shard, in the order of reading.
         shift: int64, shape (shards,); how far from there its rows are in the store.
     """
 
     finder: StoreIndex | KeyIndex
     starts: NDArray[np.int64]
     shift: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls, finder: StoreIndex | KeyIndex, order: Sequence[int], edges: NDArray[np.int64]
+    ) -> ReadingIndex:
+        """Return the index of a store.
+
+        Args:
+            finder: the index over its shards in the order of reading.
+            order: their numbers in the store, in the order of reading.
+            edges: int64, shape (shards + 1,); the first position of each in the store, and the end.
+        """
+        numbers = np.array(order, dtype=np.int64)
+        starts = np.cumsum(np.append(0, np.diff(edges)[numbers]))[:-1]
+        return cls(finder, starts, edges[numbers] - starts)
 
     def locate(self, keys: KeyArray) -> Positions:
         """Return the position of each key in the store, -1 where it is missing."""
@@ -185,7 +200,7 @@ def open_index(folder: Path, names: Sequence[str], keys: Sequence[KeyArray], not
 
     Args:
         folder: ``derived/index/<contract id>``.
-        names: the shards' names, in the order that positions count in.
+        names: the shards' names, in the order that positions count in; of a key in several the first counts.
         keys: their keys.
         notes: remembers the index files that were made or compared here.
 
@@ -245,7 +260,7 @@ def _delete_superseded(current: Path, notes: FileNotes) -> None:
 
 
 def made_of(names: Sequence[str]) -> str:
-    """Return what the file of an index over the shards ``names`` begins with."""
+    """Return what the file of an index over the shards ``names`` begins with; another order has another."""
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
 
 

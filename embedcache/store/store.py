@@ -33,7 +33,8 @@ from embedcache.store.base import Positions, VectorBatch
 from embedcache.store.containers import ShardContainer
 from embedcache.store.digests import FileNotes
 from embedcache.store.found import Found
-from embedcache.store.index import IndexByName, StoreIndex, open_index
+from embedcache.store.index import ReadingIndex, StoreIndex, open_index
+from embedcache.store.reading_order import reading_rank
 from embedcache.store.shard import Shard, ShardHeader, damaged_shard, open_shard, shard_bytes
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class ShardStore:
         self._shards: list[Shard] = []
         self._names: set[str] = set()
         self._starts = np.zeros(1, dtype=np.int64)
-        self._index: IndexByName | None = None
+        self._index: ReadingIndex | None = None
         for shard in self._open_all():
             self._append(shard)
         found = {shard.header.codec for shard in self._shards}
@@ -310,7 +311,7 @@ class ShardStore:
                 self._index_place[1].forget([path.name])
         self._index = None
 
-    def _opened_index(self) -> IndexByName:
+    def _opened_index(self) -> ReadingIndex:
         if self._index is None and self._index_place is not None and self._shards:
             with suppress(StorageError):
                 self._index = self._open_index(*self._index_place)
@@ -319,22 +320,21 @@ class ShardStore:
             with suppress(StorageError), TemporaryDirectory(prefix="embedcache-index-") as scratch:
                 self._index = self._open_index(Path(scratch), FileNotes())
         if self._index is None:
-            shards, starts, shift = self._by_name()
-            keys = np.concatenate([np.empty(0, dtype=KEY_DTYPE), *(shard.keys for shard in shards)])
-            self._index = IndexByName(KeyIndex(keys), starts, shift)
+            order = self._reading_order()
+            keys = [np.empty(0, dtype=KEY_DTYPE), *(self._shards[number].keys for number in order)]
+            self._index = ReadingIndex.of(KeyIndex(np.concatenate(keys)), order, self._starts)
         return self._index
 
-    def _open_index(self, folder: Path, notes: FileNotes) -> IndexByName:
-        shards, starts, shift = self._by_name()
-        names, keys = [shard.name for shard in shards], [shard.keys for shard in shards]
-        return IndexByName(open_index(folder, names, keys, notes), starts, shift)
+    def _open_index(self, folder: Path, notes: FileNotes) -> ReadingIndex:
+        order = self._reading_order()
+        names = [self._shards[number].name for number in order]
+        keys = [self._shards[number].keys for number in order]
+        return ReadingIndex.of(open_index(folder, names, keys, notes), order, self._starts)
 
-    def _by_name(self) -> tuple[list[Shard], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the shards in the order of their names, with what :class:`IndexByName` needs."""
-        order = sorted(range(len(self._shards)), key=lambda number: self._shards[number].name)
-        shards = [self._shards[number] for number in order]
-        starts = np.cumsum([0, *map(len, shards)], dtype=np.int64)[:-1]
-        return shards, starts, self._starts[order] - starts
+    def _reading_order(self) -> list[int]:
+        """Return the numbers of the shards in the order in which a key is looked for."""
+        ranks = [reading_rank(shard.header.codec, shard.name) for shard in self._shards]
+        return sorted(range(len(ranks)), key=ranks.__getitem__)
 
     def _append(self, shard: Shard) -> None:
         self._shards.append(shard)

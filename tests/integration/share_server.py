@@ -99,12 +99,14 @@ class Proxy:
     Attributes:
         port: where it listens.
         drop: share of connections that are cut off after some bytes.
+        upload: bytes a second that go to the server, over all connections; default: as many as come.
         cut: connections cut off so far.
     """
 
     target: int
     port: int = 0
     drop: float = 0.0
+    upload: float | None = None
     cut: int = 0
 
     def __post_init__(self) -> None:
@@ -112,6 +114,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._closed = False
+        self._line = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -133,11 +136,13 @@ class Proxy:
 
     def _serve(self, client: socket.socket, limit: int | None) -> None:
         with client, suppress(OSError), socket.create_connection(("127.0.0.1", self.target)) as server:
-            up = threading.Thread(target=self._pump, args=(client, server, None), daemon=True)
+            up = threading.Thread(target=self._pump, args=(client, server, None, self.upload), daemon=True)
             up.start()
-            self._pump(server, client, limit)
+            self._pump(server, client, limit, None)
 
-    def _pump(self, source: socket.socket, sink: socket.socket, limit: int | None) -> None:
+    def _pump(
+        self, source: socket.socket, sink: socket.socket, limit: int | None, rate: float | None
+    ) -> None:
         passed = 0
         with suppress(OSError):
             while block := source.recv(1 << 16):
@@ -146,6 +151,9 @@ class Proxy:
                     self.cut += 1
                     break
                 passed += len(block)
+                if rate is not None:
+                    with self._line:
+                        time.sleep(len(block) / rate)
                 sink.sendall(block)
         for one in (source, sink):
             with suppress(OSError):

@@ -32,6 +32,7 @@ from share_server import (
 from embedcache.check import verify
 from embedcache.errors import RemoteError
 from embedcache.share import list_remote, pull, push
+from embedcache.share.places import open_place, parse_location
 from embedcache.testing import sentences
 
 pytestmark = [
@@ -101,6 +102,39 @@ def test_eight_push_at_once_and_a_ninth_pulls(bucket: Path, tmp_path: Path, plac
     assert done.fetched == len(union) - 1
     assert not verify(tmp_path / "there").findings
     assert len(list_remote(remote).pushes) == 8
+
+
+def test_deleting_takes_no_time_where_the_server_refuses_markers_of_folders(bucket: Path) -> None:
+    place = open_place(parse_location(f"s3://{BUCKET}/deleted"))
+    for number in range(4):
+        place.write(f"claims/{number}", b"claim")
+    began = time.monotonic()
+    for number in range(4):
+        place.remove(f"claims/{number}")
+        place.remove(f"claims/{number}")
+    # Tried again with pauses, each of them takes a second or two.
+    assert time.monotonic() - began < 2
+    assert place.list("claims") == {}
+    assert not list((bucket / "deleted").rglob("*.*"))
+
+
+def test_a_small_object_is_written_while_large_ones_are(
+    server: tuple[Path, int], bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = Proxy(server[1], upload=40e6)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{proxy.port}")
+    place = open_place(parse_location(f"s3://{BUCKET}/slow"))
+    # Of several parts each, as the shards of a push are.
+    large = bytes(25_000_000)
+    with ThreadPoolExecutor(8) as pool:
+        writes = [pool.submit(place.write, f"large/{number}", large) for number in range(8)]
+        time.sleep(0.5)
+        # It tells others that a process lives, and must not come after all that is sent.
+        place.write("claims/beat", b"beat")
+        place.remove("claims/beat")
+        assert not any(one.done() for one in writes)
+    assert len(place.list("large")) == 8
+    proxy.close()
 
 
 def test_wrong_credentials_are_told_of_at_once(

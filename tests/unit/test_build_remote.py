@@ -137,7 +137,7 @@ def test_the_first_time_a_sample_is_compared_with_the_live_teacher(team: Path, t
 
 
 def test_a_sample_costs_little_of_what_comes(tmp_path: Path) -> None:
-    wide = fake_teacher(512)
+    wide = fake_teacher(1024)
     theirs = built(tmp_path / "theirs", TEXTS, None, teacher=wide, shard_rows=1050)
     push(theirs, str(tmp_path / "team"))
     size = {
@@ -163,6 +163,11 @@ def test_a_sample_is_spread_from_the_first_row_to_the_last(rows: int) -> None:
         assert {len(run) for run in runs} == {SAMPLE // SAMPLE_RUNS}
         gaps = [after[0] - before[-1] for before, after in pairwise(runs)]
         assert max(gaps) - min(gaps) <= 1
+
+
+@pytest.mark.parametrize("rows", [32, 100, 16384])
+def test_of_eight_shards_a_sample_looks_into_each(rows: int) -> None:
+    assert np.array_equal(np.unique(sample_places(8 * rows) // rows), np.arange(8))
 
 
 class _Other(FakeEncoder):

@@ -263,7 +263,9 @@ def test_all_cores_are_used_unless_told_otherwise(loaded_teacher: Teacher) -> No
     assert encoder(loaded_teacher, threads=1).streams == 1
 
 
-packs = pytest.mark.skipif(not can_pack(CPU, torch.float32), reason="packed layers are for x86 CPUs with oneDNN")
+packs = pytest.mark.skipif(
+    not can_pack(CPU, torch.float32), reason="packed layers are for x86 CPUs with oneDNN"
+)
 
 
 @packs

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -446,6 +447,22 @@ def test_another_choice_leaves_vectors_and_texts_as_they_lie(run, cache):
     # And a second choice takes the place of the first.
     found.keep_choice(run / BEST, replace(CHOICE, k=7), key_array(HELD[:2]))
     assert (read_base(run / BEST).chosen.k, len(read_base(run / BEST).chosen_keys)) == (7, 2)
+
+
+def test_every_file_of_a_base_is_read_once(run, cache, monkeypatch):
+    built(run, cache, texts=True)
+    read_base(run / BEST).keep_choice(run / BEST, CHOICE, key_array(HELD[:3]))
+    read: list[str] = []
+    read_bytes = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        read.append(path.name)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    found = read_base(run / BEST)
+    assert sorted(name for name in read if name != HEADER) == sorted([INDEX, ROWS, TEXTS_FILE, CHOSEN])
+    assert np.array_equal(found.chosen_keys, key_array(HELD[:3]))
 
 
 def test_where_there_are_no_links_files_are_copied(run, cache, monkeypatch):

@@ -9,12 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from corpus_helpers import cut
 from share_helpers import make_cache
 
+from distill.projection import extend_projection, project
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check.verify.deep import BAD
 from embedcache.convert import convert
+from embedcache.corpus.readers import ReadReport
+from embedcache.corpus.store import store_corpus
+from embedcache.derived import write_derived
 from embedcache.errors import InputError
 from embedcache.housekeeping import compact, remove_teacher
 from embedcache.merge import merge_caches
@@ -242,3 +247,41 @@ def test_convert_hands_the_note_on_and_re_encodes_nothing_bad(
     pull(mine, team, sample_check=False)
     (done,) = convert(Cache(mine), tmp_path / "int8", codec="int8")
     assert done.rows == 100
+
+
+# A projection
+
+
+def test_bad_vectors_are_not_mapped_to_another_teachers(team: str, mine: Path) -> None:
+    cache = Cache(mine)
+    derived = write_derived(cache, cache.teacher(), "narrow", np.eye(8, dtype=np.float32)[:5], "by hand")
+    made = cache.store(derived.contract)
+    assert extend_projection(cache, derived, corpus="good") == len(GOOD)
+    remedy = (
+        r"mine: rows of 2 shards of teacher 'fake' .* 'embedcache rm teacher fake', .* --no-sample-check$"
+    )
+    with pytest.raises(InputError, match=remedy):
+        extend_projection(cache, derived, corpus="evil")
+    assert made.open_new() == 1
+    assert len(made) == len(GOOD)
+    # What somebody keeps is mapped.
+    pull(mine, team, teachers=["fake"], sample_check=False)
+    assert extend_projection(cache, derived, corpus="evil") == len(EVIL)
+
+
+def test_no_map_is_learnt_of_bad_vectors(mine: Path) -> None:
+    cache = Cache(mine)
+    for name, texts in (("some", [*GOOD, EVIL[0]]), ("none", GOOD)):
+        labels = ["a" if number % 2 else "b" for number in range(len(texts))]
+        store_corpus(cache.corpora_folder, name, cut(texts, None, labels), ReadReport())
+    begun: list[str] = []
+
+    def told(what: str, done: int, total: int) -> None:
+        begun.append(what)
+
+    with pytest.raises(InputError, match=r"rows of 1 shard of teacher 'fake' would be written anew"):
+        project(cache, corpus="some", on_step=told)
+    assert not begun
+    assert [one.name for one in cache.teachers()] == ["fake"]
+    assert project(cache, corpus="none", on_step=told).written == len(GOOD)
+    assert begun

@@ -419,9 +419,9 @@ def test_what_comes_is_planned_once(tmp_path: Path, remote: str, monkeypatch: py
     looked_up: list[int] = []
     locate = RemoteKeys.locate
 
-    def counted(keys: RemoteKeys, wanted: KeyArray) -> Any:
+    def counted(keys: RemoteKeys, wanted: KeyArray, kept: str | None = None) -> Any:
         looked_up.append(len(wanted))
-        return locate(keys, wanted)
+        return locate(keys, wanted, kept)
 
     monkeypatch.setattr(RemoteKeys, "locate", counted)
     done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=50)

@@ -11,7 +11,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 from pyarrow.fs import LocalFileSystem as LocalFileSystemOfArrow
 from share_helpers import TEXTS, content, make_cache
 
@@ -22,7 +21,6 @@ from embedcache.share.places import Location, open_place, parse_location
 from embedcache.share.places.base import Stat
 from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.places.folder import FolderPlace
-from embedcache.share.places.hub import HubPlace, connection_error
 from embedcache.share.places.web import WebPlace
 from embedcache.share.remote import Remote
 from embedcache.share.retry import retrying
@@ -268,24 +266,6 @@ def test_what_a_server_says_is_shown_without_control_codes(tmp_path: Path) -> No
     assert str(found.value).isprintable()
 
 
-def test_what_the_client_of_the_hub_raises_is_tried_again(tmp_path: Path) -> None:
-    class Broken(_Refreshing):
-        def info(self, path: str, *rest: object, **settings: object) -> object:
-            raise connection_error()("dropped")
-
-        open = cat_file = ls = info
-
-    place = HubPlace("hf://datasets/x/y", Broken(), str(tmp_path))
-    for act in (
-        lambda: place.list("x"),
-        lambda: place.stat("x"),
-        lambda: place.read_range("x", 0, 1),
-        lambda: list(place.blocks("x", 1)),
-    ):
-        with pytest.raises(OSError, match="the connection failed: dropped"):
-            act()
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -386,26 +366,3 @@ def test_links_of_a_listing_that_lead_elsewhere_are_left_out(tmp_path: Path) -> 
         server.shutdown()
         thread.join()
     assert found.keys() == {"a", "b", "ab c"}
-
-
-def test_a_repository_is_read_by_its_file_system(tmp_path: Path) -> None:
-    cache = make_cache(tmp_path / "cache")
-    push(cache, str(tmp_path / "remote"))
-    place = HubPlace("hf://datasets/x/y", _Refreshing(), str(tmp_path / "remote"))
-    remote = Remote(parse_location("hf://datasets/x/y"), place)
-    assert remote.is_there()
-    (manifest,) = remote.manifests()
-    assert remote.present(manifest.files) == {file.sha256 for file in manifest.files}
-    assert place.stat("nothing") is None
-    assert place.list("nothing") == {}
-    with pytest.raises(PermissionError):
-        place.write("x", b"")
-
-
-class _Refreshing(LocalFileSystem):  # type: ignore[misc]
-    """Takes the argument that the hub's file system has."""
-
-    def ls(self, path: str, detail: bool = False, refresh: bool = False) -> list[object]:
-        assert refresh
-        found: list[object] = super().ls(path, detail=detail)
-        return found

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fsspec.implementations.local import LocalFileSystem
+from hub_server import hub_server
 from pyarrow.fs import LocalFileSystem as LocalFileSystemOfArrow
 
 from embedcache.errors import RemoteError
 from embedcache.share import retry
-from embedcache.share.places import Place, parse_location
+from embedcache.share.places import Place, open_place, parse_location
 from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.places.folder import FolderPlace
@@ -87,7 +87,11 @@ def place_of(kind: str, folder: Path) -> Iterator[Place]:
     elif kind == "bucket":
         yield BucketPlace("s3://bucket", LocalFileSystemOfArrow(), str(folder))
     else:
-        yield HubPlace("hf://datasets/x/y", LocalFileSystem(), str(folder))
+        (folder / "datasets" / "x").mkdir(parents=True)
+        (folder / "datasets" / "x" / "y").symlink_to(folder)
+        with hub_server(folder) as hub, pytest.MonkeyPatch.context() as patch:
+            patch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+            yield HubPlace("hf://datasets/x/y", "datasets", "x/y")
 
 
 @pytest.mark.parametrize("kind", ["folder", "bucket", "hub", "web"])
@@ -100,6 +104,38 @@ def test_parts_are_those_of_the_file(tmp_path: Path, kind: str) -> None:
         assert place.read_range("data", 99_990, 100) == DATA[99_990:]
         with pytest.raises(FileNotFoundError):
             place.read_range("nothing", 0, 10)
+
+
+def test_an_object_is_looked_up_once_for_all_parts_of_it(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Bucket(_Parts):
+        def do_HEAD(self) -> None:
+            asked.append("HEAD")
+            super().do_HEAD()
+
+        def do_GET(self) -> None:
+            asked.append(self.headers.get("Range", "all"))
+            super().do_GET()
+
+    (tmp_path / "team").mkdir()
+    (tmp_path / "team" / "data").write_bytes(DATA)
+    with served(tmp_path, Bucket) as web:
+        server = web.where.removeprefix("http://")
+        place = open_place(parse_location(f"s3://team?endpoint_override={server}&scheme=http&anonymous=true"))
+        for start in (0, 50_000, 7):
+            assert place.read_range("data", start, 10) == DATA[start : start + 10]
+    assert asked == ["HEAD", "bytes=0-9", "bytes=50000-50009", "bytes=7-16"]
+
+
+def test_few_objects_stay_open(tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / str(number)).write_bytes(DATA[number : number + 10])
+    place = BucketPlace("s3://bucket", LocalFileSystemOfArrow(), str(tmp_path))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in [*range(100), *range(100)]:
+        assert place.read_range(str(number), 1, 5) == DATA[number + 1 : number + 6]
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 40
 
 
 def test_a_server_of_whole_files_says_so_at_once(tmp_path: Path) -> None:

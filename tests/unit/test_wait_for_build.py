@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,18 @@ def _with_view(many: Path, tmp_path: Path) -> Path:
     """Return a copy of a cache with a view of its corpus."""
     folder = tmp_path / "viewed"
     shutil.copytree(many, folder)
-    opened = Cache(folder)
-    teacher = opened.model_source(opened.teacher())
-    build(many.parent / "texts.txt", Path(teacher), folder, shard_rows=16, views=["delete-words"])
+    build(many.parent / "texts.txt", _model(many), folder, shard_rows=16, views=["delete-words"])
     return folder
+
+
+def _model(cache: Path) -> Path:
+    opened = Cache(cache)
+    return Path(opened.model_source(opened.teacher()))
+
+
+def _texts(file: Path, texts: Sequence[str]) -> Path:
+    file.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return file
 
 
 def test_a_run_ends_where_its_steps_do_however_much_is_missing(many, tmp_path):
@@ -211,7 +220,7 @@ def test_a_run_waits_for_a_build_that_has_only_just_been_started(many, tmp_path)
 
     settings = {**SETTINGS, "epochs": 1, "wait_for_build": 1, "window": WINDOW}
     # Made of a model that the cache does not name, as what is derived is not copied.
-    teacher = Cache(many).model_source(Cache(many).teacher())
+    teacher = str(_model(many))
     small_run(cache, tmp_path / "a", **settings, teacher_model=teacher, on_progress=comes_next)
     assert told == [
         f"waiting for the build: the cache {cache}",
@@ -222,10 +231,38 @@ def test_a_run_waits_for_a_build_that_has_only_just_been_started(many, tmp_path)
     assert same(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.parametrize("name", ["texts", "as-it-was-called-elsewhere"])
+def test_a_digest_tells_the_corpus_that_is_waited_for(many, tmp_path, name):
+    asked = f"{name}@{Cache(many).corpus().info.digest[:12]}"
+    settings = {**SETTINGS, "epochs": 1, "checkpoint_every": 1, "window": WINDOW}
+    cache = Arriving(many, tmp_path / "early", at_first=9).cache
+    away = (cache / "corpora" / "texts").rename(tmp_path / "texts")
+    other = build(_texts(tmp_path / "texts.txt", TEXTS[:9]), _model(many), tmp_path / "other").corpus()
+    shutil.copytree(other.folder, cache / "corpora" / "texts")
+    told: list[str] = []
+
+    def comes_next(progress: TrainProgress) -> None:
+        if progress.phase == "wait" and progress.text:
+            told.append(progress.text)
+            # Another of its name is there, and is not it.
+            (cache / "corpora" / "texts").rename(tmp_path / "not it")
+            away.rename(cache / "corpora" / "texts")
+
+    of_this = {"corpus": asked, "teacher_model": _model(many)}
+    with pytest.raises(DataError, match="go on with --resume"):
+        small_run(cache, tmp_path / "a", **settings, **of_this, wait_for_build=0.01, on_progress=comes_next)
+    assert told == [f"the build: the corpus '{asked}' in {cache} (it holds texts)"]
+    shutil.copytree(many, cache, dirs_exist_ok=True)
+    assert resume(tmp_path / "a").config.corpus == asked
+    small_run(many, tmp_path / "b", **settings)
+    assert same(tmp_path / "a", tmp_path / "b")
+
+
 def test_a_build_that_never_starts_is_told_of(many, tmp_path):
     for cache, more, missing in (
         (tmp_path / "nothing", {}, "the cache .*nothing"),
         (many, {"corpus": "other"}, r"the corpus 'other' in .* \(it holds texts\)"),
+        (many, {"corpus": "texts@000000"}, r"the corpus 'texts@000000' in .* \(it holds texts\)"),
         (many, {"teacher": "other"}, r"the teacher 'other' in .* \(it holds tiny\)"),
     ):
         with pytest.raises(DataError, match=f"waited 0.001 minutes for {missing}.*embedcache build"):

@@ -5,7 +5,7 @@ Each is a candidate: that the rows were these is proven where the shard made of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store import Shard, ShardHeader
 from embedcache.store.index import StoreIndex, made_of
 from embedcache.store.mapped_lmdb import check_structure, open_shared
+from embedcache.store.reading_order import possible_orders
 from embedcache.view_coverage import ViewCoverage
 
 if TYPE_CHECKING:
@@ -80,10 +81,12 @@ def keys_by_index(
         layouts: how large shards are, by codec.
     """
     there = {shard.name: len(shard) for shard in sound}
-    names = sorted({*there, *(one.name for one in lost)})
-    index = _open(folder, names)
-    if index is None:
+    known = {one.name: one.header.codec for one in lost if one.header is not None}
+    known |= {shard.name: shard.header.codec for shard in sound}
+    found_in = _open(folder, possible_orders(known, {one.name for one in lost} - known.keys()))
+    if found_in is None:
         return {}
+    index, names = found_in
     # What damaged shards say of their length is believed where it adds up.
     says = {one.name: len(one.keys) for one in lost if one.keys is not None}
     rows = _adding_up(names, {**there, **says}, index.rows) or _adding_up(names, there, index.rows)
@@ -115,13 +118,14 @@ def _adding_up(names: Sequence[str], known: Mapping[str, int], total: int) -> di
     return rows if fits else {}
 
 
-def _open(folder: Path, names: Sequence[str]) -> StoreIndex | None:
-    """Return the index over the shards ``names``, if a sound one is there."""
-    for path in sorted(folder.glob(f"{made_of(names)}-*.mdb")):
-        with suppress(CorruptCacheError, StorageError, OSError):
-            if sha256_file(path) == path.stem.partition("-")[2]:
-                check_structure(path)
-                return StoreIndex(open_shared(path, writable=False), None)
+def _open(folder: Path, orders: Iterable[Sequence[str]]) -> tuple[StoreIndex, Sequence[str]] | None:
+    """Return an index over shards in one of these orders, and which that is, if a sound one is there."""
+    for names in orders:
+        for path in sorted(folder.glob(f"{made_of(names)}-*.mdb")):
+            with suppress(CorruptCacheError, StorageError, OSError):
+                if sha256_file(path) == path.stem.partition("-")[2]:
+                    check_structure(path)
+                    return StoreIndex(open_shared(path, writable=False), None), names
     return None
 
 

@@ -40,7 +40,7 @@ def check_answers(bench: Bench, path: str, shards: Sequence[Shard]) -> Findings:
     Args:
         bench: where the cache is.
         path: the index, relative to the cache.
-        shards: all shards of the teacher, sorted by name.
+        shards: all shards of the teacher, in the order of reading.
     """
     if not path.rpartition("/")[2].startswith(f"{made_of([shard.name for shard in shards])}-"):
         # Of an earlier state, say before 'compact': the next reader deletes it and makes its own.

@@ -24,6 +24,7 @@ from embedcache.store.containers.base import is_shard_name
 from embedcache.store.digests import FileNotes
 from embedcache.store.index import StoreIndex, made_of, open_index
 from embedcache.store.mapped_lmdb import open_shared
+from embedcache.store.reading_order import in_reading_order, possible_orders
 from embedcache.view_coverage import ViewCoverage
 
 
@@ -96,7 +97,7 @@ def check_teacher(bench: Bench, teacher: TeacherFiles) -> Findings:
     if teacher.is_whole:
         for index in teacher.of(Kind.INDEX):
             if index.path not in teacher.damaged:
-                yield from check_answers(bench, index.path, shards)
+                yield from check_answers(bench, index.path, in_reading_order(shards))
 
 
 def _check_codebooks(teacher: TeacherFiles, shards: Sequence[Shard]) -> Findings:
@@ -201,7 +202,9 @@ def check_missing_shards(
     gone = noted_sizes(bench.folder / folder).keys() - there
     if not there or not gone or teacher.of(Kind.STORE):
         return
-    before = f"{folder}/{made_of(sorted(there | gone))}-"
+    known = {one.name: one.header.codec for one in bench.shards[teacher.contract_id] if one.name in there}
+    orders = possible_orders(known, (there | gone) - known.keys())
+    before = tuple(f"{folder}/{made_of(names)}-" for names in orders)
     paths = [entry.path for entry in teacher.of(Kind.INDEX) if entry.path.startswith(before)]
     path = next((path for path in paths if path not in teacher.damaged), None)
     if path is None:

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from embedcache.share.places.base import Data, Stat
+from embedcache.share.places.google import google_errors
+from embedcache.share.retry import RefusedError
 
 if TYPE_CHECKING:
+    from pyarrow import NativeFile
     from pyarrow.fs import FileInfo, FileSystem
+
+_MOST_OPEN = 32
 
 
 class BucketPlace:
-    """The objects of ``filesystem`` below ``base`` (``bucket/prefix``)."""
+    """The objects of ``filesystem`` below ``base`` (``bucket/prefix``).
+
+    ``deleting`` is what they are deleted through, where that is another: the same, but that it tries once.
+    """
 
     read_only = False
 
-    def __init__(self, where: str, filesystem: FileSystem, base: str) -> None:
+    def __init__(
+        self, where: str, filesystem: FileSystem, base: str, deleting: FileSystem | None = None
+    ) -> None:
         self._where, self._files, self._base = where, filesystem, base
+        self._deleting = deleting or filesystem
+        self._open: dict[str, NativeFile] = {}
+        self._lock = threading.Lock()
 
     @property
     def where(self) -> str:
@@ -30,7 +44,8 @@ class BucketPlace:
         from pyarrow.fs import FileSelector, FileType
 
         selector = FileSelector(self._path(folder), allow_not_found=True)
-        found = self._files.get_file_info(selector)
+        with google_errors():
+            found = self._files.get_file_info(selector)
         return {info.base_name: _stat(info) for info in found if info.type == FileType.File}
 
     def temporary(self, folder: str) -> dict[str, Stat]:
@@ -41,43 +56,92 @@ class BucketPlace:
         """Return size and time of an object."""
         from pyarrow.fs import FileType
 
-        info = self._files.get_file_info(self._path(path))
+        with google_errors():
+            info = self._files.get_file_info(self._path(path))
         return _stat(info) if info.type == FileType.File else None
 
     def blocks(self, path: str, size: int) -> Iterator[memoryview]:
-        """Yield the bytes of an object, each block with a request of its own."""
-        with self._files.open_input_file(self._path(path)) as source:
+        """Yield the bytes of an object; of S3, each block with a request of its own."""
+        # A stream, not a file: see what is said of those below.
+        with google_errors(), self._files.open_input_stream(self._path(path), compression=None) as source:
             while block := source.read(size):
                 yield memoryview(block)
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        """Return a part of an object, with one request."""
-        with self._files.open_input_file(self._path(path)) as source:
-            # Arrow refuses to begin behind the end.
-            within = max(0, min(length, source.size() - start))
-            found: bytes = source.read_at(within, start) if within else b""
+        """Return a part of an object, with one request where parts of it were read before."""
+        with google_errors():
+            source = self._opened(path)
+            try:
+                # Arrow refuses to begin behind the end.
+                within = max(0, min(length, source.size() - start))
+                found: bytes = source.read_at(within, start) if within else b""
+            except BaseException:
+                with self._lock:
+                    self._open.pop(path, None)
+                raise
         return found
 
     def write(self, path: str, data: Data) -> None:
         """Write an object, which is there once all of it is."""
-        stream = self._files.open_output_stream(self._path(path), compression=None)
-        try:
-            stream.write(data)
-        except BaseException:
-            _never_close(stream)
-            raise
-        stream.close()
+        with google_errors():
+            try:
+                stream = self._files.open_output_stream(self._path(path), compression=None)
+            except FileNotFoundError as error:
+                raise self._no_bucket() from error
+            try:
+                try:
+                    stream.write(data)
+                except BaseException:
+                    _never_close(stream)
+                    raise
+                stream.close()
+            except FileNotFoundError as error:
+                # Google forgets uploads that stood still for long; begun anew, they can be done.
+                raise OSError("the server has forgotten an upload in the middle of it") from error
+            except OSError as error:
+                # S3 is asked for nothing before.
+                if "NO_SUCH_BUCKET" in str(error):
+                    raise self._no_bucket() from error
+                raise
 
     def remove(self, path: str) -> None:
         """Delete an object."""
         from pyarrow.fs import FileType
 
-        # Deleting what is gone is an error to Arrow.
-        if self._files.get_file_info(self._path(path)).type == FileType.File:
+        with google_errors():
             try:
-                self._files.delete_file(self._path(path))
+                self._deleting.delete_file(self._path(path))
             except FileNotFoundError:
                 return
+            except OSError:
+                # Of S3, Arrow puts a marker in the place of the folder afterwards, which some servers refuse;
+                # tried again with pauses, that takes seconds.
+                info = self._deleting.get_file_info(self._path(path))
+                if info.type != FileType.NotFound:
+                    raise
+
+    def _no_bucket(self) -> RefusedError:
+        bucket = self._base.partition("/")[0]
+        return RefusedError(
+            f"there is no bucket {bucket}", "see to the spelling of the URL, or make the bucket"
+        )
+
+    def _opened(self, path: str) -> NativeFile:
+        """Return an object to read parts of.
+
+        It stays open, for that takes a request; of Google two, the second of which begins to read the whole
+        and holds up all threads until the first byte has come.
+        """
+        with self._lock:
+            source = self._open.get(path)
+        if source is None:
+            source = self._files.open_input_file(self._path(path))
+            with self._lock:
+                self._open[path] = source
+                if len(self._open) > _MOST_OPEN:
+                    # It is closed once nobody reads of it.
+                    del self._open[next(iter(self._open))]
+        return source
 
     def _path(self, path: str) -> str:
         return f"{self._base}/{path}" if path else self._base

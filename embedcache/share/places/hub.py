@@ -1,28 +1,58 @@
-"""A folder of a repository on the model hub, read by way of its client's file system."""
+"""A folder of a repository on the model hub, read by way of its client's connections and credentials."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
+from urllib.parse import quote
 
-from embedcache.share.places.base import Data, Stat
+from embedcache.errors import InputError
+from embedcache.share.places.base import Data, RangesNotServedError, Stat
+from embedcache.share.retry import LaterError, RefusedError
 
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
+# Names of revisions have no slash in them, but for those that the hub makes by itself.
+_REPOSITORY = re.compile(
+    r"(?P<name>[^/@]+/[^/@]+)(?:@(?P<revision>refs/(?:pr|convert)/[^/]+|[^/]+))?(?:/(?P<folder>.+))?"
+)
+_READ_BYTES = 1 << 20
+_PARTIAL, _TOO_MANY = 206, 429
+_LONGEST_WAIT_SECONDS = 300.0
+_GIVE = "set HF_TOKEN or run 'hf auth login'"
+_SECONDS = re.compile(r"(?:^|;t=)([0-9]{1,5})\b")
 
 
 class HubPlace:
-    """The files of ``filesystem``, one of fsspec, below ``base`` (``datasets/OWNER/NAME/FOLDER``).
+    """The files of a repository below a folder.
 
     Every write to a repository is a commit of its own, which does for no remote; a finished one is uploaded
     as the folder that it is.
+
+    Args:
+        where: the URL.
+        kind: ``datasets`` or ``models``.
+        path: ``OWNER/NAME/FOLDER`` or ``OWNER/NAME@REVISION/FOLDER``.
+
+    Raises:
+        InputError: if ``path`` is no such thing.
     """
 
     read_only = True
 
-    def __init__(self, where: str, filesystem: AbstractFileSystem, base: str) -> None:
-        self._where, self._files, self._base = where, filesystem, base
+    def __init__(self, where: str, kind: str, path: str) -> None:
+        from huggingface_hub import constants
+
+        self._where = where
+        parts = _REPOSITORY.fullmatch(path)
+        if parts is None:
+            raise InputError("an hf:// URL needs a repository: hf://datasets/OWNER/NAME/FOLDER")
+        name, revision = quote(parts["name"]), quote(parts["revision"] or "main", safe="")
+        self._folder = parts["folder"] or ""
+        self._api = f"{constants.ENDPOINT}/api/{kind}/{name}"
+        self._revision = revision
+        shown = name if kind == "models" else f"{kind}/{name}"
+        self._files = f"{constants.ENDPOINT}/{shown}/resolve/{revision}"
 
     @property
     def where(self) -> str:
@@ -30,17 +60,18 @@ class HubPlace:
         return self._where
 
     def list(self, folder: str) -> dict[str, Stat]:
-        """Return the files in ``folder`` as they are now, whatever was listed before."""
+        """Return the files in ``folder``."""
+        found: dict[str, Stat] = {}
+        url = f"{self._api}/tree/{self._revision}/{quote(self._path(folder), safe='')}".rstrip("/")
         try:
-            with _explained():
-                entries = self._files.ls(self._path(folder), detail=True, refresh=True)
+            # It comes in pages, each of which says where the next one is.
+            while url:
+                with _answer("GET", url) as answer:
+                    found |= {path.rpartition("/")[2]: stat for path, stat in _files_in(answer)}
+                    url = answer.links.get("next", {}).get("url", "")
         except FileNotFoundError:
             return {}
-        return {
-            str(entry["name"]).rpartition("/")[2]: Stat(entry["size"])
-            for entry in entries
-            if entry["type"] == "file"
-        }
+        return found
 
     def temporary(self, folder: str) -> dict[str, Stat]:
         """Return none: nothing is written there."""
@@ -48,24 +79,30 @@ class HubPlace:
 
     def stat(self, path: str) -> Stat | None:
         """Return the size of a file."""
-        try:
-            with _explained():
-                found = self._files.info(self._path(path))
-        except FileNotFoundError:
-            return None
-        return Stat(found["size"]) if found["type"] == "file" else None
+        wanted = {"paths": [self._path(path)], "expand": False}
+        with _answer("POST", f"{self._api}/paths-info/{self._revision}", data=wanted) as answer:
+            found = dict(_files_in(answer))
+        return found.get(self._path(path))
 
     def blocks(self, path: str, size: int) -> Iterator[memoryview]:
         """Yield the bytes of a file."""
-        with _explained(), self._files.open(self._path(path), "rb", block_size=size) as source:
-            while block := source.read(size):
+        with _answer("GET", self._url(path)) as answer:
+            for block in answer.iter_bytes(size):
                 yield memoryview(block)
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return a part of a file."""
-        with _explained():
-            found: bytes = self._files.cat_file(self._path(path), start=start, end=start + length)
-        return found
+        if not length:
+            return b""
+        found = bytearray()
+        with _answer("GET", self._url(path), span=f"bytes={start}-{start + length - 1}") as answer:
+            if answer.status_code != _PARTIAL:
+                raise RangesNotServedError(f"the server of {self.where} gives whole files alone")
+            for block in answer.iter_bytes(_READ_BYTES):
+                found += block
+                if len(found) > length:
+                    raise OSError(f"more than {length:,} bytes arrived")
+        return bytes(found)
 
     def write(self, path: str, data: Data) -> None:
         """Refuse."""
@@ -76,23 +113,75 @@ class HubPlace:
         raise PermissionError(f"{self.where} can only be read")
 
     def _path(self, path: str) -> str:
-        return f"{self._base}/{path}" if path else self._base
+        return "/".join(part for part in (self._folder, path) if part)
+
+    def _url(self, path: str) -> str:
+        return f"{self._files}/{quote(self._path(path))}"
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Turn what the hub's client raises for a connection into what a connection raises elsewhere."""
-    client_error = connection_error()
+def _answer(method: str, url: str, *, span: str = "", data: dict[str, Any] | None = None) -> Iterator[Any]:
+    """Yield the hub's answer, of which nothing is read yet.
+
+    The client's own methods, and its file system, wait without end for a server that has fallen silent, keep
+    listings that have grown old, and read megabytes ahead of a part.
+
+    Raises:
+        FileNotFoundError: if there is no such file or folder.
+        OSError: for whatever else goes wrong, those of a connection included.
+    """
+    from huggingface_hub import constants, get_session, hf_raise_for_status
+
+    # HTTPError is the base of every failure of whichever HTTP library the client is built on; it has changed.
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
+        HfHubHTTPError,
+        HTTPError,
+        OfflineModeIsEnabled,
+    )
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    # Lengths and parts are those of the file, not of how it travels.
+    headers = {**build_hf_headers(), "Accept-Encoding": "identity", **({"Range": span} if span else {})}
+    seconds = constants.HF_HUB_DOWNLOAD_TIMEOUT
     try:
-        yield
-    except client_error as error:
-        if isinstance(error, OSError):
-            raise
+        with get_session().stream(method, url, headers=headers, data=data, timeout=seconds) as answer:
+            hf_raise_for_status(answer)
+            yield answer
+    except OfflineModeIsEnabled as error:
+        raise RefusedError("the hub's client is offline", "unset HF_HUB_OFFLINE") from error
+    except HfHubHTTPError as error:
+        raise _meant(error) from error
+    except HTTPError as error:
         raise OSError(f"the connection failed: {str(error) or type(error).__name__}") from error
 
 
-def connection_error() -> type[Exception]:
-    """Return what the hub's client raises for a connection; whosever that is in this version."""
-    from huggingface_hub.errors import HfHubHTTPError
+def _files_in(answer: Any) -> list[tuple[str, Stat]]:
+    """Return path and size of the files that an answer lists."""
+    answer.read()
+    try:
+        return [(one["path"], Stat(int(one["size"]))) for one in answer.json() if one["type"] == "file"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise OSError("something else than a list of files arrived") from error
 
-    return next(base for base in HfHubHTTPError.__bases__ if base is not OSError)
+
+def _meant(error: Any) -> OSError:
+    """Return what an answer means."""
+    from huggingface_hub import errors
+
+    # Not what the client says of it: addresses of files may have a key in them.
+    status = error.response.status_code
+    said = ": ".join(filter(None, (f"HTTP status {status}", error.server_message)))
+    if isinstance(error, errors.EntryNotFoundError):
+        return FileNotFoundError(said)
+    if isinstance(error, errors.GatedRepoError):
+        return RefusedError(said, f"ask for access on the repository's page, and {_GIVE}")
+    if isinstance(error, errors.RevisionNotFoundError):
+        return RefusedError(said, "see to what stands behind the '@' of the URL")
+    if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
+        return RefusedError(said, f"see to the spelling of the URL; if it is private, {_GIVE}")
+    if status == _TOO_MANY:
+        told = error.response.headers
+        wait = _SECONDS.search(told.get("Retry-After") or told.get("RateLimit", ""))
+        seconds = min(float(wait[1]) if wait else 0.0, _LONGEST_WAIT_SECONDS)
+        return LaterError(said, f"run the same command again later, or {_GIVE} to ask more often", seconds)
+    return OSError(said)

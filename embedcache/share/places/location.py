@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -14,14 +13,15 @@ from embedcache.errors import InputError
 from embedcache.share.places.base import Place
 from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.places.folder import FolderPlace
+from embedcache.share.places.google import google_files
 from embedcache.share.places.hub import HubPlace
 from embedcache.share.places.sftp import SftpPlace
 from embedcache.share.places.web import WebPlace
 
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "file": (),
-    "s3": ("endpoint_override", "region", "scheme"),
-    "gs": (),
+    "s3": ("anonymous", "endpoint_override", "region", "scheme"),
+    "gs": ("anonymous",),
     "sftp": (),
     "http": (),
     "https": (),
@@ -126,7 +126,7 @@ def _refuse_secrets(scheme: str, has_password: bool, user: str | None, query: st
     # Nothing of what is refused may be repeated: it goes to terminals and logs.
     remedy = {
         "s3": "AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws",
-        "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+        "gs": "GOOGLE_APPLICATION_CREDENTIALS or 'gcloud auth application-default login'",
         "sftp": "the ssh agent or ~/.ssh",
         "hf": "HF_TOKEN",
     }.get(scheme, "the environment")
@@ -157,24 +157,33 @@ def open_place(location: Location) -> Place:
     if location.scheme == "s3":
         return _s3(location)
     if location.scheme == "gs":
-        from pyarrow.fs import GcsFileSystem
-
-        files = GcsFileSystem(retry_time_limit=timedelta(seconds=2 * _REQUEST_SECONDS))
-        return BucketPlace(location.url, files, f"{location.host}{location.path}")
+        return _gs(location)
     if location.scheme == "sftp":
         return SftpPlace(location.url, location.host, location.path, location.user, location.port)
     if location.scheme == "hf":
-        from huggingface_hub import HfFileSystem
-
-        base = location.path.lstrip("/") if location.host == "models" else f"datasets{location.path}"
-        return HubPlace(location.url, HfFileSystem(), base)
+        return HubPlace(location.url, location.host, location.path.lstrip("/"))
     return WebPlace(location.url)
+
+
+def _gs(location: Location) -> BucketPlace:
+    anonymous = _is_anonymous(location)
+    files, once = google_files(anonymous=anonymous), google_files(anonymous=anonymous, once=True)
+    return BucketPlace(location.url, files, f"{location.host}{location.path}", deleting=once)
+
+
+def _is_anonymous(location: Location) -> bool:
+    value = dict(location.options).get("anonymous")
+    if value not in (None, "true"):
+        raise InputError(
+            f"{location.scheme}:// with another value of anonymous than true: give that, or leave it out"
+        )
+    return value is not None
 
 
 def _s3(location: Location) -> BucketPlace:
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
 
-    options = dict(location.options)
+    options, anonymous = dict(location.options), _is_anonymous(location)
     endpoint = options.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL_S3")
     endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL")
     scheme = options.get("scheme")
@@ -195,12 +204,20 @@ def _s3(location: Location) -> BucketPlace:
         except OSError:
             # Whatever is wrong shows at the first request.
             region = None
-    files = S3FileSystem(
-        region=region,
-        scheme=scheme or "https",
-        endpoint_override=endpoint or None,
-        request_timeout=_REQUEST_SECONDS,
-        connect_timeout=_CONNECT_SECONDS,
-        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=3),
-    )
-    return BucketPlace(location.url, files, f"{location.host}{location.path}")
+
+    def client(tries: int) -> S3FileSystem:
+        return S3FileSystem(
+            anonymous=anonymous,
+            region=region,
+            scheme=scheme or "https",
+            endpoint_override=endpoint or None,
+            request_timeout=_REQUEST_SECONDS,
+            connect_timeout=_CONNECT_SECONDS,
+            # What is small travels in one request instead of three.
+            allow_delayed_open=True,
+            # Else whatever is small, and deletions, wait behind all parts of what is large.
+            background_writes=False,
+            retry_strategy=AwsStandardS3RetryStrategy(max_attempts=tries),
+        )
+
+    return BucketPlace(location.url, client(3), f"{location.host}{location.path}", deleting=client(1))

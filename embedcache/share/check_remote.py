@@ -1,0 +1,275 @@
+"""Reading every object of a remote: which are not what they are called by, and which are not there at all.
+
+An object that is damaged stays so, for nothing is overwritten. Once it is deleted, the next push from a cache
+that has it sends it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from embedcache.check.progress import Meter, OnCheck
+from embedcache.errors import RemoteError
+from embedcache.share.claims import AtWorkError, Claims
+from embedcache.share.collect import OBJECT_FOLDERS, Superfluous, delete_files
+from embedcache.share.manifest import Manifest
+from embedcache.share.places import Stat
+from embedcache.share.remote import BLOCK_BYTES, Remote, object_path
+from embedcache.share.remotes import location_of
+from embedcache.share.retry import retrying
+from embedcache.share.transfer import JOBS, Stopped, run_all
+
+DAMAGED, MISSING = "damaged", "missing"
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+# An object that changes while it is read is read again, so often.
+_TRIES = 3
+_WAIT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An object of a remote that whoever needs it cannot get.
+
+    Attributes:
+        path: where it lies, or should.
+        bytes: its size; of one that is missing, as manifests have it; None where nobody tells.
+        fault: ``damaged`` or ``missing``.
+        files: what manifests list it as, sorted: paths in a cache; empty where none lists it.
+        deleted: whether it was deleted.
+    """
+
+    path: str
+    bytes: int | None
+    fault: str
+    files: tuple[str, ...]
+    deleted: bool
+
+
+@dataclass(frozen=True)
+class RemoteCheck:
+    """What the objects of a remote are like.
+
+    Attributes:
+        remote: where.
+        faults: what is damaged or missing, sorted by path.
+        objects: how many were read.
+        bytes: their size.
+        unjudged: objects that somebody was writing all the while.
+        refused: manifests that cannot be read, and why; what they list may be missing.
+        seconds: how long it took.
+    """
+
+    remote: str
+    faults: tuple[Fault, ...]
+    objects: int
+    bytes: int
+    unjudged: int
+    refused: Mapping[str, str]
+    seconds: float
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether everything was found as it should be."""
+        return not self.faults and not self.refused
+
+    def to_json(self) -> dict[str, object]:
+        """Return the result as a JSON object."""
+        return {**asdict(self), "sound": self.is_sound}
+
+
+def check_remote(
+    remote: str, *, delete_damaged: bool = False, jobs: int = JOBS, on_progress: OnCheck | None = None
+) -> RemoteCheck:
+    """Read every object of ``remote``, a name or a URL, and compare its digest with its name.
+
+    Others may push and pull meanwhile. What is damaged is deleted once nobody else is at work there, which is
+    waited for, and is read once more before.
+
+    Args:
+        remote: the remote.
+        delete_damaged: whether to delete what is damaged; otherwise nothing there is touched.
+        jobs: objects that are read at once.
+        on_progress: called as the work goes on.
+
+    Raises:
+        RemoteError: if the remote cannot be reached or read, or nothing can be deleted there.
+    """
+    started = time.perf_counter()
+    source = Remote(location_of(remote))
+    if delete_damaged and source.place.read_only:
+        raise RemoteError(f"{source.where} can only be read: nothing can be deleted there")
+    meter = Meter(on_progress)
+    meter.begin("read the remote")
+    source.require()
+    # Before the objects: what a manifest lists is there before it.
+    survey = source.survey()
+    sizes = _sizes(survey.manifests)
+    reader = _Reader(source, sizes, meter)
+    there = _objects(source)
+    reader.read(there, jobs)
+    if delete_damaged and reader.damaged:
+        _delete(reader, jobs, meter)
+    faults = {one: (DAMAGED, size) for one, size in reader.damaged.items()}
+    faults |= {one: (MISSING, sizes[one]) for one in _missing(source, sizes.keys() - there.keys())}
+    files = _files(survey.manifests, faults)
+    return RemoteCheck(
+        source.where,
+        tuple(
+            Fault(
+                object_path(one), size, fault, tuple(sorted(files[one])), delete_damaged and fault == DAMAGED
+            )
+            for one, (fault, size) in sorted(faults.items())
+        ),
+        len(there),
+        sum(reader.sizes_of(there).values()),
+        len(reader.unjudged),
+        survey.refused,
+        time.perf_counter() - started,
+    )
+
+
+class _Reader:
+    """Reads objects of a remote.
+
+    Attributes:
+        damaged: digests of those whose bytes had another when last read, and their sizes.
+        unjudged: digests of those that changed whenever they were read.
+    """
+
+    def __init__(self, remote: Remote, sizes: Mapping[str, int], meter: Meter) -> None:
+        self.remote, self._sizes, self._meter = remote, sizes, meter
+        self.damaged: dict[str, int | None] = {}
+        self.unjudged: set[str] = set()
+
+    def read(self, there: Mapping[str, Stat], jobs: int) -> None:
+        """Read objects, whose digests and sizes are given."""
+        sizes = self.sizes_of(there)
+        self._meter.begin("check", total_files=len(there), total_bytes=sum(sizes.values()))
+
+        def act(digest: str) -> None:
+            self._judge(digest, there[digest])
+            self._meter.add(files=1)
+
+        ordered = sorted(there, key=lambda digest: -sizes[digest])
+        run_all(act, ordered, jobs=jobs, stop=self.remote.stop)
+
+    def sizes_of(self, there: Mapping[str, Stat]) -> dict[str, int]:
+        """Return how many bytes objects have, by manifests where the place does not tell."""
+        return {digest: stat.bytes or self._sizes.get(digest, 0) for digest, stat in there.items()}
+
+    def _judge(self, digest: str, seen: Stat | None) -> None:
+        path = object_path(digest)
+        for _ in range(_TRIES):
+            if self._is_right(digest, None if seen is None else seen.bytes):
+                return
+            now = self.remote.stat(path)
+            if now is None:
+                # Somebody has deleted it meanwhile.
+                return
+            if now == seen:
+                self.damaged[digest] = now.bytes
+                return
+            seen = now
+        self.unjudged.add(digest)
+
+    def _is_right(self, digest: str, size: int | None) -> bool:
+        """Return whether an object's bytes are right, or it is gone; it is not read beyond its size."""
+        # What manifests say may be a lie; an object is not damaged by that.
+        most = self._sizes.get(digest) if size is None else size
+        path = object_path(digest)
+
+        def act() -> bool:
+            taken, count = hashlib.sha256(), 0
+            try:
+                for block in self.remote.place.blocks(path, BLOCK_BYTES):
+                    if self.remote.stop.is_set():
+                        raise Stopped
+                    count += len(block)
+                    self._meter.add(size=len(block))
+                    if most is not None and count > most:
+                        return False
+                    taken.update(block)
+            except OSError:
+                self._meter.add(size=-count)
+                raise
+            return taken.hexdigest() == digest
+
+        try:
+            return retrying(f"read {path}", self.remote.where, act, self.remote.stop)
+        except FileNotFoundError:
+            return True
+
+
+def _sizes(manifests: Iterable[Manifest]) -> dict[str, int]:
+    """Return the objects that manifests list, row indexes among them: digest -> size."""
+    found: dict[str, int] = {}
+    for manifest in manifests:
+        for file in manifest.files:
+            for one in (file, file.index) if file.index is not None else (file,):
+                found[one.sha256] = max(one.bytes, found.get(one.sha256, 0))
+    return found
+
+
+def _files(manifests: Iterable[Manifest], digests: Collection[str]) -> dict[str, set[str]]:
+    """Return what manifests list objects as."""
+    found: dict[str, set[str]] = {digest: set() for digest in digests}
+    for manifest in manifests:
+        for file in manifest.files:
+            if file.sha256 in found:
+                found[file.sha256].add(file.path)
+            if file.index is not None and file.index.sha256 in found:
+                found[file.index.sha256].add(f"row index of {file.path}")
+    return found
+
+
+def _objects(remote: Remote) -> dict[str, Stat]:
+    """Return all objects that lie on a remote; what is being written has another name, or none."""
+    listings = remote.in_threads(remote.files_in, OBJECT_FOLDERS)
+    return {
+        name: stat
+        for folder, files in zip(OBJECT_FOLDERS, listings, strict=True)
+        for name, stat in files.items()
+        if _DIGEST.fullmatch(name) and object_path(name) == f"{folder}/{name}"
+    }
+
+
+def _missing(remote: Remote, absent: Collection[str]) -> set[str]:
+    """Return those of ``absent`` that manifests still list: a push may have been taken back meanwhile."""
+    if not absent:
+        return set()
+    listed = _sizes(remote.survey().manifests)
+    asked = sorted(listed.keys() & set(absent))
+    stats = remote.in_threads(lambda digest: remote.stat(object_path(digest)), asked)
+    return {digest for digest, stat in zip(asked, stats, strict=True) if stat is None}
+
+
+def _delete(reader: _Reader, jobs: int, meter: Meter) -> None:
+    """Delete what is damaged, and still is once nobody else is at work there."""
+    while not _delete_alone(reader, jobs, meter):
+        # To find it took hours maybe, and whoever pushes comes to an end.
+        meter.begin("wait until nobody else is at work there")
+        time.sleep(_WAIT_SECONDS * (0.5 + random.random()))  # noqa: S311 - no secret
+
+
+def _delete_alone(reader: _Reader, jobs: int, meter: Meter) -> bool:
+    """Delete what is still damaged; return whether it was done, which it is not while others are at work."""
+    remote = reader.remote
+    try:
+        with Claims(remote).collecting() as claims:
+            again = {digest: remote.stat(object_path(digest)) for digest in reader.damaged}
+            reader.damaged.clear()
+            reader.read({digest: stat for digest, stat in again.items() if stat is not None}, jobs)
+            found = [
+                Superfluous(object_path(digest), size, DAMAGED)
+                for digest, size in sorted(reader.damaged.items())
+            ]
+            delete_files(remote, found, claims, jobs, meter)
+    except AtWorkError:
+        return False
+    return True

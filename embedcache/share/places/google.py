@@ -1,0 +1,124 @@
+"""Google Cloud Storage: where its server is, who one is there, and what its client's errors mean."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embedcache.errors import InputError
+from embedcache.share.retry import RefusedError, RemediedError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import GcsFileSystem
+
+# In the order in which Arrow's client, which reads the first by itself, lets them win.
+_EMULATORS = ("CLOUD_STORAGE_EMULATOR_ENDPOINT", "STORAGE_EMULATOR_HOST")
+# What is tried again here is tried again outside as well: together they have to come to an end.
+_RETRY_SECONDS = 5
+# Of none at all not even the first try would come.
+_ONCE_SECONDS = 1
+_STATUS = re.compile(
+    r"google::cloud::Status\((?P<code>[A-Z_]+): (?:.*?with a last message of )?(?P<said>.*?)"
+    r"(?: error_info=\{.*)?\)(?:\. Detail: .*)?$",
+    re.DOTALL,
+)
+_NO_TOKEN = re.compile(r"Could not create a OAuth2 access token.*The underlying error message was: ")
+_GIVE = (
+    "set GOOGLE_APPLICATION_CREDENTIALS to the file of a key, or run 'gcloud auth application-default login'"
+)
+_PUBLIC = "a bucket that is open to all is read with gs://BUCKET/FOLDER?anonymous=true"
+
+
+def google_files(*, anonymous: bool, once: bool = False) -> GcsFileSystem:
+    """Return the file system of Google Cloud Storage, or of the emulator that the environment names.
+
+    Args:
+        anonymous: whether to look for no credentials; none are needed for an emulator.
+        once: whether nothing that fails is tried again.
+
+    Raises:
+        InputError: if the emulator's address cannot be used.
+    """
+    from pyarrow.fs import GcsFileSystem
+
+    limit = timedelta(seconds=_ONCE_SECONDS if once else _RETRY_SECONDS)
+    for name in _EMULATORS:
+        if address := os.environ.get(name):
+            scheme, host = _address(name, address)
+            return GcsFileSystem(
+                anonymous=True, scheme=scheme, endpoint_override=host, retry_time_limit=limit
+            )
+    # Whom nobody knows Arrow would send over an open line.
+    return GcsFileSystem(anonymous=anonymous, scheme="https", retry_time_limit=limit)
+
+
+def _address(name: str, address: str) -> tuple[str, str]:
+    """Return scheme and host of an emulator's address, which may come without a scheme."""
+    scheme, _, host = address.strip().rpartition("://")
+    host = host.rstrip("/")
+    if scheme not in ("", "http", "https") or not host or {"@", "/", "?"} & set(host):
+        # It is not repeated, for there may be a password in it.
+        raise InputError(f"{name} is no address of an emulator: expected http://HOST:PORT")
+    return scheme or "http", host
+
+
+@contextmanager
+def google_errors() -> Iterator[None]:
+    """Turn errors of Google's client, some of which are no ``OSError``, into what was said, and a remedy.
+
+    Raises:
+        FileNotFoundError: if what was asked for is not there.
+        RefusedError: if trying again does not help.
+        RemediedError: if there are credentials, and no access token was given for them.
+        OSError: for all others, and for those of other clients.
+    """
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (ArrowException, OSError, ValueError) as error:
+        status = _STATUS.search(str(error))
+        if status is None:
+            if isinstance(error, OSError):
+                raise
+            # A file that nothing could be read of, as the connection failed, counts as closed.
+            raise OSError(f"the connection failed: {error}") from error
+        raise _meant(status["code"], " ".join(status["said"].split())) from error
+
+
+def _meant(code: str, said: str) -> OSError:
+    token = _NO_TOKEN.sub("", said)
+    if token != said:
+        if _has_credentials():
+            what = f"no access token was given for the credentials: {token}"
+            # Where it is the network, it may come back.
+            kind = RemediedError if code == "UNAVAILABLE" else RefusedError
+            return kind(what, f"see to the connection and to the credentials: {_GIVE}")
+        what = f"no credentials for Google Cloud Storage were found: {token}"
+        return RefusedError(what, f"{_GIVE}; {_PUBLIC}")
+    what = f"{code}: {said}" if said else code
+    if code == "UNAUTHENTICATED":
+        return RefusedError(what, f"give credentials of somebody who may do this: {_GIVE}")
+    if code == "PERMISSION_DENIED":
+        return RefusedError(what, "see to the permissions, the credentials and the spelling of the URL")
+    if code == "INVALID_ARGUMENT":
+        return RefusedError(what, "see to the spelling of the URL")
+    return OSError(what)
+
+
+def _has_credentials() -> bool:
+    """Return whether there is a file of credentials where Google's clients look for one."""
+    if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        return True
+    try:
+        return Path("~/.config/gcloud/application_default_credentials.json").expanduser().is_file()
+    except (OSError, RuntimeError):
+        # There is no home.
+        return False

@@ -1,0 +1,267 @@
+"""Of a text in several shards the finest is read, whoever reads; of one codec that whose name comes first."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from check_helpers import TEACHER, mended, outcomes
+from share_helpers import make_cache
+
+from distill.data.dataset import open_dataset
+from distill.data.order import Feed
+from distill.data.waiting import Patience
+from embedcache.cache import Cache
+from embedcache.catalog import query
+from embedcache.check import verify
+from embedcache.check.repair.mending import IDENTICAL
+from embedcache.check.verify import Verification
+from embedcache.convert import convert
+from embedcache.housekeeping import collect_garbage
+from embedcache.keys import key_array
+from embedcache.share import pull, push
+from embedcache.share.mirror import Mirror
+from embedcache.store import FolderShards, MemoryShards, Shard, ShardStore
+from embedcache.store.base import TAKEN_AS
+from embedcache.store.digests import FileNotes
+from embedcache.store.index import made_of, open_index
+from embedcache.testing import example_batch, example_contract, sentences
+
+CONTRACT = TEACHER.contract
+TEXTS = sentences(320, seed=21)
+"""Enough to learn a codebook from."""
+
+
+def alone(folder: Path, codec: str, texts: Sequence[str] = TEXTS) -> Cache:
+    """Return a cache of one codec."""
+    rows = 320 if codec == "pq" else 40
+    return make_cache(folder / codec, texts, teacher=TEACHER, codec=codec, shard_rows=rows)
+
+
+def together(folder: Path, *caches: Cache) -> Cache:
+    """Return a cache with all shards of others, as somebody has who copies files."""
+    for cache in caches:
+        for part in ("corpora", "teachers", "cache.json"):
+            source = cache.folder / part
+            if source.is_dir():
+                shutil.copytree(source, folder / part, dirs_exist_ok=True)
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, folder / part)
+    return Cache(folder)
+
+
+def first_by_name(store: ShardStore, texts: Sequence[str]) -> list[str]:
+    """Return the codec of the shard whose name comes first, for each text."""
+    found: dict[bytes, str] = {}
+    for shard in sorted(store.shards, key=lambda shard: shard.name):
+        for key in shard.keys.tolist():
+            found.setdefault(key, shard.header.codec)
+    return [found[key] for key in key_array(texts).tolist()]
+
+
+def sound(checked: Verification) -> bool:
+    return not checked.damage
+
+
+@pytest.fixture(scope="module")
+def finer(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    """Not to be changed."""
+    return alone(tmp_path_factory.mktemp("finer"), "float32")
+
+
+@pytest.fixture(scope="module")
+def coarser(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    """The same texts; not to be changed."""
+    return alone(tmp_path_factory.mktemp("coarser"), "int8")
+
+
+@pytest.fixture
+def both(tmp_path: Path, finer: Cache, coarser: Cache) -> Cache:
+    return together(tmp_path / "both", coarser, finer)
+
+
+@pytest.mark.parametrize(
+    ("codec", "other"),
+    [("float32", "float16"), ("float32", "pq"), ("float16", "int8"), ("int8", "pq")],
+)
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_the_finer_codec_is_read_whatever_the_names(
+    tmp_path: Path, codec: str, other: str, kind: str
+) -> None:
+    right = alone(tmp_path, codec)
+    mixed = together(tmp_path / "both", alone(tmp_path, other), right)
+    if kind == "lmdb":
+        convert(mixed, tmp_path / "lmdb", store="lmdb")
+        mixed = Cache(tmp_path / "lmdb")
+    store = mixed.store(CONTRACT)
+    assert store.kind == kind
+    # By name some rows would be those of the other codec.
+    assert set(first_by_name(store, TEXTS)) >= {other}
+    assert np.array_equal(mixed.lookup(TEXTS), right.lookup(TEXTS))
+    assert not np.array_equal(mixed.lookup(TEXTS), Cache(tmp_path / other).lookup(TEXTS))
+    assert {shard.header.codec: bool(own.any()) for shard, own in store.own_rows()} == {
+        codec: True,
+        other: False,
+    }
+    # Once more, with the index that was made.
+    assert np.array_equal(Cache(mixed.folder).lookup(TEXTS), right.lookup(TEXTS))
+    assert sound(verify(mixed.folder))
+
+
+def test_a_text_that_only_coarser_shards_have_is_read_there(tmp_path: Path, finer: Cache) -> None:
+    more = sentences(60, seed=4)
+    mixed = together(tmp_path / "both", finer, alone(tmp_path, "int8", [*TEXTS[:60], *more]))
+    assert np.array_equal(mixed.lookup(TEXTS), finer.lookup(TEXTS))
+    assert np.array_equal(mixed.lookup(more), Cache(tmp_path / "int8").lookup(more))
+
+
+def test_what_comes_into_an_open_store_counts_as_what_was_there(both: Cache, finer: Cache) -> None:
+    place = FolderShards(both.teacher_folder(CONTRACT) / "shards")
+    there = {name: place.open(name) for name in finer.container(CONTRACT).names()}
+    for name in there:
+        place.remove(name)
+    store = both.store(CONTRACT)
+    coarse = store.vectors(store.locate(key_array(TEXTS)))
+    for name, data in there.items():
+        store.put_raw(name, data)
+    found = store.vectors(store.locate(key_array(TEXTS)))
+    assert np.array_equal(found, finer.lookup(TEXTS))
+    assert not np.array_equal(found, coarse)
+
+
+def test_of_one_codec_the_first_by_name_is_read_and_its_index_is_what_it_was(tmp_path: Path) -> None:
+    contract, texts = example_contract(), [f"text {number}" for number in range(60)]
+    notes = FileNotes(tmp_path / "index" / "checked.json")
+    container = FolderShards(tmp_path / "shards", notes)
+    store = ShardStore(container, contract, index=(tmp_path / "index", notes))
+    for seed in range(4):
+        store.put(example_batch(texts[10 * seed :], seed=seed))
+    memory = ShardStore(MemoryShards(), contract)
+    for name in container.names():
+        memory.put_raw(name, container.open(name))
+    store.finish()
+    by_name: list[Shard] = sorted(store.shards, key=lambda shard: shard.name)
+    keys = key_array(texts)
+    rows: dict[bytes, np.ndarray] = {}
+    for shard in reversed(by_name):
+        rows |= zip(shard.keys.tolist(), shard.stored.vector, strict=True)
+    expected = np.stack([rows[key] for key in keys.tolist()])
+    for one in (store, memory, ShardStore(container, contract, index=(tmp_path / "index", notes))):
+        assert np.array_equal(one.gather(one.locate(keys)), expected)
+    # Made of the names in their order, and byte for byte as long as there was one codec.
+    (file,) = (tmp_path / "index").glob("*.mdb")
+    names = [shard.name for shard in by_name]
+    made = open_index(tmp_path / "elsewhere", names, [shard.keys for shard in by_name], FileNotes()).path
+    assert file.name == made.name
+    assert file.name.startswith(made_of(names))
+
+
+def older_index(cache: Cache) -> Path:
+    """Put an index into a cache as older versions made them, and have it known as one that was made here."""
+    folder = cache.derived_folder / "index" / CONTRACT.id
+    by_name = sorted(cache.store(CONTRACT).shards, key=lambda shard: shard.name)
+    names, keys = [one.name for one in by_name], [one.keys for one in by_name]
+    # Elsewhere first: what a process has written itself it deletes itself.
+    made = open_index(cache.folder.parent / "aside", names, keys, FileNotes()).path
+    folder.mkdir(parents=True, exist_ok=True)
+    path = Path(shutil.copy(made, folder))
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    notes = FileNotes(folder / "checked.json")
+    notes.remember([path])
+    assert notes.knows(path)
+    return path
+
+
+def test_an_index_of_the_older_rule_is_not_asked(both: Cache, finer: Cache) -> None:
+    older = older_index(both)
+    assert np.array_equal(both.lookup(TEXTS), finer.lookup(TEXTS))
+    assert sound(verify(both.folder))
+    newer = set(older.parent.glob("*.mdb")) - {older}
+    assert len(newer) == 1
+    # It goes as any that another has replaced.
+    os.utime(*newer, (1_700_000_000, 1_700_000_000))
+    assert [Path(one.path) for one in collect_garbage(both)] == [older]
+    assert newer == set(older.parent.glob("*.mdb"))
+
+
+def test_a_wrong_index_of_several_codecs_is_found(both: Cache) -> None:
+    both.lookup(TEXTS[:1])
+    (index,) = (both.derived_folder / "index" / CONTRACT.id).glob("*.mdb")
+    others = both.folder.parent / "other"
+    shards = both.store(CONTRACT).shards
+    wrong = open_index(others, [one.name for one in shards], [one.keys for one in shards], FileNotes()).path
+    shards_of = index.name.partition("-")[0]
+    index.unlink()
+    shutil.copy(wrong, index.with_name(f"{shards_of}-{wrong.name.partition('-')[2]}"))
+    (found,) = verify(both.folder).damage
+    assert "it gives wrong places" in found.found
+
+
+@pytest.mark.parametrize("codec", ["float32", "int8"])
+@pytest.mark.parametrize("how", ["gone", "emptied"])
+def test_a_shard_that_is_lost_beside_those_of_another_codec_comes_back(
+    both: Cache, finer: Cache, codec: str, how: str
+) -> None:
+    # Of a key in two shards the index knows one: of the coarser only rows that no finer one has.
+    more = alone(both.folder.parent, codec, sentences(40, seed=33))
+    cache = together(both.folder, more)
+    cache.lookup(TEXTS[:1])
+    (name,) = more.container(CONTRACT).names()
+    path = cache.teacher_folder(CONTRACT) / "shards" / f"{name}.arrow"
+    content = path.read_bytes()
+    path.unlink() if how == "gone" else path.write_bytes(b"")
+    assert not sound(verify(cache.folder))
+    assert outcomes(mended(cache.folder)) == {IDENTICAL}
+    assert path.read_bytes() == content
+
+
+def test_sql_shows_the_finer_row(both: Cache) -> None:
+    with query(both, "SELECT DISTINCT codec, count(*) OVER () AS rows FROM vectors") as found:
+        (batch,) = found
+        assert batch.to_pylist() == [{"codec": "float32", "rows": len(TEXTS)}]
+
+
+def test_a_stream_reads_what_a_whole_cache_reads(both: Cache, finer: Cache, tmp_path: Path) -> None:
+    push(both, str(tmp_path / "remote"))
+    with Mirror(str(tmp_path / "remote"), tmp_path / "mirror") as mirror:
+        store = mirror.store(CONTRACT)
+        found = store.vectors(store.locate(key_array(TEXTS)))
+        whole = both.store(CONTRACT)
+        assert np.array_equal(store.locate(key_array(TEXTS)), whole.locate(key_array(TEXTS)))
+    assert np.array_equal(found, finer.lookup(TEXTS))
+
+
+def test_a_part_of_a_remote_has_the_finer_rows(both: Cache, finer: Cache, tmp_path: Path) -> None:
+    push(both, str(tmp_path / "remote"))
+    pull(tmp_path / "mine", str(tmp_path / "remote"), corpora=["corpus"], rows=100, sample_check=False)
+    mine = Cache(tmp_path / "mine")
+    assert np.array_equal(mine.lookup(TEXTS[:100]), finer.lookup(TEXTS[:100]))
+    assert {shard.header.codec for shard in mine.store(CONTRACT).shards} == {"float32"}
+
+
+def test_rows_that_are_kept_in_a_codec_come_in_it_where_they_can(tmp_path: Path, finer: Cache) -> None:
+    half = alone(tmp_path, "float16")
+    push(together(tmp_path / "both", half, finer), str(tmp_path / "remote"))
+    pull(
+        tmp_path / "mine",
+        str(tmp_path / "remote"),
+        corpora=["corpus"],
+        rows=100,
+        codec="float16",
+        sample_check=False,
+    )
+    store = Cache(tmp_path / "mine").store(CONTRACT)
+    assert {shard.header.provenance.get(TAKEN_AS, "float16") for shard in store.shards} == {"float16"}
+    assert np.array_equal(Cache(tmp_path / "mine").lookup(TEXTS[:100]), half.lookup(TEXTS[:100]))
+
+
+def test_what_is_waited_for_is_what_a_whole_cache_has(both: Cache, finer: Cache) -> None:
+    awaited = open_dataset(both, feed=Feed(window=64, patience=Patience(1, lambda there, rows: None)))
+    rows = np.arange(len(TEXTS), dtype=np.uint32)
+    assert np.array_equal(awaited.targets_of(rows), finer.lookup(TEXTS))
+    assert np.array_equal(awaited.targets_of(rows), open_dataset(both).targets_of(rows))
