@@ -25,13 +25,13 @@ from embedcache.codecs import CODEC_NAMES, DEFAULT_CODEC, FLOAT_CODECS, Vectors,
 from embedcache.errors import InputError, RemoteError
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KeyArray, key_array
-from embedcache.share.arrive import Arrivals
-from embedcache.share.remote_keys import RemoteKeys
-from embedcache.share.same_model import same_model_notes
-from embedcache.share.sample import note_sampled, sampled_before
-from embedcache.share.take_rows import RowsPlan, plan_rows, take_rows
-from embedcache.share.wanted import Wanted
-from embedcache.share.whole_fetches import no_index_notes
+from embedcache.share.pulling.arrive import Arrivals
+from embedcache.share.pulling.sample import note_sampled, sampled_before
+from embedcache.share.pulling.take_rows import RowsPlan, plan_rows, take_rows
+from embedcache.share.pulling.wanted import Wanted
+from embedcache.share.remote.same_model import same_model_notes
+from embedcache.share.rows.remote_keys import RemoteKeys
+from embedcache.share.rows.whole_fetches import no_index_notes
 from embedcache.teacher.encoded import EncodeTimes
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.check.progress import CheckProgress, Meter
 from embedcache.errors import InputError
-from embedcache.share.manifest import SharedFile, Stock
-from embedcache.share.pull_plan import refuse_more_than, refuse_too_much
-from embedcache.share.remote import Remote
+from embedcache.share.pulling.plan import refuse_more_than, refuse_too_much
+from embedcache.share.pulling.take_rows import TakenRows
+from embedcache.share.remote.manifest import SharedFile, Stock
+from embedcache.share.remote.remote import Remote
+from embedcache.share.remote.sign import PublicKey, signed_manifests
 from embedcache.share.remotes import location_of
-from embedcache.share.sign import PublicKey, signed_manifests
-from embedcache.share.take_rows import TakenRows
-from embedcache.share.whole_fetches import no_ranges_notes
+from embedcache.share.rows.whole_fetches import no_ranges_notes
 
 if TYPE_CHECKING:
     from embedcache.contract import Contract

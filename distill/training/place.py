@@ -106,7 +106,7 @@ def open_place(
             f"stream.wait: it is for a build that adds to a cache of this machine, and {config.cache} is a "
             "remote: leave --wait-for-build out"
         )
-    from embedcache.share.mirror import Mirror
+    from embedcache.share.mirror.mirror import Mirror
 
     with Mirror(
         config.cache,
@@ -166,7 +166,7 @@ def refuse_unknown_rows(config: RunConfig, place: Place) -> None:
 
 
 def _is_remote(cache: str) -> bool:
-    from embedcache.share.mirror import is_remote
+    from embedcache.share.mirror.mirror import is_remote
 
     return is_remote(cache)
 

@@ -169,7 +169,7 @@ def _rows(texts: int, vectors: int) -> str:
 
 def exit_if_bad(samples: tuple[SampleCheck, ...]) -> None:
     """Exit with 1 where a sample shows vectors of another teacher."""
-    from embedcache.share.sample import bad_samples
+    from embedcache.share.pulling.sample import bad_samples
 
     if bad_samples(samples):
         sys.exit(1)

@@ -9,12 +9,12 @@ from embedcache.share.listing import (
     RemoteTeacher,
     list_remote,
 )
-from embedcache.share.manifest import CorpusLine
-from embedcache.share.outcome import PulledPart, PullEstimate, TakenVectors
 from embedcache.share.pull import PullResult, preview_pull, pull
+from embedcache.share.pulling.outcome import PulledPart, PullEstimate, TakenVectors
+from embedcache.share.pulling.sample import SampleCheck
 from embedcache.share.push import PushResult, push
+from embedcache.share.remote.manifest import CorpusLine
 from embedcache.share.remotes import add_remote, list_remotes, remove_remote
-from embedcache.share.sample import SampleCheck
 from embedcache.share.sync import SyncResult, sync
 
 __all__ = [

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import RemoteError
-from embedcache.share.claims import AtWorkError, Claims
 from embedcache.share.collect import OBJECT_FOLDERS, Superfluous, delete_files
-from embedcache.share.manifest import Manifest
 from embedcache.share.places import Stat
-from embedcache.share.remote import BLOCK_BYTES, Remote, object_path
+from embedcache.share.remote.claims import AtWorkError, Claims
+from embedcache.share.remote.manifest import Manifest
+from embedcache.share.remote.remote import BLOCK_BYTES, Remote, object_path
 from embedcache.share.remotes import location_of
 from embedcache.share.retry import retrying
 from embedcache.share.transfer import JOBS, Stopped, run_all

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass
 
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError, RemoteError
-from embedcache.share.claims import FOLDER, GONE_SECONDS, Claims
-from embedcache.share.manifest import Manifest
 from embedcache.share.places import Stat, final_name
-from embedcache.share.remote import MARKER, Remote, Survey, object_path
+from embedcache.share.remote.claims import FOLDER, GONE_SECONDS, Claims
+from embedcache.share.remote.manifest import Manifest
+from embedcache.share.remote.remote import MARKER, Remote, Survey, object_path
+from embedcache.share.remote.superseded import superseded
 from embedcache.share.remotes import location_of
-from embedcache.share.superseded import superseded
 from embedcache.share.transfer import JOBS, run_all
 
 GRACE_HOURS = 168.0

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter, OnCheck
-from embedcache.share.copies import source_in
-from embedcache.share.declared import Declared
-from embedcache.share.manifest import SharedFile, Stock
-from embedcache.share.news import only_news
-from embedcache.share.pull_plan import open_if_there
-from embedcache.share.remote import Remote
+from embedcache.share.pulling.plan import open_if_there
+from embedcache.share.pushing.copies import source_in
+from embedcache.share.pushing.declared import Declared
+from embedcache.share.pushing.news import only_news
+from embedcache.share.pushing.selection import select_files
+from embedcache.share.remote.manifest import SharedFile, Stock
+from embedcache.share.remote.remote import Remote
 from embedcache.share.remotes import location_of
-from embedcache.share.selection import select_files
 from embedcache.sizes import counted
 
 TEACHER, CORPUS = "teacher", "corpus"

@@ -9,10 +9,10 @@ from pathlib import Path
 from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.errors import MissingExtraError
-from embedcache.share.manifest import CorpusLine, Manifest, SharedFile, Stock
-from embedcache.share.remote import Remote
+from embedcache.share.remote.manifest import CorpusLine, Manifest, SharedFile, Stock
+from embedcache.share.remote.remote import Remote
+from embedcache.share.remote.sign import signed_by
 from embedcache.share.remotes import location_of
-from embedcache.share.sign import signed_by
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from pathlib import Path
 from embedcache.cache import Cache
 from embedcache.check.live import Computing
 from embedcache.check.progress import Meter, OnCheck
-from embedcache.share.outcome import OnEstimate, PulledPart, PullEstimate
-from embedcache.share.partial import PartPull
-from embedcache.share.pull_plan import Preparation, PullChoice, prepare, refuse_too_much
-from embedcache.share.pull_whole import WholePull
-from embedcache.share.sample import ArrivalSamples, SampleCheck
+from embedcache.share.pulling.outcome import OnEstimate, PulledPart, PullEstimate
+from embedcache.share.pulling.partial import PartPull
+from embedcache.share.pulling.plan import Preparation, PullChoice, prepare, refuse_too_much
+from embedcache.share.pulling.sample import ArrivalSamples, SampleCheck
+from embedcache.share.pulling.whole import WholePull
 from embedcache.share.transfer import JOBS
 
 

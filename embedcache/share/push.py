@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError, RemoteError
-from embedcache.share.card import card_of
-from embedcache.share.claims import STALE_SECONDS, Claims
-from embedcache.share.declared import Declared
-from embedcache.share.manifest import MOST_FILES, Manifest
-from embedcache.share.namesakes import namesake_notes
-from embedcache.share.news import only_news
-from embedcache.share.own_indexes import index_objects, with_indexes
-from embedcache.share.remote import Remote, object_path
+from embedcache.share.pushing.bad_samples import note_sent, refuse_bad
+from embedcache.share.pushing.card import card_of
+from embedcache.share.pushing.declared import Declared
+from embedcache.share.pushing.namesakes import namesake_notes
+from embedcache.share.pushing.news import only_news
+from embedcache.share.pushing.own_indexes import index_objects, with_indexes
+from embedcache.share.pushing.selection import LocalObject, Selection, select_files
+from embedcache.share.remote.claims import STALE_SECONDS, Claims
+from embedcache.share.remote.manifest import MOST_FILES, Manifest
+from embedcache.share.remote.remote import Remote, object_path
+from embedcache.share.remote.sign import Signer, sign_manifest
 from embedcache.share.remotes import location_of
-from embedcache.share.sample_push import note_sent, refuse_bad
-from embedcache.share.selection import LocalObject, Selection, select_files
-from embedcache.share.sign import Signer, sign_manifest
 from embedcache.share.transfer import JOBS, Stopped, run_all
 
 if TYPE_CHECKING:

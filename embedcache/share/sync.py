@@ -10,10 +10,10 @@ from embedcache.cache import Cache
 from embedcache.check.live import Computing
 from embedcache.check.progress import OnCheck
 from embedcache.share.pull import PullResult, pull
+from embedcache.share.pulling.sample import bad_samples
 from embedcache.share.push import PushResult, push
-from embedcache.share.remote import Remote
+from embedcache.share.remote.remote import Remote
 from embedcache.share.remotes import location_of
-from embedcache.share.sample import bad_samples
 from embedcache.share.transfer import JOBS
 
 

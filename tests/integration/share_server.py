@@ -24,7 +24,7 @@ from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.errors import RemoteError
 from embedcache.share import pull, push
-from embedcache.share.shard_index import index_bytes
+from embedcache.share.rows.shard_index import index_bytes
 from embedcache.testing import FakeEncoder, fake_teacher
 
 BUCKET = "team"

@@ -17,7 +17,7 @@ from embedcache.check import verify
 from embedcache.errors import RemoteError
 from embedcache.keys import key_array
 from embedcache.share import push
-from embedcache.share.mirror import Mirror
+from embedcache.share.mirror.mirror import Mirror
 from embedcache.testing import sentences
 
 pytestmark = [

@@ -15,12 +15,12 @@ import pytest
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.fsio import canonical_json
-from embedcache.share.arrive import Arrivals
-from embedcache.share.claims import Claims
-from embedcache.share.marks import new_mark
 from embedcache.share.places import parse_location
-from embedcache.share.remote import Remote
-from embedcache.share.shard_index import index_bytes
+from embedcache.share.pulling.arrive import Arrivals
+from embedcache.share.remote.claims import Claims
+from embedcache.share.remote.marks import new_mark
+from embedcache.share.remote.remote import Remote
+from embedcache.share.rows.shard_index import index_bytes
 from embedcache.store.containers import LmdbShards
 from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences

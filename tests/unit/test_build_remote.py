@@ -28,12 +28,13 @@ from embedcache.check import verify
 from embedcache.cli.main import main
 from embedcache.codecs import pq
 from embedcache.errors import ContractMismatchError, InputError, RemoteError, StorageError, TeacherError
-from embedcache.share import pull, pull_plan, push, retry
+from embedcache.share import pull, push, retry
 from embedcache.share.places import parse_location
 from embedcache.share.places.folder import FolderPlace
-from embedcache.share.remote import Remote
-from embedcache.share.sample import note_sampled
-from embedcache.share.shard_index import BLOCK_BYTES
+from embedcache.share.pulling import plan as pull_plan
+from embedcache.share.pulling.sample import note_sampled
+from embedcache.share.remote.remote import Remote
+from embedcache.share.rows.shard_index import BLOCK_BYTES
 from embedcache.store.base import TAKEN_AS
 from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences

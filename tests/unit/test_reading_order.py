@@ -24,7 +24,7 @@ from embedcache.convert import convert
 from embedcache.housekeeping import collect_garbage
 from embedcache.keys import key_array
 from embedcache.share import pull, push
-from embedcache.share.mirror import Mirror
+from embedcache.share.mirror.mirror import Mirror
 from embedcache.store import FolderShards, MemoryShards, Shard, ShardStore
 from embedcache.store.base import TAKEN_AS
 from embedcache.store.digests import FileNotes

@@ -26,7 +26,7 @@ from embedcache.merge import merge_caches
 from embedcache.merge import target as merge_target
 from embedcache.sample_notes import SampleNotes, bad_shards
 from embedcache.share import pull, push
-from embedcache.share.remote import Remote
+from embedcache.share.remote.remote import Remote
 from embedcache.share.remotes import location_of
 from embedcache.split import split_cache
 from embedcache.testing import FakeEncoder, fake_teacher, sentences

@@ -16,14 +16,14 @@ from share_helpers import TEXTS, claims_left, claims_on, content, files_of, make
 
 from embedcache.cache import Cache
 from embedcache.errors import RemoteError
-from embedcache.share import claims as claims_module
 from embedcache.share import pull, push
-from embedcache.share import remote as remote_module
-from embedcache.share.claims import Claims
 from embedcache.share.places import Stat, parse_location
 from embedcache.share.places.base import Data
 from embedcache.share.places.folder import FolderPlace
-from embedcache.share.remote import Remote
+from embedcache.share.remote import claims as claims_module
+from embedcache.share.remote import remote as remote_module
+from embedcache.share.remote.claims import Claims
+from embedcache.share.remote.remote import Remote
 
 # A fork of this process would inherit its threads' locks.
 _FORKS = multiprocessing.get_context("forkserver")

@@ -24,7 +24,8 @@ from embedcache.check.verify.deep import BAD
 from embedcache.cli.main import main
 from embedcache.cli.options import read_size
 from embedcache.errors import CorruptCacheError, InputError
-from embedcache.share import SampleCheck, add_remote, list_remotes, pull, push, remove_remote, sample
+from embedcache.share import SampleCheck, add_remote, list_remotes, pull, push, remove_remote
+from embedcache.share.pulling import sample
 from embedcache.share.remotes import CONFIG_VARIABLE, config_file, location_of
 from embedcache.sizes import parse_size, readable
 from embedcache.testing import fake_teacher

@@ -10,7 +10,7 @@ from share_helpers import TEXTS, make_cache, make_key, manifest_of, put_manifest
 
 from embedcache.cache import Cache
 from embedcache.share import compare_with_remote, pull, push
-from embedcache.share.remote_keys import RemoteKeys
+from embedcache.share.rows.remote_keys import RemoteKeys
 from embedcache.split import split_cache
 from embedcache.testing import fake_teacher, sentences
 

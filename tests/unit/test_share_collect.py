@@ -20,8 +20,8 @@ from embedcache.cli.main import main
 from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import canonical_json
 from embedcache.share import CollectResult, collect_remote, list_remote, pull, push
-from embedcache.share.claims import Claims
-from embedcache.share.remote import Remote
+from embedcache.share.remote.claims import Claims
+from embedcache.share.remote.remote import Remote
 
 
 def collect(remote: Path, **settings: Any) -> CollectResult:

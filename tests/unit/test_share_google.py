@@ -15,7 +15,7 @@ import pytest
 from embedcache.errors import InputError, RemoteError
 from embedcache.share import retry
 from embedcache.share.places import google, open_place, parse_location
-from embedcache.share.remote import Remote
+from embedcache.share.remote.remote import Remote
 from embedcache.share.retry import RemediedError
 
 GIVE = r"set GOOGLE_APPLICATION_CREDENTIALS .*'gcloud auth application-default login'"

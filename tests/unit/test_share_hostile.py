@@ -30,8 +30,8 @@ from embedcache.errors import EmbedCacheError, RemoteError
 from embedcache.fsio import sealed, spelled_json
 from embedcache.share import list_remote, pull, retry
 from embedcache.share import push as push_cache
-from embedcache.share import remote as remote_module
-from embedcache.share.manifest import Manifest
+from embedcache.share.remote import remote as remote_module
+from embedcache.share.remote.manifest import Manifest
 from embedcache.testing import fake_teacher
 from embedcache.views.plan import ViewOptions
 

@@ -19,7 +19,7 @@ from embedcache.share import compare_with_remote, list_remote, pull, push, retry
 from embedcache.share.places import open_place, parse_location
 from embedcache.share.places.base import RangesNotServedError, Stat
 from embedcache.share.places.hub import HubPlace
-from embedcache.share.remote import Remote
+from embedcache.share.remote.remote import Remote
 from embedcache.share.retry import LaterError
 
 URL = "hf://datasets/ann/vectors"

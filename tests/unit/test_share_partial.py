@@ -22,8 +22,8 @@ from embedcache.errors import InputError
 from embedcache.housekeeping import collect_garbage
 from embedcache.keys import KeyArray
 from embedcache.share import PullEstimate, preview_pull, pull, push
-from embedcache.share.partial import part_name
-from embedcache.share.remote_keys import RemoteKeys
+from embedcache.share.pulling.partial import part_name
+from embedcache.share.rows.remote_keys import RemoteKeys
 from embedcache.testing import fake_teacher, sentences
 from embedcache.views.plan import ViewOptions
 

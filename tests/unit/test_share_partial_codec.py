@@ -30,7 +30,7 @@ from embedcache.describe import describe_teacher
 from embedcache.errors import InputError, RemoteError
 from embedcache.housekeeping import compact
 from embedcache.share import compare_with_remote, preview_pull, pull, push, retry
-from embedcache.share.recode import keeps_less, recoded
+from embedcache.share.pulling.recode import keeps_less, recoded
 from embedcache.store import ShardStore
 from embedcache.store.base import CONVERTED_FROM
 from embedcache.store.shard import shard_bytes
@@ -92,7 +92,7 @@ def test_copies_say_what_they_were_made_of_and_what_that_lost(tmp_path: Path, re
 def test_everybody_gets_the_same_copies(tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pull(tmp_path / "one", remote, codec="int8")
     # Blocks are for memory's sake alone.
-    monkeypatch.setattr("embedcache.share.recode._BLOCK_ROWS", 7)
+    monkeypatch.setattr("embedcache.share.pulling.recode._BLOCK_ROWS", 7)
     pull(tmp_path / "two", remote, codec="int8", jobs=1)
     one, two = (content(tmp_path / name) for name in ("one", "two"))
     assert {path for path in one if "/shards/" not in path} == {

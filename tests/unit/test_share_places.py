@@ -22,7 +22,7 @@ from embedcache.share.places.base import Stat
 from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.places.web import WebPlace
-from embedcache.share.remote import Remote
+from embedcache.share.remote.remote import Remote
 from embedcache.share.retry import retrying
 
 SECRET = "s3cr3t"  # noqa: S105 - to be looked for in messages

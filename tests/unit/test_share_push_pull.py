@@ -31,8 +31,8 @@ from embedcache.check import verify
 from embedcache.derived import projection_bytes, write_derived
 from embedcache.errors import CorruptCacheError, InputError, RemoteError, StorageError
 from embedcache.share import compare_with_remote, list_remote, pull, push, sync
-from embedcache.share.remote import MARKER, MARKER_BYTES
-from embedcache.share.selection import LocalObject
+from embedcache.share.pushing.selection import LocalObject
+from embedcache.share.remote.remote import MARKER, MARKER_BYTES
 from embedcache.testing import fake_teacher, sentences
 from embedcache.views.plan import ViewOptions
 

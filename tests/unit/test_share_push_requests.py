@@ -15,14 +15,14 @@ import pytest
 from share_helpers import TEXTS, claims_left, content, files_of, make_cache, make_key, objects_of
 
 from embedcache.share import collect_remote, list_remote, pull, push
-from embedcache.share import remote as remote_module
-from embedcache.share.claims import Claims
-from embedcache.share.declared import Declared
 from embedcache.share.places import Stat, parse_location
 from embedcache.share.places.base import Data
 from embedcache.share.places.folder import FolderPlace
-from embedcache.share.remote import Remote
-from embedcache.share.sign import Signer
+from embedcache.share.pushing.declared import Declared
+from embedcache.share.remote import remote as remote_module
+from embedcache.share.remote.claims import Claims
+from embedcache.share.remote.remote import Remote
+from embedcache.share.remote.sign import Signer
 from embedcache.share.transfer import run_all
 
 

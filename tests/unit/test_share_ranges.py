@@ -22,7 +22,7 @@ from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.places.hub import HubPlace
 from embedcache.share.places.web import WebPlace
-from embedcache.share.remote import Remote
+from embedcache.share.remote.remote import Remote
 
 DATA = np.random.default_rng(0).bytes(100_000)
 

@@ -19,16 +19,16 @@ from embedcache.check import verify
 from embedcache.errors import InputError, RemoteError
 from embedcache.keys import key_array
 from embedcache.share import pull, push, retry
-from embedcache.share.manifest import Stock
 from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.places.folder import FolderPlace
-from embedcache.share.remote import Remote
-from embedcache.share.remote_keys import RemoteKeys
+from embedcache.share.pulling.take_rows import TakenRows, plan_rows, take_rows
+from embedcache.share.remote.manifest import Stock
+from embedcache.share.remote.remote import Remote
 from embedcache.share.remotes import location_of
-from embedcache.share.row_ranges import GAP_BLOCKS, put_rows, ranges_of
-from embedcache.share.shard_index import BLOCK_BYTES, HEADER_BYTES, ShardIndex, index_bytes
-from embedcache.share.take_rows import TakenRows, plan_rows, take_rows
-from embedcache.share.whole_fetches import no_index_notes
+from embedcache.share.rows.remote_keys import RemoteKeys
+from embedcache.share.rows.row_ranges import GAP_BLOCKS, put_rows, ranges_of
+from embedcache.share.rows.shard_index import BLOCK_BYTES, HEADER_BYTES, ShardIndex, index_bytes
+from embedcache.share.rows.whole_fetches import no_index_notes
 from embedcache.store.base import TAKEN_AS
 from embedcache.testing import fake_teacher, sentences
 

@@ -23,10 +23,11 @@ from embedcache.errors import ContractMismatchError, InputError, RemoteError
 from embedcache.fsio import write_sealed_json
 from embedcache.housekeeping import compact, remove_teacher
 from embedcache.merge import merge_caches
-from embedcache.share import PullResult, pull, push, sample, sync
-from embedcache.share.remote import Remote
+from embedcache.share import PullResult, pull, push, sync
+from embedcache.share.pulling import sample
+from embedcache.share.pulling.sample import NOT_COMPARED, ArrivalSamples
+from embedcache.share.remote.remote import Remote
 from embedcache.share.remotes import location_of
-from embedcache.share.sample import NOT_COMPARED, ArrivalSamples
 from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 

@@ -9,7 +9,7 @@ from share_helpers import TEXTS, content, files_of, make_cache, make_key
 
 from embedcache.errors import InputError, MissingInputError, RemoteError
 from embedcache.share import list_remote, pull, push
-from embedcache.share.sign import PASSPHRASE_VARIABLE, PublicKey, Signer
+from embedcache.share.remote.sign import PASSPHRASE_VARIABLE, PublicKey, Signer
 
 pytest.importorskip("cryptography", reason="needs the extra sign")
 

@@ -22,8 +22,9 @@ from distill.training.run import resume
 from distill.training.tracking import TrainProgress
 from embedcache.cache import Cache
 from embedcache.errors import RemoteError, StorageError
-from embedcache.share import mirror_shards, push, retry
-from embedcache.share.mirror import Mirror
+from embedcache.share import push, retry
+from embedcache.share.mirror import shards as mirror_shards
+from embedcache.share.mirror.mirror import Mirror
 from embedcache.share.places.base import Stat
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.retry import TRIES

@@ -15,10 +15,11 @@ from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.keys import key_array
-from embedcache.share import pull, push, sample
-from embedcache.share.mirror import Mirror, default_mirror, is_remote
+from embedcache.share import pull, push
+from embedcache.share.mirror.mirror import Mirror, default_mirror, is_remote
+from embedcache.share.mirror.shards import MirrorShards
 from embedcache.share.mirror_notes import streamed_shards
-from embedcache.share.mirror_shards import MirrorShards
+from embedcache.share.pulling import sample
 from embedcache.testing import fake_teacher, sentences
 
 SHARDS = len(TEXTS) // SHARD_ROWS

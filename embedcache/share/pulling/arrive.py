@@ -1,0 +1,234 @@
+"""Files on their way into a cache: nothing gets its name before its bytes and its content are found right."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from embedcache.arrow_file import read_batch
+from embedcache.cache import Cache
+from embedcache.check.findings import Kind
+from embedcache.check.progress import Meter
+from embedcache.check.verify.documents import told
+from embedcache.check.verify.shards import open_without_codebook
+from embedcache.codecs import pq
+from embedcache.contract import Contract
+from embedcache.conversions import Conversions
+from embedcache.corpus.description import CorpusInfo
+from embedcache.corpus.part import part_schema
+from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, RemoteError
+from embedcache.fsio import (
+    commit,
+    commit_new,
+    temporary_sibling,
+)
+from embedcache.share.pulling.recode import Recoder
+from embedcache.share.pulling.wanted import Wanted
+from embedcache.share.remote.download import download
+from embedcache.share.remote.remote import Remote
+from embedcache.share.retry import shortened
+from embedcache.store.containers import FolderShards, LmdbShards
+from embedcache.token_table import TokenTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Arrivals:
+    """Fetches files into a cache; safe from several threads.
+
+    Args:
+        remote: where they come from.
+        cache: where they go.
+        contracts: the teachers they may belong to, by contract id.
+        codebooks: digests of the codebooks that there are, or will be.
+        meter: counts what arrives.
+        recoder: keeps shards in another codec; default: they stay as they are.
+        containers: where shards go, by contract id; default: where the cache keeps them.
+
+    Attributes:
+        recoded_before: teachers' shards that are here as others that an earlier pull has converted them to.
+    """
+
+    def __init__(
+        self,
+        remote: Remote,
+        cache: Cache,
+        contracts: Mapping[str, Contract],
+        codebooks: Iterable[str],
+        meter: Meter,
+        recoder: Recoder | None = None,
+        containers: Mapping[str, FolderShards | LmdbShards] | None = None,
+    ) -> None:
+        self._recoder = recoder
+        self._conversions = Conversions(cache)
+        self._sources: dict[str, frozenset[str]] = {}
+        self.recoded_before: set[str] = set()
+        self._remote, self._cache, self._meter = remote, cache, meter
+        self._codebooks = frozenset(codebooks)
+        self._containers: dict[str, FolderShards | LmdbShards] = {
+            contract_id: (containers or {}).get(contract_id) or cache.container(contract)
+            for contract_id, contract in contracts.items()
+        }
+        self._one_writer = threading.Lock()
+        self._listed: dict[str, frozenset[str]] = {}
+
+    def has(self, wanted: Wanted) -> bool:
+        """Return whether the cache has a file already, as far as its size tells."""
+        if self._is_there(wanted):
+            return True
+        entry = wanted.entry
+        if entry.kind is not Kind.SHARD or entry.stem not in self._sources_of(entry.teacher):
+            return False
+        self.recoded_before.add(entry.stem)
+        return True
+
+    def _is_there(self, wanted: Wanted) -> bool:
+        entry = wanted.entry
+        if entry.kind is Kind.SHARD:
+            container = self._containers[entry.teacher]
+            if isinstance(container, LmdbShards):
+                return entry.stem in self._in_lmdb(entry.teacher)
+        place = self._cache.folder / wanted.path
+        if place.is_symlink() or not place.is_file():
+            return False
+        if entry.kind is Kind.VIEW:
+            # Of a view that nobody finished.
+            return place.read_bytes() == wanted.data
+        # Another document that is there says the same; that was looked at when the pull was planned.
+        return wanted.data is not None or place.stat().st_size == wanted.file.bytes
+
+    def fetch(self, wanted: Wanted) -> None:
+        """Bring a file into the cache.
+
+        Raises:
+            RemoteError: if it cannot be had, or is not what it should be.
+            StorageError: if it cannot be written.
+            InputError: if another process has put another corpus there meanwhile.
+        """
+        if wanted.data is not None:
+            self._put(wanted, wanted.data)
+            self._meter.add(files=1, size=wanted.file.bytes)
+            return
+        entry = wanted.entry
+        container = self._containers.get(entry.teacher)
+        target = self._cache.folder / wanted.path
+        if entry.kind is Kind.SHARD and isinstance(container, LmdbShards):
+            # Outside shards/, of which there is none beside an LMDB file.
+            target = self._cache.folder / "teachers" / entry.teacher / target.name
+        with temporary_sibling(target) as temporary:
+            download(self._remote, wanted.file, temporary, self._meter)
+            self._examine(wanted, temporary)
+            if entry.kind is not Kind.SHARD or container is None:
+                commit(temporary, target)
+            elif self._recoder is not None and self._recode(self._recoder, wanted, container, temporary):
+                temporary.unlink()
+            elif isinstance(container, FolderShards):
+                container.adopt(entry.stem, temporary)
+            else:
+                with self._one_writer:
+                    _copy_into(container, entry.stem, temporary)
+                temporary.unlink()
+        self._meter.add(files=1)
+
+    def finish(self) -> None:
+        """Put on record which files were found right, so that nobody has to read them again."""
+        for container in self._containers.values():
+            container.finish()
+
+    def _recode(
+        self, recoder: Recoder, wanted: Wanted, container: FolderShards | LmdbShards, place: Path
+    ) -> bool:
+        """Put a shard into the cache in another codec; return whether it has become another."""
+        try:
+            with self._one_writer:
+                return recoder.put(container, self._conversions, wanted.entry.stem, place)
+        except InputError as error:
+            raise InputError(
+                f"{wanted.file.path} of {self._remote.where} cannot be kept as {recoder.codec} ({error}): "
+                "pull without --codec, or other teachers alone, with --teacher"
+            ) from error
+
+    def _sources_of(self, teacher: str) -> frozenset[str]:
+        if teacher not in self._sources:
+            self._sources[teacher] = self._conversions.sources(self._containers[teacher])
+        return self._sources[teacher]
+
+    def _in_lmdb(self, teacher: str) -> frozenset[str]:
+        if teacher not in self._listed:
+            self._listed[teacher] = frozenset(self._containers[teacher].names())
+        return self._listed[teacher]
+
+    def _put(self, wanted: Wanted, data: bytes) -> None:
+        target = self._cache.folder / wanted.path
+        with temporary_sibling(target) as temporary:
+            temporary.write_bytes(data)
+            if wanted.entry.kind is Kind.VIEW:
+                commit(temporary, target)
+            elif not commit_new(temporary, target) and wanted.entry.kind is Kind.CORPUS:
+                raise InputError(
+                    f"{target} was written by another process at the same moment: run the same command again"
+                )
+
+    def _examine(self, wanted: Wanted, place: Path) -> None:
+        """Look at what has arrived as whoever opens the cache will.
+
+        Raises:
+            RemoteError: if it is not what its path says.
+        """
+        import pyarrow as pa
+
+        entry = wanted.entry
+        try:
+            if entry.kind is Kind.SHARD:
+                with pa.memory_map(str(place), "r") as source:
+                    self._examine_shard(wanted, source.read_buffer())
+            elif entry.kind in (Kind.PART, Kind.VIEW_PART) and wanted.info is not None:
+                with pa.memory_map(str(place), "r") as source:
+                    _examine_part(wanted, wanted.info, source.read_buffer())
+            elif entry.kind is Kind.CODEBOOK:
+                with TemporaryDirectory(prefix="embedcache-pull-") as scratch:
+                    Path(scratch, f"{entry.stem}.npy").write_bytes(place.read_bytes())
+                    pq.load(Path(scratch), entry.stem)
+            elif entry.kind is Kind.TABLE:
+                TokenTable.read(place, entry.teacher)
+        except (CorruptCacheError, CacheFormatError) as error:
+            raise self._refused(wanted, told(error, place)) from error
+        except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+            raise self._refused(wanted, shortened(next(iter(str(error).splitlines()), ""))) from error
+
+    def _examine_shard(self, wanted: Wanted, data: pa.Buffer) -> None:
+        entry = wanted.entry
+        shard = open_without_codebook(data, entry.stem, wanted.path)
+        if shard.header.contract.id != entry.teacher:
+            raise ValueError(f"it belongs to the teacher {shard.header.contract.id[:12]}…")
+        codebook = shard.header.codebook
+        if codebook is not None and codebook not in self._codebooks:
+            raise ValueError(f"it needs the codebook {codebook[:12]}…, which no manifest lists")
+
+    def _refused(self, wanted: Wanted, why: str) -> RemoteError:
+        return RemoteError(
+            f"{wanted.file.path} of {self._remote.where} is refused ({why}): its manifest is damaged or "
+            "hostile; pull others alone, with --corpus and --teacher, or what one key has signed, with "
+            "--require-signature"
+        )
+
+
+def _examine_part(wanted: Wanted, info: CorpusInfo, data: pa.Buffer) -> None:
+    batch = read_batch(data)
+    rows = next(part.rows for part in info.parts if part.sha256 == wanted.file.sha256)
+    if not batch.schema.equals(part_schema(info.types)):
+        raise ValueError("its columns are not those that its corpus describes")
+    batch.validate(full=True)
+    if batch.num_rows != rows or any(column.null_count for column in batch.columns):
+        raise ValueError(f"it has {batch.num_rows:,} rows or gaps, and its corpus describes {rows:,}")
+
+
+def _copy_into(container: LmdbShards, name: str, place: Path) -> None:
+    import pyarrow as pa
+
+    with pa.memory_map(str(place), "r") as source:
+        container.add(name, source.read_buffer())

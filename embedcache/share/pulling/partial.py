@@ -1,0 +1,199 @@
+"""Pulling a part: some rows of one corpus, with its views cut alike, and the vectors of their texts alone.
+
+Texts come first, in whole parts, for nothing smaller can be checked; the rows are chosen here. What they make
+is a corpus of its own, and only what its texts need of the teachers is fetched then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.cache import Cache
+from embedcache.check.findings import Kind
+from embedcache.check.progress import Meter
+from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.subset import store_subset, subset_keys
+from embedcache.errors import InputError
+from embedcache.share.mirror_notes import keep_rows
+from embedcache.share.pulling.arrive import Arrivals
+from embedcache.share.pulling.fetching import fetch_in_stages
+from embedcache.share.pulling.outcome import Fetched, PulledPart, PullEstimate, bytes_of, text_rows_of
+from embedcache.share.pulling.partial_texts import PartTexts
+from embedcache.share.pulling.partial_vectors import PartVectors, estimate_vectors
+from embedcache.share.pulling.plan import Preparation, PullChoice, refuse_too_much
+from embedcache.share.pulling.wanted import Wanted
+
+_LONGEST_NAME = 100
+_LONGEST_CONDITION = 40
+
+# They come for the rows that need them.
+_OF_ROWS = (Kind.SHARD, Kind.CODEBOOK)
+
+
+class PartPull:
+    """A pull of a part of one corpus.
+
+    Args:
+        prepared: what is known of the remote.
+        choice: what is wanted.
+        jobs: transfers at once.
+        meter: counts what arrives.
+    """
+
+    def __init__(self, prepared: Preparation, choice: PullChoice, jobs: int, meter: Meter) -> None:
+        self._prepared, self._choice, self._jobs, self._meter = prepared, choice, jobs, meter
+        wanted = prepared.plan.wanted
+        self._of_corpus = [one for one in wanted if one.entry.corpus]
+        self._of_teachers = [one for one in wanted if one.entry.teacher and one.entry.kind not in _OF_ROWS]
+        texts = self._texts(prepared.cache)
+        self._name = choice.alias or part_name(texts.info.name, texts.info.rows, choice.rows, choice.where)
+
+    def estimate(self) -> PullEstimate:
+        """Return what is about to be fetched; nothing is written.
+
+        Raises:
+            InputError: if the condition cannot be used, or the name is taken by a corpus of another number
+                of rows.
+        """
+        texts, cache = self._texts(self._prepared.cache), self._prepared.cache
+        if self._choice.where is not None:
+            texts.refuse_wrong_condition(self._choice.where)
+        self._refuse_other_size(texts.info.rows)
+        needed = [*texts.needed(self._choice.rows, self._choice.where), *self._of_teachers]
+        missing = self._missing(texts, needed, cache)
+        rows = min(self._choice.rows or texts.info.rows, texts.info.rows)
+        vectors = estimate_vectors(self._prepared, rows * (1 + texts.view_count))
+        return PullEstimate(
+            remote=self._prepared.source.where,
+            manifests=len(self._prepared.stock.manifests),
+            files=len(missing),
+            bytes=bytes_of(missing),
+            text_rows=text_rows_of(missing),
+            present=len(needed) - len(missing),
+            present_bytes=bytes_of(needed) - bytes_of(missing),
+            corpus=self._name,
+            vectors=vectors.rows,
+            vector_bytes=vectors.bytes,
+            told=(*self._prepared.plan.told, *vectors.told),
+        )
+
+    def run(self, cache: Cache) -> Fetched:
+        """Fetch what ``cache`` lacks of the part.
+
+        Raises:
+            InputError, RemoteError, StorageError: as :func:`embedcache.share.pull.pull`.
+        """
+        texts = self._texts(cache)
+        first = texts.needed(self._choice.rows, self._choice.where)
+        got = self._fetch_texts(texts, first)
+        rows = texts.choose(self._choice.rows, self._choice.where)
+        needed = texts.needed_for(rows)
+        more = texts.missing(needed)
+        teachers = self._missing(texts, self._of_teachers, cache)
+        refuse_too_much(cache.folder, bytes_of(got + more + teachers), self._choice.max_bytes)
+        got += self._fetch_texts(texts, needed)
+        whole = texts.corpus()
+        keys = np.concatenate(subset_keys(whole, rows))
+        self._meter.begin("look up texts", total_rows=len(keys))
+        # What a run has fetched into a mirror, and would delete again, is the pull's from now on.
+        keep_rows(cache, self._prepared.plan.contracts, keys)
+        vectors = PartVectors(self._prepared, self._choice, cache, keys, self._jobs, self._meter)
+        size = bytes_of(got + teachers) + vectors.index_bytes
+        refuse_too_much(cache.folder, size, self._choice.max_bytes)
+        plans = vectors.plan()
+        refuse_too_much(cache.folder, size + sum(one.bytes for one in plans), self._choice.max_bytes)
+        part, was_there = self._store(cache, whole, rows)
+        contracts = self._prepared.plan.contracts
+        arrivals = Arrivals(self._prepared.source, cache, contracts, (), self._meter)
+        self._meter.begin("fetch", total_files=len(teachers), total_bytes=bytes_of(teachers))
+        fetch_in_stages(self._prepared.source, cache, arrivals, teachers, self._jobs)
+        taken = vectors.take(plans)
+        # A shard that a run was just fetching was not here before.
+        keep_rows(cache, contracts, keys)
+        texts.drop(part)
+        files = {one.path: one for one in [*got, *teachers]}
+        everything = {one.path: one for one in [*first, *needed, *self._of_teachers]}
+        fetched = list(files.values())
+        return Fetched(
+            files=len(fetched),
+            bytes=bytes_of(fetched) + vectors.index_bytes + sum(one.bytes for one in taken),
+            text_rows=text_rows_of(fetched),
+            vectors=sum(one.taken for one in taken),
+            present=len(everything) - len(fetched),
+            present_bytes=bytes_of(list(everything.values())) - bytes_of(fetched),
+            converted=0,
+            converted_bytes=0,
+            part=PulledPart(part.name, len(part), len(whole), was_there, len(keys), tuple(taken)),
+            told=tuple(vectors.told),
+        )
+
+    def _texts(self, cache: Cache | None) -> PartTexts:
+        return PartTexts(self._prepared.source, self._of_corpus, cache, self._jobs, self._meter)
+
+    def _missing(self, texts: PartTexts, wanted: list[Wanted], cache: Cache | None) -> list[Wanted]:
+        of_corpus = [one for one in wanted if one.entry.corpus]
+        of_teachers = [one for one in wanted if one.entry.teacher]
+        if cache is not None:
+            arrivals = Arrivals(self._prepared.source, cache, self._prepared.plan.contracts, (), self._meter)
+            of_teachers = [one for one in of_teachers if not arrivals.has(one)]
+        return [*texts.missing(of_corpus), *of_teachers]
+
+    def _fetch_texts(self, texts: PartTexts, needed: list[Wanted]) -> list[Wanted]:
+        missing = texts.missing(needed)
+        self._meter.begin("fetch texts", total_files=len(missing), total_bytes=bytes_of(missing))
+        return texts.fetch(needed)
+
+    def _store(self, cache: Cache, whole: Corpus, rows: NDArray[np.int64]) -> tuple[Corpus, bool]:
+        self._meter.begin("cut the part out", total_rows=len(rows) * (1 + len(whole.views())))
+        stored = 0
+
+        def count(title: str, done: int) -> None:
+            nonlocal stored
+            # Of each view the count begins at 0 again.
+            self._meter.add(rows=max(done - stored, 0))
+            stored = done
+
+        try:
+            return store_subset(whole, rows, cache.corpora_folder, self._name, on_rows=count)
+        except InputError as error:
+            if self._name not in cache.corpus_names():
+                raise
+            raise self._name_taken(cache.corpus(self._name)) from error
+
+    def _refuse_other_size(self, total: int) -> None:
+        cache = self._prepared.cache
+        if self._choice.where is not None or cache is None or self._name not in cache.corpus_names():
+            return
+        there = cache.corpus(self._name)
+        if len(there) != min(self._choice.rows or total, total):
+            raise self._name_taken(there)
+
+    def _name_taken(self, there: Corpus) -> InputError:
+        return InputError(
+            f"the cache holds another corpus called {there.name!r} (digest {there.info.digest[:12]}, "
+            f"{len(there):,} rows): call the part otherwise, with --as NAME, or take that one away with "
+            "'embedcache rm corpus'; vectors are kept"
+        )
+
+
+def part_name(corpus: str, total: int, rows: int | None, where: str | None) -> str:
+    """Return what a part of a corpus is called where nobody says: a name that tells which part it is.
+
+    Args:
+        corpus: the name of the whole.
+        total: its rows.
+        rows: how many of them at most; None: all.
+        where: the condition that chooses them; None: all.
+    """
+    tail = ""
+    if where is not None:
+        words = re.sub(r"[^A-Za-z0-9]+", "-", where).strip("-")[:_LONGEST_CONDITION].strip("-")
+        # Conditions that differ in their signs alone have the same words.
+        tail += f"-where-{words}-{hashlib.sha256(where.encode()).hexdigest()[:6]}".replace("--", "-")
+    if rows is not None and (where is not None or rows < total):
+        tail += f"-first-{rows}"
+    return corpus[: _LONGEST_NAME - len(tail)] + tail

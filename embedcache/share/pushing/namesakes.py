@@ -1,0 +1,40 @@
+"""Corpora of one name on a remote: who has none of them has to choose before pulling anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from embedcache.share.remote.manifest import CorpusLine, Manifest
+from embedcache.sizes import counted
+
+
+def namesake_notes(
+    where: str, manifests: Iterable[Manifest], pushed: Iterable[CorpusLine], manifest: str
+) -> list[str]:
+    """Say of which corpora that were pushed a remote has another of the same name, and what that means.
+
+    Args:
+        where: the remote.
+        manifests: those of others there, as far as they can be read.
+        pushed: the corpora.
+        manifest: id of the manifest that the push has written; empty where there was nothing to add.
+    """
+    lines = {line for one in manifests for line in one.corpora}
+    told = []
+    for corpus in pushed:
+        # Lines on one version may differ in views and licences.
+        others = {one.digest: one.rows for one in lines if one.name == corpus.name}
+        others.pop(corpus.digest, None)
+        if not others:
+            continue
+        shown = "; ".join(
+            f"{digest[:12]} with {counted(rows, 'row')}" for digest, rows in sorted(others.items())
+        )
+        undo = f", once 'embedcache remote gc {where} --drop {manifest[:12]} --yes' has taken this push back"
+        told.append(
+            f"corpus {corpus.name!r}: {where} has another of that name ({shown}) than this one "
+            f"({corpus.digest[:12]}): who has neither is refused a pull there without --corpus "
+            f"{corpus.name}@DIGEST; to share this one under another name, push what 'embedcache split CACHE "
+            f"--corpus {corpus.name} --as NAME --out DIR' makes{undo if manifest else ''}"
+        )
+    return told

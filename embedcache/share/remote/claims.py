@@ -1,0 +1,338 @@
+"""Claims: who is sending what right now, so that no object travels twice.
+
+Claims are a courtesy. Whatever becomes of them, objects are written under their digests and stay right; all
+that a lost claim costs is that something is sent twice.
+
+Files of a process lie in ``claims/`` and begin with its mark. ``MARK.beat`` is written again and again while
+it lives, ``MARK.N.plan`` lies there while it plans, ``MARK.N.json`` lists what it has taken upon itself, and
+``MARK.N.gc`` says that it deletes what no manifest lists. All that is asked of the place is that what was
+written first is listed first: whoever has written a file waits until it is listed, and then sees all that
+were written before. The clock of the place tells how old a beat is.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from embedcache.errors import EmbedCacheError, RemoteError
+from embedcache.fsio import canonical_json, parsed_json
+from embedcache.share.places import Stat
+from embedcache.share.remote.marks import may_run, new_mark
+from embedcache.share.remote.remote import Remote
+
+FOLDER = "claims"
+STALE_SECONDS = 60.0
+"""Without a beat for so long a process counts as gone."""
+
+LISTING_SECONDS = 30.0
+"""So long a place may take to list what was written there."""
+GONE_SECONDS = 3600.0
+"""Without a beat for so long a push is no reason any more to delete nothing; it may have stood still."""
+
+_BEATS = 6
+_CLOCK_TRIES = 10
+_POLL_SECONDS = 0.5
+_LARGEST_CLAIM = 32 << 20
+_NAME = re.compile(r"([0-9a-f]{12}-[0-9]{1,10}-[0-9a-f]{12})\.(beat|[0-9]{1,6}\.(?:plan|json|gc))")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class AtWorkError(RemoteError):
+    """Others are at work on a remote, and nothing is to be deleted then."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What lies in ``claims/``: names of files.
+
+    Attributes:
+        mine: of this process.
+        alive: of others that live.
+        gone: of others that live no more.
+    """
+
+    mine: frozenset[str]
+    alive: tuple[str, ...]
+    gone: tuple[str, ...]
+
+
+@dataclass
+class Claims:
+    """The claims on a remote, as one process sees and makes them.
+
+    Args:
+        remote: the remote.
+        stale_seconds: without a beat for so long a process counts as gone.
+        alone: nobody else is there: claims of others are not asked for, nor is any made.
+
+    Attributes:
+        mark: what the names of this process's files begin with.
+    """
+
+    remote: Remote
+    stale_seconds: float = STALE_SECONDS
+    mark: str = field(default_factory=new_mark)
+    alone: bool = False
+    _number: int = 0
+    _mine: str | None = None
+    _notes: set[str] = field(default_factory=set)
+    _last_beat: float = 0.0
+    _overslept: bool = False
+    _known: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    @contextmanager
+    def alive(self) -> Iterator[Claims]:
+        """Give signs of life while the block runs; afterwards nothing of this process is left.
+
+        It begins once nobody deletes anything there.
+
+        Raises:
+            RemoteError: if the place does not list what was written there.
+        """
+        with self._beating():
+            if not self.alone:
+                self._until_listed(f"{self.mark}.beat")
+                while any(name.endswith(".gc") for name in self._look().alive):
+                    self._pause(_POLL_SECONDS)
+            yield self
+
+    @contextmanager
+    def collecting(self) -> Iterator[Claims]:
+        """Be the only one at work on the remote while the block runs: whoever pushes waits for its end.
+
+        Of somebody who begins to push and somebody who begins to delete, at least one sees the other's file:
+        who pushes waits then, and who deletes does not begin.
+
+        Raises:
+            AtWorkError: if somebody is at work there.
+            RemoteError: if the place does not list what was written there.
+        """
+        with self._beating():
+            self._note("gc", b"gc")
+            if others := {one.partition(".")[0] for one in self._look(GONE_SECONDS).alive}:
+                raise AtWorkError(
+                    f"{len(others)} other processes are at work on {self.remote.where}, or were within the "
+                    f"last {GONE_SECONDS / 60:.0f} minutes: nothing was deleted; run the same command again "
+                    "later"
+                )
+            yield self
+
+    @property
+    def overslept(self) -> bool:
+        """Whether others may have taken this process for gone: it stood still, or could not write."""
+        return self._overslept or abs(time.time() - self._last_beat) > self.stale_seconds / 2
+
+    def clock(self) -> float:
+        """Return the time by the clock of the place, in seconds; at most one beat old.
+
+        Raises:
+            RemoteError: if the place does not tell when it was written to.
+        """
+        for _ in range(_CLOCK_TRIES):
+            stat = self.remote.files_in(FOLDER).get(f"{self.mark}.beat")
+            if stat is not None and stat.changed is not None:
+                return stat.changed
+            self._pause(_POLL_SECONDS)
+        raise RemoteError(
+            f"{self.remote.where} does not tell how old its files are: nothing can be judged by age"
+        )
+
+    @contextmanager
+    def planning(self) -> Iterator[None]:
+        """Be the only one that plans while the block runs.
+
+        A process writes a plan file, waits until it is listed, and sees who else has one. Of two that do so
+        at once, at least one sees the other. Who sees a smaller mark steps back; who sees larger ones alone
+        waits until they are gone. So only who sees nobody goes on, and of those who wait for each other the
+        smallest does.
+
+        Raises:
+            RemoteError: if the place does not list what was written there.
+        """
+        if self.alone:
+            yield
+            return
+        mine: str | None = None
+        pause = 0.05
+        while True:
+            others = self._planners()
+            if others and (mine is None or min(others) < self.mark):
+                if mine is not None:
+                    self._take_away(mine)
+                    mine = None
+                self._pause(pause * (0.5 + random.random()))  # noqa: S311 - no secret
+                pause = min(2 * pause, _POLL_SECONDS)
+            elif mine is None:
+                mine = self._note("plan", b"plan")
+            elif others:
+                self._pause(0.05)
+            else:
+                break
+        try:
+            yield
+        finally:
+            with suppress(EmbedCacheError, OSError):
+                self._take_away(mine)
+
+    def take(self, digests: Collection[str]) -> None:
+        """Claim objects; what was claimed before is given up."""
+        self.give_up()
+        if digests and not self.alone:
+            self._mine = self._note("json", canonical_json(sorted(digests)))
+
+    def give_up(self) -> None:
+        """Claim nothing any more: what was claimed has been sent."""
+        if self._mine is not None:
+            self._take_away(self._mine)
+            self._mine = None
+
+    def of_others(self) -> dict[str, frozenset[str]]:
+        """Return what other processes that live have claimed: name of the claim -> digests.
+
+        What those have left that live no more is deleted.
+        """
+        found: dict[str, frozenset[str]] = {}
+        if self.alone:
+            return found
+        seen = self._look()
+        for name in seen.gone:
+            with suppress(EmbedCacheError, OSError):
+                self.remote.remove(f"{FOLDER}/{name}")
+        for name in seen.alive:
+            if name.endswith(".json"):
+                digests = self._known.get(name)
+                if digests is None:
+                    digests = self._read(name)
+                if digests is not None:
+                    self._known[name] = found[name] = digests
+        return found
+
+    def wait(self, left: Collection[str], on_wait: Callable[[], None]) -> None:
+        """Wait until something changes about the claims on ``left``: one is given up, or its process gone.
+
+        Args:
+            left: digests of what is missing; without a claim on any of it there is nothing to wait for.
+            on_wait: called now and then.
+        """
+        missing = set(left)
+        first = {name for name, digests in self.of_others().items() if digests & missing}
+        while first and first <= self.of_others().keys():
+            on_wait()
+            self._pause(_POLL_SECONDS)
+
+    def _planners(self) -> list[str]:
+        """Return the marks of others that plan."""
+        seen = self._look()
+        for name in seen.gone:
+            if name.endswith(".plan"):
+                with suppress(EmbedCacheError, OSError):
+                    self.remote.remove(f"{FOLDER}/{name}")
+        return [name.partition(".")[0] for name in seen.alive if name.endswith(".plan")]
+
+    def _look(self, gone_seconds: float | None = None) -> _Seen:
+        """Look at what lies in ``claims/``."""
+        limit = self.stale_seconds if gone_seconds is None else gone_seconds
+        files = {name: stat for name, stat in self.remote.files_in(FOLDER).items() if _NAME.fullmatch(name)}
+        beats = {name.removesuffix(".beat"): stat for name, stat in files.items() if name.endswith(".beat")}
+        now = beats.get(self.mark)
+        mine: set[str] = set()
+        alive: list[str] = []
+        gone: list[str] = []
+        for name in sorted(files):
+            mark = name.partition(".")[0]
+            if mark == self.mark:
+                mine.add(name)
+            else:
+                (alive if self._lives(mark, beats.get(mark), now, limit) else gone).append(name)
+        return _Seen(frozenset(mine), tuple(alive), tuple(gone))
+
+    def _until_listed(self, name: str) -> None:
+        """Wait until a file of this process is listed: then those that were written before it are, too."""
+        deadline = time.monotonic() + LISTING_SECONDS
+        pause = 0.05
+        while name not in self._look().mine:
+            if time.monotonic() > deadline:
+                raise RemoteError(
+                    f"{self.remote.where} does not list {FOLDER}/{name}, which was written there "
+                    f"{LISTING_SECONDS:.0f} s ago: others who push cannot be seen, and would send the same; "
+                    "see to the caches in between, or push with --alone while nobody else does"
+                )
+            self._pause(pause)
+            pause = min(2 * pause, _POLL_SECONDS)
+
+    def _lives(self, mark: str, beat: Stat | None, now: Stat | None, limit: float) -> bool:
+        if not may_run(mark):
+            return False
+        # A file that is written anew while others are listed may be left out.
+        beat = beat or self.remote.place.stat(f"{FOLDER}/{mark}.beat")
+        if beat is None:
+            return False
+        if now is None or now.changed is None or beat.changed is None:
+            return True
+        return now.changed - beat.changed < limit
+
+    def _read(self, name: str) -> frozenset[str] | None:
+        """Return what a claim lists; None where it was given up just now, or is none."""
+        data = self.remote.read(f"{FOLDER}/{name}", _LARGEST_CLAIM)
+        if data is None:
+            return None
+        try:
+            value = parsed_json(data)
+        except ValueError:
+            return None
+        if not isinstance(value, list):
+            return None
+        return frozenset(one for one in value if isinstance(one, str) and _DIGEST.fullmatch(one))
+
+    @contextmanager
+    def _beating(self) -> Iterator[None]:
+        ended = threading.Event()
+        self._last_beat = time.time()
+        self._beat()
+        heart = threading.Thread(target=self._go_on, args=(ended,), name="claims", daemon=True)
+        heart.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            heart.join()
+            # Whoever comes next sees that this process is gone by the missing beat.
+            for name in (*sorted(self._notes), f"{self.mark}.beat"):
+                with suppress(EmbedCacheError, OSError):
+                    self.remote.place.remove(f"{FOLDER}/{name}")
+
+    def _beat(self) -> None:
+        # By this clock, which goes on while a machine sleeps.
+        began = time.time()
+        self.remote.write(f"{FOLDER}/{self.mark}.beat", b"beat")
+        self._overslept = self._overslept or abs(time.time() - self._last_beat) > self.stale_seconds / 2
+        self._last_beat = began
+
+    def _note(self, kind: str, data: bytes) -> str:
+        """Write a file under a name that no older listing has; return the name once it is listed."""
+        self._number += 1
+        name = f"{self.mark}.{self._number}.{kind}"
+        self._notes.add(name)
+        self.remote.write(f"{FOLDER}/{name}", data)
+        self._until_listed(name)
+        return name
+
+    def _take_away(self, name: str) -> None:
+        self.remote.remove(f"{FOLDER}/{name}")
+        self._notes.discard(name)
+
+    def _go_on(self, ended: threading.Event) -> None:
+        while not ended.wait(self.stale_seconds / _BEATS):
+            # One missed beat is no harm, and the work itself will find out what is wrong.
+            with suppress(RemoteError, OSError):
+                self._beat()
+
+    def _pause(self, seconds: float) -> None:
+        if self.remote.stop.wait(seconds):
+            raise RemoteError("stopped while waiting for other pushes: run the same command again")

@@ -1,0 +1,70 @@
+"""Which manifests others have replaced: without them nothing of a remote is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from embedcache.errors import MissingExtraError
+from embedcache.share.remote.manifest import Manifest, SharedFile
+from embedcache.share.remote.remote import Remote
+from embedcache.share.remote.sign import signed_by
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a manifest says that somebody may need.
+
+    Attributes:
+        files: its files, with the row indexes of shards.
+        licences: of models and texts, as far as declared.
+        keys: who has signed it; None where that cannot be told here.
+    """
+
+    files: frozenset[SharedFile]
+    licences: frozenset[tuple[str, str]]
+    keys: frozenset[bytes] | None
+
+
+def superseded(remote: Remote, manifests: Sequence[Manifest]) -> dict[str, str]:
+    """Return the ids of manifests that others have replaced, each with the one that stands for it.
+
+    One stands for another if it lists every file of it, declares every licence that it declares, and is
+    signed by every key that has signed it. A signature cannot be told without ``cryptography``: then a signed
+    manifest is replaced by none.
+
+    Args:
+        remote: where they lie.
+        manifests: all that are there.
+    """
+    kept: list[tuple[Manifest, _Said]] = []
+    found: dict[str, str] = {}
+    # The largest first, and of equals the latest: whatever stands for one has come before it.
+    for manifest in sorted(manifests, key=lambda one: (len(one.files), one.when, one.id), reverse=True):
+        said = _Said(frozenset(manifest.files), frozenset(_licences(manifest)), _keys(remote, manifest))
+        instead = next((one for one, other in kept if _stands_for(other, said)), None)
+        if instead is None:
+            kept.append((manifest, said))
+        else:
+            found[manifest.id] = instead.id
+    return found
+
+
+def _stands_for(other: _Said, said: _Said) -> bool:
+    if not (said.files <= other.files and said.licences <= other.licences):
+        return False
+    return said.keys is not None and (not said.keys or (other.keys is not None and said.keys <= other.keys))
+
+
+def _licences(manifest: Manifest) -> Iterable[tuple[str, str]]:
+    yield from ((one.contract, one.licence) for one in manifest.teachers if one.licence)
+    yield from ((one.digest, one.licence) for one in manifest.corpora if one.licence)
+
+
+def _keys(remote: Remote, manifest: Manifest) -> frozenset[bytes] | None:
+    if not remote.files_in(f"signatures/{manifest.id}"):
+        return frozenset()
+    try:
+        return frozenset(key.raw for key in signed_by(remote, manifest.id))
+    except MissingExtraError:
+        return None

@@ -1,0 +1,1 @@
+"""Rows of a remote's shards: row indexes, and single vectors read by range."""

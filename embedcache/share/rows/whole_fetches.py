@@ -1,0 +1,32 @@
+"""What is told of shards that are fetched whole though only some of their rows are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from embedcache.share.rows.remote_keys import RemoteKeys
+from embedcache.sizes import counted
+
+
+def no_index_notes(several: Sequence[RemoteKeys]) -> list[str]:
+    """Say, before anything is fetched, of which shards there is no row index, and what that costs.
+
+    Args:
+        several: the keys of one teacher or of several on the same remote.
+    """
+    whole = [shard for keys in several for shard in keys.whole_to_load()]
+    if not whole:
+        return []
+    size = sum(shard.bytes for shard in whole)
+    told = (
+        f"{counted(len(whole), 'shard')} of {several[0].remote.where} without a row index: fetched whole to "
+    )
+    return [f"{told}read the keys, {size:,} bytes; 'embedcache push' from a cache that has them adds it"]
+
+
+def no_ranges_notes(where: str, shards: int) -> list[str]:
+    """Say of how many shards all of the bytes were fetched, because a remote gives no parts of files."""
+    if not shards:
+        return []
+    told = f"{counted(shards, 'shard')} fetched whole for some of their rows"
+    return [f"{told}: {where} gives no parts of files"]
