@@ -7,7 +7,7 @@ gives the same files. Another codec re-encodes the stored vectors, without the t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -63,8 +63,8 @@ def convert(
 ) -> list[Converted]:
     """Copy ``source`` to the cache ``out`` with its vectors in another store or codec.
 
-    Corpora come with their views, but for views of rows that they have no longer. Killed or repeated, it
-    goes on where it stopped. Token embeddings are copied as they are.
+    Corpora come with their views, but for views of rows that they have no longer. Of two vectors of a text
+    only the one that is read is stored in another codec. Killed or repeated, it goes on where it stopped. Token embeddings are copied as they are.
 
     Args:
         source: the cache to read.
@@ -161,17 +161,21 @@ def _convert_teacher(
     worst = 1.0
     refuse_to_rewrite(source, teacher.contract.id, teacher.name, _to_rewrite(before, codec))
     carry_bad(source, target, teacher.contract.id, before.container.names())
-    for number, shard in enumerate(before.shards):
+    for number, (shard, own) in enumerate(before.own_rows()):
         if codec is None or _is_kept_so(shard, codec):
             if isinstance(shard.codec, pq.PQCodec):
                 pq.save(target_folder / "codebooks", shard.codec)
             after.put_raw(shard.name, before.container.open(shard.name))
-        else:
-            vectors = np.asarray(shard.codec.decode(shard.stored), dtype=np.float32)
+        elif own.any():
+            # Of a key in two shards one row is read. In one codec the other might come first.
+            rows = replace(
+                shard, keys=shard.keys[own], tokens=shard.tokens[own], truncated=shard.truncated[own]
+            )
+            vectors = np.asarray(shard.codec.decode(shard.stored)[own], dtype=np.float32)
             stored = codec.encode(vectors)
             lost = measure(codec, vectors, stored)
             worst = min(worst, lost.worst_cosine)
-            after.put_stored(codec, stored, shard, lost.to_json())
+            after.put_stored(codec, stored, rows, lost.to_json())
         if on_shard is not None:
             on_shard(number + 1, len(before.shards))
     after.finish()

@@ -265,3 +265,18 @@ def test_what_is_waited_for_is_what_a_whole_cache_has(both: Cache, finer: Cache)
     rows = np.arange(len(TEXTS), dtype=np.uint32)
     assert np.array_equal(awaited.targets_of(rows), finer.lookup(TEXTS))
     assert np.array_equal(awaited.targets_of(rows), open_dataset(both).targets_of(rows))
+
+
+@pytest.mark.parametrize("codec", ["float16", "int8"])
+def test_a_conversion_reads_what_was_read_before(tmp_path: Path, codec: str) -> None:
+    """In one codec, names decide: what int8 had lost would come first in some shards, were it there still."""
+    fine, coarse = (alone(tmp_path, one) for one in ("float32", "int8"))
+    both = together(tmp_path / "both", fine, coarse)
+    convert(both, tmp_path / "out", codec=codec)
+    convert(fine, tmp_path / "fine", codec=codec)
+    found, wanted = (Cache(tmp_path / name).lookup(TEXTS) for name in ("out", "fine"))
+    if codec == "float16":
+        np.testing.assert_array_equal(found, wanted)
+        assert len(Cache(tmp_path / "out").store(CONTRACT)) == len(TEXTS)
+    lost = np.abs(coarse.lookup(TEXTS) - fine.lookup(TEXTS)).max()
+    assert np.abs(found - fine.lookup(TEXTS)).max() <= lost
