@@ -64,7 +64,8 @@ def convert(
     """Copy ``source`` to the cache ``out`` with its vectors in another store or codec.
 
     Corpora come with their views, but for views of rows that they have no longer. Of two vectors of a text
-    only the one that is read is stored in another codec. Killed or repeated, it goes on where it stopped. Token embeddings are copied as they are.
+    only the one that is read is stored in another codec. Killed or repeated, it goes on where it stopped.
+    Token embeddings are copied as they are.
 
     Args:
         source: the cache to read.
