@@ -176,7 +176,8 @@ _REMOTE = (
         "skip_manifests",
         multiple=True,
         metavar="DIGITS",
-        help="With --remote: leave out the manifest whose name begins so, with what it alone lists.",
+        help="With --remote: leave out the manifest whose name begins so, with six digits or more, and what "
+        "it alone lists. May be given several times.",
     ),
     click.option(
         "--max-bytes",

@@ -20,7 +20,8 @@ skip_option = click.option(
     "skip_manifests",
     multiple=True,
     metavar="DIGITS",
-    help="Leave out the manifest whose name begins so, with what it alone lists.",
+    help="Leave out the manifest whose name begins so, with six digits or more, and what it alone lists. "
+    "May be given several times.",
 )
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     "--drop",
     multiple=True,
     metavar="DIGITS",
-    help="Take back the push whose manifest begins so: whatever it alone lists goes at once.",
+    help="Take back the push whose manifest begins so, with six digits or more: what it alone lists goes at "
+    "once. May be given several times.",
 )
 @click.option("--yes", is_flag=True, help="Delete it.  [default: only list what would be deleted]")
 @json_option

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def remote_verify_command(remote: str, delete_damaged: bool, as_json: bool) -> None:
     """Read every object of REMOTE, and say which are damaged, and which are missing.
 
-    Exits with 1 if any is, or a manifest cannot be read. Others may push meanwhile; nothing is deleted until
-    nobody does.
+    Exits with 1 if any is, or a manifest cannot be read, but not for what was deleted and no manifest lists.
+    Others may push meanwhile; nothing is deleted until nobody does.
     """
     from embedcache.cli.remote import watched
     from embedcache.cli.share_show import report
@@ -62,10 +62,14 @@ def _show(found: RemoteCheck) -> None:
         f"{len(damaged):,} damaged, {missing:,} missing" if found.faults else "no object damaged or missing"
     )
     told = [f"{found.unjudged:,} being written and not judged"] if found.unjudged else []
-    if len(damaged) > deleted:
+    if len(damaged) > deleted and not found.kept:
         told.append("--delete-damaged deletes what is damaged")
-    if found.faults:
+    if found.kept:
+        told.append(found.kept)
+    if any(one.files for one in found.faults):
         told.append("'embedcache push' from a cache that has it sends it again")
+    if any(one.deleted and not one.files for one in found.faults):
+        told.append("what was deleted and no manifest lists, nobody needs")
     click.echo(
         "; ".join(
             [

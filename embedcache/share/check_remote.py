@@ -17,7 +17,7 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import RemoteError
 from embedcache.share.collect import OBJECT_FOLDERS, Superfluous, delete_files
 from embedcache.share.places import Stat
-from embedcache.share.remote.claims import AtWorkError, Claims
+from embedcache.share.remote.claims import GONE_SECONDS, AtWorkError, Claims
 from embedcache.share.remote.manifest import Manifest
 from embedcache.share.remote.remote import BLOCK_BYTES, Remote, object_path
 from embedcache.share.remotes import location_of
@@ -30,6 +30,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 # An object that changes while it is read is read again, so often.
 _TRIES = 3
 _WAIT_SECONDS = 5.0
+# Whoever was killed counts no more by then; who still does may go on for ever, or have a clock that is ahead.
+_MOST_WAIT_SECONDS = GONE_SECONDS + 300.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class RemoteCheck:
         bytes: their size.
         unjudged: objects that somebody was writing all the while.
         refused: manifests that cannot be read, and why; what they list may be missing.
+        kept: why nothing was deleted that was to be; empty where nothing was, or it was.
         seconds: how long it took.
     """
 
@@ -71,12 +74,13 @@ class RemoteCheck:
     bytes: int
     unjudged: int
     refused: Mapping[str, str]
+    kept: str
     seconds: float
 
     @property
     def is_sound(self) -> bool:
-        """Whether everything was found as it should be."""
-        return not self.faults and not self.refused
+        """Whether everything is as it should be; what was damaged, deleted and of no use to anybody is."""
+        return all(one.deleted and not one.files for one in self.faults) and not self.refused
 
     def to_json(self) -> dict[str, object]:
         """Return the result as a JSON object."""
@@ -89,7 +93,7 @@ def check_remote(
     """Read every object of ``remote``, a name or a URL, and compare its digest with its name.
 
     Others may push and pull meanwhile. What is damaged is deleted once nobody else is at work there, which is
-    waited for, and is read once more before.
+    waited for, though not for ever, and is read once more before.
 
     Args:
         remote: the remote.
@@ -113,8 +117,11 @@ def check_remote(
     reader = _Reader(source, sizes, meter)
     there = _objects(source)
     reader.read(there, jobs)
+    kept = ""
     if delete_damaged and reader.damaged:
-        _delete(reader, jobs, meter)
+        kept = _delete(reader, jobs, meter)
+        # Whoever has pushed since may list what was damaged.
+        survey = source.survey()
     faults = {one: (DAMAGED, size) for one, size in reader.damaged.items()}
     faults |= {one: (MISSING, sizes[one]) for one in _missing(source, sizes.keys() - there.keys())}
     files = _files(survey.manifests, faults)
@@ -122,7 +129,11 @@ def check_remote(
         source.where,
         tuple(
             Fault(
-                object_path(one), size, fault, tuple(sorted(files[one])), delete_damaged and fault == DAMAGED
+                object_path(one),
+                size,
+                fault,
+                tuple(sorted(files[one])),
+                delete_damaged and not kept and fault == DAMAGED,
             )
             for one, (fault, size) in sorted(faults.items())
         ),
@@ -130,6 +141,7 @@ def check_remote(
         sum(reader.sizes_of(there).values()),
         len(reader.unjudged),
         survey.refused,
+        kept,
         time.perf_counter() - started,
     )
 
@@ -249,16 +261,24 @@ def _missing(remote: Remote, absent: Collection[str]) -> set[str]:
     return {digest for digest, stat in zip(asked, stats, strict=True) if stat is None}
 
 
-def _delete(reader: _Reader, jobs: int, meter: Meter) -> None:
-    """Delete what is damaged, and still is once nobody else is at work there."""
-    while not _delete_alone(reader, jobs, meter):
-        # To find it took hours maybe, and whoever pushes comes to an end.
-        meter.begin("wait until nobody else is at work there")
+def _delete(reader: _Reader, jobs: int, meter: Meter) -> str:
+    """Delete what is damaged, and still is once nobody else is at work there.
+
+    Returns:
+        Why nothing was deleted, where somebody was at work there all the while; otherwise nothing.
+    """
+    last = time.monotonic() + _MOST_WAIT_SECONDS
+    while (error := _delete_alone(reader, jobs, meter)) is not None:
+        if time.monotonic() > last:
+            return str(error)
+        # To find it took hours maybe, and whoever pushes comes to an end as a rule.
+        meter.begin(f"wait until nobody else is at work there ({error.others:,} now)")
         time.sleep(_WAIT_SECONDS * (0.5 + random.random()))  # noqa: S311 - no secret
+    return ""
 
 
-def _delete_alone(reader: _Reader, jobs: int, meter: Meter) -> bool:
-    """Delete what is still damaged; return whether it was done, which it is not while others are at work."""
+def _delete_alone(reader: _Reader, jobs: int, meter: Meter) -> AtWorkError | None:
+    """Delete what is still damaged; return who is at work there, if anybody is: then nothing was done."""
     remote = reader.remote
     try:
         with Claims(remote).collecting() as claims:
@@ -270,6 +290,6 @@ def _delete_alone(reader: _Reader, jobs: int, meter: Meter) -> bool:
                 for digest, size in sorted(reader.damaged.items())
             ]
             delete_files(remote, found, claims, jobs, meter)
-    except AtWorkError:
-        return False
-    return True
+    except AtWorkError as error:
+        return error
+    return None

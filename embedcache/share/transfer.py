@@ -75,7 +75,14 @@ def run_all(
     pool.shutdown()
 
 
-def map_all(act: Callable[[T], U], items: Iterable[T], *, jobs: int, stop: threading.Event) -> list[U]:
+def map_all(
+    act: Callable[[T], U],
+    items: Iterable[T],
+    *,
+    jobs: int,
+    stop: threading.Event,
+    patience: float | None = None,
+) -> list[U]:
     """Return what ``act`` returns for each item, in order; otherwise as :func:`run_all`."""
     wanted = list(items)
     found: dict[int, U] = {}
@@ -83,7 +90,7 @@ def map_all(act: Callable[[T], U], items: Iterable[T], *, jobs: int, stop: threa
     def keep(number: int) -> None:
         found[number] = act(wanted[number])
 
-    run_all(keep, range(len(wanted)), jobs=jobs, stop=stop)
+    run_all(keep, range(len(wanted)), jobs=jobs, stop=stop, patience=patience)
     return [found[number] for number in range(len(wanted))]
 
 

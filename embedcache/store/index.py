@@ -2,16 +2,16 @@
 
 Keys are spread over buckets by their leading bits; a bucket is one value: its keys, sorted, and their
 positions, found by binary search in the mapped file. So it takes no memory, and 24 bytes of disk a row.
-A file is named by the shards it was made of and by its own digest. Another set of shards, a damaged file or
-none at all: the index is made from the shards again. One that somebody else made is compared with the shards,
-which takes a fraction of the time.
+A file is named by the set of shards it was made of and by its own digest. Another set of shards, a damaged
+file or none at all: the index is made from the shards again. One that somebody else made is compared with the
+shards, which takes a fraction of the time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -38,6 +38,10 @@ _BYTES_A_ROW = 24
 _ROWS_A_BUCKET = 16384
 _ROWS_A_PASS = 1 << 20
 _ATTEMPTS = 3
+
+# Stands before the names of shards whose order is not that of their names: with several codecs it once was,
+# and such an index gives other rows.
+_FINER_FIRST = "finer codecs first"
 
 # Indexes that this process has written; it deletes no others, which other machines may have mapped.
 _written_here: set[Path] = set()
@@ -250,7 +254,8 @@ def _delete_superseded(current: Path, notes: FileNotes) -> None:
     Those of other processes are left to ``gc``: on a network file system, deleting what another machine has
     mapped ends the process there.
     """
-    superseded = {path for path in _written_here if path.parent == current.parent and path != current}
+    # A copy: other threads may write indexes, too.
+    superseded = {path for path in list(_written_here) if path.parent == current.parent and path != current}
     for path in superseded:
         with suppress(OSError):
             path.unlink(missing_ok=True)
@@ -260,8 +265,28 @@ def _delete_superseded(current: Path, notes: FileNotes) -> None:
 
 
 def made_of(names: Sequence[str]) -> str:
-    """Return what the file of an index over the shards ``names`` begins with; another order has another."""
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
+    """Return what the file of an index over shards begins with.
+
+    It tells which shards they are, and whether they are in the order of their names. That is enough: a
+    shard's name, its digest, fixes its codec, and so all names together fix the order of reading.
+
+    Args:
+        names: the shards' names, in the order that positions count in.
+    """
+    by_name, finer_first = may_be_made_of(names)
+    return by_name if list(names) == sorted(names) else finer_first
+
+
+def may_be_made_of(names: Collection[str]) -> tuple[str, str]:
+    """Return what an index over shards may begin with, where nobody knows the codecs of some any more.
+
+    Returns:
+        as it is if they are read in the order of their names, and if they are not.
+    """
+    by_name = sorted(names)
+    hashed = (hashlib.sha256("\n".join(lines).encode()) for lines in (by_name, [_FINER_FIRST, *by_name]))
+    first, second = (one.hexdigest()[:32] for one in hashed)
+    return first, second
 
 
 def _write(folder: Path, shards: str, keys: Sequence[KeyArray]) -> Path:

@@ -6,7 +6,7 @@ the shards alone: not on how they came together, nor on who reads.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable
 
 from embedcache.codecs import CODEC_NAMES
 from embedcache.store.shard import Shard
@@ -20,15 +20,3 @@ def reading_rank(codec: str, name: str) -> tuple[int, str]:
 def in_reading_order(shards: Iterable[Shard]) -> list[Shard]:
     """Return shards in the order in which a key is looked for."""
     return sorted(shards, key=lambda shard: reading_rank(shard.header.codec, shard.name))
-
-
-def possible_orders(known: Mapping[str, str], unknown: Collection[str]) -> Iterator[list[str]]:
-    """Yield the names of shards as they may have been ordered, if those that are lost were of one codec.
-
-    Args:
-        known: the codecs of shards, by their names.
-        unknown: names of shards that nobody knows the codec of any more.
-    """
-    for codec in CODEC_NAMES if unknown else CODEC_NAMES[:1]:
-        codecs = {**dict.fromkeys(unknown, codec), **known}
-        yield sorted(codecs, key=lambda name: reading_rank(codecs[name], name))

@@ -282,6 +282,14 @@ def test_the_fast_layers_go_into_a_copy(loaded_teacher: Teacher) -> None:
 
 
 @packs
+def test_bfloat16_is_packed_only_where_the_cpu_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    for supported in (False, True):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda found=supported: found)
+        assert can_pack(CPU, torch.bfloat16) is supported
+        assert can_pack(CPU, torch.float32)
+
+
+@packs
 @pytest.mark.parametrize("gelu", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_packed_layer_is_the_layer_it_was_made_of(gelu: bool, bias: bool) -> None:

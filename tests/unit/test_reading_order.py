@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from check_helpers import TEACHER, mended, outcomes
+from check_helpers import TEACHER, flip, mended, outcomes
 from share_helpers import make_cache
 
 from distill.data.dataset import open_dataset
@@ -28,7 +29,7 @@ from embedcache.share.mirror.mirror import Mirror
 from embedcache.store import FolderShards, MemoryShards, Shard, ShardStore
 from embedcache.store.base import TAKEN_AS
 from embedcache.store.digests import FileNotes
-from embedcache.store.index import made_of, open_index
+from embedcache.store.index import made_of, may_be_made_of, open_index
 from embedcache.testing import example_batch, example_contract, sentences
 
 CONTRACT = TEACHER.contract
@@ -158,7 +159,16 @@ def test_of_one_codec_the_first_by_name_is_read_and_its_index_is_what_it_was(tmp
     names = [shard.name for shard in by_name]
     made = open_index(tmp_path / "elsewhere", names, [shard.keys for shard in by_name], FileNotes()).path
     assert file.name == made.name
-    assert file.name.startswith(made_of(names))
+    assert file.name.startswith(hashlib.sha256("\n".join(names).encode()).hexdigest()[:32])
+
+
+def test_an_index_is_named_by_the_set_of_shards_and_by_whether_they_are_read_by_name() -> None:
+    names = ["0" * 64, "1" * 64, "2" * 64]
+    by_name, finer_first = may_be_made_of(names[::-1])
+    assert by_name != finer_first
+    assert made_of(names) == by_name
+    assert made_of(names[::-1]) == made_of([names[1], names[0], names[2]]) == finer_first
+    assert not {by_name, finer_first} & set(may_be_made_of(names[:2]))
 
 
 def older_index(cache: Cache) -> Path:
@@ -218,6 +228,62 @@ def test_a_shard_that_is_lost_beside_those_of_another_codec_comes_back(
     assert not sound(verify(cache.folder))
     assert outcomes(mended(cache.folder)) == {IDENTICAL}
     assert path.read_bytes() == content
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def rotten(path: Path) -> None:
+    """Its header and its keys can still be read."""
+    flip(path, path.stat().st_size - 300, 1)
+
+
+@pytest.mark.parametrize(
+    ("finer_is", "coarser_is"),
+    [(gone, gone), (emptied, emptied), (rotten, gone), (gone, rotten), (emptied, gone)],
+)
+def test_lost_shards_of_several_codecs_are_seen_and_come_back(
+    both: Cache, finer_is: Callable[[Path], None], coarser_is: Callable[[Path], None]
+) -> None:
+    # Of different lengths, and all that there is of their corpora: only the index tells what they held.
+    texts = {"float32": sentences(40, seed=33), "int8": sentences(30, seed=34)}
+    folder = both.folder.parent / "more"
+    more = [
+        make_cache(folder / codec, mine, teacher=TEACHER, codec=codec, shard_rows=40, name=codec)
+        for codec, mine in texts.items()
+    ]
+    cache = together(both.folder, *more)
+    cache.lookup(TEXTS[:1])
+    shards = cache.teacher_folder(CONTRACT) / "shards"
+    paths = [shards / f"{name}.arrow" for one in more for name in one.container(CONTRACT).names()]
+    before = [path.read_bytes() for path in paths]
+    for path, damage in zip(paths, (finer_is, coarser_is), strict=True):
+        damage(path)
+    assert {found.path for found in verify(cache.folder).damage} == {
+        path.relative_to(cache.folder).as_posix() for path in paths
+    }
+    done = mended(cache.folder)
+    assert outcomes(done) == {IDENTICAL}
+    assert len(done.mends) == 2
+    assert [path.read_bytes() for path in paths] == before
+    assert sound(verify(cache.folder))
+
+
+def test_more_lost_shards_than_codecs_are_guessed_for_are_seen(both: Cache) -> None:
+    both.lookup(TEXTS[:1])
+    shards = both.store(CONTRACT).shards
+    lost = [one for one in shards if one.header.codec == "float32"][:4]
+    lost += [one for one in shards if one.header.codec == "int8"][:4]
+    paths = [both.teacher_folder(CONTRACT) / "shards" / f"{one.name}.arrow" for one in lost]
+    for path in paths:
+        path.unlink()
+    found = {found.path for found in verify(both.folder).damage}
+    assert found == {path.relative_to(both.folder).as_posix() for path in paths}
 
 
 def test_sql_shows_the_finer_row(both: Cache) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 import threading
 import time
@@ -196,7 +197,7 @@ def test_nothing_is_deleted_while_anybody_pushes_nor_what_is_right_by_then(
         running = threading.Thread(target=run)
         running.start()
         deadline = time.monotonic() + 60
-        while phases.count("wait until nobody else is at work there") < 3:
+        while phases.count("wait until nobody else is at work there (1 now)") < 3:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert mended.exists()
@@ -208,6 +209,77 @@ def test_nothing_is_deleted_while_anybody_pushes_nor_what_is_right_by_then(
     assert mended.read_bytes() == sound
     assert not damaged.exists()
     assert claims_left(remote) == []
+
+
+def test_somebody_who_never_ends_is_not_waited_for_for_ever(
+    run: Any, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["embedcache.share.check_remote"]
+    monkeypatch.setattr(module, "_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_MOST_WAIT_SECONDS", 0.3)
+    place = object_of(remote, SHARD)
+    rot(place)
+    # Of a push that was killed on a machine whose clock is a day ahead.
+    beat = remote / "claims" / f"{'0' * 12}-1-{'a' * 12}.beat"
+    beat.write_bytes(b"beat")
+    os.utime(beat, (time.time() + 86400,) * 2)
+    found = check_remote(str(remote), delete_damaged=True)
+    assert [(Path(one.path).name, one.fault, one.deleted) for one in found.faults] == [
+        (place.name, "damaged", False)
+    ]
+    assert not found.is_sound
+    assert found.kept.startswith(f"1 other processes are at work on {remote}")
+    assert place.exists()
+    code, out = run(*VERIFY, remote, "--delete-damaged")
+    assert code == 1
+    assert "nothing was deleted; run the same command again later" in out
+    assert "damaged, deleted" not in out
+    beat.unlink()
+    found = check_remote(str(remote), delete_damaged=True)
+    assert ([one.deleted for one in found.faults], found.kept) == ([True], "")
+
+
+def test_what_is_deleted_and_listed_nowhere_is_of_no_harm(run: Any, remote: Path) -> None:
+    stray = put_object(remote, bytes(100))
+    place = remote / "objects" / stray[:2] / stray
+    rot(place)
+    code, out = run(*VERIFY, remote)
+    assert code == 1
+    assert "embedcache push" not in out
+    code, out = run(*VERIFY, remote, "--delete-damaged")
+    assert code == 0
+    assert not place.exists()
+    assert "1 damaged, 0 missing" in out
+    assert "what was deleted and no manifest lists, nobody needs" in out
+    assert "embedcache push" not in out
+    # Of one that somebody needs it is another matter, whatever else goes.
+    put_object(remote, bytes(100))
+    rot(place)
+    rot(object_of(remote, SHARD))
+    code, out = run(*VERIFY, remote, "--delete-damaged")
+    assert code == 1
+    assert "embedcache push" in out
+
+
+def test_what_a_push_has_listed_meanwhile_is_missed(
+    remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (manifest,) = (remote / "manifests").iterdir()
+    place = object_of(remote, SHARD)
+    rot(place)
+    (tmp_path / "aside").write_bytes(manifest.read_bytes())
+    manifest.unlink()
+    blocks = FolderPlace.blocks
+
+    def reading(self: FolderPlace, path: str, size: int) -> Iterator[memoryview]:
+        if path.startswith("objects/") and not manifest.exists():
+            (tmp_path / "aside").rename(manifest)
+        return blocks(self, path, size)
+
+    monkeypatch.setattr(FolderPlace, "blocks", reading)
+    found = check_remote(str(remote), delete_damaged=True)
+    assert [one.deleted for one in found.faults] == [True]
+    assert not found.is_sound
 
 
 class _Quiet(SimpleHTTPRequestHandler):

@@ -127,8 +127,11 @@ def test_a_teacher_goes_from_one_to_the_other(tmp_path: Path, shell: Any) -> Non
     assert shell("remote", "list")[1].startswith("none; add one")
     assert shell("remote", "add", "team", tmp_path / "remote")[0] == 0
     assert shell("remote", "list")[1] == f"team: {tmp_path / 'remote'}\n"
-    code, out, err = shell("push", "team", "--cache", cache.folder, "--by", "Ann", "-m", "first")
+    words = ("--by", "Ann", "-m", "first", "--text-licence", "CC-BY-4.0")
+    code, out, err = shell("push", "team", "--cache", cache.folder, *words)
     assert (code, err) == (0, "")
+    (card,) = files_of(tmp_path / "remote", "cards").values()
+    assert "CC-BY-4.0" in card.decode()
     assert re.search(r"sent\s+│\s+16\s", out)
     assert re.search(r"manifest [0-9a-f]{12}; .* s, .*B/s", out)
     assert "nothing to add" in shell("push", "team", "--cache", cache.folder)[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,17 @@ def test_a_name_never_comes_to_stand_for_two_teachers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="two teachers called 'fake'"):
         pull(tmp_path / "there", remote)
     assert not (tmp_path / "there").exists()
+
+
+def test_a_version_is_put_down_to_one_push_and_to_who_made_that(tmp_path: Path) -> None:
+    remote = str(tmp_path / "remote")
+    make_cache(tmp_path / "ann", TEXTS[:40], name="news")
+    push(tmp_path / "ann", remote)
+    # The same corpus with another beside it: both manifests list it, and only this one has a name.
+    make_cache(tmp_path / "ann", TEXTS[:20], name="other")
+    bobs = push(tmp_path / "ann", remote, by="Bob").manifest
+    push(make_cache(tmp_path / "eve", TEXTS[:30], name="news"), remote, by="Eve")
+    with pytest.raises(InputError) as caught:
+        pull(tmp_path / "there", remote)
+    (digits,) = re.findall(r"manifest ([0-9a-f]{12}), pushed by Bob", str(caught.value))
+    assert bobs.startswith(digits)

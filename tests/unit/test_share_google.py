@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from embedcache.errors import InputError, RemoteError
 from embedcache.share import retry
 from embedcache.share.places import google, open_place, parse_location
+from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.remote.remote import Remote
 from embedcache.share.retry import RemediedError
 
@@ -248,9 +251,57 @@ def test_an_upload_that_the_server_forgets_is_begun_anew(answers: Any) -> None:
 def test_a_file_that_counts_as_closed_is_no_fault_of_the_caller() -> None:
     with (
         pytest.raises(OSError, match="the connection failed: I/O operation on closed file"),
-        google.google_errors(),
+        google.GoogleErrors()(),
     ):
         raise ValueError("I/O operation on closed file")
-    with pytest.raises(RemediedError) as found, google.google_errors():
+    with pytest.raises(RemediedError) as found, google.GoogleErrors()():
         raise RemediedError("what", "remedy")
     assert found.value.remedy == "remedy"
+    with pytest.raises(ValueError, match="a mistake of ours"), google.GoogleErrors()():
+        raise ValueError("a mistake of ours")
+
+
+class _Machine(_Answers):
+    """A machine of Google's, whose tokens soon end, and its storage, which has no object."""
+
+    def do_GET(self) -> None:
+        kind = type(self)
+        if self.path.startswith("/storage"):
+            kind.asked.append((self.path, "Authorization" in self.headers))
+            self.send_error(404)
+        elif kind.status != 200:
+            super().do_GET()
+        else:
+            kind.asked.append((self.path, False))
+            token = {"access_token": "t0ken", "expires_in": 0, "token_type": "Bearer"}
+            account = {"email": "ann@x", "scopes": ["all"]}
+            body = json.dumps(token if "/token" in self.path else account).encode()
+            self.send_response(200)
+            self.send_header("Metadata-Flavor", "Google")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_token_that_was_given_before_may_be_given_again(
+    nobody: None, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    from pyarrow.fs import GcsFileSystem
+
+    kind = type("Machine", (_Machine,), {"asked": [], "status": 200 if is_known else 503})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        host = f"127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("GCE_METADATA_ROOT", host)
+        files = GcsFileSystem(scheme="http", endpoint_override=host, retry_time_limit=timedelta(seconds=1))
+        place = BucketPlace("gs://team/x", files, "team/x", errors=google.GoogleErrors())
+        remote = Remote(parse_location("gs://team/x"), place)
+        if is_known:
+            assert remote.size("a") is None
+        kind.status = 503  # type: ignore[attr-defined]
+        told = "tried 5 times): no access token was given:" if is_known else "tried once): no credentials"
+        with pytest.raises(RemoteError, match=re.escape(told)):
+            remote.size("a")
+        assert any(path.startswith("/storage") for path, _ in kind.asked) is is_known
+        server.shutdown()

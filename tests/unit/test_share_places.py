@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import re
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,7 +25,7 @@ from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.places.web import WebPlace
 from embedcache.share.remote.remote import Remote
-from embedcache.share.retry import retrying
+from embedcache.share.retry import LaterError, retrying
 
 SECRET = "s3cr3t"  # noqa: S105 - to be looked for in messages
 
@@ -366,3 +368,36 @@ def test_links_of_a_listing_that_lead_elsewhere_are_left_out(tmp_path: Path) -> 
         server.shutdown()
         thread.join()
     assert found.keys() == {"a", "b", "ab c"}
+
+
+def test_an_interrupt_waits_for_nobody_who_is_to_come_back_later(tmp_path: Path) -> None:
+    class Busy(FolderPlace):
+        def list(self, folder: str) -> dict[str, Stat]:
+            raise LaterError("HTTP status 429", "wait", 20.0)
+
+    remote = Remote(parse_location(str(tmp_path)), Busy(tmp_path))
+    began = time.monotonic()
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        remote.in_threads(remote.files_in, [f"objects/{number:02x}" for number in range(256)])
+    assert time.monotonic() - began < 2
+    assert remote.stop.is_set()
+    # Nor are they left behind.
+    while any(one.name.startswith("share") for one in threading.enumerate()):
+        assert time.monotonic() - began < 5
+        time.sleep(0.01)
+
+
+def test_an_error_of_one_look_stops_nothing_that_comes_later(tmp_path: Path) -> None:
+    remote = Remote(parse_location(str(tmp_path)))
+
+    def look(number: int) -> int:
+        if number == 3:
+            raise RemoteError("no")
+        return number
+
+    with pytest.raises(RemoteError, match="no"):
+        remote.in_threads(look, range(10))
+    assert not remote.stop.is_set()
+    assert remote.in_threads(look, range(3)) == [0, 1, 2]

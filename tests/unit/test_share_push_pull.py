@@ -31,8 +31,9 @@ from embedcache.check import verify
 from embedcache.derived import projection_bytes, write_derived
 from embedcache.errors import CorruptCacheError, InputError, RemoteError, StorageError
 from embedcache.share import compare_with_remote, list_remote, pull, push, sync
+from embedcache.share.places import parse_location
 from embedcache.share.pushing.selection import LocalObject
-from embedcache.share.remote.remote import MARKER, MARKER_BYTES
+from embedcache.share.remote.remote import MARKER, MARKER_BYTES, Remote
 from embedcache.testing import fake_teacher, sentences
 from embedcache.views.plan import ViewOptions
 
@@ -424,3 +425,35 @@ def test_a_shard_that_changed_since_it_was_found_right_is_never_listed_again(tmp
     with pytest.raises(CorruptCacheError, match="is damaged"):
         push(Cache(cache.folder), str(remote))
     assert files_of(remote, "manifests") == before
+
+
+def test_a_manifest_that_a_push_mends_is_not_told_of(tmp_path: Path) -> None:
+    cache, remote = make_cache(tmp_path / "cache"), tmp_path / "remote"
+    push(cache, str(remote))
+    (manifest,) = (remote / "manifests").iterdir()
+    sound = manifest.read_bytes()
+    manifest.write_bytes(sound[:-5])
+    other = remote / "manifests" / f"{'0' * 64}.json"
+    other.write_bytes(b"nonsense")
+    # Else its copy is used.
+    shutil.rmtree(tmp_path / "cache" / "derived" / "remotes")
+    done = push(cache, str(remote))
+    assert manifest.read_bytes() == sound
+    assert done.manifest == manifest.stem
+    assert [one for one in done.told if "cannot be read" in one and manifest.name in one] == []
+    assert len([one for one in done.told if "cannot be read" in one and other.name in one]) == 1
+
+
+def test_a_manifest_that_somebody_mends_is_read_again(tmp_path: Path) -> None:
+    push(make_cache(tmp_path / "cache"), str(tmp_path / "remote"))
+    (manifest,) = (tmp_path / "remote" / "manifests").iterdir()
+    sound = manifest.read_bytes()
+    manifest.write_bytes(sound[:-5])
+    remote = Remote(parse_location(str(tmp_path / "remote")))
+    assert remote.survey().refused.keys() == {manifest.stem}
+    manifest.write_bytes(sound)
+    survey = remote.survey()
+    assert ([one.id for one in survey.manifests], survey.refused) == ([manifest.stem], {})
+    # What could be read is not read again.
+    manifest.write_bytes(b"other")
+    assert remote.survey() == survey

@@ -138,6 +138,30 @@ def test_few_objects_stay_open(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) < before + 40
 
 
+def test_an_object_that_is_another_by_now_is_looked_up_again(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(DATA[:10])
+    place = BucketPlace("s3://bucket", LocalFileSystemOfArrow(), str(tmp_path))
+    assert place.read_range("data", 0, 100) == DATA[:10]
+    (tmp_path / "new").write_bytes(DATA[:100])
+    (tmp_path / "new").rename(tmp_path / "data")
+    assert place.read_range("data", 0, 100) == DATA[:100]
+
+
+def test_what_was_used_last_stays_open(tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / str(number)).write_bytes(DATA[:10])
+    place = BucketPlace("s3://bucket", LocalFileSystemOfArrow(), str(tmp_path))
+    for number in (0, 1):
+        place.read_range(str(number), 0, 5)
+        (tmp_path / "new").write_bytes(DATA[10:20])
+        (tmp_path / "new").rename(tmp_path / str(number))
+    for number in range(2, 100):
+        place.read_range(str(number), 0, 5)
+        # What is open is the old one still.
+        assert place.read_range("0", 0, 5) == DATA[:5]
+    assert place.read_range("1", 0, 5) == DATA[10:15]
+
+
 def test_a_server_of_whole_files_says_so_at_once(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(DATA)
     with served(tmp_path, _Whole) as place:

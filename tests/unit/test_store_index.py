@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -344,3 +345,27 @@ def test_of_equal_keys_the_one_in_the_first_shard_is_found(tmp_path: Path) -> No
     (position,) = again.locate(key_array(["same"]))
     assert position < 2
     assert len(again) == 6
+
+
+def test_threads_that_write_indexes_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = {tmp_path / "others" / str(number) for number in range(2_000)}
+    monkeypatch.setattr(index_module, "_written_here", others)
+    is_over = threading.Event()
+
+    def write() -> None:
+        while not is_over.is_set():
+            others.add(tmp_path / "more")
+            others.discard(tmp_path / "more")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for number in range(20):
+            index_module._delete_superseded(tmp_path / str(number), FileNotes())
+    finally:
+        is_over.set()
+        thread.join()
+    assert tmp_path / "19" in others
+    assert tmp_path / "18" not in others

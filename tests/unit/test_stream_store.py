@@ -82,6 +82,18 @@ def test_a_mirror_has_everything_but_shards_at_first(remote, whole, tmp_path):
     assert not verify(tmp_path / "mirror").damage
 
 
+def test_a_finer_vector_of_the_mirrors_own_is_not_read_where_the_remote_has_one(tmp_path):
+    coarse = make_cache(tmp_path / "coarse", TEXTS[:40], codec="int8")
+    fine = make_cache(tmp_path / "mirror", TEXTS[:60], codec="float32")
+    push(coarse, str(tmp_path / "remote"))
+    with Mirror(str(tmp_path / "remote"), fine.folder) as mirror:
+        store = mirror.store(contract_of(coarse))
+        found = store.vectors(store.locate(key_array(TEXTS[:60])))
+    np.testing.assert_array_equal(found[:40], coarse.lookup(TEXTS[:40]))
+    assert not np.array_equal(found[:40], fine.lookup(TEXTS[:40]))
+    np.testing.assert_array_equal(found[40:], fine.lookup(TEXTS[40:60]))
+
+
 def test_vectors_are_those_of_the_cache_that_was_pushed(remote, whole, tmp_path):
     keys = key_array(TEXTS)
     expected = whole.store(contract_of(whole))

@@ -5,9 +5,10 @@ Each is a candidate: that the rows were these is proven where the shard made of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -18,19 +19,25 @@ from embedcache.check.repair.cuts import Layout, rows_by_size
 from embedcache.check.texts import sound_keys
 from embedcache.check.verify.shards import open_without_codebook
 from embedcache.check.verify.stores import index_over
+from embedcache.codecs import CODEC_NAMES
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.errors import CacheFormatError, CorruptCacheError, StorageError
 from embedcache.fsio import sha256_file
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store import Shard, ShardHeader
-from embedcache.store.index import StoreIndex, made_of
+from embedcache.store.index import StoreIndex, made_of, may_be_made_of
 from embedcache.store.mapped_lmdb import check_structure, open_shared
-from embedcache.store.reading_order import possible_orders
+from embedcache.store.reading_order import reading_rank
 from embedcache.view_coverage import ViewCoverage
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# Of more shards there are too many ways in which they may have had several codecs.
+_MOST_GUESSED = 6
+# By how much headers of shards are believed to differ from what is expected of their codecs.
+_HEADER_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -80,23 +87,138 @@ def keys_by_index(
         lost: those that are not, or are damaged.
         layouts: how large shards are, by codec.
     """
+    told = {one.name: one.header.codec for one in lost if one.header is not None}
+    told |= {shard.name: shard.header.codec for shard in sound}
+    unknown = {one.name for one in lost} - told.keys()
+    for shards in may_be_made_of(told.keys() | unknown):
+        index = _open(folder, shards)
+        if index is not None:
+            possible = (order for order in _possible_orders(told, unknown) if made_of(order.names) == shards)
+            fitting = _fitting(index, sound, lost, possible, layouts)
+            if fitting is not None:
+                return _read(index, lost, *fitting)
+    return {}
+
+
+@dataclass(frozen=True)
+class _Order:
+    """How shards may have been ordered.
+
+    Attributes:
+        names: their names, in the order of reading.
+        codecs: the codecs that make it so, by name.
+    """
+
+    names: list[str]
+    codecs: Mapping[str, str]
+
+
+def _possible_orders(known: Mapping[str, str], unknown: Collection[str]) -> Iterator[_Order]:
+    """Yield the orders in which shards may have been read.
+
+    Args:
+        known: the codecs of shards, by their names.
+        unknown: names of shards that nobody knows the codec of any more.
+    """
+    one_each = [(codec,) * len(unknown) for codec in CODEC_NAMES]
+    guesses = product(CODEC_NAMES, repeat=len(unknown)) if len(unknown) <= _MOST_GUESSED else one_each
+    for guess in guesses:
+        codecs = {**known, **dict(zip(sorted(unknown), guess, strict=True))}
+        yield _Order(sorted(codecs, key=lambda name: reading_rank(codecs[name], name)), codecs)
+
+
+def _fitting(
+    index: StoreIndex,
+    sound: Sequence[Shard],
+    lost: Sequence[LostShard],
+    possible: Iterable[_Order],
+    layouts: Sequence[Layout],
+) -> tuple[list[str], dict[str, int]] | None:
+    """Return the order of the shards of an index and the rows of each, as far as these can be told.
+
+    In the right one the index has in the places of a sound shard nothing but that shard's keys. Of several
+    the one counts under which the sizes of the lost are most like what is expected. Memory: a byte a row.
+    """
     there = {shard.name: len(shard) for shard in sound}
-    known = {one.name: one.header.codec for one in lost if one.header is not None}
-    known |= {shard.name: shard.header.codec for shard in sound}
-    found_in = _open(folder, possible_orders(known, {one.name for one in lost} - known.keys()))
-    if found_in is None:
-        return {}
-    index, names = found_in
+    stands = {shard.name: _stand(index, shard) for shard in sound}
+    taken = np.zeros(index.rows, dtype=np.bool_)
+    for _, places in index.entries():
+        taken[places[(places >= 0) & (places < index.rows)]] = True
+    best: tuple[float, list[str], dict[str, int]] | None = None
     # What damaged shards say of their length is believed where it adds up.
     says = {one.name: len(one.keys) for one in lost if one.keys is not None}
-    rows = _adding_up(names, {**there, **says}, index.rows) or _adding_up(names, there, index.rows)
-    if not rows:
-        told = rows_by_size([one.size for one in lost], index.rows - sum(there.values()), layouts)
-        if told is not None:
-            rows = {**there, **dict(zip((one.name for one in lost), told, strict=True))}
-    if not rows:
-        return {}
-    starts = dict(zip(names, np.cumsum([0, *(rows[name] for name in names)]).tolist(), strict=False))
+    for order in possible:
+        rows, off = _adding_up(order.names, {**there, **says}, index.rows), 0.0
+        rows = rows or _adding_up(order.names, there, index.rows)
+        if not rows:
+            rows, off = _by_size(index.rows - sum(there.values()), lost, order.codecs, layouts)
+            rows = {**there, **rows} if rows else {}
+        starts = _starts(order.names, rows) if rows else {}
+        if rows and (best is None or off < best[0]):
+            own = ((starts[name], there[name], *stand) for name, stand in stands.items())
+            if all(
+                np.count_nonzero(taken[start : start + count]) == (keys if start == stood else 0)
+                for start, count, stood, keys in own
+            ):
+                best = (off, order.names, rows)
+    return best and best[1:]
+
+
+def _stand(index: StoreIndex, shard: Shard) -> tuple[int, int]:
+    """Return where a sound shard starts, and how many keys an index has there.
+
+    Where shards before it have all its keys, it starts further down than is said.
+    """
+    found = index.locate(shard.keys) - np.arange(len(shard))
+    start = int(found.max())
+    return start, int(np.count_nonzero(found == start))
+
+
+def _by_size(
+    total: int, lost: Sequence[LostShard], codecs: Mapping[str, str], layouts: Sequence[Layout]
+) -> tuple[dict[str, int], float]:
+    """Return how many rows lost shards of these codecs had, or none, and how far off their headers are."""
+    sizes = [one.size for one in lost]
+    by_codec = {layout.codec.name: layout for layout in reversed(layouts)}
+    mine = [by_codec[codecs[one.name]] for one in lost if codecs[one.name] in by_codec]
+    if len(mine) < len(lost):
+        return {}, 0.0
+    if len({layout.codec.name for layout in mine}) == 1:
+        rows = rows_by_size(sizes, total, mine[:1])
+    else:
+        rows = _rows_by_sizes(sizes, total, mine)
+    if rows is None:
+        return {}, 0.0
+    off = sum(
+        abs(size - layout.overhead - count * layout.row)
+        for size, layout, count in zip(sizes, mine, rows, strict=True)
+    )
+    return dict(zip((one.name for one in lost), rows, strict=True)), off
+
+
+def _rows_by_sizes(sizes: Sequence[int], total: int, layouts: Sequence[Layout]) -> list[int] | None:
+    """Return how many rows shards have that have ``total`` together, as :func:`rows_by_size`.
+
+    Args:
+        sizes: the bytes of each.
+        total: rows of all.
+        layouts: the layout of each.
+    """
+    if min(sizes) <= 0:
+        return None
+    pairs = list(zip(sizes, layouts, strict=True))
+    # All headers are off alike, by so much that the rows add up.
+    too_many = sum((size - one.overhead) / one.row for size, one in pairs) - total
+    off = too_many / sum(1 / one.row for one in layouts)
+    rows = [one.rows(round(size - off)) for size, one in pairs]
+    return rows if sum(rows) == total and min(rows) > 0 and abs(off) <= _HEADER_BYTES else None
+
+
+def _read(
+    index: StoreIndex, lost: Sequence[LostShard], names: Sequence[str], rows: Mapping[str, int]
+) -> dict[str, KeyArray]:
+    """Return the keys of the lost shards of which an index knows all, by name."""
+    starts = _starts(names, rows)
     found = {one.name: np.zeros(rows[one.name], dtype=KEY_DTYPE) for one in lost}
     filled = {one.name: 0 for one in lost}
     for keys, places in index.entries():
@@ -118,14 +240,18 @@ def _adding_up(names: Sequence[str], known: Mapping[str, int], total: int) -> di
     return rows if fits else {}
 
 
-def _open(folder: Path, orders: Iterable[Sequence[str]]) -> tuple[StoreIndex, Sequence[str]] | None:
-    """Return an index over shards in one of these orders, and which that is, if a sound one is there."""
-    for names in orders:
-        for path in sorted(folder.glob(f"{made_of(names)}-*.mdb")):
-            with suppress(CorruptCacheError, StorageError, OSError):
-                if sha256_file(path) == path.stem.partition("-")[2]:
-                    check_structure(path)
-                    return StoreIndex(open_shared(path, writable=False), None), names
+def _starts(names: Sequence[str], rows: Mapping[str, int]) -> dict[str, int]:
+    """Return the first position of each shard."""
+    return dict(zip(names, np.cumsum([0, *(rows[name] for name in names)]).tolist(), strict=False))
+
+
+def _open(folder: Path, shards: str) -> StoreIndex | None:
+    """Return an index whose file begins with ``shards``, if a sound one is there."""
+    for path in sorted(folder.glob(f"{shards}-*.mdb")):
+        with suppress(CorruptCacheError, StorageError, OSError):
+            if sha256_file(path) == path.stem.partition("-")[2]:
+                check_structure(path)
+                return StoreIndex(open_shared(path, writable=False), None)
     return None
 
 

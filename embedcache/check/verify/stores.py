@@ -22,9 +22,9 @@ from embedcache.missing import MissingRows
 from embedcache.store import Shard
 from embedcache.store.containers.base import is_shard_name
 from embedcache.store.digests import FileNotes
-from embedcache.store.index import StoreIndex, made_of, open_index
+from embedcache.store.index import StoreIndex, may_be_made_of, open_index
 from embedcache.store.mapped_lmdb import open_shared
-from embedcache.store.reading_order import in_reading_order, possible_orders
+from embedcache.store.reading_order import in_reading_order
 from embedcache.view_coverage import ViewCoverage
 
 
@@ -202,9 +202,7 @@ def check_missing_shards(
     gone = noted_sizes(bench.folder / folder).keys() - there
     if not there or not gone or teacher.of(Kind.STORE):
         return
-    known = {one.name: one.header.codec for one in bench.shards[teacher.contract_id] if one.name in there}
-    orders = possible_orders(known, (there | gone) - known.keys())
-    before = tuple(f"{folder}/{made_of(names)}-" for names in orders)
+    before = tuple(f"{folder}/{shards}-" for shards in may_be_made_of(there | gone))
     paths = [entry.path for entry in teacher.of(Kind.INDEX) if entry.path.startswith(before)]
     path = next((path for path in paths if path not in teacher.damaged), None)
     if path is None:

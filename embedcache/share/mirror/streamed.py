@@ -29,8 +29,8 @@ class StreamedStore:
 
     Keys are known from row indexes, so a row's place is known before its vector is here. Places count over
     the remote's shards in the order of their names, and of a key in several shards the same row is read, as
-    in a store that holds them all. Shards that are in the mirror and not on the remote are read too, for keys
-    that the remote lacks.
+    in a store that holds them all. Shards that are in the mirror and not on the remote are read too, but only
+    for keys that the remote lacks, in whatever codec they are: a run is to be the same in any mirror.
 
     Args:
         contract: the contract.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from embedcache.share.places.base import Data, Stat
-from embedcache.share.places.google import google_errors
 from embedcache.share.retry import RefusedError
 
 if TYPE_CHECKING:
@@ -22,15 +22,22 @@ class BucketPlace:
     """The objects of ``filesystem`` below ``base`` (``bucket/prefix``).
 
     ``deleting`` is what they are deleted through, where that is another: the same, but that it tries once.
+    ``errors`` turns what the client raises into an ``OSError`` that says what it means, where it is none.
     """
 
     read_only = False
 
     def __init__(
-        self, where: str, filesystem: FileSystem, base: str, deleting: FileSystem | None = None
+        self,
+        where: str,
+        filesystem: FileSystem,
+        base: str,
+        deleting: FileSystem | None = None,
+        errors: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._where, self._files, self._base = where, filesystem, base
         self._deleting = deleting or filesystem
+        self._errors = errors
         self._open: dict[str, NativeFile] = {}
         self._lock = threading.Lock()
 
@@ -44,7 +51,7 @@ class BucketPlace:
         from pyarrow.fs import FileSelector, FileType
 
         selector = FileSelector(self._path(folder), allow_not_found=True)
-        with google_errors():
+        with self._errors():
             found = self._files.get_file_info(selector)
         return {info.base_name: _stat(info) for info in found if info.type == FileType.File}
 
@@ -56,34 +63,36 @@ class BucketPlace:
         """Return size and time of an object."""
         from pyarrow.fs import FileType
 
-        with google_errors():
+        with self._errors():
             info = self._files.get_file_info(self._path(path))
         return _stat(info) if info.type == FileType.File else None
 
     def blocks(self, path: str, size: int) -> Iterator[memoryview]:
         """Yield the bytes of an object; of S3, each block with a request of its own."""
         # A stream, not a file: see what is said of those below.
-        with google_errors(), self._files.open_input_stream(self._path(path), compression=None) as source:
+        with self._errors(), self._files.open_input_stream(self._path(path), compression=None) as source:
             while block := source.read(size):
                 yield memoryview(block)
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return a part of an object, with one request where parts of it were read before."""
-        with google_errors():
+        with self._errors():
             source = self._opened(path)
             try:
                 # Arrow refuses to begin behind the end.
                 within = max(0, min(length, source.size() - start))
                 found: bytes = source.read_at(within, start) if within else b""
             except BaseException:
-                with self._lock:
-                    self._open.pop(path, None)
+                self._forget(path)
                 raise
+        if len(found) < length:
+            # It may be another by now, and longer.
+            self._forget(path)
         return found
 
     def write(self, path: str, data: Data) -> None:
         """Write an object, which is there once all of it is."""
-        with google_errors():
+        with self._errors():
             try:
                 stream = self._files.open_output_stream(self._path(path), compression=None)
             except FileNotFoundError as error:
@@ -108,7 +117,7 @@ class BucketPlace:
         """Delete an object."""
         from pyarrow.fs import FileType
 
-        with google_errors():
+        with self._errors():
             try:
                 self._deleting.delete_file(self._path(path))
             except FileNotFoundError:
@@ -133,7 +142,10 @@ class BucketPlace:
         and holds up all threads until the first byte has come.
         """
         with self._lock:
-            source = self._open.get(path)
+            source = self._open.pop(path, None)
+            if source is not None:
+                # What was used last stays longest.
+                self._open[path] = source
         if source is None:
             source = self._files.open_input_file(self._path(path))
             with self._lock:
@@ -142,6 +154,10 @@ class BucketPlace:
                     # It is closed once nobody reads of it.
                     del self._open[next(iter(self._open))]
         return source
+
+    def _forget(self, path: str) -> None:
+        with self._lock:
+            self._open.pop(path, None)
 
     def _path(self, path: str) -> str:
         return f"{self._base}/{path}" if path else self._base

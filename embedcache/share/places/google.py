@@ -28,6 +28,7 @@ _STATUS = re.compile(
     re.DOTALL,
 )
 _NO_TOKEN = re.compile(r"Could not create a OAuth2 access token.*The underlying error message was: ")
+_CLOSED = "closed file"
 _GIVE = (
     "set GOOGLE_APPLICATION_CREDENTIALS to the file of a key, or run 'gcloud auth application-default login'"
 )
@@ -67,37 +68,50 @@ def _address(name: str, address: str) -> tuple[str, str]:
     return scheme or "http", host
 
 
-@contextmanager
-def google_errors() -> Iterator[None]:
-    """Turn errors of Google's client, some of which are no ``OSError``, into what was said, and a remedy.
+class GoogleErrors:
+    """Turns errors of Google's client, some of which are no ``OSError``, into what was said, and a remedy.
 
-    Raises:
-        FileNotFoundError: if what was asked for is not there.
-        RefusedError: if trying again does not help.
-        RemediedError: if there are credentials, and no access token was given for them.
-        OSError: for all others, and for those of other clients.
+    One belongs to a place, and remembers whether anything was ever answered there.
     """
-    from pyarrow import ArrowException
 
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except (ArrowException, OSError, ValueError) as error:
-        status = _STATUS.search(str(error))
-        if status is None:
-            if isinstance(error, OSError):
-                raise
-            # A file that nothing could be read of, as the connection failed, counts as closed.
-            raise OSError(f"the connection failed: {error}") from error
-        raise _meant(status["code"], " ".join(status["said"].split())) from error
+    def __init__(self) -> None:
+        self._answered = False
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Watch over what the block asks of the client.
+
+        Raises:
+            FileNotFoundError: if what was asked for is not there.
+            RefusedError: if trying again does not help.
+            RemediedError: if no access token was given just now to who has credentials, or had one before.
+            OSError: for all others.
+        """
+        from pyarrow import ArrowException
+
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (ArrowException, OSError, ValueError) as error:
+            status = _STATUS.search(str(error))
+            if status is None:
+                # A file that nothing could be read of, as the connection failed, counts as closed.
+                if isinstance(error, OSError) or _CLOSED not in str(error):
+                    raise
+                raise OSError(f"the connection failed: {error}") from error
+            raise _meant(status["code"], " ".join(status["said"].split()), self._answered) from error
+        else:
+            self._answered = True
 
 
-def _meant(code: str, said: str) -> OSError:
+def _meant(code: str, said: str, answered: bool) -> OSError:
     token = _NO_TOKEN.sub("", said)
     if token != said:
-        if _has_credentials():
-            what = f"no access token was given for the credentials: {token}"
+        has_file = _has_credentials()
+        # A machine of Google's gets its tokens from a server, without a file.
+        if has_file or answered:
+            what = f"no access token was given{' for the credentials' if has_file else ''}: {token}"
             # Where it is the network, it may come back.
             kind = RemediedError if code == "UNAVAILABLE" else RefusedError
             return kind(what, f"see to the connection and to the credentials: {_GIVE}")

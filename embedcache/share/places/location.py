@@ -13,7 +13,7 @@ from embedcache.errors import InputError
 from embedcache.share.places.base import Place
 from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.places.folder import FolderPlace
-from embedcache.share.places.google import google_files
+from embedcache.share.places.google import GoogleErrors, google_files
 from embedcache.share.places.hub import HubPlace
 from embedcache.share.places.sftp import SftpPlace
 from embedcache.share.places.web import WebPlace
@@ -168,7 +168,8 @@ def open_place(location: Location) -> Place:
 def _gs(location: Location) -> BucketPlace:
     anonymous = _is_anonymous(location)
     files, once = google_files(anonymous=anonymous), google_files(anonymous=anonymous, once=True)
-    return BucketPlace(location.url, files, f"{location.host}{location.path}", deleting=once)
+    base = f"{location.host}{location.path}"
+    return BucketPlace(location.url, files, base, deleting=once, errors=GoogleErrors())
 
 
 def _is_anonymous(location: Location) -> bool:

@@ -28,7 +28,8 @@ def without_copies(
     """Return what of ``selection`` is no copy of a shard that a remote has, and what is worth telling.
 
     Where a shard says that it is a copy, and this cache has not noted that, it is taken for one if all of its
-    keys are in the shard that it names: nobody can keep another's shard from being sent so.
+    keys are in the shard that it names: nobody can keep another's shard from being sent so. A copy that the
+    remote lists stays: it may be gone from there.
 
     Args:
         selection: what is to be pushed.
@@ -43,11 +44,11 @@ def without_copies(
     if not any(local.copy_of or local.says_copy_of for local in selection.files):
         return selection, []
     stock = there.stock()
-    kept = [local for local in selection.files if source_in(stock, local) is None]
+    kept = [local for local in selection.files if local.file in stock or source_in(stock, local) is None]
     doubtful = {
         local.file.path: (local, source)
         for local in kept
-        if (source := _version(stock, local, local.says_copy_of)) is not None
+        if local.file not in stock and (source := _version(stock, local, local.says_copy_of)) is not None
     }
     true = _within_their_sources(list(doubtful.values()), selection.files, stock, there.remote, cache, meter)
     left = selection.reduced(tuple(local for local in kept if local.file.path not in true))

@@ -16,6 +16,8 @@ from embedcache.share.rows.remote_keys import RemoteKeys
 def without_taken(selection: Selection, there: Declared, cache: Cache, meter: Meter) -> Selection:
     """Return what of ``selection`` is no shard of taken rows that a remote has every key of.
 
+    One that the remote lists stays: it may be gone from there.
+
     Args:
         selection: what is to be pushed.
         there: what the remote has; it is looked at only where there are such shards.
@@ -34,7 +36,11 @@ def without_taken(selection: Selection, there: Declared, cache: Cache, meter: Me
         return selection
     stock = there.stock()
     dropped: set[str] = set()
-    for contract_id, files in taken.items():
+    for contract_id, shards in taken.items():
+        # What manifests list has to be there, and is sent where somebody has deleted it.
+        files = [local for local in shards if local.file not in stock]
+        if not files:
+            continue
         mine = {one.file.sha256 for one in files}
         rows = RemoteKeys(there.remote, cache, stock, contract_id, without=mine)
         rows.load(meter)

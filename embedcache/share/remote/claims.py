@@ -5,9 +5,9 @@ that a lost claim costs is that something is sent twice.
 
 Files of a process lie in ``claims/`` and begin with its mark. ``MARK.beat`` is written again and again while
 it lives, ``MARK.N.plan`` lies there while it plans, ``MARK.N.json`` lists what it has taken upon itself, and
-``MARK.N.gc`` says that it deletes what no manifest lists. All that is asked of the place is that what was
-written first is listed first: whoever has written a file waits until it is listed, and then sees all that
-were written before. The clock of the place tells how old a beat is.
+``MARK.N.gc`` says that it deletes: what nobody needs, or what is damaged. All that is asked of the place is
+that what was written first is listed first: whoever has written a file waits until it is listed, and then
+sees all that were written before. The clock of the place tells how old a beat is.
 """
 
 from __future__ import annotations
@@ -44,7 +44,19 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class AtWorkError(RemoteError):
-    """Others are at work on a remote, and nothing is to be deleted then."""
+    """Others are at work on a remote, and nothing is to be deleted then.
+
+    Args:
+        where: the remote.
+        others: how many they are.
+    """
+
+    def __init__(self, where: str, others: int) -> None:
+        super().__init__(
+            f"{others:,} other processes are at work on {where}, or were within the last "
+            f"{GONE_SECONDS / 60:.0f} minutes: nothing was deleted; run the same command again later"
+        )
+        self.others = others
 
 
 @dataclass(frozen=True)
@@ -116,11 +128,7 @@ class Claims:
         with self._beating():
             self._note("gc", b"gc")
             if others := {one.partition(".")[0] for one in self._look(GONE_SECONDS).alive}:
-                raise AtWorkError(
-                    f"{len(others)} other processes are at work on {self.remote.where}, or were within the "
-                    f"last {GONE_SECONDS / 60:.0f} minutes: nothing was deleted; run the same command again "
-                    "later"
-                )
+                raise AtWorkError(self.remote.where, len(others))
             yield self
 
     @property

@@ -145,4 +145,4 @@ def listed_by(stock: Stock, file: SharedFile) -> str:
     manifests = stock.listing(file)
     who = next((one for one in manifests if one.by), manifests[0])
     by = f", pushed by {who.by} {who.when[:10]}" if who.by else ""
-    return f"manifest {manifests[0].id[:12]}{by}"
+    return f"manifest {who.id[:12]}{by}"

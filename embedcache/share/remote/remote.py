@@ -1,4 +1,4 @@
-"""A remote: content-addressed objects and manifests on some place. Nothing is ever overwritten."""
+"""A remote: content-addressed objects and manifests on some place. What is right is never overwritten."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ KEEPER = "claims/README"
 KEEPER_BYTES = b"Who is sending what at the moment. Nothing here is ever read once nobody pushes.\n"
 MARKER_BYTES = spelled_json(sealed({"format": "embedcache-remote", "version": REMOTE_VERSION}))
 LOOKING_THREADS = 16
+# What only looks leaves nothing behind, and may wait for minutes until it is tried again.
+_PATIENCE_SECONDS = 0.5
 BLOCK_BYTES = 8 << 20
 """What one request asks for. Of 2 to 24 MiB this cost servers and this machine the least time by far."""
 
@@ -91,8 +93,8 @@ class Remote:
         self.place = open_place(location) if place is None else place
         self.stop = stop or threading.Event()
         self._is_there = False
-        # What a manifest says never changes: it is called by its digest.
-        self._read: dict[str, Manifest | str] = {}
+        # What a manifest says never changes: it is called by its digest. One that is refused may be mended.
+        self._read: dict[str, Manifest] = {}
 
     @property
     def where(self) -> str:
@@ -208,7 +210,11 @@ class Remote:
         retrying(f"write {path}", self.where, lambda: self.place.write(path, data), self.stop)
 
     def remove(self, path: str) -> None:
-        """Delete a file; only claims are ever deleted."""
+        """Delete a file, where there is one: a claim, what nobody needs, or what is damaged.
+
+        Raises:
+            RemoteError: if it cannot be deleted.
+        """
         retrying(f"delete {path}", self.where, lambda: self.place.remove(path), self.stop)
 
     def files_in(self, folder: str) -> dict[str, Stat]:
@@ -278,7 +284,7 @@ class Remote:
     ) -> Survey:
         """Return what can be read of the manifests, and what cannot. Arguments as :meth:`manifests`.
 
-        Each is read once; who asks again sees which are there now.
+        Each that can be read is read once; who asks again sees which are there now.
 
         Raises:
             InputError: if there is none to leave out.
@@ -290,12 +296,9 @@ class Remote:
         room = _Room(MOST_MANIFESTS_BYTES, self.where)
         fresh = [one for one in ids if one not in self._read]
         read = self.in_threads(lambda one: self._manifest(one, cache, room), fresh)
-        self._read.update(zip(fresh, read, strict=True))
-        found = {one: self._read[one] for one in ids}
-        return Survey(
-            tuple(one for one in found.values() if isinstance(one, Manifest)),
-            {name: one for name, one in found.items() if isinstance(one, str)},
-        )
+        self._read.update((one.id, one) for one in read if isinstance(one, Manifest))
+        refused = {name: one for name, one in zip(fresh, read, strict=True) if isinstance(one, str)}
+        return Survey(tuple(self._read[one] for one in ids if one not in refused), refused)
 
     def _named(self, begin: str, ids: Collection[str]) -> list[str]:
         """Return the manifests whose names begin with some digits."""
@@ -328,8 +331,18 @@ class Remote:
         return manifest
 
     def in_threads(self, act: Callable[[T], U], items: Iterable[T]) -> list[U]:
-        """Return what ``act`` returns for each item, in order; several are at work at once."""
-        return map_all(act, items, jobs=LOOKING_THREADS, stop=threading.Event())
+        """Return what ``act`` returns for each item, in order; several are at work at once.
+
+        An interrupt sets ``stop``, so that nothing is tried again behind its back; an error of one does not,
+        for whoever asks may go on without it.
+        """
+        ended = threading.Event()
+        try:
+            return map_all(act, items, jobs=LOOKING_THREADS, stop=ended, patience=_PATIENCE_SECONDS)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self.stop.set()
+            raise
 
 
 class _Room:
