@@ -56,5 +56,5 @@ def _show(found: CollectResult) -> None:
     total = size(sum(one.bytes or 0 for one in found.found))
     them = "it" if len(found.found) == 1 else "them"
     verb = "freed" if found.deleted else f"would be freed; --yes deletes {them}"
-    young = f"; {found.young:,} more {'is' if found.young == 1 else 'are'} young" if found.young else ""
+    young = f"; {counted(found.young, 'more file')} too young, or of an age unknown" if found.young else ""
     click.echo(f"{counted(len(found.found), 'file')} that nobody needs, {total} {verb}{young}")

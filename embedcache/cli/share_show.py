@@ -70,7 +70,7 @@ def show_push(done: PushResult) -> None:
     )
     for line in done.told:
         click.echo(line)
-    signed = f", signed by {done.signed_by[:12]}" if done.signed_by and done.manifest else ""
+    signed = f", signed by {done.signed_by}" if done.signed_by and done.manifest else ""
     # Where objects were gone that a manifest lists, they are all that was to be added.
     unchanged = "manifests list it already" if done.sent else "nothing to add"
     declared = f"manifest {done.manifest[:12]}{signed}" if done.manifest else unchanged
@@ -156,7 +156,7 @@ def _described(found: PullEstimate) -> str:
     files = f"{counted(found.files, 'file')} to be fetched, {size(found.bytes)}"
     if not found.corpus:
         return f"{files}, with {_rows(found.text_rows, found.vectors)}"
-    vectors = f"{counted(found.vectors, 'vector')} of about {size(found.vector_bytes)} at most"
+    vectors = f"at most {counted(found.vectors, 'vector')}, about {size(found.vector_bytes)}"
     rows = f"{counted(found.text_rows, 'row')} of texts"
     return f"for corpus {found.corpus!r}: {files}, with {rows}, and {vectors}"
 

@@ -31,6 +31,7 @@ from embedcache.share.remote.remote import Remote, object_path
 from embedcache.share.remote.sign import Signer, sign_manifest
 from embedcache.share.remotes import location_of
 from embedcache.share.transfer import JOBS, Stopped, run_all
+from embedcache.sizes import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +53,7 @@ class PushResult:
         present_bytes: their size.
         others: objects that other processes sent meanwhile.
         others_bytes: their size.
-        signed_by: fingerprint of the key it was signed with; empty without one.
+        signed_by: the key it was signed with, as ``ssh-keygen -l`` prints it; empty without one.
         told: what is worth telling: shards that were left out, other corpora of a name that was pushed,
             manifests of others that cannot be read.
         seconds: how long it took.
@@ -161,7 +162,7 @@ def push(
         present_bytes=delivery.size_of(delivery.present),
         others=len(delivery.others),
         others_bytes=delivery.size_of(delivery.others),
-        signed_by="" if signer is None else signer.fingerprint,
+        signed_by="" if signer is None else signer.public.shown,
         told=(
             *told,
             *namesake_notes(target.where, survey.manifests, selection.corpora, manifest),
@@ -265,8 +266,8 @@ class _Delivery:
         if gone:
             raise RemoteError(
                 f"{object_path(min(gone))} of {self._remote.where} is not there as it was sent, or of "
-                f"another size ({len(gone):,} objects in all): nothing was declared; run the same command "
-                "again"
+                f"another size ({counted(len(gone), 'object')} in all): nothing was declared; run the same "
+                "command again"
             )
 
     def _send(self, digests: Iterable[str]) -> None:

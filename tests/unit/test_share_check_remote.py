@@ -96,7 +96,7 @@ def test_what_was_deleted_is_pushed_again_by_whoever_has_it(
     sound = rot(place)
     # By its size it is there.
     assert push(tmp_path / "cache", str(remote)).sent == 0
-    with pytest.raises(RemoteError, match="embedcache remote verify --delete-damaged"):
+    with pytest.raises(RemoteError, match="embedcache remote verify REMOTE --delete-damaged"):
         pull(tmp_path / "there", str(remote))
     before = objects_on(remote)
     (fault,) = check_remote(str(remote), delete_damaged=True).faults

@@ -431,7 +431,7 @@ def test_rows_of_texts_and_vectors_are_counted_apart(tmp_path: Path, shell: Any)
     assert (done["fetched_text_rows"], done["fetched_vectors"]) == (0, 41)
     words = ("pull", remote, "--cache", tmp_path / "part", "--corpus", "corpus", "--rows", "1")
     _, out, errors = shell(*words)
-    assert "with 42 rows of texts, and 1 vector of about" in errors
+    assert "with 42 rows of texts, and at most 1 vector, about" in errors
     assert "42 rows of texts and 1 vector fetched" in out
 
 

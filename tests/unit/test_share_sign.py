@@ -38,6 +38,7 @@ def test_signing_vouches_for_what_others_have_sent_too(tmp_path: Path) -> None:
     cache = make_cache(tmp_path / "cache")
     push(cache, remote)
     done = push(cache, remote, sign=private)
+    assert done.signed_by == PublicKey.load(public).shown
     assert (done.sent, bool(done.manifest)) == (0, True)
     assert push(cache, remote, sign=private).manifest == ""
     pull(tmp_path / "there", remote, require_signature=public)

@@ -38,7 +38,7 @@ def unlike(path: str, arrived: int, expected: int, what: str = "other bytes arri
         return RemediedError(
             what,
             f"{path} is damaged there: delete that file with the storage's own tools, or all such with "
-            f"'embedcache remote verify --delete-damaged', then {again}",
+            f"'embedcache remote verify REMOTE --delete-damaged', then {again}",
         )
     came = f"{arrived:,} of" if arrived < expected else "more than"
     return RemediedError(
