@@ -180,7 +180,7 @@ def test_what_others_declare_meanwhile_shows_when_looked_at_again(tmp_path: Path
 # Its end
 
 _STUCK = """
-import sys, threading, time
+import signal, sys, threading, time
 from embedcache.cli.main import main
 from embedcache.share.places.folder import FolderPlace
 
@@ -193,6 +193,8 @@ def stuck(place, path, data):
     write(place, path, data)
 
 FolderPlace.write = stuck
+# Whoever runs the tests in the background may have had it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 main()
 """
 
