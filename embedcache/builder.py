@@ -132,7 +132,8 @@ def build(
         resolve(teacher)
     if not isinstance(views, ViewOptions):
         views = ViewOptions([views] if isinstance(views, str) else list(views), device=device)
-    planned = plan(views, paths, options, Path(cache).expanduser() / "corpora" / name)
+    folder = Path(cache).expanduser()
+    planned = plan(views, paths, options, folder / "corpora" / name)
     settings: dict[str, Any] = {
         "pooling": pooling,
         "prompt": prompt,
@@ -140,6 +141,12 @@ def build(
         "truncate_dim": truncate_dim,
         "normalize": normalize,
     }
+    there = Cache(folder) if (folder / "cache.json").exists() else None
+    lent = None
+    if remote is not None:
+        # A teacher takes longer to load.
+        given = remote if isinstance(remote, RemoteOptions) else RemoteOptions(remote)
+        lent = RemoteRows.open(given, there, progress, on_progress)
     if isinstance(teacher, (str, Path)):
         from embedcache.teacher.load import load_teacher
 
@@ -163,18 +170,12 @@ def build(
     else:
         _refuse_other_encoder(encoder, wanted)
     encoder.times = EncodeTimes()
-    table_file = table_path(Path(cache).expanduser(), teacher.contract)
+    table_file = table_path(folder, teacher.contract)
     table = _token_table(table_file, teacher) if token_embeddings else None
     source = SourceRows(paths, options)
-    folder = Path(cache).expanduser()
-    there = Cache(folder) if (folder / "cache.json").exists() else None
     if there is not None:
         for one in wanted:
             there.refuse_other_contract(one.name, one.contract)
-    lent = None
-    if remote is not None:
-        given = remote if isinstance(remote, RemoteOptions) else RemoteOptions(remote)
-        lent = RemoteRows.open(given, there, progress, on_progress)
     # What a remote has in pq brings its codebook along.
     untrained = [one.contract for one in wanted if lent is None or not lent.codebooks(one.contract)]
     if there is None:

@@ -7,9 +7,9 @@ import re
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
-def counted(count: int, noun: str) -> str:
-    """Return ``1 row``, ``2 rows``: a count with what is counted."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def counted(count: int, noun: str, ending: str = "s") -> str:
+    """Return ``1 row``, ``2 rows``: a count with what is counted; ``ending`` makes several of it."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{ending}"
 
 
 def parse_size(text: str) -> int:

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import click
@@ -26,15 +26,13 @@ def guarded(
 
     Args:
         group: the command line.
-        name: the command's name, which with the subcommand's begins its error lines.
+        name: the command's name, which with the subcommand's, and its subcommand's, begins error lines.
         domain_errors: errors raised on purpose; each has an ``exit_code``.
         before_telling: called before an error is printed.
     """
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    # The group's own options take no values.
-    first = next((argument for argument in arguments if not argument.startswith("-")), "")
-    who = f"{name} {first}" if first in group.commands else name
+    who = " ".join([name, *_subcommands(group, arguments)])
     try:
         group.main(args=arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -68,6 +66,18 @@ def guarded(
         where = f" ({error.filename})" if error.filename else ""
         click.echo(f"{who}: {error.strerror or error}{where}; --debug shows where", err=True)
         sys.exit(1)
+
+
+def _subcommands(group: click.Group, arguments: Sequence[str]) -> list[str]:
+    """Return which subcommand the arguments name, and which of that; a group's own options take no values."""
+    found: list[str] = []
+    command: click.Command | None = group
+    for word in (argument for argument in arguments if not argument.startswith("-")):
+        command = command.commands.get(word) if isinstance(command, click.Group) else None
+        if command is None:
+            break
+        found.append(word)
+    return found
 
 
 def _leave_transfers() -> None:

@@ -224,6 +224,9 @@ codec_option = click.option(
     "--codec", type=click.Choice(CODEC_NAMES), help="How vectors are stored.  [default: float16]"
 )
 cache_option = click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Transfers at once."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

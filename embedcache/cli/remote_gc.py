@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from embedcache.cli.options import json_option
+from embedcache.cli.options import jobs_option, json_option
 
 if TYPE_CHECKING:
     from embedcache.share import CollectResult
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     "once. May be given several times.",
 )
 @click.option("--yes", is_flag=True, help="Delete it.  [default: only list what would be deleted]")
+@jobs_option
 @json_option
-def remote_gc_command(remote: str, older: float, drop: tuple[str, ...], yes: bool, as_json: bool) -> None:
+def remote_gc_command(
+    remote: str, older: float, drop: tuple[str, ...], yes: bool, jobs: int, as_json: bool
+) -> None:
     """Delete from REMOTE replaced manifests, what no manifest lists, and temporary files.
 
     Nothing that a pull could find is lost, but for what --drop takes back. Nothing is deleted while anybody
@@ -42,7 +45,7 @@ def remote_gc_command(remote: str, older: float, drop: tuple[str, ...], yes: boo
     from embedcache.share import collect_remote
 
     with watched() as on_progress:
-        found = collect_remote(remote, hours=older, drop=drop, delete=yes, on_progress=on_progress)
+        found = collect_remote(remote, hours=older, drop=drop, delete=yes, jobs=jobs, on_progress=on_progress)
     report(found, _show, as_json)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from embedcache.cli.options import json_option
+from embedcache.cli.options import jobs_option, json_option
 
 if TYPE_CHECKING:
     from embedcache.share import RemoteCheck
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Delete objects that are damaged: the next push from a cache that has them sends them again.",
 )
+@jobs_option
 @json_option
-def remote_verify_command(remote: str, delete_damaged: bool, as_json: bool) -> None:
+def remote_verify_command(remote: str, delete_damaged: bool, jobs: int, as_json: bool) -> None:
     """Read every object of REMOTE, and say which are damaged, and which are missing.
 
     Exits with 1 if any is, or a manifest cannot be read, but not for what was deleted and no manifest lists.
@@ -32,7 +33,7 @@ def remote_verify_command(remote: str, delete_damaged: bool, as_json: bool) -> N
     from embedcache.share import check_remote
 
     with watched() as on_progress:
-        found = check_remote(remote, delete_damaged=delete_damaged, on_progress=on_progress)
+        found = check_remote(remote, delete_damaged=delete_damaged, jobs=jobs, on_progress=on_progress)
     report(found, _show, as_json)
     if not found.is_sound:
         sys.exit(1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.options import all_of, cache_option, json_option, read_size
+from embedcache.cli.options import all_of, cache_option, jobs_option, json_option, read_size
 from embedcache.cli.remote import skip_option, watched
 from embedcache.cli.share_show import (
     exit_if_bad,
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from embedcache.share import PullEstimate
 
 
-_jobs = click.option(
-    "--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Transfers at once."
-)
 _no_text = click.option("--no-text", is_flag=True, help="Leave corpora out: vectors alone, found by key.")
 _WRITER = (
     click.option("--by", default="", metavar="NAME", help="Who pushes; kept on the remote, with the time."),
@@ -81,7 +78,7 @@ _PART = (
 @click.option("--corpus", "corpora", multiple=True, metavar="NAME", help="This corpus.  [default: all]")
 @_no_text
 @all_of(*_WRITER)
-@_jobs
+@jobs_option
 @json_option
 def push_command(
     remote: str, cache: str, teachers: tuple[str, ...], corpora: tuple[str, ...], no_text: bool, **rest: Any
@@ -123,7 +120,7 @@ def push_command(
 @all_of(*_PART)
 @all_of(*_READER)
 @click.option("--dry-run", is_flag=True, help="Say what would be fetched, and fetch no more than that takes.")
-@_jobs
+@jobs_option
 @json_option
 def pull_command(
     remote: str,
@@ -181,7 +178,7 @@ def pull_command(
 @cache_option
 @_no_text
 @all_of(*_WRITER, *_READER)
-@_jobs
+@jobs_option
 @json_option
 def sync_command(
     remote: str,

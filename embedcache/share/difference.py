@@ -11,6 +11,7 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.share.pulling.plan import open_if_there
 from embedcache.share.pushing.copies import source_in
 from embedcache.share.pushing.declared import Declared
+from embedcache.share.pushing.namesakes import difference_notes
 from embedcache.share.pushing.news import only_news
 from embedcache.share.pushing.selection import select_files
 from embedcache.share.remote.manifest import SharedFile, Stock
@@ -53,7 +54,7 @@ class RemoteDifference:
     Attributes:
         remote: where.
         lines: teachers and corpora, those included that do not differ.
-        told: what else is worth telling: shards of the cache that count in no line.
+        told: what else is worth telling: corpora that share a line, shards of the cache that count in none.
     """
 
     remote: str
@@ -130,14 +131,14 @@ def _compared(
             found.append(local.file)
         else:
             left_out += 1
-    if not left_out:
-        return found, ()
-    one = left_out == 1
-    told = (
-        f"{counted(left_out, 'shard')} here that {remote.where} has all vectors of already "
-        f"{'is' if one else 'are'} not counted: no push sends {'it' if one else 'them'}"
-    )
-    return found, (told,)
+    told = difference_notes(remote.where, stock.manifests, whole.corpora)
+    if left_out:
+        one = left_out == 1
+        told.append(
+            f"{counted(left_out, 'shard')} here that {remote.where} has all vectors of already "
+            f"{'is' if one else 'are'} not counted: no push sends {'it' if one else 'them'}"
+        )
+    return found, tuple(told)
 
 
 _Files = Mapping[tuple[str, str], SharedFile]

@@ -402,15 +402,31 @@ def test_a_teacher_that_is_not_there_is_known_of_first(
     assert not (tmp_path / "mine").exists()
 
 
-def test_a_name_of_another_teacher_is_refused_before_the_remote_is_asked(
+@pytest.mark.parametrize("remote", ["taem", "folder/that/is/none"])
+def test_a_remote_that_is_not_there_is_known_of_before_the_teacher_is_loaded(
+    remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def untouched(*arguments: object, **settings: object) -> Any:
+        raise AssertionError("the teacher was loaded")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("embedcache.teacher.load.load_teacher", untouched)
+    source = tmp_path / "texts.txt"
+    source.write_text("a text\n")
+    with pytest.raises((InputError, RemoteError), match=f"no remote .*{remote}"):
+        build(source, teacher="minilm-l6", cache=tmp_path / "mine", remote=remote)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_name_of_another_teacher_is_refused_before_anything_is_fetched(
     team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built(tmp_path / "mine", THEIRS[:20], None, teacher=fake_teacher(64, seed=5))
 
     def untouched(*arguments: object) -> Any:
-        raise AssertionError("the remote was asked")
+        raise AssertionError("rows were looked for")
 
-    monkeypatch.setattr(builder.RemoteRows, "open", untouched)
+    monkeypatch.setattr(builder.Output, "open", untouched)
     with pytest.raises(ContractMismatchError, match="--teacher-name"):
         built(tmp_path / "mine", MINE, team)
 

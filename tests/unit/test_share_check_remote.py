@@ -228,7 +228,7 @@ def test_somebody_who_never_ends_is_not_waited_for_for_ever(
         (place.name, "damaged", False)
     ]
     assert not found.is_sound
-    assert found.kept.startswith(f"1 other processes are at work on {remote}")
+    assert found.kept.startswith(f"1 other process is at work on {remote}")
     assert place.exists()
     code, out = run(*VERIFY, remote, "--delete-damaged")
     assert code == 1

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from embedcache.check.verify.deep import BAD
 from embedcache.cli.main import main
 from embedcache.cli.options import read_size
 from embedcache.errors import CorruptCacheError, InputError
-from embedcache.share import SampleCheck, add_remote, list_remotes, pull, push, remove_remote
+from embedcache.share import SampleCheck, add_remote, list_remotes, pull, push, remove_remote, transfer
 from embedcache.share.pulling import sample
 from embedcache.share.remotes import CONFIG_VARIABLE, config_file, location_of
 from embedcache.sizes import parse_size, readable
@@ -100,6 +101,19 @@ def test_damaged_settings_are_told_of(config: Path) -> None:
 def test_without_the_variable_they_lie_in_the_users_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CONFIG_VARIABLE)
     assert config_file() == Path(click.get_app_dir("embedcache")) / "remotes.json"
+
+
+def test_an_error_names_the_command_and_its_subcommand(tmp_path: Path, shell: Any) -> None:
+    (tmp_path / "push").mkdir()
+    for words, who in (
+        (["remote", "ls", tmp_path / "push"], "embedcache remote ls: no remote"),
+        (["remote", "--debug", "verify", "push"], "embedcache remote verify: no remote"),
+        (["remote", "lst"], "embedcache remote: no such command"),
+        (["pull", "push", "--cache", tmp_path], "embedcache pull: no remote"),
+    ):
+        code, _, errors = shell(*words)
+        assert code != 0
+        assert errors.splitlines()[-1].startswith(who)
 
 
 def test_a_folder_is_a_remote_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,6 +385,39 @@ def test_a_remote_is_told_from_a_cache(tmp_path: Path, shell: Any) -> None:
         assert code == 2, (words, err)
         assert f"{remote} is a remote, not a cache: pull from it" in err
         assert f"'embedcache remote ls {remote}'" in err
+
+
+def test_jobs_says_how_many_transfers_there_are_at_once(
+    tmp_path: Path, shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools: list[int] = []
+
+    class Counted(ThreadPoolExecutor):
+        def __init__(self, most: int, **settings: Any) -> None:
+            pools.append(most)
+            super().__init__(most, **settings)
+
+    monkeypatch.setattr(transfer, "ThreadPoolExecutor", Counted)
+    cache = make_cache(tmp_path / "mine")
+    done = push(cache, str(tmp_path / "remote"))
+    for words in (
+        ["push", "NEW", "--cache", cache.folder],
+        ["pull", "REMOTE", "--cache", "NEW"],
+        ["sync", "REMOTE", "--cache", "NEW"],
+        ["remote", "verify", "REMOTE"],
+        ["remote", "gc", "REMOTE", "--drop", done.manifest, "--yes"],
+    ):
+        used = []
+        for jobs in (1, 2):
+            remote, new = tmp_path / f"{words[1]}-{jobs}", tmp_path / f"new-{words[1]}-{words[0]}-{jobs}"
+            shutil.copytree(tmp_path / "remote", remote)
+            places = {"REMOTE": remote, "NEW": new}
+            pools.clear()
+            assert shell(*(places.get(str(word), word) for word in words), "--jobs", jobs)[0] == 0
+            used.append(list(pools))
+            shutil.rmtree(remote)
+        # The others only look something up.
+        assert {pair for pair in zip(*used, strict=True) if pair[0] != pair[1]} == {(1, 2)}, words
 
 
 def test_an_end_that_is_asked_for_leaves_what_has_arrived(tmp_path: Path) -> None:

@@ -283,7 +283,7 @@ def test_nothing_is_deleted_while_anybody_pushes(grown: Path) -> None:
     before = all_of(grown)
     with (
         claims_on(grown, elsewhere=True).alive() as other,
-        pytest.raises(RemoteError, match="1 other processes are at work"),
+        pytest.raises(RemoteError, match="1 other process is at work"),
     ):
         collect(grown)
     assert all_of(grown) == before

@@ -12,7 +12,7 @@ from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.errors import ContractMismatchError, InputError
 from embedcache.fsio import write_sealed_json
-from embedcache.share import collect_remote, pull, push
+from embedcache.share import collect_remote, compare_with_remote, pull, push
 from embedcache.split import split_cache
 from embedcache.testing import fake_teacher
 from embedcache.views.plan import ViewOptions
@@ -102,6 +102,18 @@ def test_a_push_of_another_corpus_of_a_name_says_what_that_means_and_how_to_undo
     assert push(tmp_path / "renamed", remote).told == ()
     pull(tmp_path / "there", remote)
     assert Cache(tmp_path / "there").corpus_names() == ["corpus", "more", "second", "third"]
+
+
+def test_a_comparison_tells_that_a_line_has_two_corpora(
+    tmp_path: Path, two_versions: tuple[Cache, Cache, str]
+) -> None:
+    one, two, _ = two_versions
+    remote = str(tmp_path / "another")
+    push(one, remote)
+    (told,) = compare_with_remote(two, remote).told
+    for text in ("corpus 'corpus'", one.corpus().info.digest[:12], "90 rows", two.corpus().info.digest[:12]):
+        assert text in told
+    assert compare_with_remote(one, remote).told == ()
 
 
 def test_another_corpus_of_the_same_name_is_never_overwritten(tmp_path: Path) -> None:

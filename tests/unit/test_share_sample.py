@@ -644,7 +644,10 @@ def test_a_model_that_is_named_is_used_for_the_teacher_that_it_is(
     # Where it is, it is compared with its own.
     asked.clear()
     monkeypatch.setattr(sample, "is_at_hand", lambda spec: spec == "second")
-    assert verdicts(pull(tmp_path / "two", remote, computing=Computing(model))) == [OK, OK]
+    found = {one.teacher: one for one in pull(tmp_path / "two", remote, computing=Computing(model)).samples}
+    assert {name: one.verdict for name, one in found.items()} == {"fake": OK, "second": OK}
+    assert found["second"].told.startswith("compared with its own model, for that of --teacher-model is")
+    assert "its own model" not in found["fake"].told
     assert sorted(asked, key=str) == [model, model, None]
 
 

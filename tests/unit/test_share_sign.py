@@ -86,14 +86,18 @@ def test_a_signature_does_not_go_over_to_another_manifest(tmp_path: Path) -> Non
         pull(tmp_path / "there", str(remote), require_signature=public)
 
 
+@pytest.mark.parametrize("pem", [True, False], ids=["pem", "openssh"])
 def test_a_locked_key_is_opened_with_the_environments_passphrase(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pem: bool
 ) -> None:
-    private, public = make_key(tmp_path, "ann", pem=True, passphrase=b"open sesame")
-    with pytest.raises(InputError, match=PASSPHRASE_VARIABLE):
-        Signer.load(private)
+    private, public = make_key(tmp_path, "ann", pem=pem, passphrase=b"open sesame")
+    for nothing in (None, ""):
+        if nothing is not None:
+            monkeypatch.setenv(PASSPHRASE_VARIABLE, nothing)
+        with pytest.raises(InputError, match=rf"a locked key: set \${PASSPHRASE_VARIABLE} to"):
+            Signer.load(private)
     monkeypatch.setenv(PASSPHRASE_VARIABLE, "wrong")
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError, match=rf"passphrase in \${PASSPHRASE_VARIABLE} does not open") as found:
         Signer.load(private)
     assert "wrong" not in str(found.value)
     monkeypatch.setenv(PASSPHRASE_VARIABLE, "open sesame")

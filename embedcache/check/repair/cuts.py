@@ -29,29 +29,30 @@ class Layout:
     overhead: float
     row: float
 
-    def rows(self, size: int) -> int:
+    def rows(self, size: float) -> int:
         """Return about how many rows a shard of ``size`` bytes has."""
         return round((size - self.overhead) / self.row)
 
 
-def rows_by_size(sizes: Sequence[int], total: int, layouts: Iterable[Layout]) -> list[int] | None:
-    """Return how many rows shards of ``sizes`` bytes have, which together have ``total``.
+def rows_by_size(sizes: Sequence[int], total: int, layouts: Sequence[Layout]) -> list[int] | None:
+    """Return how many rows shards have, which together have ``total``.
 
-    The layout counts under which the numbers of rows add up and the headers are most like what is expected.
+    Args:
+        sizes: how many bytes each has.
+        total: rows of all.
+        layouts: the layout of each.
 
     Returns:
-        None where a size is not known (0), or no layout explains them.
+        None where a size is not known (0), or these layouts do not explain them.
     """
     if not sizes or min(sizes) <= 0:
         return None
-    found: list[tuple[float, list[int]]] = []
-    for layout in layouts:
-        header = (sum(sizes) - total * layout.row) / len(sizes)
-        rows = [round((size - header) / layout.row) for size in sizes]
-        off = abs(header - layout.overhead)
-        if sum(rows) == total and min(rows) > 0 and off <= _HEADER_BYTES:
-            found.append((off, rows))
-    return min(found, key=lambda one: one[0])[1] if found else None
+    pairs = list(zip(sizes, layouts, strict=True))
+    # All headers are off alike, by so much that the rows add up.
+    too_many = sum((size - one.overhead) / one.row for size, one in pairs) - total
+    off = too_many / sum(1 / one.row for one in layouts)
+    rows = [one.rows(size - off) for size, one in pairs]
+    return rows if sum(rows) == total and min(rows) > 0 and abs(off) <= _HEADER_BYTES else None
 
 
 def full_shard(

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 # Of more shards there are too many ways in which they may have had several codecs.
 _MOST_GUESSED = 6
-# By how much headers of shards are believed to differ from what is expected of their codecs.
-_HEADER_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -183,35 +181,13 @@ def _by_size(
     mine = [by_codec[codecs[one.name]] for one in lost if codecs[one.name] in by_codec]
     if len(mine) < len(lost):
         return {}, 0.0
-    if len({layout.codec.name for layout in mine}) == 1:
-        rows = rows_by_size(sizes, total, mine[:1])
-    else:
-        rows = _rows_by_sizes(sizes, total, mine)
-    if rows is None:
+    if (rows := rows_by_size(sizes, total, mine)) is None:
         return {}, 0.0
     off = sum(
         abs(size - layout.overhead - count * layout.row)
         for size, layout, count in zip(sizes, mine, rows, strict=True)
     )
     return dict(zip((one.name for one in lost), rows, strict=True)), off
-
-
-def _rows_by_sizes(sizes: Sequence[int], total: int, layouts: Sequence[Layout]) -> list[int] | None:
-    """Return how many rows shards have that have ``total`` together, as :func:`rows_by_size`.
-
-    Args:
-        sizes: the bytes of each.
-        total: rows of all.
-        layouts: the layout of each.
-    """
-    if min(sizes) <= 0:
-        return None
-    pairs = list(zip(sizes, layouts, strict=True))
-    # All headers are off alike, by so much that the rows add up.
-    too_many = sum((size - one.overhead) / one.row for size, one in pairs) - total
-    off = too_many / sum(1 / one.row for one in layouts)
-    rows = [one.rows(round(size - off)) for size, one in pairs]
-    return rows if sum(rows) == total and min(rows) > 0 and abs(off) <= _HEADER_BYTES else None
 
 
 def _read(

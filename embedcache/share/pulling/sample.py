@@ -293,7 +293,9 @@ def _check(
         # The model that somebody names is that of one of the teachers.
         is_another = isinstance(error, ContractMismatchError) and own != computing
         if is_another and _missing_model(cache, teacher, own) is None:
-            return _check(cache, teacher, shards, own, on_progress)
+            found_so = _check(cache, teacher, shards, own, on_progress)
+            told = f"compared with its own model, for that of --teacher-model is another's; {found_so.told}"
+            return replace(found_so, told=told)
         return SampleCheck(teacher.name, NOT_COMPARED, 0, str(error))
     worst = next(line for line in found.lines if line.verdict == found.worst)
     told = (

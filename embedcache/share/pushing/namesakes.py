@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from embedcache.share.remote.manifest import CorpusLine, Manifest
 from embedcache.sizes import counted
@@ -19,18 +19,9 @@ def namesake_notes(
         pushed: the corpora.
         manifest: id of the manifest that the push has written; empty where there was nothing to add.
     """
-    lines = {line for one in manifests for line in one.corpora}
+    undo = f", once 'embedcache remote gc {where} --drop {manifest[:12]} --yes' has taken this push back"
     told = []
-    for corpus in pushed:
-        # Lines on one version may differ in views and licences.
-        others = {one.digest: one.rows for one in lines if one.name == corpus.name}
-        others.pop(corpus.digest, None)
-        if not others:
-            continue
-        shown = "; ".join(
-            f"{digest[:12]} with {counted(rows, 'row')}" for digest, rows in sorted(others.items())
-        )
-        undo = f", once 'embedcache remote gc {where} --drop {manifest[:12]} --yes' has taken this push back"
+    for corpus, shown in _namesakes(manifests, pushed):
         told.append(
             f"corpus {corpus.name!r}: {where} has another of that name ({shown}) than this one "
             f"({corpus.digest[:12]}): who has neither is refused a pull there without --corpus "
@@ -38,3 +29,32 @@ def namesake_notes(
             f"--corpus {corpus.name} --as NAME --out DIR' makes{undo if manifest else ''}"
         )
     return told
+
+
+def difference_notes(where: str, manifests: Iterable[Manifest], here: Iterable[CorpusLine]) -> list[str]:
+    """Say of which corpora of a cache a remote has another of the same name.
+
+    Args:
+        where: the remote.
+        manifests: those there.
+        here: the corpora of the cache.
+    """
+    return [
+        f"corpus {corpus.name!r}: {where} has another of that name ({shown}) than the cache "
+        f"({corpus.digest[:12]} with {counted(corpus.rows, 'row')}); both are in the one line"
+        for corpus, shown in _namesakes(manifests, here)
+    ]
+
+
+def _namesakes(
+    manifests: Iterable[Manifest], corpora: Iterable[CorpusLine]
+) -> Iterator[tuple[CorpusLine, str]]:
+    """Yield those of some corpora that have others of their name, and how those are shown."""
+    lines = {line for one in manifests for line in one.corpora}
+    for corpus in corpora:
+        # Lines on one version may differ in views and licences.
+        others = {one.digest: one.rows for one in lines if one.name == corpus.name}
+        others.pop(corpus.digest, None)
+        if others:
+            shown = (f"{digest[:12]} with {counted(rows, 'row')}" for digest, rows in sorted(others.items()))
+            yield corpus, "; ".join(shown)

@@ -25,6 +25,7 @@ from embedcache.fsio import canonical_json, parsed_json
 from embedcache.share.places import Stat
 from embedcache.share.remote.marks import may_run, new_mark
 from embedcache.share.remote.remote import Remote
+from embedcache.sizes import counted
 
 FOLDER = "claims"
 STALE_SECONDS = 60.0
@@ -52,8 +53,9 @@ class AtWorkError(RemoteError):
     """
 
     def __init__(self, where: str, others: int) -> None:
+        are, were = ("is", "was") if others == 1 else ("are", "were")
         super().__init__(
-            f"{others:,} other processes are at work on {where}, or were within the last "
+            f"{counted(others, 'other process', 'es')} {are} at work on {where}, or {were} within the last "
             f"{GONE_SECONDS / 60:.0f} minutes: nothing was deleted; run the same command again later"
         )
         self.others = others

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,33 +131,44 @@ class Signer:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         data = _key_file(path)
-        given = os.environ.get(PASSPHRASE_VARIABLE)
-        passphrase = None if given is None else given.encode()
         load = (
             serialization.load_ssh_private_key
             if b"BEGIN OPENSSH PRIVATE KEY" in data
             else serialization.load_pem_private_key
         )
+        passphrase = None
+        if is_locked := _is_locked(load, data):
+            passphrase = os.environ.get(PASSPHRASE_VARIABLE, "").encode()
+            if not passphrase:
+                raise InputError(f"{path} holds a locked key: set ${PASSPHRASE_VARIABLE} to its passphrase")
         try:
-            try:
-                key = load(data, passphrase)
-            except TypeError:
-                # A passphrase for a key that has none.
-                if passphrase is None:
-                    raise
-                key = load(data, None)
+            key = load(data, passphrase)
         except (ValueError, TypeError, UnsupportedAlgorithm):
-            is_public = data.lstrip().startswith((b"ssh-", b"-----BEGIN PUBLIC KEY"))
-            found = "a public key, not the private one" if is_public else "no private key that can be read"
-            # Nothing of the key may be shown.
-            raise InputError(
-                f"{path} holds {found}: expected ed25519, "
-                "made with 'ssh-keygen -t ed25519'; the passphrase of a locked one comes from "
-                f"${PASSPHRASE_VARIABLE}"
-            ) from None
+            # Nothing of the key, or of what opens it, may be shown.
+            if is_locked:
+                found = f"a locked key that the passphrase in ${PASSPHRASE_VARIABLE} does not open"
+            elif data.lstrip().startswith((b"ssh-", b"-----BEGIN PUBLIC KEY")):
+                found = "a public key, not the private one"
+            else:
+                found = "no private key that can be read"
+            expected = "expected one of the kind ed25519, made with 'ssh-keygen -t ed25519'"
+            raise InputError(f"{path} holds {found}: {expected}") from None
         if not isinstance(key, Ed25519PrivateKey):
             raise InputError(f"{path} holds a private key of another kind: expected ed25519")
         return cls(key)
+
+
+def _is_locked(load: Callable[[bytes, None], object], data: bytes) -> bool:
+    """Return whether ``load`` wants a passphrase for what may be a private key."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    try:
+        load(data, None)
+    except TypeError:
+        return True
+    except (ValueError, UnsupportedAlgorithm):
+        pass
+    return False
 
 
 def signature_path(manifest: str, fingerprint: str) -> str:
