@@ -20,7 +20,7 @@ from embedcache import model_note
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.catalog import choose_rows
 from embedcache.conversions import Conversions
-from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.corpus import Corpus, check_name
 from embedcache.corpus.subset import store_subset, subset_keys
 from embedcache.corpus.view_store import stale_views
 from embedcache.derived import PROJECTION, is_derived, read_projection
@@ -147,6 +147,8 @@ def split_cache(
         raise InputError(f"the cache {source.folder} holds no corpus to take rows of")
     if name is not None and len(some) != 1:
         raise InputError(f"--as {name}: {len(some)} corpora were chosen; name one with --corpus")
+    if name is not None:
+        check_name(name, "--as")
     teacher = chosen[0].contract.id if len({one.contract for one in chosen}) == 1 else None
     rows = {
         corpus.name: choose_rows(source, corpus.name, first=first, where=where, teacher=teacher)

@@ -103,8 +103,9 @@ def gc_command(
     from embedcache.cli.tables import print_table, size
     from embedcache.housekeeping import collect_garbage
 
+    opened = Cache(cache)
     found = collect_garbage(
-        Cache(cache), hours=older, unused_vectors=unused_vectors, quarantine=quarantine, dry_run=dry_run
+        opened, hours=older, unused_vectors=unused_vectors, quarantine=quarantine, dry_run=dry_run
     )
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found], indent=2))
@@ -112,7 +113,10 @@ def gc_command(
     if found:
         print_table(("what", "why", "size"), [(one.path, one.reason, size(one.bytes)) for one in found])
     verb = "would be freed" if dry_run else "freed"
-    click.echo(f"{len(found)} found, {size(sum(one.bytes for one in found))} {verb}")
+    left = {one.path for one in collect_garbage(opened, hours=0, quarantine=quarantine, dry_run=True)}
+    young = len(left - {one.path for one in found})
+    kept = f"; {young:,} more touched within {older:g} hours left alone, see --older" if young else ""
+    click.echo(f"{len(found)} found, {size(sum(one.bytes for one in found))} {verb}{kept}")
 
 
 @click.command("compact")

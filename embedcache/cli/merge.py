@@ -86,6 +86,7 @@ def merge_command(
 
 def _print_merge(done: MergeResult) -> None:
     from embedcache.cli.tables import print_table, size
+    from embedcache.sizes import counted
 
     _print_conflicts(done.conflicts)
     print_table(
@@ -114,8 +115,9 @@ def _print_merge(done: MergeResult) -> None:
         left = f", {len(done.undecided)} of the conflicts without an answer" if done.undecided else ""
         click.echo(f"dry run: nothing was written to {done.into}{left}")
         return
+    files = f"{counted(done.files, 'file')} of {size(done.bytes)}"
     click.echo(
-        f"{len(done.caches)} caches in {done.into}: {done.files:,} files of {size(done.bytes)} written, "
+        f"{counted(len(done.caches), 'cache')} in {done.into}: {files} written, "
         f"with the digest of each taken, {done.seconds:.1f} s"
     )
 
@@ -238,6 +240,7 @@ def split_command(
 
 def _print_split(done: SplitResult) -> None:
     from embedcache.cli.tables import print_table, size
+    from embedcache.sizes import counted
 
     print_table(
         ("corpus", "rows", "of", "views"),
@@ -261,4 +264,5 @@ def _print_split(done: SplitResult) -> None:
     )
     for line in done.told:
         click.echo(line)
-    click.echo(f"{done.out}: {done.files:,} files of {size(done.bytes)} written, {done.seconds:.1f} s")
+    files = f"{counted(done.files, 'file')} of {size(done.bytes)}"
+    click.echo(f"{done.out}: {files} written, {done.seconds:.1f} s")

@@ -17,12 +17,12 @@ CORPUS_VERSION = 2
 DESCRIPTION = "corpus.json"
 
 
-def check_name(name: str) -> str:
-    """Return ``name`` if it can name a corpus, else raise :class:`InputError`."""
+def check_name(name: str, option: str = "--name") -> str:
+    """Return ``name`` if it can name a corpus, else raise :class:`InputError` about ``option``."""
     if not re.fullmatch(r"\w[\w.-]{0,99}", name):
         raise InputError(
             f"{name!r} cannot name a corpus: use up to 100 letters, digits, '.', '_' and '-'; "
-            "choose one with --name"
+            f"choose one with {option}"
         )
     return name
 

@@ -582,7 +582,7 @@ def test_the_commands(tmp_path: Path) -> None:
         == 2
     )
     (tmp_path / ".tmp-left").write_bytes(b"12345")
-    assert "0 found" in run("gc")
+    assert "0 found, 0 B freed; 1 more touched within 24 hours left alone, see --older" in run("gc")
     assert "1 found, 5 B would be freed" in run("gc", "--older", "0", "--dry-run")
     (left,) = json.loads(run("gc", "--older", "0", "--json"))
     assert left["reason"] == "left by a crash"

@@ -205,6 +205,8 @@ def test_what_cannot_be_split(tmp_path: Path, whole: Cache) -> None:
         split_cache(whole.folder, tmp_path / "part", corpora=["none"])
     with pytest.raises(InputError, match="--as one: 2 corpora were chosen"):
         split_cache(whole.folder, tmp_path / "part", name="one")
+    with pytest.raises(InputError, match=r"'a name' cannot name a corpus.*choose one with --as"):
+        split_cache(whole.folder, tmp_path / "part", corpora=["news"], name="a name")
     with pytest.raises(InputError, match="is no condition on rows"):
         split_cache(whole.folder, tmp_path / "part", where="label = 1")
     with pytest.raises(InputError, match="holds for none of the 90 rows"):

@@ -183,7 +183,8 @@ def check_leftover(bench: Bench, entry: Entry) -> Findings:
         entry.path,
         entry.kind,
         f"{entry.size:,} bytes, last written {age / _HOUR:.1f} hours ago",
-        "nothing, where a build is running; else 'embedcache gc' takes it away",
+        "nothing, where a build or a pull is running; else 'embedcache gc' takes it away once it is a day "
+        "old, and 'embedcache gc --older 0' at once",
     )
 
 
