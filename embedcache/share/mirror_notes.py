@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.contract import Contract
-from embedcache.fsio import explain_os_error
 from embedcache.keys import KeyArray
 from embedcache.locked_folder import locked_folder
 from embedcache.reuse import shard_places
@@ -76,31 +72,3 @@ def keep_rows(cache: Cache, contracts: Mapping[str, Contract], keys: KeyArray) -
             positions = store.locate(keys)
             numbers, _ = shard_places(store, positions[positions >= 0])
             keep_shards(cache, contract, {store.shards[number].name for number in set(numbers.tolist())})
-
-
-@contextmanager
-def holding(note: Path) -> Iterator[bool]:
-    """Hold the lock of a note inside the block.
-
-    Yields:
-        Whether it is held: not where there is no such note, or somebody else holds it.
-
-    Raises:
-        StorageError: if it cannot be opened.
-    """
-    try:
-        descriptor = os.open(note, os.O_RDWR)
-    except FileNotFoundError:
-        yield False
-        return
-    except OSError as error:
-        raise explain_os_error(error, note) from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_held = True
-        except BlockingIOError:
-            is_held = False
-        yield is_held
-    finally:
-        os.close(descriptor)

@@ -25,7 +25,7 @@ from embedcache.corpus.corpus import DESCRIPTION, Corpus
 from embedcache.corpus.description import CorpusInfo
 from embedcache.corpus.part import remember_sound
 from embedcache.corpus.view_record import RECIPE, VIEWS
-from embedcache.errors import InputError
+from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import copy_file, file_state, make_directory, remove_file, sha256_file, write_bytes
 from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.fetching import refuse_wrong_rows
@@ -73,6 +73,9 @@ class PartTexts:
         cache: what is pulled into; None where there is no cache yet.
         jobs: transfers at once.
         meter: counts what arrives.
+
+    Raises:
+        RemoteError: if ``wanted`` describes another number of corpora than one.
     """
 
     def __init__(
@@ -81,9 +84,14 @@ class PartTexts:
         self._source, self._jobs, self._meter = source, jobs, meter
         self._documents = [one for one in wanted if one.data is not None]
         described = [(one, one.info) for one in self._documents if one.info is not None]
-        (self._of_corpus,) = (
-            _texts(one, info, wanted) for one, info in described if one.entry.kind is Kind.CORPUS
-        )
+        corpora = [_texts(one, info, wanted) for one, info in described if one.entry.kind is Kind.CORPUS]
+        if len(corpora) != 1:
+            names = ", ".join(texts.info.name for texts in corpora) or "none"
+            raise RemoteError(
+                f"{source.where} has {len(corpora)} corpora to take a part of ({names}), expected one: "
+                "name it with --corpus NAME"
+            )
+        self._of_corpus = corpora[0]
         self._of_views = [_texts(one, info, wanted) for one, info in described if one.entry.kind is Kind.VIEW]
         self._cache = cache
         self._checked: set[str] = set()
