@@ -370,6 +370,6 @@ class _OthersFetch:
         if now - self._since > _LONGEST_WAIT_SECONDS:
             raise StorageError(
                 f"cannot write {self._shards.path(self._key)}: another process on this mirror fetches it, "
-                f"and nothing of it has arrived for {_LONGEST_WAIT_SECONDS:.0f} seconds; end that process, or "
-                "give another --mirror"
+                f"and nothing of it has arrived for {_LONGEST_WAIT_SECONDS:.0f} seconds; end that process, "
+                "or give another --mirror"
             )

@@ -83,7 +83,6 @@ class TakenRows:
         rows: rows that were wanted and came.
         bytes: what was fetched for them, row indexes not counted.
         whole_shards: shards that came whole.
-        whole_rows: all of their rows, those that nobody asked for included.
         unranged_shards: shards that were fetched whole for some of their rows, because the remote gives no
             parts of files.
     """
@@ -91,7 +90,6 @@ class TakenRows:
     rows: int = 0
     bytes: int = 0
     whole_shards: int = 0
-    whole_rows: int = 0
     unranged_shards: int = 0
 
 
@@ -192,7 +190,6 @@ def take_rows(
         rows=len(plan),
         bytes=taking.bytes,
         whole_shards=len(plan.whole),
-        whole_rows=sum(shard.rows for shard in plan.whole),
         unranged_shards=len(taking.unranged),
     )
 
