@@ -1,4 +1,4 @@
-"""The notes that make shards of a mirror deletable, and how a pull makes them stay."""
+"""The notes of shards that a run may delete from a mirror, and how a pull makes such shards stay."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from embedcache.locked_folder import locked_folder
 from embedcache.reuse import shard_places
 
 STREAM = "stream"
-"""The folder of the notes; whoever makes room, or takes it, locks it."""
+"""The folder of the notes, which is locked to make room and to take it."""
 
 
 @dataclass(frozen=True)
 class StreamNote:
-    """A shard that was fetched for a run, or is about to be.
+    """The note of a shard that was fetched for a run, or is being fetched.
 
     Attributes:
         path: the note.
@@ -42,16 +42,16 @@ def streamed_shards(cache: Cache, contract_id: str) -> frozenset[str]:
 
 
 def keep_shards(cache: Cache, contract: Contract, names: Iterable[str]) -> None:
-    """Make shards of a teacher stay, those that are here: no run deletes them from now on.
+    """Make those shards of a teacher stay that are here: no run deletes them from now on.
 
-    One that a run is about to fetch is not here yet; whoever wants it to stay calls this again.
+    A shard that a run is fetching is not here yet: call this again once it is.
     """
     folder = cache.derived_folder / STREAM
     streamed = streamed_shards(cache, contract.id) & set(names)
     if not streamed:
         return
     shards = cache.teacher_folder(contract) / "shards"
-    # Whoever deletes a shard does so in here, so one that is seen in here stays.
+    # Shards are deleted under this lock only, so a shard that is here now stays.
     with locked_folder(folder):
         for name in sorted(streamed):
             if (shards / f"{name}.arrow").is_file():
@@ -59,7 +59,7 @@ def keep_shards(cache: Cache, contract: Contract, names: Iterable[str]) -> None:
 
 
 def keep_rows(cache: Cache, contracts: Mapping[str, Contract], keys: KeyArray) -> None:
-    """Make the shards stay that vectors of ``keys`` are read from; what went meanwhile is found missing then.
+    """Make the shards stay that the vectors of ``keys`` are read from; shards that are gone count as missing.
 
     Args:
         cache: the cache.

@@ -1,4 +1,4 @@
-"""A mirror: a cache on this machine that has everything of a remote but shards, which come when needed."""
+"""A mirror: a cache on this machine with everything of a remote but shards, which are fetched when needed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from embedcache.teacher.outputs import LOGITS
 def is_remote(place: str) -> bool:
     """Return whether ``place`` is a remote: a URL, a folder that was pushed to, or the name of a remote.
 
-    A folder that is a cache is none.
+    The folder of a cache is no remote.
     """
     if "://" in place:
         return True
@@ -45,16 +45,15 @@ def is_remote(place: str) -> bool:
 
 
 def default_mirror(remote: str) -> Path:
-    """Return where the mirror of a remote lies where nobody says: a folder of the user's cache folder."""
+    """Return the default folder of the mirror of a remote, below the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "embedcache" / "mirrors" / Remote(location_of(remote)).id
 
 
 class Mirror:
-    """A cache that was filled from a remote but for its shards, and what fetches those.
+    """A cache that has everything of a remote but some shards, which it fetches when they are needed.
 
-    It is a cache like any other, of which some shards are missing. :meth:`open` fills one. To be used as a
-    context manager: at its end nothing more is fetched.
+    :meth:`open` fills one. It is a context manager, at whose end nothing more is fetched.
 
     Args:
         prepared: what the remote has, as it was planned.
@@ -65,9 +64,9 @@ class Mirror:
 
     Attributes:
         cache: the mirror.
-        corpus: what the corpus is called in it: as on the remote, or otherwise where it has another of that
-            name or has this one by another name.
-        corpus_on_remote: what it is called on the remote.
+        corpus: name of the corpus in the mirror. It is another than on the remote if the mirror has another
+            corpus of that name, or this corpus under another name.
+        corpus_on_remote: name of the corpus on the remote.
     """
 
     def __init__(
@@ -170,10 +169,10 @@ class Mirror:
 def _prepare(
     place: Path, remote: str, teachers: Collection[str], corpus: str | None, meter: Meter
 ) -> Preparation:
-    """Plan what comes at once: of all teachers, or where two have one name, of those that are asked for."""
+    """Plan to fetch all teachers, or if that fails, for example as two have one name, the ones asked for."""
     choice = PullChoice(corpora=() if corpus is None else [corpus], into_mirror=True)
     try:
-        # What another was derived from, and logits, are teachers of their own.
+        # Logits, and what another teacher was derived from, are teachers of their own.
         return prepare(place, remote, choice, meter)
     except InputError:
         if not teachers:

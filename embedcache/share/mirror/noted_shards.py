@@ -32,7 +32,7 @@ ShardKey = tuple[str, str]
 class NotedShards:
     """The shards of a mirror on the disk.
 
-    Whoever writes or deletes a note holds the lock of :attr:`folder`.
+    The lock of :attr:`folder` is held by the caller that writes or deletes notes.
 
     Args:
         cache: the mirror.
@@ -165,7 +165,7 @@ class NotedShards:
         self._forget(key)
 
     def clear(self, key: ShardKey) -> None:
-        """Remove what a fetch of a shard has left that was killed: nobody holds the lock of its note.
+        """Remove what a killed fetch of a shard has left; a fetch that goes on holds the lock of the note.
 
         Raises:
             StorageError: if it cannot be removed.

@@ -1,15 +1,15 @@
-"""Shards of a remote that are here for a while: fetched when they are wanted, deleted where room is needed.
+"""Shards of a remote in a mirror: fetched when they are wanted, deleted when others need the room.
 
-A note in ``derived/stream`` of the mirror stands for each shard that was fetched here. Only what has a note
-is ever deleted, and only while the remote has it: a shard that was built or pulled here may be the only copy.
-A note is written before its shard is fetched, so what is there together never exceeds the limit; its time is
-when the shard was last wanted. Whoever fetches a shard holds its note's lock, and whoever makes room that of
-the folder, so any number of processes can work on one mirror of a machine. A shard that one process deletes
-stays readable for another that has it mapped.
+Each shard that was fetched for a run has a note in ``derived/stream`` of the mirror. Only shards with a note
+are ever deleted, and only while the remote has them: a shard that was built or pulled here may be the only
+copy. The note is written before its shard is fetched, so all shards together never exceed the limit; the time
+of the note is when the shard was last wanted. A process holds the lock of the note while it fetches a shard,
+and the lock of the folder while it makes room, so any number of processes can work on one mirror of a
+machine. A shard that one process deletes stays readable for another that has it mapped.
 
-A remote that cannot be reached is asked again a few times, never while the folder is locked; then whoever
-needs the shard is told. One that has lost what is here makes no room: then there may be too little of it.
-A shard that another process fetches is waited for as long as more of it arrives.
+A remote that cannot be reached is asked again a few times, never while the folder is locked; then the error
+goes to the caller that needs the shard. Shards that the remote has lost are kept, so room may run out. A
+shard that another process fetches is waited for as long as more of it arrives.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ _SELDOM_SECONDS = 60.0
 
 
 class _State(Enum):
-    """How it stands with a shard that somebody wants."""
+    """The state of a shard that is wanted."""
 
     HERE = auto()
-    COMING = auto()  # somebody else fetches it
+    COMING = auto()  # another thread or process fetches it
     NO_ROOM = auto()
     ROOM = auto()
     UNKNOWN = auto()  # there is room once shards are deleted that the remote may have
-    RESERVED = auto()  # whoever asked is to fetch it
+    RESERVED = auto()  # the caller is to fetch it
 
 
 @dataclass(frozen=True)
 class _Turn:
-    """What came of asking for the place of a shard.
+    """The outcome of an attempt to reserve the place of a shard.
 
     Attributes:
-        state: how it stands with the shard.
-        held: descriptor that holds the lock of the shard's note; only where the place is reserved.
-        doubtful: notes of the shards that may go if the remote has them; only where that is unknown.
+        state: the state of the shard.
+        held: descriptor that holds the lock of the shard's note, if the place is reserved.
+        doubtful: notes of the shards that may be deleted if the remote has them, if that is unknown.
     """
 
     state: _State
@@ -80,8 +80,7 @@ class MirrorShards:
         arrivals: fetches files into the mirror.
         limit: bytes that fetched shards may have together; None: any number.
         jobs: transfers at once.
-        on_wait: told, now and then, which shard is waited for, where that takes more than some seconds; from
-            a thread of its own.
+        on_wait: called from another thread with the shard that is waited for, if that takes some seconds.
 
     Raises:
         InputError: if the mirror keeps vectors of one of the teachers in LMDB.
@@ -121,7 +120,7 @@ class MirrorShards:
     def want(self, contract_id: str, names: Sequence[str]) -> None:
         """Have shards of a teacher fetched in the background, in this order; others may be deleted first.
 
-        What cannot be fetched now is told of when somebody opens it.
+        Errors are raised when the shard is opened.
         """
         with self._lock:
             self._wanted[contract_id] = set(names)
@@ -136,11 +135,11 @@ class MirrorShards:
             with self._lock:
                 if key in self._pending or self._shards.is_here(key) or self._source.stop.is_set():
                     continue
-                with suppress(RuntimeError):  # somebody has closed it meanwhile
+                with suppress(RuntimeError):  # closed by another thread meanwhile
                     self._pending[key] = self._pool.submit(self._fetch_ahead, key)
 
     def open(self, contract_id: str, name: str) -> ShardStore:
-        """Return a store of one shard, fetched where it is not here; once it is open nobody can take it away.
+        """Return a store of one shard, fetched where it is not here; an open shard stays readable.
 
         Raises:
             RemoteError: if it cannot be had, or is refused.
@@ -175,14 +174,14 @@ class MirrorShards:
                     raise
 
     def close(self) -> None:
-        """Fetch nothing more, and put on record what was found right."""
+        """Fetch nothing more, and note which files were checked."""
         self._source.stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._arrivals.finish()
 
     @contextmanager
     def _telling(self, name: str) -> Iterator[None]:
-        """Have it said that a shard is waited for, where the block takes long."""
+        """Call ``on_wait`` for a shard if the block takes long."""
         timer = threading.Timer(_SLOW_SECONDS, self._tell, [name])
         timer.daemon = True
         timer.start()
@@ -198,19 +197,19 @@ class MirrorShards:
             self._on_wait(f"shard {name[:12]} of {self._source.where}")
 
     def _join(self, key: ShardKey) -> None:
-        """Wait for a fetch of a shard in the background, and raise its error; one not begun is called off."""
+        """Wait for a fetch of a shard in the background, and raise its error; one not begun is cancelled."""
         with self._lock:
             future = self._pending.get(key)
             if future is None or future.cancel():
                 self._pending.pop(key, None)
                 return
-        # Not for ever: a thread that waits without end does not hear Ctrl-C everywhere.
+        # With a timeout: on some systems Ctrl-C does not reach a thread that waits without one.
         while not wait([future], timeout=_GLANCE_SECONDS).done:
             pass
         future.result()
 
     def _fetch_ahead(self, key: ShardKey) -> None:
-        # An error stays with the future: of whoever waits for it, else of nobody.
+        # An error stays with the future: it is raised in :meth:`_join`, if anybody waits.
         try:
             self._obtain(key, urgent=False)
         finally:
@@ -222,7 +221,7 @@ class MirrorShards:
 
         Args:
             key: the shard.
-            urgent: whether somebody waits for it: then shards that are wanted may go for it, and another
+            urgent: whether a caller waits for it: then wanted shards may be deleted for it, and another
                 process that fetches it is waited for.
 
         Raises:
@@ -244,7 +243,7 @@ class MirrorShards:
                 return turn.state is _State.HERE
             others = others or _OthersFetch(self._shards, key)
             others.require_progress()
-            # What is asked before a wait says little after it.
+            # An answer from before the wait may be wrong after it.
             on_remote.clear()
             time.sleep(_GLANCE_SECONDS)
         raise Stopped
@@ -254,8 +253,8 @@ class MirrorShards:
 
         Args:
             key: the shard.
-            on_remote: whether the remote has others, as far as it was asked.
-            urgent: whether shards that are wanted may go.
+            on_remote: whether the remote has other shards, as far as it was asked.
+            urgent: whether wanted shards may be deleted.
 
         Raises:
             StorageError: if the note of the shard cannot be written, or waiting does not make room.
@@ -291,7 +290,7 @@ class MirrorShards:
         """Delete shards until another fits; those that are wanted last, and only if urgent.
 
         Raises:
-            StorageError: if it is urgent, and nothing is left that may ever go.
+            StorageError: if it is urgent, and no other shard may ever be deleted.
         """
         if self._limit is None:
             return _Turn(_State.ROOM)

@@ -1,4 +1,4 @@
-"""Which keys the shards of a teacher on a remote have, and where: read from their row indexes."""
+"""The keys of a teacher's shards on a remote, and the shard and row of each."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class RemoteKeys:
         return sum(map(self._indexes.bytes_to_fetch, self.shards))
 
     def whole_to_load(self) -> list[SharedFile]:
-        """Return the shards that :meth:`load` would fetch whole: those that nobody has a row index of."""
+        """Return the shards that :meth:`load` would fetch whole: those without any row index."""
         return [shard for shard in self.shards if shard.index is None and self._indexes.bytes_to_fetch(shard)]
 
     def load(self, meter: Meter | None = None, jobs: int = JOBS) -> None:

@@ -59,7 +59,7 @@ class RowIndexes:
         """Return the same for a cache that is new, which keeps from now on what was fetched."""
         indexes = RowIndexes(self._remote, cache, self._contract_id)
         indexes._made, indexes._headers = dict(self._made), dict(self._headers)
-        # What cannot be copied into the cache stays where it is, as long as anybody needs it.
+        # The temporary folder of indexes that cannot be copied has to last as long as the new object.
         indexes._scratch = self._scratch
         for shard, place in self._places.items():
             kept = self._folder_in(cache) / place.name
@@ -198,7 +198,7 @@ class RowIndexes:
             raise missing(self._remote, SharedFile(shard.path, index.sha256, index.bytes)) from None
 
     def _make(self, shard: SharedFile, meter: Meter) -> tuple[IndexObject, bytes]:
-        """Fetch a shard without an index on the remote, and make its index: then nobody is trusted for it."""
+        """Fetch a shard without a row index, and make its index: then no manifest has to be trusted."""
         place = self._scratch.folder / f"{shard.sha256}.arrow"
         try:
             download(self._remote, shard, place, meter)
