@@ -82,9 +82,9 @@ class PartTexts:
         self, source: Remote, wanted: Sequence[Wanted], cache: Cache | None, jobs: int, meter: Meter
     ) -> None:
         self._source, self._jobs, self._meter = source, jobs, meter
-        self._documents = [one for one in wanted if one.data is not None]
-        described = [(one, one.info) for one in self._documents if one.info is not None]
-        corpora = [_texts(one, info, wanted) for one, info in described if one.entry.kind is Kind.CORPUS]
+        self._documents = [file for file in wanted if file.data is not None]
+        described = [(file, file.info) for file in self._documents if file.info is not None]
+        corpora = [_texts(file, info, wanted) for file, info in described if file.entry.kind is Kind.CORPUS]
         if len(corpora) != 1:
             names = ", ".join(texts.info.name for texts in corpora) or "none"
             raise RemoteError(
@@ -92,7 +92,9 @@ class PartTexts:
                 "name it with --corpus NAME"
             )
         self._of_corpus = corpora[0]
-        self._of_views = [_texts(one, info, wanted) for one, info in described if one.entry.kind is Kind.VIEW]
+        self._of_views = [
+            _texts(file, info, wanted) for file, info in described if file.entry.kind is Kind.VIEW
+        ]
         self._cache = cache
         self._checked: set[str] = set()
         self.info = self._of_corpus.info
