@@ -105,7 +105,7 @@ class Lender:
             RemoteError: if one cannot be had, or is refused.
         """
         with source.timed():
-            keys = RemoteKeys.lacking(source.remote, source.stock, cache, contract)
+            keys = RemoteKeys.lacking(source.remote, cache, source.stock, contract)
             source.tell(no_index_notes([keys]))
             source.refuse_too_much(folder, keys.bytes_to_load())
             keys.load(source.meter)

@@ -108,7 +108,7 @@ def open_place(
         )
     from embedcache.share.mirror.mirror import Mirror
 
-    with Mirror(
+    with Mirror.open(
         config.cache,
         stream.mirror,
         teachers=names,

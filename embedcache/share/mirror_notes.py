@@ -1,28 +1,24 @@
-"""The notes that make shards of a mirror deletable, and how a pull makes them stay."""
+"""The notes of shards that a run may delete from a mirror, and how a pull makes such shards stay."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.contract import Contract
-from embedcache.fsio import explain_os_error
 from embedcache.keys import KeyArray
 from embedcache.locked_folder import locked_folder
 from embedcache.reuse import shard_places
 
 STREAM = "stream"
-"""The folder of the notes; whoever makes room, or takes it, locks it."""
+"""The folder of the notes, which is locked to make room and to take it."""
 
 
 @dataclass(frozen=True)
 class StreamNote:
-    """A shard that was fetched for a run, or is about to be.
+    """The note of a shard that was fetched for a run, or is being fetched.
 
     Attributes:
         path: the note.
@@ -46,16 +42,16 @@ def streamed_shards(cache: Cache, contract_id: str) -> frozenset[str]:
 
 
 def keep_shards(cache: Cache, contract: Contract, names: Iterable[str]) -> None:
-    """Make shards of a teacher stay, those that are here: no run deletes them from now on.
+    """Make those shards of a teacher stay that are here: no run deletes them from now on.
 
-    One that a run is about to fetch is not here yet; whoever wants it to stay calls this again.
+    A shard that a run is fetching is not here yet: call this again once it is.
     """
     folder = cache.derived_folder / STREAM
     streamed = streamed_shards(cache, contract.id) & set(names)
     if not streamed:
         return
     shards = cache.teacher_folder(contract) / "shards"
-    # Whoever deletes a shard does so in here, so one that is seen in here stays.
+    # Shards are deleted under this lock only, so a shard that is here now stays.
     with locked_folder(folder):
         for name in sorted(streamed):
             if (shards / f"{name}.arrow").is_file():
@@ -63,7 +59,7 @@ def keep_shards(cache: Cache, contract: Contract, names: Iterable[str]) -> None:
 
 
 def keep_rows(cache: Cache, contracts: Mapping[str, Contract], keys: KeyArray) -> None:
-    """Make the shards stay that vectors of ``keys`` are read from; what went meanwhile is found missing then.
+    """Make the shards stay that the vectors of ``keys`` are read from; shards that are gone count as missing.
 
     Args:
         cache: the cache.
@@ -76,31 +72,3 @@ def keep_rows(cache: Cache, contracts: Mapping[str, Contract], keys: KeyArray) -
             positions = store.locate(keys)
             numbers, _ = shard_places(store, positions[positions >= 0])
             keep_shards(cache, contract, {store.shards[number].name for number in set(numbers.tolist())})
-
-
-@contextmanager
-def holding(note: Path) -> Iterator[bool]:
-    """Hold the lock of a note inside the block.
-
-    Yields:
-        Whether it is held: not where there is no such note, or somebody else holds it.
-
-    Raises:
-        StorageError: if it cannot be opened.
-    """
-    try:
-        descriptor = os.open(note, os.O_RDWR)
-    except FileNotFoundError:
-        yield False
-        return
-    except OSError as error:
-        raise explain_os_error(error, note) from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_held = True
-        except BlockingIOError:
-            is_held = False
-        yield is_held
-    finally:
-        os.close(descriptor)

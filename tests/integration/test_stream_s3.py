@@ -68,7 +68,7 @@ def test_windows_of_a_bucket(port, tmp_path, monkeypatch, drop):
     proxy = Proxy(port, drop=drop)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{proxy.port}")
     try:
-        with again(lambda: Mirror(remote, tmp_path / "mirror", limit=limit)) as mirror:
+        with again(lambda: Mirror.open(remote, tmp_path / "mirror", limit=limit)) as mirror:
             store = again(lambda: mirror.store(teacher.contract))
             positions = store.locate(key_array(TEXTS))
             assert positions.tolist() == expected.locate(key_array(TEXTS)).tolist()

@@ -294,7 +294,7 @@ def test_sql_shows_the_finer_row(both: Cache) -> None:
 
 def test_a_stream_reads_what_a_whole_cache_reads(both: Cache, finer: Cache, tmp_path: Path) -> None:
     push(both, str(tmp_path / "remote"))
-    with Mirror(str(tmp_path / "remote"), tmp_path / "mirror") as mirror:
+    with Mirror.open(str(tmp_path / "remote"), tmp_path / "mirror") as mirror:
         store = mirror.store(CONTRACT)
         found = store.vectors(store.locate(key_array(TEXTS)))
         whole = both.store(CONTRACT)

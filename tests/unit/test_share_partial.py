@@ -16,13 +16,17 @@ from share_helpers import SHARD_ROWS, TEXTS, content, files_of, make_cache, mani
 from embedcache.cache import Cache
 from embedcache.catalog.select import check_condition
 from embedcache.check import repair, verify
+from embedcache.check.progress import Meter
 from embedcache.cli.main import cli
 from embedcache.codecs import get_codec
-from embedcache.errors import InputError
+from embedcache.errors import InputError, RemoteError
 from embedcache.housekeeping import collect_garbage
 from embedcache.keys import KeyArray
 from embedcache.share import PullEstimate, preview_pull, pull, push
 from embedcache.share.pulling.partial import part_name
+from embedcache.share.pulling.partial_texts import PartTexts
+from embedcache.share.remote.remote import Remote
+from embedcache.share.remotes import location_of
 from embedcache.share.rows.remote_keys import RemoteKeys
 from embedcache.testing import fake_teacher, sentences
 from embedcache.views.plan import ViewOptions
@@ -472,3 +476,9 @@ def test_the_command_line_keeps_another_codec(
     assert "files to be fetched" in err
     with pytest.raises(click.BadParameter):
         cli.main(["pull", remote, "--cache", str(tmp_path / "there"), "--codec", "pq"], standalone_mode=False)
+
+
+def test_a_part_of_no_corpus_at_all_is_refused(remote: str) -> None:
+    source = Remote(location_of(remote))
+    with pytest.raises(RemoteError, match=r"0 corpora to take a part of \(none\), expected one.*--corpus"):
+        PartTexts(source, [], None, 1, Meter())

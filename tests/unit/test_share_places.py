@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import re
@@ -16,8 +17,9 @@ import pytest
 from pyarrow.fs import LocalFileSystem as LocalFileSystemOfArrow
 from share_helpers import TEXTS, content, make_cache
 
+from embedcache import fsio
 from embedcache.cache import Cache
-from embedcache.errors import InputError, RemoteError
+from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.share import pull, push, retry
 from embedcache.share.places import Location, open_place, parse_location
 from embedcache.share.places.base import Stat
@@ -251,6 +253,73 @@ def test_what_is_long_is_cut_between_words_and_shows_it(tmp_path: Path) -> None:
         Remote(parse_location(str(tmp_path)), place).read("x", 100)
     with pytest.raises(RemoteError, match=r"\): x{300} …; see"):
         retrying("read x", "s3://bucket", lambda: _fail("x" * 1000))
+
+
+class FailingWrites:
+    """Makes every write to disk fail with ``code`` so many times.
+
+    Attributes:
+        times: how often it has failed.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, code: int, failures: int, step: str) -> None:
+        self.times, self._code, self._failures, self._step = 0, code, failures, step
+        monkeypatch.setattr(fsio, "on_write_step", self._fail)
+
+    def _fail(self, step: str, path: Path) -> None:
+        if step == self._step and self.times < self._failures:
+            self.times += 1
+            raise OSError(self._code, os.strerror(self._code))
+
+
+PASSING = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN]
+FINAL = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES]
+
+
+@pytest.mark.parametrize("code", PASSING, ids=errno.errorcode.get)
+def test_a_hiccup_of_a_network_share_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    remote = Remote(parse_location(str(tmp_path)))
+    failing = FailingWrites(monkeypatch, code, failures=2, step="synced")
+    remote.write("x", b"data")
+    assert failing.times == 2
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"x": b"data"}
+    failing = FailingWrites(monkeypatch, code, failures=2, step="remove")
+    remote.remove("x")
+    assert (failing.times, list(tmp_path.iterdir())) == (2, [])
+
+
+def test_a_share_that_stays_away_is_told_of_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = FailingWrites(monkeypatch, errno.ESTALE, failures=99, step="synced")
+    with pytest.raises(RemoteError, match=r"cannot write x of .*tried 5 times\): .*; see to the disk"):
+        Remote(parse_location(str(tmp_path))).write("x", b"data")
+    assert failing.times == retry.TRIES
+
+
+@pytest.mark.parametrize("code", FINAL, ids=errno.errorcode.get)
+def test_a_disk_that_is_full_or_closed_to_the_user_is_told_of_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    (tmp_path / "x").write_bytes(b"data")
+    for step, act in (
+        ("synced", lambda remote: remote.write("y", b"data")),
+        ("remove", lambda remote: remote.remove("x")),
+    ):
+        failing = FailingWrites(monkeypatch, code, failures=99, step=step)
+        with pytest.raises(StorageError, match="cannot write"):
+            act(Remote(parse_location(str(tmp_path))))
+        assert failing.times == 1
+
+
+def test_a_push_to_a_share_survives_hiccups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = make_cache(tmp_path / "cache")
+    FailingWrites(monkeypatch, errno.EIO, failures=4, step="written")
+    push(cache, str(tmp_path / "remote"))
+    pull(tmp_path / "there", str(tmp_path / "remote"))
+    assert content(tmp_path / "there") == content(cache.folder)
 
 
 def _fail(said: str) -> None:

@@ -393,7 +393,7 @@ def test_shards_that_are_mostly_wanted_come_whole_and_stay_what_they_are(tmp_pat
     # Of the first shard half, of the second all but a bit less than half, of the third nothing.
     place = _Counting(remote)
     found = taken(cache, remote, TEXTS[:200] + TEXTS[400:599], place)
-    assert (found.rows, found.whole_shards, found.whole_rows) == (399, 1, 400)
+    assert (found.rows, found.whole_shards) == (399, 1)
     own = content(theirs.folder)
     shards = [path for path in content(cache.folder) if "/shards/" in path]
     assert len(shards) == 2
@@ -468,6 +468,51 @@ def test_shards_of_several_codecs_are_not_mixed(tmp_path: Path) -> None:
     some = keys_of(remote, cache).of_codecs({"float32", "int8"})
     assert [some.header(shard).codec for shard in some.shards].count("int8") == 1
     assert len(some.shards) == 2
+
+
+def test_the_header_of_an_index_is_read_once_and_lookups_open_each_index_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = theirs_of(tmp_path / "theirs")
+    push(theirs, str(tmp_path / "remote"))
+    opened: list[str] = []
+    from_bytes = ShardIndex.from_bytes
+
+    def counted(data: pa.Buffer, shard: str, size: int, rows: int) -> ShardIndex:
+        opened.append(shard)
+        return from_bytes(data, shard, size, rows)
+
+    monkeypatch.setattr(ShardIndex, "from_bytes", counted)
+    keys = keys_of(tmp_path / "remote", mine_at(tmp_path / "mine"))
+    names = [shard.sha256 for shard in keys.shards]
+    assert [keys.header(shard).codec for shard in keys.shards] == ["float16"] * 3
+    assert opened == names
+    assert (keys.locate(KEYS)[0] >= 0).all()
+    assert sorted(opened) == sorted(names * 2)
+
+
+def test_selections_of_the_same_shards_fetch_each_index_once(tmp_path: Path) -> None:
+    push(theirs_of(tmp_path / "theirs"), str(tmp_path / "remote"))
+    fetched: list[str] = []
+
+    class Watched(FolderPlace):
+        def blocks(self, path: str, size: int) -> Iterator[memoryview]:
+            fetched.append(path)
+            return super().blocks(path, size)
+
+    keys = keys_of(tmp_path / "remote", None, Watched(tmp_path / "remote"))
+    fetched.clear()
+    aside = keys.into(mine_at(tmp_path / "aside"))
+    aside.load()
+    some = keys.of_codecs({"float16"})
+    home = keys.kept_in(mine_at(tmp_path / "home"))
+    for selection in (keys, aside, some, home):
+        assert not selection.bytes_to_load()
+        assert (selection.locate(KEYS)[0] >= 0).all()
+    assert len(fetched) == len(set(fetched)) == 3
+    # The one that is kept has them in its cache from now on, the other has no part in them.
+    assert len(list((tmp_path / "home" / "derived").rglob("*.index"))) == 3
+    assert not list((tmp_path / "aside").rglob("*.index"))
 
 
 def _vectors(cache: Cache) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def mirror(whole: Cache, tmp_path: Path) -> Iterator[Mirror]:
     """A mirror of the remote of ``whole``, which has room for two shards."""
     contract = whole.teacher().contract
     limit = 2 * max(shard.bytes for shard in whole.store(contract).shards)
-    with Mirror(str(whole.folder.parent / "remote"), tmp_path / "mirror", limit=limit) as opened:
+    with Mirror.open(str(whole.folder.parent / "remote"), tmp_path / "mirror", limit=limit) as opened:
         yield opened
 
 
@@ -119,7 +119,7 @@ def test_who_needs_a_shard_is_told_after_one_round_of_tries_and_nothing_is_delet
 def test_where_room_is_to_spare_as_well(whole, outage, tmp_path, monkeypatch):
     # Long enough that whoever needs it comes while it is tried.
     monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.1)
-    with Mirror(str(whole.folder.parent / "remote"), tmp_path / "mirror") as mirror:
+    with Mirror.open(str(whole.folder.parent / "remote"), tmp_path / "mirror") as mirror:
         store = mirror.store(whole.teacher().contract)
         outage.begin()
         with pytest.raises(RemoteError, match=r"tried 5 times"):
@@ -161,7 +161,7 @@ def test_shards_that_the_remote_has_lost_are_kept_and_that_there_is_no_room_is_s
     push(whole, str(remote))
     contract = whole.teacher().contract
     limit = 2 * max(shard.bytes for shard in whole.store(contract).shards)
-    with Mirror(str(remote), tmp_path / "mirror", limit=limit) as mirror:
+    with Mirror.open(str(remote), tmp_path / "mirror", limit=limit) as mirror:
         store = mirror.store(contract)
         store.gather(rows_of(0, 1))
         there = shard_names(mirror)
@@ -184,7 +184,7 @@ def test_what_is_waited_for_long_is_said_and_not_again_and_again(whole, tmp_path
 
     told: list[str] = []
     remote = str(whole.folder.parent / "remote")
-    with Mirror(remote, tmp_path / "mirror", on_wait=told.append) as mirror:
+    with Mirror.open(remote, tmp_path / "mirror", on_wait=told.append) as mirror:
         store = mirror.store(whole.teacher().contract)
         monkeypatch.setattr(FolderPlace, "blocks", slow)
         store.gather(rows_of(4))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +18,16 @@ from share_helpers import SHARD_ROWS, TEXTS, make_cache
 from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.check import verify
+from embedcache.check.findings import Kind
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.keys import key_array
 from embedcache.share import pull, push
+from embedcache.share.mirror import shards as mirror_shards
 from embedcache.share.mirror.mirror import Mirror, default_mirror, is_remote
 from embedcache.share.mirror.shards import MirrorShards
 from embedcache.share.mirror_notes import streamed_shards
 from embedcache.share.pulling import sample
+from embedcache.share.pulling.plan import Preparation, prepare
 from embedcache.testing import fake_teacher, sentences
 
 SHARDS = len(TEXTS) // SHARD_ROWS
@@ -75,7 +83,7 @@ def peak(tmp_path, monkeypatch) -> list[int]:
 
 
 def test_a_mirror_has_everything_but_shards_at_first(remote, whole, tmp_path):
-    with Mirror(remote, tmp_path / "mirror") as mirror:
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
         assert shard_files(tmp_path / "mirror") == []
         assert mirror.cache.corpus().texts() == whole.corpus().texts()
         assert mirror.cache.teacher() == whole.teacher()
@@ -86,7 +94,7 @@ def test_a_finer_vector_of_the_mirrors_own_is_not_read_where_the_remote_has_one(
     coarse = make_cache(tmp_path / "coarse", TEXTS[:40], codec="int8")
     fine = make_cache(tmp_path / "mirror", TEXTS[:60], codec="float32")
     push(coarse, str(tmp_path / "remote"))
-    with Mirror(str(tmp_path / "remote"), fine.folder) as mirror:
+    with Mirror.open(str(tmp_path / "remote"), fine.folder) as mirror:
         store = mirror.store(contract_of(coarse))
         found = store.vectors(store.locate(key_array(TEXTS[:60])))
     np.testing.assert_array_equal(found[:40], coarse.lookup(TEXTS[:40]))
@@ -97,7 +105,7 @@ def test_a_finer_vector_of_the_mirrors_own_is_not_read_where_the_remote_has_one(
 def test_vectors_are_those_of_the_cache_that_was_pushed(remote, whole, tmp_path):
     keys = key_array(TEXTS)
     expected = whole.store(contract_of(whole))
-    with Mirror(remote, tmp_path / "mirror") as mirror:
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
         store = mirror.store(contract_of(whole))
         positions = store.locate(keys)
         assert positions.tolist() == expected.locate(keys).tolist()
@@ -124,7 +132,7 @@ def test_vectors_are_those_of_the_cache_that_was_pushed(remote, whole, tmp_path)
 
 
 def test_only_the_shards_that_are_needed_come(remote, whole, tmp_path):
-    with Mirror(remote, tmp_path / "mirror") as mirror:
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
         store = mirror.store(contract_of(whole))
         store.gather(store.locate(key_array(TEXTS[: SHARD_ROWS // 2])))
     assert len(shard_files(tmp_path / "mirror")) == 1
@@ -134,7 +142,7 @@ def test_only_the_shards_that_are_needed_come(remote, whole, tmp_path):
 def test_the_limit_holds_at_every_moment(remote, whole, tmp_path, peak, shards):
     limit = shards * shard_bytes(whole)
     positions = whole.store(contract_of(whole)).locate(key_array(TEXTS))
-    with Mirror(remote, tmp_path / "mirror", limit=limit) as mirror:
+    with Mirror.open(remote, tmp_path / "mirror", limit=limit) as mirror:
         store = mirror.store(contract_of(whole))
         generator = np.random.default_rng(1)
         for _ in range(10):
@@ -146,7 +154,7 @@ def test_the_limit_holds_at_every_moment(remote, whole, tmp_path, peak, shards):
 
 def test_windows_come_before_they_are_asked_for_and_within_the_limit(remote, whole, tmp_path, peak):
     limit = 4 * shard_bytes(whole)
-    with Mirror(remote, tmp_path / "mirror", limit=limit) as mirror:
+    with Mirror.open(remote, tmp_path / "mirror", limit=limit) as mirror:
         store = mirror.store(contract_of(whole))
         windows = [[0, 1], [2, 3], [4, 5], [0, 2]]
         for number in range(len(windows)):
@@ -176,7 +184,7 @@ def test_shards_that_were_pulled_or_built_here_are_never_deleted(remote, whole, 
     here = on_disk(mirror_folder)
     peak.clear()
     limit = 2 * shard_bytes(whole)
-    with Mirror(remote, mirror_folder, limit=limit) as mirror:
+    with Mirror.open(remote, mirror_folder, limit=limit) as mirror:
         store = mirror.store(contract_of(whole))
         for _ in range(2):
             for start in range(0, len(TEXTS), 30):
@@ -192,7 +200,7 @@ def test_shards_that_were_pulled_or_built_here_are_never_deleted(remote, whole, 
 
 def test_a_pull_takes_over_what_a_run_has_fetched(remote, whole, tmp_path, peak):
     folder, limit = tmp_path / "mirror", 2 * shard_bytes(whole)
-    with Mirror(remote, folder, limit=limit) as mirror:
+    with Mirror.open(remote, folder, limit=limit) as mirror:
         store = mirror.store(contract_of(whole))
         store.gather(np.arange(2 * SHARD_ROWS))
         fetched = {path.name: path.read_bytes() for path in shard_files(folder)}
@@ -213,7 +221,7 @@ def test_a_pull_takes_over_what_a_run_has_fetched(remote, whole, tmp_path, peak)
 
 def test_a_part_keeps_the_shards_that_its_rows_were_found_in(remote, whole, tmp_path):
     folder, limit = tmp_path / "mirror", shard_bytes(whole)
-    with Mirror(remote, folder, limit=limit) as mirror:
+    with Mirror.open(remote, folder, limit=limit) as mirror:
         store = mirror.store(contract_of(whole))
         positions = store.locate(key_array(TEXTS[:1]))
         store.gather(positions)
@@ -228,7 +236,7 @@ def test_a_part_keeps_the_shards_that_its_rows_were_found_in(remote, whole, tmp_
 
 
 def test_what_a_run_has_fetched_is_sampled_when_a_pull_takes_it_over(remote, whole, tmp_path, monkeypatch):
-    with Mirror(remote, tmp_path / "mirror") as mirror:
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
         mirror.store(contract_of(whole)).gather(np.arange(len(TEXTS)))
     compared = []
     monkeypatch.setattr(sample, "is_at_hand", lambda spec: True)
@@ -247,7 +255,7 @@ def test_what_the_remote_has_lost_is_not_deleted(whole, tmp_path):
     push(whole, str(remote))
     limit = 2 * shard_bytes(whole)
     keys = key_array(TEXTS)
-    with Mirror(str(remote), tmp_path / "mirror", limit=limit) as mirror:
+    with Mirror.open(str(remote), tmp_path / "mirror", limit=limit) as mirror:
         store = mirror.store(contract_of(whole))
         positions = np.sort(store.locate(keys))
         store.gather(positions[: 2 * SHARD_ROWS])
@@ -264,7 +272,7 @@ def test_what_the_remote_has_lost_is_not_deleted(whole, tmp_path):
 
 
 def test_the_least_recently_wanted_goes_first(remote, whole, tmp_path):
-    with Mirror(remote, tmp_path / "mirror", limit=3 * shard_bytes(whole)) as mirror:
+    with Mirror.open(remote, tmp_path / "mirror", limit=3 * shard_bytes(whole)) as mirror:
         store = mirror.store(contract_of(whole))
 
         def use(number: int) -> None:
@@ -278,7 +286,7 @@ def test_the_least_recently_wanted_goes_first(remote, whole, tmp_path):
 
 
 def test_a_shard_that_others_delete_stays_readable(remote, whole, tmp_path):
-    with Mirror(remote, tmp_path / "mirror") as mirror:
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
         store = mirror.store(contract_of(whole))
         store.want([[0]])
         first = store.gather(np.arange(SHARD_ROWS))
@@ -293,32 +301,32 @@ def test_a_shard_that_others_delete_stays_readable(remote, whole, tmp_path):
 def test_a_part_keeps_the_shards_that_a_run_was_just_fetching(remote, whole, tmp_path):
     (contract_id,) = {contract_of(whole).id}
     folder = tmp_path / "mirror"
-    with Mirror(remote, folder) as mirror:
+    with Mirror.open(remote, folder) as mirror:
         shards = mirror._shards
         listed = shards._listed[contract_id]
         # As a run does before it fetches a shard, while the pull is looking which are there.
-        held = [shards._reserve(shards._note(contract_id, name), file) for name, file in listed.items()]
+        held = [shards._shards.reserve((contract_id, name), file.bytes) for name, file in listed.items()]
         done = pull(folder, remote, corpora=["corpus"], rows=len(TEXTS), alias="part", sample_check=False)
         assert done.part is not None
         assert [one.taken for one in done.part.vectors] == [len(TEXTS)]
         for descriptor in held:
             os.close(descriptor)
         assert not streamed_shards(Cache(folder), contract_id)
-    with Mirror(remote, folder, limit=3 * shard_bytes(whole)) as mirror:
+    with Mirror.open(remote, folder, limit=3 * shard_bytes(whole)) as mirror:
         mirror.store(contract_of(whole)).want([range(SHARDS)])
     assert len(shard_files(folder)) == SHARDS
     assert np.array_equal(Cache(folder).lookup(TEXTS), whole.lookup(TEXTS))
 
 
 def test_a_damaged_shard_that_was_fetched_is_fetched_again(remote, whole, tmp_path):
-    with Mirror(remote, tmp_path / "mirror") as mirror:
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
         store = mirror.store(contract_of(whole))
         expected = store.gather(np.arange(SHARD_ROWS))
     (path,) = shard_files(tmp_path / "mirror")
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    with Mirror(remote, tmp_path / "mirror") as mirror:
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
         store = mirror.store(contract_of(whole))
         assert (store.gather(np.arange(SHARD_ROWS)) == expected).all()
 
@@ -329,7 +337,7 @@ def test_two_mirrors_of_one_folder_share_its_limit(remote, whole, tmp_path, peak
 
     def read(seed: int) -> None:
         try:
-            with Mirror(remote, tmp_path / "mirror", limit=limit) as mirror:
+            with Mirror.open(remote, tmp_path / "mirror", limit=limit) as mirror:
                 store = mirror.store(contract_of(whole))
                 generator = np.random.default_rng(seed)
                 for _ in range(8):
@@ -350,7 +358,7 @@ def test_two_mirrors_of_one_folder_share_its_limit(remote, whole, tmp_path, peak
 
 def test_what_a_killed_fetch_has_left_is_taken_away(remote, whole, tmp_path):
     limit = 2 * shard_bytes(whole)
-    with Mirror(remote, tmp_path / "mirror", limit=limit) as mirror:
+    with Mirror.open(remote, tmp_path / "mirror", limit=limit) as mirror:
         store = mirror.store(contract_of(whole))
         store.gather(np.array([0]))
         names = store._names
@@ -361,7 +369,7 @@ def test_what_a_killed_fetch_has_left_is_taken_away(remote, whole, tmp_path):
         note.with_stem(name).write_bytes(note.read_bytes())
     shard.with_name(f".tmp-{'0' * 32}-{names[1]}.arrow").write_bytes(b"x" * 1000)
     note.with_stem(names[3]).write_bytes(note.read_bytes()[:20])
-    with Mirror(remote, tmp_path / "mirror", limit=limit) as mirror:
+    with Mirror.open(remote, tmp_path / "mirror", limit=limit) as mirror:
         store = mirror.store(contract_of(whole))
         store.gather(np.arange(len(TEXTS)))
     assert list((tmp_path / "mirror").rglob(".tmp-*")) == []
@@ -372,7 +380,7 @@ def test_what_a_killed_fetch_has_left_is_taken_away(remote, whole, tmp_path):
 def test_errors_of_fetching_are_told_where_the_vectors_are_needed(whole, tmp_path):
     remote = tmp_path / "remote"
     push(whole, str(remote))
-    with Mirror(str(remote), tmp_path / "mirror") as mirror:
+    with Mirror.open(str(remote), tmp_path / "mirror") as mirror:
         store = mirror.store(contract_of(whole))
         for name in store._names:
             (remote / "objects" / name[:2] / name).unlink()
@@ -384,17 +392,17 @@ def test_errors_of_fetching_are_told_where_the_vectors_are_needed(whole, tmp_pat
 def test_a_mirror_in_lmdb_is_refused(remote, whole, tmp_path):
     make_cache(tmp_path / "mirror", TEXTS[:50], name="other", store="lmdb")
     with pytest.raises(InputError, match="give another --mirror"):
-        Mirror(remote, tmp_path / "mirror")
+        Mirror.open(remote, tmp_path / "mirror")
 
 
 def test_a_teacher_without_vectors_is_refused(whole, tmp_path, remote):
     other = fake_teacher(4)
-    with Mirror(remote, tmp_path / "mirror") as mirror, pytest.raises((InputError, KeyError)):
+    with Mirror.open(remote, tmp_path / "mirror") as mirror, pytest.raises((InputError, KeyError)):
         mirror.store(other.contract)
 
 
 def test_nothing_is_written_to_a_streamed_store(remote, whole, tmp_path):
-    with Mirror(remote, tmp_path / "mirror") as mirror:
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
         store = mirror.store(contract_of(whole))
         assert store.codec_name == "float16"
         with pytest.raises(InputError, match="build, and push"):
@@ -418,9 +426,105 @@ def test_what_is_a_remote(remote, whole, tmp_path, monkeypatch):
 
 
 def test_a_mirror_that_cannot_be_written_is_told_of(remote, tmp_path, monkeypatch):
-    def refuse(*arguments: object, **settings: object):
-        raise PermissionError(13, "Permission denied")
+    open_file = os.open
 
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(StorageError, match="give another --mirror"):
-        Mirror(remote, tmp_path / "mirror")
+    def refuse(path: Path, *arguments: Any, **settings: Any) -> int:
+        if str(path).endswith(".lock"):
+            raise PermissionError(13, "Permission denied")
+        return open_file(path, *arguments, **settings)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(StorageError, match=r"\.mirror\.lock: permission denied.*--mirror"):
+        Mirror.open(remote, tmp_path / "mirror")
+
+
+def test_a_plan_without_a_corpus_is_refused_before_anything_is_fetched(remote, tmp_path, monkeypatch):
+    def without_corpus(*arguments: Any, **settings: Any) -> Preparation:
+        prepared = prepare(*arguments, **settings)
+        wanted = [file for file in prepared.plan.wanted if file.entry.kind is not Kind.CORPUS]
+        return replace(prepared, plan=replace(prepared.plan, wanted=wanted))
+
+    monkeypatch.setattr("embedcache.share.mirror.mirror.prepare", without_corpus)
+    with pytest.raises(RemoteError, match=r"0 corpora to train on \(none\), expected one.*--corpus"):
+        Mirror.open(remote, tmp_path / "mirror")
+    assert not list((tmp_path / "mirror").glob("corpora/*"))
+
+
+def test_a_note_that_cannot_be_written_is_told_of_and_keeps_nobody_waiting(remote, whole, tmp_path):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    sync = os.fsync
+
+    def refuse(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().suffix == ".json":
+            raise full
+        sync(descriptor)
+
+    contract_id = contract_of(whole).id
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
+        store = mirror.store(contract_of(whole))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "fsync", refuse)
+            with pytest.raises(StorageError, match=r"\.json: the disk is full; make room and run the same"):
+                mirror._shards.open(contract_id, store._names[0])
+        # Neither the note nor its lock is left; otherwise the next who wants the shard waits for nobody.
+        assert not streamed_shards(mirror.cache, contract_id)
+        notes = str(mirror.cache.derived_folder / "stream" / contract_id)
+        assert not [path for path in open_files() if path.startswith(notes)]
+        assert len(store.gather(np.arange(SHARD_ROWS))) == SHARD_ROWS
+
+
+def open_files() -> list[str]:
+    """Return the paths of the files that this process has open."""
+    paths = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            paths.append(str(link.readlink()))
+    return paths
+
+
+class Arriving:
+    """A shard that somebody else fetches, and whose temporary file grows so many times."""
+
+    def __init__(self, mirror: Mirror, key: tuple[str, str], times: int) -> None:
+        self._shards = mirror._shards._shards
+        self._held = self._shards.reserve(key, 1000)
+        self._path = self._shards.path(key).with_name(f".tmp-{'0' * 32}-{key[1]}.arrow")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._thread = threading.Thread(target=self._grow, args=(times,))
+        self._ended = threading.Event()
+
+    def _grow(self, times: int) -> None:
+        for _ in range(times):
+            with self._path.open("ab") as file:
+                file.write(b"x")
+            if self._ended.wait(0.1):
+                return
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        os.close(self._held)
+
+
+def test_who_waits_for_a_shard_that_another_fetches_waits_as_long_as_more_of_it_arrives(
+    remote, whole, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(mirror_shards, "_LONGEST_WAIT_SECONDS", 0.6)
+    monkeypatch.setattr(mirror_shards, "_LOOK_SECONDS", 0.05)
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
+        store = mirror.store(contract_of(whole))
+        key = (contract_of(whole).id, store._names[0])
+        began = time.monotonic()
+        with (
+            Arriving(mirror, key, times=12),
+            pytest.raises(StorageError, match="another process on this mirror fetches it, and nothing of it"),
+        ):
+            mirror._shards.open(*key)
+        # While it grew nobody gave up, though that took twice as long.
+        assert time.monotonic() - began > 1.2
+        # Its process has ended: then it is fetched.
+        assert len(store.gather(np.arange(SHARD_ROWS))) == SHARD_ROWS
+    assert not list((tmp_path / "mirror").rglob(".tmp-*"))

@@ -1,4 +1,4 @@
-"""Some of the shards of a folder, as a container of their own that is only read."""
+"""A container that is only read, with some of the shards of a folder."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class ChosenShards:
-    """Shards of a folder.
+    """Some of the shards of a folder.
 
     Args:
         container: the folder.
-        names: which of its shards.
+        names: names of the shards.
     """
 
     kind = "arrow"
@@ -35,11 +35,11 @@ class ChosenShards:
 
     def add(self, name: str, data: pa.Buffer) -> None:
         """Refuse: nothing is written here."""
-        raise InputError(f"{self.where(name)} cannot be written by way of some of its folder's shards")
+        raise InputError(f"{self.where(name)} cannot be written: this container is only read")
 
     def remove(self, name: str) -> None:
         """Refuse: nothing is deleted here."""
-        raise InputError(f"{self.where(name)} cannot be deleted by way of some of its folder's shards")
+        raise InputError(f"{self.where(name)} cannot be deleted: this container is only read")
 
     def where(self, name: str) -> str:
         """Return the path of a shard's file."""

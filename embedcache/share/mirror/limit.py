@@ -1,6 +1,6 @@
-"""A limit in which a mirror could not even hold one row's vectors: refused before anything is fetched.
+"""Refuses a limit too small for the vectors of a single row, before anything is fetched.
 
-Which shards a run needs shows once texts and row indexes are here; what is said here holds for any of them.
+Which shards a run needs is known once texts and row indexes are here. The bounds given here hold for any.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ def refuse_small_limit(limit: int, plan: PullPlan, teachers: Collection[str], mi
         limit: bytes that fetched shards may have together.
         plan: what the remote has.
         teachers: names or contract ids of the teachers that are trained on together; none: one of all.
-        mirror: the mirror; None where it is not there yet. Rows of shards that it alone has take no room.
+        mirror: the mirror; None where it is not there yet. Shards that only the mirror has do not count.
 
     Raises:
-        InputError: saying how much is enough whichever rows are trained on.
+        InputError: if the limit is too small; the message names one that is enough for all rows.
     """
     sizes = _shard_sizes(plan, mirror)
     asked = [_named(plan, name) & sizes.keys() for name in teachers] or [set(sizes)]
     if not all(asked):
-        # Without shards of a teacher there is nothing to train on, which is told of elsewhere.
+        # A teacher without shards is refused where its vectors are opened.
         return
-    smallest = sum(min(min(sizes[one]) for one in contracts) for contracts in asked)
-    largest = sum(max(max(sizes[one]) for one in contracts) for contracts in asked)
-    everything = sum(max(sum(sizes[one]) for one in contracts) for contracts in asked)
+    smallest = sum(min(min(sizes[contract_id]) for contract_id in contracts) for contracts in asked)
+    largest = sum(max(max(sizes[contract_id]) for contract_id in contracts) for contracts in asked)
+    everything = sum(max(sum(sizes[contract_id]) for contract_id in contracts) for contracts in asked)
     if limit < smallest:
         raise InputError(
             f"a limit of {readable(limit)}: a single row needs a shard of each teacher, which takes "
@@ -45,13 +45,17 @@ def refuse_small_limit(limit: int, plan: PullPlan, teachers: Collection[str], mi
 
 
 def _shard_sizes(plan: PullPlan, mirror: Cache | None) -> dict[str, list[int]]:
-    """Return the sizes of each teacher's shards on the remote, by contract id; of logits, none."""
-    found: dict[str, dict[str, int]] = {}
-    for one in plan.wanted:
-        if one.entry.kind is Kind.SHARD and plan.contracts[one.entry.teacher].output != LOGITS:
-            found.setdefault(one.entry.teacher, {})[one.file.sha256] = one.file.bytes
-    sizes = {contract_id: list(shards.values()) for contract_id, shards in found.items()}
-    for contract_id, shards in found.items():
+    """Return the sizes of each teacher's shards on the remote by contract id, without those of logits.
+
+    A teacher of which the mirror has shards that the remote lacks has one more of size 0.
+    """
+    listed: dict[str, dict[str, int]] = {}
+    for wanted in plan.wanted:
+        teacher = wanted.entry.teacher
+        if wanted.entry.kind is Kind.SHARD and plan.contracts[teacher].output != LOGITS:
+            listed.setdefault(teacher, {})[wanted.file.sha256] = wanted.file.bytes
+    sizes = {contract_id: list(shards.values()) for contract_id, shards in listed.items()}
+    for contract_id, shards in listed.items():
         if mirror is not None and _has_others(mirror.container(plan.contracts[contract_id]).names(), shards):
             sizes[contract_id].append(0)
     return sizes
@@ -62,7 +66,7 @@ def _has_others(names: Iterable[str], shards: Collection[str]) -> bool:
 
 
 def _named(plan: PullPlan, name: str) -> set[str]:
-    """Return the contract ids that a teacher's name, or the begin of an id, may mean."""
-    names = [one.entry for one in plan.wanted if one.entry.kind is Kind.NAME]
-    ids = {one for one in plan.contracts if one.startswith(name)}
-    return ids | {one.teacher for one in names if one.stem == name}
+    """Return the contract ids that a teacher's name, or the beginning of an id, may stand for."""
+    entries = [wanted.entry for wanted in plan.wanted if wanted.entry.kind is Kind.NAME]
+    ids = {contract_id for contract_id in plan.contracts if contract_id.startswith(name)}
+    return ids | {entry.teacher for entry in entries if entry.stem == name}

@@ -1,13 +1,11 @@
-"""A mirror: a cache on this machine that has everything of a remote but shards, which come when needed."""
+"""A mirror: a cache on this machine with everything of a remote but shards, which are fetched when needed."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 
@@ -15,8 +13,9 @@ from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.contract import Contract
-from embedcache.errors import InputError, StorageError
+from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.fsio import make_directory
+from embedcache.locked_folder import locked_file
 from embedcache.share.mirror.limit import refuse_small_limit
 from embedcache.share.mirror.shards import MirrorShards
 from embedcache.share.mirror.streamed import StreamedStore
@@ -35,7 +34,7 @@ from embedcache.teacher.outputs import LOGITS
 def is_remote(place: str) -> bool:
     """Return whether ``place`` is a remote: a URL, a folder that was pushed to, or the name of a remote.
 
-    A folder that is a cache is none.
+    The folder of a cache is no remote.
     """
     if "://" in place:
         return True
@@ -46,42 +45,43 @@ def is_remote(place: str) -> bool:
 
 
 def default_mirror(remote: str) -> Path:
-    """Return where the mirror of a remote lies where nobody says: a folder of the user's cache folder."""
+    """Return the default folder of the mirror of a remote, below the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "embedcache" / "mirrors" / Remote(location_of(remote)).id
 
 
 class Mirror:
-    """A cache that was filled from a remote but for its shards, and what fetches those.
+    """A cache that has everything of a remote but some shards, which it fetches when they are needed.
 
-    It is a cache like any other, of which some shards are missing. To be used as a context manager: at its
-    end nothing more is fetched.
+    :meth:`open` fills one. It is a context manager, at whose end nothing more is fetched.
 
     Args:
-        remote: the name or the URL of a remote.
-        folder: the mirror's folder, which may be a cache already; default: :func:`default_mirror`.
-        teachers: names or contract ids of teachers whose vectors are wanted; default: all. The documents of
-            the others come too, as far as their names are clear.
-        corpus: the corpus to have, ``NAME`` or ``NAME@DIGEST``; default: the only one of the remote.
-        limit: bytes of fetched shards that are kept at a time; default: any number.
-        logits: whether shards of logits, which are small, come at once and as a whole.
-        jobs: transfers at once.
-        on_progress: called as the work goes on.
-        on_wait: told, now and then, which shard is waited for, where that takes more than some seconds; from
-            a thread of its own.
+        prepared: what the remote has, as it was planned.
+        corpus: the description of the corpus in that plan.
+        cache: the mirror, which has everything else of the remote.
+        shards: fetches shards into it.
+        meter: counts row indexes that are fetched.
 
     Attributes:
         cache: the mirror.
-        corpus: what the corpus is called in it: as on the remote, or otherwise where it has another of that
-            name or has this one by another name.
-        corpus_on_remote: what it is called on the remote.
-
-    Raises:
-        InputError, ContractMismatchError, RemoteError, StorageError: as :func:`embedcache.share.pull`.
+        corpus: name of the corpus in the mirror. It is another than on the remote if the mirror has another
+            corpus of that name, or this corpus under another name.
+        corpus_on_remote: name of the corpus on the remote.
     """
 
     def __init__(
-        self,
+        self, prepared: Preparation, corpus: Wanted, cache: Cache, shards: MirrorShards, meter: Meter
+    ) -> None:
+        self.cache = cache
+        self._source, self._stock = prepared.source, prepared.stock
+        self._shards, self._meter = shards, meter
+        self.corpus_on_remote = PurePosixPath(corpus.file.path).parent.name
+        self.corpus = PurePosixPath(corpus.path).parent.name
+        self._stores: dict[str, StreamedStore] = {}
+
+    @classmethod
+    def open(
+        cls,
         remote: str,
         folder: str | Path | None = None,
         *,
@@ -92,47 +92,48 @@ class Mirror:
         jobs: int = JOBS,
         on_progress: OnCheck | None = None,
         on_wait: Callable[[str], None] | None = None,
-    ) -> None:
+    ) -> Mirror:
+        """Fill a mirror with everything of a remote but shards, and return it.
+
+        Processes that fill the same mirror at the same time take turns.
+
+        Args:
+            remote: the name or the URL of a remote.
+            folder: the mirror's folder, which may be a cache already; default: :func:`default_mirror`.
+            teachers: names or contract ids of teachers whose vectors are wanted; default: all. The documents
+                of the others come too, as far as their names are clear.
+            corpus: the corpus to have, ``NAME`` or ``NAME@DIGEST``; default: the only one of the remote.
+            limit: bytes of fetched shards that are kept at a time; default: any number.
+            logits: whether shards of logits, which are small, come at once and as a whole.
+            jobs: transfers at once.
+            on_progress: called as the work goes on.
+            on_wait: told, now and then, which shard is waited for, where that takes more than some seconds;
+                from a thread of its own.
+
+        Raises:
+            InputError, ContractMismatchError, RemoteError, StorageError: as :func:`embedcache.share.pull`.
+        """
         place = default_mirror(remote) if folder is None else Path(folder).expanduser()
-        self._meter = Meter(on_progress)
-        # Processes that train together come here at the same time.
+        meter = Meter(on_progress)
         with _alone(place):
-            prepared = _prepare(place, remote, teachers, corpus, self._meter)
-            contracts = prepared.plan.contracts
+            prepared = _prepare(place, remote, teachers, corpus, meter)
+            described = _corpus_in(prepared)
             if limit is not None:
                 refuse_small_limit(limit, prepared.plan, teachers, prepared.cache)
-            asked = _asked(prepared.plan.wanted, teachers)
-            wanted = [
-                one
-                for one in prepared.plan.wanted
-                if (one.entry.kind is not Kind.SHARD or (logits and _is_logits(contracts[one.entry.teacher])))
-                and (one.entry.kind is not Kind.TABLE or one.entry.teacher in asked)
-            ]
-            self.cache = prepared.cache or Cache.create(place)
-            codebooks = [one.file.sha256 for one in wanted if one.entry.kind is Kind.CODEBOOK]
-            arrivals = Arrivals(prepared.source, self.cache, contracts, codebooks, self._meter)
-            missing = [one for one in wanted if not arrivals.has(one)]
-            size = sum(one.file.bytes for one in missing)
-            refuse_too_much(place, size, None)
-            self._meter.begin("fetch", total_files=len(missing), total_bytes=size)
-            fetch_in_stages(prepared.source, self.cache, arrivals, missing, jobs)
-        self._source = prepared.source
-        ((self.corpus_on_remote, self.corpus),) = (
-            (PurePosixPath(one.file.path).parent.name, PurePosixPath(one.path).parent.name)
-            for one in wanted
-            if one.entry.kind is Kind.CORPUS
+            wanted = _wanted_at_once(prepared, teachers, logits=logits)
+            cache = prepared.cache or Cache.create(place)
+            arrivals = _fill(prepared, cache, wanted, jobs, meter)
+        shards = MirrorShards(
+            prepared.source,
+            cache,
+            prepared.plan.contracts,
+            _listed_shards(prepared),
+            arrivals,
+            limit,
+            jobs,
+            on_wait,
         )
-        listed: dict[str, dict[str, SharedFile]] = {contract_id: {} for contract_id in contracts}
-        for one in prepared.plan.wanted:
-            if one.entry.kind is Kind.SHARD:
-                listed[one.entry.teacher][one.file.sha256] = one.file
-        self._open_keys: Callable[[str], RemoteKeys] = partial(
-            RemoteKeys, prepared.source, self.cache, prepared.stock
-        )
-        self._shards = MirrorShards(
-            prepared.source, self.cache, contracts, listed, arrivals, limit, jobs, on_wait
-        )
-        self._stores: dict[str, StreamedStore] = {}
+        return cls(prepared, described, cache, shards, meter)
 
     def __enter__(self) -> Mirror:
         return self
@@ -154,7 +155,7 @@ class Mirror:
             RemoteError: if the keys of its shards cannot be had.
         """
         if contract.id not in self._stores:
-            keys = self._open_keys(contract.id)
+            keys = RemoteKeys(self._source, self.cache, self._stock, contract.id)
             if not keys.shards:
                 raise InputError(
                     f"{self._source.where} has no vectors of teacher {contract.id[:12]}: name another "
@@ -168,10 +169,10 @@ class Mirror:
 def _prepare(
     place: Path, remote: str, teachers: Collection[str], corpus: str | None, meter: Meter
 ) -> Preparation:
-    """Plan what comes at once: of all teachers, or where two have one name, of those that are asked for."""
+    """Plan to fetch all teachers, or if that fails, for example as two have one name, the ones asked for."""
     choice = PullChoice(corpora=() if corpus is None else [corpus], into_mirror=True)
     try:
-        # What another was derived from, and logits, are teachers of their own.
+        # Logits, and what another teacher was derived from, are teachers of their own.
         return prepare(place, remote, choice, meter)
     except InputError:
         if not teachers:
@@ -179,26 +180,75 @@ def _prepare(
     return prepare(place, remote, replace(choice, teachers=teachers), meter)
 
 
+def _wanted_at_once(prepared: Preparation, teachers: Collection[str], *, logits: bool) -> list[Wanted]:
+    """Return the files of a plan that come when a mirror is opened: all but most shards."""
+    contracts, asked = prepared.plan.contracts, _asked(prepared.plan.wanted, teachers)
+
+    def comes(wanted: Wanted) -> bool:
+        teacher = wanted.entry.teacher
+        if wanted.entry.kind is Kind.SHARD:
+            return logits and contracts[teacher].output == LOGITS
+        return wanted.entry.kind is not Kind.TABLE or teacher in asked
+
+    return [wanted for wanted in prepared.plan.wanted if comes(wanted)]
+
+
+def _fill(prepared: Preparation, cache: Cache, wanted: Sequence[Wanted], jobs: int, meter: Meter) -> Arrivals:
+    """Fetch those of ``wanted`` that are not in a mirror, and return what fetches files into it."""
+    codebooks = [file.file.sha256 for file in wanted if file.entry.kind is Kind.CODEBOOK]
+    arrivals = Arrivals(prepared.source, cache, prepared.plan.contracts, codebooks, meter)
+    missing = [file for file in wanted if not arrivals.has(file)]
+    size = sum(file.file.bytes for file in missing)
+    refuse_too_much(cache.folder, size, None)
+    meter.begin("fetch", total_files=len(missing), total_bytes=size)
+    fetch_in_stages(prepared.source, cache, arrivals, missing, jobs)
+    return arrivals
+
+
+def _listed_shards(prepared: Preparation) -> dict[str, dict[str, SharedFile]]:
+    """Return the shards of a plan by contract id and name."""
+    listed: dict[str, dict[str, SharedFile]] = {contract_id: {} for contract_id in prepared.plan.contracts}
+    for wanted in prepared.plan.wanted:
+        if wanted.entry.kind is Kind.SHARD:
+            listed[wanted.entry.teacher][wanted.file.sha256] = wanted.file
+    return listed
+
+
+def _corpus_in(prepared: Preparation) -> Wanted:
+    """Return the description of the only corpus of a plan."""
+    corpora = [wanted for wanted in prepared.plan.wanted if wanted.entry.kind is Kind.CORPUS]
+    if len(corpora) != 1:
+        names = ", ".join(wanted.entry.corpus for wanted in corpora) or "none"
+        raise RemoteError(
+            f"{prepared.source.where} has {len(corpora)} corpora to train on ({names}), expected one: "
+            "name it with --corpus NAME"
+        )
+    return corpora[0]
+
+
 def _asked(wanted: Sequence[Wanted], teachers: Collection[str]) -> set[str]:
     """Return the contract ids of the teachers with these names or ids; of all where there are none."""
-    names = [one.entry for one in wanted if one.entry.kind is Kind.NAME]
+    names = [file.entry for file in wanted if file.entry.kind is Kind.NAME]
     named = {name.teacher for name in names if name.stem in teachers}
-    ids = {one.entry.teacher for one in wanted} - {""}
-    return named | {one for one in ids if not teachers or any(one.startswith(name) for name in teachers)}
-
-
-def _is_logits(contract: Contract) -> bool:
-    return contract.output == LOGITS
+    ids = {file.entry.teacher for file in wanted} - {""}
+    return named | {
+        contract_id
+        for contract_id in ids
+        if not teachers or any(contract_id.startswith(name) for name in teachers)
+    }
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes of this machine from filling the same mirror inside the block."""
+    """Keep other processes of this machine from filling the same mirror inside the block.
+
+    Raises:
+        StorageError: if a file beside the folder cannot be written, or not be locked.
+    """
     make_directory(folder.parent)
-    path = folder.with_name(f".{folder.name}.lock")
-    try:
-        with path.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-    except PermissionError as error:
-        raise StorageError(f"cannot write {path}: permission denied; give another --mirror") from error
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked_file(folder.with_name(f".{folder.name}.lock")))
+        except StorageError as error:
+            raise StorageError(f"{error}; another folder is given with --mirror") from error
+        yield

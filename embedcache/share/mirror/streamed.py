@@ -27,16 +27,16 @@ from embedcache.store.index import ReadingIndex, open_index
 class StreamedStore:
     """Vectors of one contract on a remote; a :class:`embedcache.store.base.VectorStore` that is only read.
 
-    Keys are known from row indexes, so a row's place is known before its vector is here. Places count over
-    the remote's shards in the order of their names, and of a key in several shards the same row is read, as
-    in a store that holds them all. Shards that are in the mirror and not on the remote are read too, but only
-    for keys that the remote lacks, in whatever codec they are: a run is to be the same in any mirror.
+    Row indexes hold the keys, so the position of a row is known before its vector is here. Positions count
+    over the remote's shards in the order of their names. A key in several shards is read from the same row as
+    in a store that holds all of them. Shards that only the mirror has are read too, but only for keys that
+    the remote lacks, whatever their codec: a run gives the same result in any mirror.
 
     Args:
         contract: the contract.
         keys: the keys of its shards on the remote.
         shards: brings them here.
-        index: folder of the derived index of the mirror, which holds what that of a whole cache would.
+        index: folder of the derived index of the mirror, which is that of a cache with all shards.
         meter: counts row indexes that are fetched.
 
     Raises:
@@ -69,7 +69,7 @@ class StreamedStore:
 
     @property
     def shard_sizes(self) -> Sequence[int]:
-        """Bytes of each shard of the remote, by number; and 0 for what is here for good."""
+        """Bytes of each shard of the remote, by number; and 0 for the mirror's own."""
         return [*(shard.bytes for shard in self._keys.shards), 0]
 
     def __len__(self) -> int:
@@ -82,18 +82,18 @@ class StreamedStore:
 
     def locate(self, keys: KeyArray) -> Positions:
         """Return the position of each key, -1 where it is missing."""
-        found = np.full(len(keys), -1, dtype=np.int64)
+        positions = np.full(len(keys), -1, dtype=np.int64)
         if self._finder is not None:
-            found = self._finder.locate(keys)
-            self._confirm(keys, found)
+            positions = self._finder.locate(keys)
+            self._confirm(keys, positions)
         if self._own is not None:
-            left = np.flatnonzero(found < 0)
+            left = np.flatnonzero(positions < 0)
             own = self._own.locate(keys[left])
-            found[left] = np.where(own < 0, -1, own + self._starts[-1])
-        return found
+            positions[left] = np.where(own < 0, -1, own + self._starts[-1])
+        return positions
 
     def shards_at(self, positions: Positions) -> NDArray[np.int64]:
-        """Return the number of the shard of each position; that after the last stands for shards here."""
+        """Return the number of the shard of each position; one more than the last for the mirror's own."""
         return np.searchsorted(self._starts, positions, side="right") - 1
 
     def want(self, windows: Sequence[Sequence[int]]) -> None:
@@ -107,7 +107,7 @@ class StreamedStore:
         numbers = [number for window in near for number in window if number < len(self._names)]
         wanted = list(dict.fromkeys(numbers))
         self._near = set(wanted)
-        # One that is mapped takes its room on the disk, deleted or not.
+        # A mapped shard takes its room on the disk even when it is deleted.
         self._opened = {number: self._opened[number] for number in wanted if number in self._opened}
         self._shards.want(self._contract.id, [self._names[number] for number in wanted])
 
@@ -134,7 +134,8 @@ class StreamedStore:
         numbers = numbers[order]
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
         absent = [number for number in numbers[edges[:-1]].tolist() if number not in self._opened]
-        self._shards.hurry(self._contract.id, [self._names[one] for one in absent if one < len(self._names)])
+        names = [self._names[number] for number in absent if number < len(self._names)]
+        self._shards.hurry(self._contract.id, names)
         runs = []
         for start, end in pairwise(edges):
             number = int(numbers[start])
@@ -171,12 +172,12 @@ class StreamedStore:
             if self._own is None:
                 raise IndexError("a position past the end of the store")
             return self._own
-        found = self._opened.get(number)
-        if found is None:
-            found = self._shards.open(self._contract.id, self._names[number])
+        store = self._opened.get(number)
+        if store is None:
+            store = self._shards.open(self._contract.id, self._names[number])
             if number in self._near:
-                self._opened[number] = found
-        return found
+                self._opened[number] = store
+        return store
 
     def _find(self, folder: Path) -> ReadingIndex:
         order = self._keys.reading_order()
@@ -184,20 +185,20 @@ class StreamedStore:
         try:
             finder = open_index(folder, names, arrays, FileNotes(folder / "checked.json"))
         except StorageError:
-            # Beside a mirror that cannot be written to. The file stays readable once it is deleted.
+            # The mirror cannot be written to. The mapped file stays readable when it is deleted.
             with TemporaryDirectory(prefix="embedcache-index-") as scratch:
                 finder = open_index(Path(scratch), names, arrays, FileNotes())
         return ReadingIndex.of(finder, order, self._starts)
 
-    def _confirm(self, keys: KeyArray, found: Positions) -> None:
-        """See that the keys at positions that were found are those asked for."""
-        there = np.flatnonzero(found >= 0)
-        stored = np.empty(len(there), dtype=KEY_DTYPE)
-        numbers = self.shards_at(found[there])
+    def _confirm(self, keys: KeyArray, positions: Positions) -> None:
+        """See that the keys at the positions of an index are those asked for."""
+        known = np.flatnonzero(positions >= 0)
+        stored = np.empty(len(known), dtype=KEY_DTYPE)
+        numbers = self.shards_at(positions[known])
         for number in np.unique(numbers).tolist():
             mine = numbers == number
-            stored[mine] = self._arrays[number][found[there][mine] - self._starts[number]]
-        if any((a != b).any() for a, b in zip(halves(stored), halves(keys[there]), strict=True)):
+            stored[mine] = self._arrays[number][positions[known][mine] - self._starts[number]]
+        if any((a != b).any() for a, b in zip(halves(stored), halves(keys[known]), strict=True)):
             raise StorageError(
                 "the derived index of the mirror does not fit the remote's shards: delete the folder "
                 "derived/index of the mirror, and run again"

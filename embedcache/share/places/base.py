@@ -32,17 +32,25 @@ class Stat:
 
 
 def final_name(name: str) -> str:
-    """Return what a file is to be called that is so called while it is written; empty if it is not."""
+    """Return the final name that a temporary file stands for; empty if ``name`` is not temporary."""
     match = _TEMPORARY.fullmatch(name)
     return "" if match is None else match[1]
 
 
 class RangesNotServedError(RemoteError):
-    """The place gives whole files alone: what is wanted of one has to be taken out of the whole."""
+    """The place gives no parts of files: rows have to be taken out of the whole file. It is final."""
 
 
 class Place(Protocol):
-    """A folder somewhere. Every method may be called from several threads, and raises ``OSError``."""
+    """A folder somewhere. Every method may be called from several threads.
+
+    What fails is raised in one of two ways, which :func:`embedcache.share.retry.retrying` tells apart:
+
+    - A plain ``OSError``, or one of the errors of :mod:`embedcache.share.retry`, is tried again, unless it
+      says that this does not help: a ``FileNotFoundError``, a ``PermissionError``, a ``RefusedError``.
+    - An :class:`embedcache.errors.EmbedCacheError` is final: a :class:`RangesNotServedError`, and the
+      ``StorageError`` of a folder on a disk that is full, read-only or not the user's.
+    """
 
     @property
     def where(self) -> str:
@@ -51,7 +59,7 @@ class Place(Protocol):
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing can be written, whoever asks."""
+        """Whether nothing can be written there at all."""
         ...
 
     def list(self, folder: str) -> dict[str, Stat]:
@@ -59,9 +67,9 @@ class Place(Protocol):
         ...
 
     def temporary(self, folder: str) -> dict[str, Stat]:
-        """Return the temporary files in ``folder``, by name: of writes under way, and of some that ended.
+        """Return the temporary files in ``folder``, by name: of writes under way, and of writes cut off.
 
-        They show nowhere else. There are none where a file that is being written has no name.
+        :meth:`list` leaves them out. A place whose files have no name before they are whole has none.
         """
         ...
 
@@ -82,14 +90,19 @@ class Place(Protocol):
 
         Raises:
             FileNotFoundError: if it is not there.
-            RangesNotServedError: if the place gives whole files alone.
+            RangesNotServedError: if the place gives no parts of files.
         """
         ...
 
     def write(self, path: str, data: Data) -> None:
-        """Write a file, so that nobody ever sees a part of it; folders above it are made."""
+        """Write a file, so that nobody ever sees a part of it; folders above it are made.
+
+        Raises:
+            PermissionError: if the place can only be read.
+            StorageError: if the disk of a folder is full, read-only or not the user's.
+        """
         ...
 
     def remove(self, path: str) -> None:
-        """Delete a file; harmless where it is gone."""
+        """Delete a file; harmless where it is gone. Errors as :meth:`write`."""
         ...

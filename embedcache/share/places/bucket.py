@@ -19,10 +19,14 @@ _MOST_OPEN = 32
 
 
 class BucketPlace:
-    """The objects of ``filesystem`` below ``base`` (``bucket/prefix``).
+    """The objects below a prefix of a bucket.
 
-    ``deleting`` is what they are deleted through, where that is another: the same, but that it tries once.
-    ``errors`` turns what the client raises into an ``OSError`` that says what it means, where it is none.
+    Args:
+        where: the URL.
+        filesystem: the bucket's client.
+        base: bucket and prefix, ``bucket/prefix``.
+        deleting: the client that objects are deleted with, which tries only once; default: ``filesystem``.
+        errors: watches over each request, and turns what the client raises into an ``OSError``.
     """
 
     read_only = False
@@ -52,11 +56,11 @@ class BucketPlace:
 
         selector = FileSelector(self._path(folder), allow_not_found=True)
         with self._errors():
-            found = self._files.get_file_info(selector)
-        return {info.base_name: _stat(info) for info in found if info.type == FileType.File}
+            entries = self._files.get_file_info(selector)
+        return {info.base_name: _stat(info) for info in entries if info.type == FileType.File}
 
     def temporary(self, folder: str) -> dict[str, Stat]:
-        """Return none: an object has no name before it is whole."""
+        """Return nothing: an object has no name before it is whole."""
         return {}
 
     def stat(self, path: str) -> Stat | None:
@@ -69,7 +73,7 @@ class BucketPlace:
 
     def blocks(self, path: str, size: int) -> Iterator[memoryview]:
         """Yield the bytes of an object; of S3, each block with a request of its own."""
-        # A stream, not a file: see what is said of those below.
+        # A stream, not a file: of Google, :meth:`_opened` tells why.
         with self._errors(), self._files.open_input_stream(self._path(path), compression=None) as source:
             while block := source.read(size):
                 yield memoryview(block)
@@ -81,14 +85,14 @@ class BucketPlace:
             try:
                 # Arrow refuses to begin behind the end.
                 within = max(0, min(length, source.size() - start))
-                found: bytes = source.read_at(within, start) if within else b""
+                data: bytes = source.read_at(within, start) if within else b""
             except BaseException:
                 self._forget(path)
                 raise
-        if len(found) < length:
-            # It may be another by now, and longer.
+        if len(data) < length:
+            # There may be a longer object in its place by now.
             self._forget(path)
-        return found
+        return data
 
     def write(self, path: str, data: Data) -> None:
         """Write an object, which is there once all of it is."""
@@ -105,10 +109,10 @@ class BucketPlace:
                     raise
                 stream.close()
             except FileNotFoundError as error:
-                # Google forgets uploads that stood still for long; begun anew, they can be done.
+                # Google forgets uploads that stood still for long: the upload is begun anew.
                 raise OSError("the server has forgotten an upload in the middle of it") from error
             except OSError as error:
-                # S3 is asked for nothing before.
+                # S3 answers for the first time here.
                 if "NO_SUCH_BUCKET" in str(error):
                     raise self._no_bucket() from error
                 raise
@@ -123,8 +127,8 @@ class BucketPlace:
             except FileNotFoundError:
                 return
             except OSError:
-                # Of S3, Arrow puts a marker in the place of the folder afterwards, which some servers refuse;
-                # tried again with pauses, that takes seconds.
+                # Afterwards Arrow puts a marker in the place of the folder on S3. Some servers refuse it: the
+                # object is gone all the same.
                 info = self._deleting.get_file_info(self._path(path))
                 if info.type != FileType.NotFound:
                     raise
@@ -136,10 +140,10 @@ class BucketPlace:
         )
 
     def _opened(self, path: str) -> NativeFile:
-        """Return an object to read parts of.
+        """Return an object to read parts of, opened.
 
-        It stays open, for that takes a request; of Google two, the second of which begins to read the whole
-        and holds up all threads until the first byte has come.
+        It stays open, for opening takes a request. Of Google it takes two: the second begins to read the
+        whole object, and all threads wait until its first byte has come.
         """
         with self._lock:
             source = self._open.pop(path, None)
@@ -151,7 +155,7 @@ class BucketPlace:
             with self._lock:
                 self._open[path] = source
                 if len(self._open) > _MOST_OPEN:
-                    # It is closed once nobody reads of it.
+                    # It is closed once no thread reads it any more.
                     del self._open[next(iter(self._open))]
         return source
 
@@ -164,11 +168,16 @@ class BucketPlace:
 
 
 def _never_close(stream: Any) -> None:
-    """Keep ``stream`` open for ever: closing it, as its destructor does, completes the upload of a part."""
+    """Keep ``stream`` open until the process ends, for closing it makes an object of the part that was sent.
+
+    Its destructor closes it too, so a reference is never given back: for each upload that failed, one
+    connection and its buffered part are lost. Arrow 26 can give up an upload in C++
+    (``FileInterface::Abort``), but not from Python. The call exists in CPython alone.
+    """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
 
 
 def _stat(info: FileInfo) -> Stat:
-    # Some servers date what is just being written to 1970: that is no time, and by it nothing is old.
+    # Some servers give 1970 as the time of an object that is still being written: then its time is unknown.
     changed = info.mtime_ns or 0
     return Stat(info.size, changed / 1e9 if changed > 0 else None)

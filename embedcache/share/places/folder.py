@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import stat as modes
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
+from embedcache.errors import StorageError
 from embedcache.fsio import TEMPORARY_PREFIX, regular_size, remove_file, write_bytes
 from embedcache.share.places.base import Data, Stat, final_name
+
+# What a network share answers while its server is away. A full or read-only disk, a quota that is used up and
+# missing permissions are none of these: trying again does not help there.
+_PASSING_ERRORS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN})
 
 
 class FolderPlace:
     """The folder ``root``, written as a cache is: temporary name, fsync, atomic rename.
 
-    Links, pipes and devices in it are not files of it: somebody else may have put them there.
+    Links, pipes and devices in it are not files of it: somebody else may have put them there. Errors of a
+    network share that may pass are raised as ``OSError``, so that they are tried again; others of writing as
+    :class:`StorageError`, which is final.
     """
 
     read_only = False
@@ -32,7 +41,7 @@ class FolderPlace:
         return self._files(folder, lambda name: not name.startswith(TEMPORARY_PREFIX))
 
     def temporary(self, folder: str) -> dict[str, Stat]:
-        """Return the regular files in ``folder`` that are called as a write calls them on its way."""
+        """Return the regular files in ``folder`` that have the name of a temporary file."""
         return self._files(folder, lambda name: bool(final_name(name)))
 
     def stat(self, path: str) -> Stat | None:
@@ -49,20 +58,27 @@ class FolderPlace:
         """Return a part of a regular file."""
         with self._opened(path) as handle:
             handle.seek(start)
-            found = bytearray()
+            data = bytearray()
             # A read may give less than was asked for.
-            while len(found) < length and (block := handle.read(length - len(found))):
-                found += block
-        return bytes(found)
+            while len(data) < length and (block := handle.read(length - len(data))):
+                data += block
+        return bytes(data)
 
     def write(self, path: str, data: Data) -> None:
-        """Write a file by way of a temporary one."""
-        write_bytes(self._root / path, memoryview(data))
+        """Write a file by way of a temporary one.
+
+        Raises:
+            StorageError: if it cannot be written, and trying again does not help.
+            OSError: if it cannot be written just now.
+        """
+        with _passing_errors_kept():
+            write_bytes(self._root / path, memoryview(data))
 
     def remove(self, path: str) -> None:
-        """Delete a file."""
-        if (self._root / path).parent.is_dir():
-            remove_file(self._root / path)
+        """Delete a file; errors as :meth:`write`."""
+        with _passing_errors_kept():
+            if (self._root / path).parent.is_dir():
+                remove_file(self._root / path)
 
     def _files(self, folder: str, is_meant: Callable[[str], bool]) -> dict[str, Stat]:
         try:
@@ -81,9 +97,21 @@ class FolderPlace:
         return source.open("rb", buffering=0)
 
 
+@contextmanager
+def _passing_errors_kept() -> Iterator[None]:
+    """Raise the ``OSError`` behind a ``StorageError`` of the block where it may pass."""
+    try:
+        yield
+    except StorageError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in _PASSING_ERRORS:
+            raise OSError(cause.errno, cause.strerror) from error
+        raise
+
+
 def _stat(path: Path) -> Stat | None:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Stat(found.st_size, found.st_mtime) if modes.S_ISREG(found.st_mode) else None
+    return Stat(status.st_size, status.st_mtime) if modes.S_ISREG(status.st_mode) else None

@@ -1,4 +1,4 @@
-"""Google Cloud Storage: where its server is, who one is there, and what its client's errors mean."""
+"""Google Cloud Storage: the address of its server, credentials, and what its client's errors mean."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 # In the order in which Arrow's client, which reads the first by itself, lets them win.
 _EMULATORS = ("CLOUD_STORAGE_EMULATOR_ENDPOINT", "STORAGE_EMULATOR_HOST")
-# What is tried again here is tried again outside as well: together they have to come to an end.
+# The client tries again for so long, and the caller tries again several times: together not too long.
 _RETRY_SECONDS = 5
-# Of none at all not even the first try would come.
+# With a limit of 0 not even the first attempt is made.
 _ONCE_SECONDS = 1
 _STATUS = re.compile(
     r"google::cloud::Status\((?P<code>[A-Z_]+): (?:.*?with a last message of )?(?P<said>.*?)"
@@ -54,7 +54,7 @@ def google_files(*, anonymous: bool, once: bool = False) -> GcsFileSystem:
             return GcsFileSystem(
                 anonymous=True, scheme=scheme, endpoint_override=host, retry_time_limit=limit
             )
-    # Whom nobody knows Arrow would send over an open line.
+    # Arrow uses plain HTTP for anonymous access: https is forced.
     return GcsFileSystem(anonymous=anonymous, scheme="https", retry_time_limit=limit)
 
 
@@ -63,15 +63,15 @@ def _address(name: str, address: str) -> tuple[str, str]:
     scheme, _, host = address.strip().rpartition("://")
     host = host.rstrip("/")
     if scheme not in ("", "http", "https") or not host or {"@", "/", "?"} & set(host):
-        # It is not repeated, for there may be a password in it.
+        # The address is not shown: there may be a password in it.
         raise InputError(f"{name} is no address of an emulator: expected http://HOST:PORT")
     return scheme or "http", host
 
 
 class GoogleErrors:
-    """Turns errors of Google's client, some of which are no ``OSError``, into what was said, and a remedy.
+    """Turns errors of Google's client into an ``OSError`` with what the server said, and a remedy.
 
-    One belongs to a place, and remembers whether anything was ever answered there.
+    Each place has its own, which remembers whether the server has ever answered.
     """
 
     def __init__(self) -> None:
@@ -84,8 +84,8 @@ class GoogleErrors:
         Raises:
             FileNotFoundError: if what was asked for is not there.
             RefusedError: if trying again does not help.
-            RemediedError: if no access token was given just now to who has credentials, or had one before.
-            OSError: for all others.
+            RemediedError: if no access token was given, though there are credentials or one was given before.
+            OSError: for all other errors.
         """
         from pyarrow import ArrowException
 
@@ -96,7 +96,7 @@ class GoogleErrors:
         except (ArrowException, OSError, ValueError) as error:
             status = _STATUS.search(str(error))
             if status is None:
-                # A file that nothing could be read of, as the connection failed, counts as closed.
+                # Arrow calls a file closed when the connection failed before the first byte.
                 if isinstance(error, OSError) or _CLOSED not in str(error):
                     raise
                 raise OSError(f"the connection failed: {error}") from error
@@ -109,17 +109,17 @@ def _meant(code: str, said: str, answered: bool) -> OSError:
     token = _NO_TOKEN.sub("", said)
     if token != said:
         has_file = _has_credentials()
-        # A machine of Google's gets its tokens from a server, without a file.
+        # A machine in Google's cloud gets tokens from a server, without a file of credentials.
         if has_file or answered:
             what = f"no access token was given{' for the credentials' if has_file else ''}: {token}"
-            # Where it is the network, it may come back.
+            # An error of the network may pass.
             kind = RemediedError if code == "UNAVAILABLE" else RefusedError
             return kind(what, f"see to the connection and to the credentials: {_GIVE}")
         what = f"no credentials for Google Cloud Storage were found: {token}"
         return RefusedError(what, f"{_GIVE}; {_PUBLIC}")
     what = f"{code}: {said}" if said else code
     if code == "UNAUTHENTICATED":
-        return RefusedError(what, f"give credentials of somebody who may do this: {_GIVE}")
+        return RefusedError(what, f"give credentials that allow this: {_GIVE}")
     if code == "PERMISSION_DENIED":
         return RefusedError(what, "see to the permissions, the credentials and the spelling of the URL")
     if code == "INVALID_ARGUMENT":
@@ -134,5 +134,5 @@ def _has_credentials() -> bool:
     try:
         return Path("~/.config/gcloud/application_default_credentials.json").expanduser().is_file()
     except (OSError, RuntimeError):
-        # There is no home.
+        # There is no home folder.
         return False

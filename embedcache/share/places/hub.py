@@ -1,4 +1,4 @@
-"""A folder of a repository on the model hub, read by way of its client's connections and credentials."""
+"""A folder of a repository on the model hub, read with the connections and credentials of its client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from embedcache.errors import InputError
 from embedcache.share.places.base import Data, RangesNotServedError, Stat
 from embedcache.share.retry import LaterError, RefusedError
 
-# Names of revisions have no slash in them, but for those that the hub makes by itself.
+# Names of revisions have no slash, except those that the hub makes by itself.
 _REPOSITORY = re.compile(
     r"(?P<name>[^/@]+/[^/@]+)(?:@(?P<revision>refs/(?:pr|convert)/[^/]+|[^/]+))?(?:/(?P<folder>.+))?"
 )
@@ -26,8 +26,8 @@ _SECONDS = re.compile(r"(?:^|;t=)([0-9]{1,5})\b")
 class HubPlace:
     """The files of a repository below a folder.
 
-    Every write to a repository is a commit of its own, which does for no remote; a finished one is uploaded
-    as the folder that it is.
+    It can only be read: every write to a repository is a commit of its own, and a push is thousands of
+    writes. A finished remote is uploaded as a folder instead.
 
     Args:
         where: the URL.
@@ -35,7 +35,7 @@ class HubPlace:
         path: ``OWNER/NAME/FOLDER`` or ``OWNER/NAME@REVISION/FOLDER``.
 
     Raises:
-        InputError: if ``path`` is no such thing.
+        InputError: if ``path`` names no repository.
     """
 
     read_only = True
@@ -61,28 +61,28 @@ class HubPlace:
 
     def list(self, folder: str) -> dict[str, Stat]:
         """Return the files in ``folder``."""
-        found: dict[str, Stat] = {}
+        stats: dict[str, Stat] = {}
         url = f"{self._api}/tree/{self._revision}/{quote(self._path(folder), safe='')}".rstrip("/")
         try:
-            # It comes in pages, each of which says where the next one is.
+            # The listing comes in pages, and each has a link to the next.
             while url:
                 with _answer("GET", url) as answer:
-                    found |= {path.rpartition("/")[2]: stat for path, stat in _files_in(answer)}
+                    stats |= {path.rpartition("/")[2]: stat for path, stat in _files_in(answer)}
                     url = answer.links.get("next", {}).get("url", "")
         except FileNotFoundError:
             return {}
-        return found
+        return stats
 
     def temporary(self, folder: str) -> dict[str, Stat]:
-        """Return none: nothing is written there."""
+        """Return nothing: nothing is written there."""
         return {}
 
     def stat(self, path: str) -> Stat | None:
         """Return the size of a file."""
         wanted = {"paths": [self._path(path)], "expand": False}
         with _answer("POST", f"{self._api}/paths-info/{self._revision}", data=wanted) as answer:
-            found = dict(_files_in(answer))
-        return found.get(self._path(path))
+            stats = dict(_files_in(answer))
+        return stats.get(self._path(path))
 
     def blocks(self, path: str, size: int) -> Iterator[memoryview]:
         """Yield the bytes of a file."""
@@ -94,15 +94,15 @@ class HubPlace:
         """Return a part of a file."""
         if not length:
             return b""
-        found = bytearray()
+        data = bytearray()
         with _answer("GET", self._url(path), span=f"bytes={start}-{start + length - 1}") as answer:
             if answer.status_code != _PARTIAL:
                 raise RangesNotServedError(f"the server of {self.where} gives whole files alone")
             for block in answer.iter_bytes(_READ_BYTES):
-                found += block
-                if len(found) > length:
+                data += block
+                if len(data) > length:
                     raise OSError(f"more than {length:,} bytes arrived")
-        return bytes(found)
+        return bytes(data)
 
     def write(self, path: str, data: Data) -> None:
         """Refuse."""
@@ -121,37 +121,34 @@ class HubPlace:
 
 @contextmanager
 def _answer(method: str, url: str, *, span: str = "", data: dict[str, Any] | None = None) -> Iterator[Any]:
-    """Yield the hub's answer, of which nothing is read yet.
+    """Yield the hub's answer, before its content is read.
 
-    The client's own methods, and its file system, wait without end for a server that has fallen silent, keep
-    listings that have grown old, and read megabytes ahead of a part.
+    The client's own methods and its file system are not used: they wait for ever for a silent server, keep
+    old listings, and read megabytes more than the part that is wanted.
 
     Raises:
         FileNotFoundError: if there is no such file or folder.
-        OSError: for whatever else goes wrong, those of a connection included.
+        OSError: for all other errors, those of the connection included.
     """
-    from huggingface_hub import constants, get_session, hf_raise_for_status
+    from huggingface_hub import constants
 
-    # HTTPError is the base of every failure of whichever HTTP library the client is built on; it has changed.
-    from huggingface_hub.errors import (  # type: ignore[attr-defined]
-        HfHubHTTPError,
-        HTTPError,
-        OfflineModeIsEnabled,
-    )
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+    from embedcache.share.places import hub_client
 
-    # Lengths and parts are those of the file, not of how it travels.
-    headers = {**build_hf_headers(), "Accept-Encoding": "identity", **({"Range": span} if span else {})}
+    # Without compression, lengths and parts are those of the file.
+    headers = {**hub_client.build_hf_headers(), "Accept-Encoding": "identity"}
+    if span:
+        headers["Range"] = span
+    session = hub_client.get_session()
     seconds = constants.HF_HUB_DOWNLOAD_TIMEOUT
     try:
-        with get_session().stream(method, url, headers=headers, data=data, timeout=seconds) as answer:
-            hf_raise_for_status(answer)
+        with session.stream(method, url, headers=headers, data=data, timeout=seconds) as answer:
+            hub_client.hf_raise_for_status(answer)
             yield answer
-    except OfflineModeIsEnabled as error:
+    except hub_client.OfflineModeIsEnabled as error:
         raise RefusedError("the hub's client is offline", "unset HF_HUB_OFFLINE") from error
-    except HfHubHTTPError as error:
+    except hub_client.HfHubHTTPError as error:
         raise _meant(error) from error
-    except HTTPError as error:
+    except hub_client.ConnectionFailedError as error:
         raise OSError(f"the connection failed: {str(error) or type(error).__name__}") from error
 
 
@@ -159,25 +156,25 @@ def _files_in(answer: Any) -> list[tuple[str, Stat]]:
     """Return path and size of the files that an answer lists."""
     answer.read()
     try:
-        return [(one["path"], Stat(int(one["size"]))) for one in answer.json() if one["type"] == "file"]
+        return [(file["path"], Stat(int(file["size"]))) for file in answer.json() if file["type"] == "file"]
     except (ValueError, TypeError, KeyError) as error:
         raise OSError("something else than a list of files arrived") from error
 
 
 def _meant(error: Any) -> OSError:
-    """Return what an answer means."""
-    from huggingface_hub import errors
+    """Return the error that an answer of the hub stands for."""
+    from embedcache.share.places import hub_client
 
-    # Not what the client says of it: addresses of files may have a key in them.
+    # The client's own message is left out: addresses of files may have a key in them.
     status = error.response.status_code
     said = ": ".join(filter(None, (f"HTTP status {status}", error.server_message)))
-    if isinstance(error, errors.EntryNotFoundError):
+    if isinstance(error, hub_client.EntryNotFoundError):
         return FileNotFoundError(said)
-    if isinstance(error, errors.GatedRepoError):
+    if isinstance(error, hub_client.GatedRepoError):
         return RefusedError(said, f"ask for access on the repository's page, and {_GIVE}")
-    if isinstance(error, errors.RevisionNotFoundError):
-        return RefusedError(said, "see to what stands behind the '@' of the URL")
-    if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
+    if isinstance(error, hub_client.RevisionNotFoundError):
+        return RefusedError(said, "see to the revision, which is the part of the URL after '@'")
+    if isinstance(error, hub_client.RepositoryNotFoundError) or status in (401, 403):
         return RefusedError(said, f"see to the spelling of the URL; if it is private, {_GIVE}")
     if status == _TOO_MANY:
         told = error.response.headers

@@ -1,4 +1,4 @@
-"""From the URL of a remote to the place it means. Credentials come from the environment, never from it."""
+"""From the URL of a remote to the place. Credentials come from the environment, never from the URL."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "https": (),
     "hf": (),
 }
-# Folders of these names are possible, and slips of the pen likelier.
+# A folder may have such a name, but a URL with a missing slash is likelier.
 _ONE_SLASH = re.compile(rf"({'|'.join(_OPTIONS)}):/(?!/)", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
-# Letters of a path that mean nothing else in a URL.
+# Characters of a path that have no other meaning in a URL.
 _PLAIN = "/!$&'()*+,;=:@~"
 _REQUEST_SECONDS, _CONNECT_SECONDS = 30.0, 10.0
 
 
 @dataclass(frozen=True)
 class Location:
-    """What the URL of a remote says.
+    """The parts of the URL of a remote.
 
     Attributes:
         scheme: ``file``, ``s3``, ``gs``, ``sftp``, ``http``, ``https`` or ``hf``.
         host: bucket or server; for ``hf`` the kind of repository; empty for ``file``.
         path: the folder on it, without a slash at its end.
-        user: whom to be on it, for ``sftp``.
+        user: name of the account on the server, for ``sftp``.
         port: of the server, where it is given.
-        options: what stands behind the question mark.
+        options: names and values after the question mark.
     """
 
     scheme: str
@@ -57,7 +57,7 @@ class Location:
 
     @property
     def url(self) -> str:
-        """The URL, always spelled the same way; a plain path for ``file``."""
+        """The URL in its one spelling; a plain path for ``file``."""
         if self.scheme == "file":
             return self.path
         user = f"{self.user}@" if self.user else ""
@@ -67,18 +67,18 @@ class Location:
 
 
 def parse_location(text: str) -> Location:
-    """Return what ``text`` means: a URL, or the path of a folder.
+    """Return the parts of a URL, or of the path of a folder.
 
     Raises:
-        InputError: if it is of a kind that is not known, carries credentials, which must not be written down
-            anywhere, or names no bucket or server.
+        InputError: if its kind is not known, if it names no bucket or server, or if it has credentials in it:
+            URLs are stored and shown.
     """
     if "://" not in text:
         if not text or "\0" in text:
             raise InputError("a remote needs a place: give a folder or a URL like s3://BUCKET/FOLDER")
         if slip := _ONE_SLASH.match(text):
             start = f"{slip[1].lower()}://{'/' if slip[1].lower() == 'file' else ''}"
-            # What may be a secret is not repeated, nor what a terminal would obey.
+            # Possible secrets and control codes are not shown.
             is_plain = text.isprintable() and not {"@", "?"} & set(text)
             raise InputError(
                 f"a remote that begins with {slip[1]}:/: did you mean {start}"
@@ -89,7 +89,7 @@ def parse_location(text: str) -> Location:
     if scheme not in _OPTIONS:
         raise InputError(
             f"remotes of the kind {scheme[:20]!r} are not known: expected a folder, or a URL that begins "
-            f"with {', '.join(f'{one}://' for one in _OPTIONS)}"
+            f"with {', '.join(f'{known}://' for known in _OPTIONS)}"
         )
     try:
         parts = urlsplit(text)
@@ -123,7 +123,7 @@ def parse_location(text: str) -> Location:
 
 
 def _refuse_secrets(scheme: str, has_password: bool, user: str | None, query: str) -> None:
-    # Nothing of what is refused may be repeated: it goes to terminals and logs.
+    # No part of the URL is shown: messages go to terminals and logs.
     remedy = {
         "s3": "AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws",
         "gs": "GOOGLE_APPLICATION_CREDENTIALS or 'gcloud auth application-default login'",
@@ -140,17 +140,17 @@ def _refuse_secrets(scheme: str, has_password: bool, user: str | None, query: st
     if any(name not in known or "@" in value for name, value in given):
         expected = f"expected {', '.join(known)}" if known else "expected none"
         raise InputError(
-            f"a {scheme}:// URL with other options behind the '?' than are known ({expected}), or with "
-            f"a name and '@' in one: credentials come from {remedy}"
+            f"a {scheme}:// URL with an unknown option after the '?' ({expected}), or with '@' in the value "
+            f"of one: credentials come from {remedy}"
         )
 
 
 def open_place(location: Location) -> Place:
-    """Return the place at ``location``; nothing is looked up there yet.
+    """Return the place at ``location``; nothing is read there yet.
 
     Raises:
         InputError: if an option has a value that cannot be used.
-        MissingExtraError: if it needs a package that is not installed; it names the extra.
+        MissingExtraError: if the place needs a package that is not installed; the message names the extra.
     """
     if location.scheme == "file":
         return FolderPlace(Path(location.path))
@@ -176,7 +176,8 @@ def _is_anonymous(location: Location) -> bool:
     value = dict(location.options).get("anonymous")
     if value not in (None, "true"):
         raise InputError(
-            f"{location.scheme}:// with another value of anonymous than true: give that, or leave it out"
+            f"{location.scheme}:// with another value of anonymous than true: give anonymous=true, or leave "
+            "it out"
         )
     return value is not None
 
@@ -203,7 +204,7 @@ def _s3(location: Location) -> BucketPlace:
         try:
             region = resolve_s3_region(location.host)
         except OSError:
-            # Whatever is wrong shows at the first request.
+            # The first request tells what is wrong.
             region = None
 
     def client(tries: int) -> S3FileSystem:
@@ -214,9 +215,9 @@ def _s3(location: Location) -> BucketPlace:
             endpoint_override=endpoint or None,
             request_timeout=_REQUEST_SECONDS,
             connect_timeout=_CONNECT_SECONDS,
-            # What is small travels in one request instead of three.
+            # Small objects are sent in one request instead of three.
             allow_delayed_open=True,
-            # Else whatever is small, and deletions, wait behind all parts of what is large.
+            # Otherwise small objects and deletions wait until all parts of a large one are sent.
             background_writes=False,
             retry_strategy=AwsStandardS3RetryStrategy(max_attempts=tries),
         )

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 _TIMEOUT_SECONDS = 60
 _AHEAD = 64
-# Servers refuse more than a few that come at once.
+# Servers refuse more than a few connections at once.
 _CONNECTIONS = 4
 _CHUNK_BYTES = 1 << 20
 
 
 class SftpPlace:
-    """The folder ``path`` on ``host``, over a few connections that threads take turns with.
+    """The folder ``path`` on ``host``, over a few connections, which threads use in turn.
 
     User, port and key come from ``~/.ssh/config``, the agent and the usual key files; a host that is not in
     ``known_hosts`` is refused.
@@ -50,7 +50,7 @@ class SftpPlace:
         return self._files(folder, lambda name: not name.startswith(TEMPORARY_PREFIX))
 
     def temporary(self, folder: str) -> dict[str, Stat]:
-        """Return the regular files in ``folder`` that are called as a write calls them on its way."""
+        """Return the regular files in ``folder`` that have the name of a temporary file."""
         return self._files(folder, lambda name: bool(final_name(name)))
 
     def stat(self, path: str) -> Stat | None:
@@ -128,14 +128,14 @@ class SftpPlace:
                 self._idle.append(sftp)
                 raise
             except BaseException:
-                # Whatever is still under way on it is not waited for.
+                # Requests that are still under way on it are not waited for.
                 _close(sftp)
                 raise
             self._idle.append(sftp)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn what paramiko raises for a connection into what a connection raises elsewhere."""
+        """Turn paramiko's errors of a connection into ``OSError``."""
         paramiko = _library()
         try:
             yield
@@ -164,7 +164,7 @@ class SftpPlace:
         channel = sftp.get_channel()
         if channel is not None:
             channel.settimeout(_TIMEOUT_SECONDS)
-        # Collected, the client would close its connection.
+        # A client that is garbage-collected closes its connection.
         sftp.client = client
         return sftp
 
@@ -180,7 +180,7 @@ def _made(sftp: paramiko.SFTPClient, path: PurePosixPath) -> paramiko.SFTPFile:
         return sftp.open(str(path), "wbx")
     except FileNotFoundError:
         for folder in reversed(path.parents):
-            # Others make the same folders at the same moment.
+            # Other processes may make the same folders at the same moment.
             with suppress(OSError):
                 sftp.mkdir(str(folder))
         return sftp.open(str(path), "wbx")

@@ -22,7 +22,7 @@ LARGEST_LISTING = 32 << 20
 _READ_BYTES = 1 << 20
 _GONE = (404, 410)
 _PARTIAL = 206
-# Between two angle brackets alone, so that no page takes long: it may be anybody's.
+# Only between two angle brackets and of limited length: a hostile page must not take long.
 _LINK = re.compile(
     r"<a\b[^<>]{0,2000}?\bhref\s*=\s*(?:\"(?P<double>[^\"<>]*)\"|'(?P<single>[^'<>]*)'|(?P<bare>[^\s\"'<>]+))",
     re.IGNORECASE,
@@ -43,7 +43,7 @@ class WebPlace:
         return self._url
 
     def list(self, folder: str) -> dict[str, Stat]:
-        """Return the files that the page of ``folder`` links to; their sizes are not told there."""
+        """Return the files that the page of ``folder`` links to; its links tell no sizes."""
         url = f"{self._of(folder)}/"
         page = bytearray()
         try:
@@ -57,7 +57,7 @@ class WebPlace:
         return {name: Stat(None) for name in names if name}
 
     def temporary(self, folder: str) -> dict[str, Stat]:
-        """Return none: nothing is written there."""
+        """Return nothing: nothing is written there."""
         return {}
 
     def stat(self, path: str) -> Stat | None:
@@ -73,14 +73,14 @@ class WebPlace:
         yield from _body(self._of(path), min(size, _READ_BYTES))
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        """Return a part of a file, from a server that gives parts."""
+        """Return a part of a file; the server has to give parts."""
         span = f"bytes={start}-{start + length - 1}"
-        found = bytearray()
+        data = bytearray()
         for block in _body(self._of(path), _READ_BYTES, span) if length else ():
-            found += block
-            if len(found) > length:
+            data += block
+            if len(data) > length:
                 raise OSError(f"more than {length:,} bytes arrived")
-        return bytes(found)
+        return bytes(data)
 
     def write(self, path: str, data: Data) -> None:
         """Refuse."""
@@ -95,16 +95,16 @@ class WebPlace:
 
 
 def _body(url: str, size: int, span: str = "") -> Iterator[memoryview]:
-    """Yield what lies at ``url``, at most ``size`` bytes at a time, as soon as they are there.
+    """Yield the content of a URL, at most ``size`` bytes at a time, as soon as they arrive.
 
     Args:
-        url: where.
+        url: the URL.
         size: bytes at a time.
-        span: what part of it to ask for, as the header ``Range`` spells it; default: all.
+        span: the part to ask for, as the header ``Range`` spells it; default: the whole.
 
     Raises:
-        OSError: if not all of it comes, or it comes so slowly that it would never end.
-        RangesNotServedError: if a part was asked for and all of it would come.
+        OSError: if less arrives than the server has promised, or it arrives too slowly.
+        RangesNotServedError: if a part was asked for, and the server answers with the whole.
     """
     with _opened(url, span=span) as answer:
         if span and answer.status != _PARTIAL:
@@ -136,13 +136,13 @@ def _length(answer: HTTPResponse) -> int | None:
 
 def _links(page: str) -> Iterator[str]:
     for match in _LINK.finditer(page):
-        yield html.unescape(next(one for one in match.groups() if one is not None))
+        yield html.unescape(next(link for link in match.groups() if link is not None))
 
 
 def _name(url: str, link: str) -> str:
-    """Return the file directly below ``url`` that a page links to; empty where it links to something else."""
+    """Return the name of the file directly below ``url`` that ``link`` leads to; empty without any."""
     try:
-        # Servers link by name, by path or by whole URL; other pages are linked to as well.
+        # Servers link by name, by path or by whole URL.
         target = urljoin(url, link).partition("?")[0].partition("#")[0]
     except ValueError:
         return ""
@@ -151,25 +151,25 @@ def _name(url: str, link: str) -> str:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows to web addresses, and from an encrypted one to encrypted ones alone."""
+    """Follows redirections to web addresses; from an encrypted address only to another encrypted one."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> Request | None:
-        """Return the request to go on with."""
+        """Return the request that follows a redirection."""
         old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
         if new != "https" and (old, new) != ("http", "http"):
-            # The rest of the address may hold a key.
+            # The rest of the address is not shown: there may be a key in it.
             raise PermissionError(f"it redirects from {old} to {new[:10]!r}, which is not followed")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
     def http_error_302(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage
     ) -> IO[bytes] | None:
-        """Go where an answer leads to; what else is in it, which may have no end, is not read."""
+        """Follow a redirection without reading the rest of its answer, which may have no end."""
         fp.close()
-        found: IO[bytes] | None = super().http_error_302(req, fp, code, msg, headers)
-        return found
+        answer: IO[bytes] | None = super().http_error_302(req, fp, code, msg, headers)
+        return answer
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
@@ -191,5 +191,5 @@ def _opened(url: str, method: str = "GET", span: str = "") -> Iterator[HTTPRespo
     except HTTPException as error:
         raise OSError(f"the connection broke off ({type(error).__name__})") from error
     except ValueError as error:
-        # Of addresses that it redirects to.
+        # The address that it redirects to cannot be read.
         raise OSError("it redirects to what is no web address") from error

@@ -25,7 +25,7 @@ from embedcache.corpus.corpus import DESCRIPTION, Corpus
 from embedcache.corpus.description import CorpusInfo
 from embedcache.corpus.part import remember_sound
 from embedcache.corpus.view_record import RECIPE, VIEWS
-from embedcache.errors import InputError
+from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import copy_file, file_state, make_directory, remove_file, sha256_file, write_bytes
 from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.fetching import refuse_wrong_rows
@@ -73,18 +73,28 @@ class PartTexts:
         cache: what is pulled into; None where there is no cache yet.
         jobs: transfers at once.
         meter: counts what arrives.
+
+    Raises:
+        RemoteError: if ``wanted`` describes another number of corpora than one.
     """
 
     def __init__(
         self, source: Remote, wanted: Sequence[Wanted], cache: Cache | None, jobs: int, meter: Meter
     ) -> None:
         self._source, self._jobs, self._meter = source, jobs, meter
-        self._documents = [one for one in wanted if one.data is not None]
-        described = [(one, one.info) for one in self._documents if one.info is not None]
-        (self._of_corpus,) = (
-            _texts(one, info, wanted) for one, info in described if one.entry.kind is Kind.CORPUS
-        )
-        self._of_views = [_texts(one, info, wanted) for one, info in described if one.entry.kind is Kind.VIEW]
+        self._documents = [file for file in wanted if file.data is not None]
+        described = [(file, file.info) for file in self._documents if file.info is not None]
+        corpora = [_texts(file, info, wanted) for file, info in described if file.entry.kind is Kind.CORPUS]
+        if len(corpora) != 1:
+            names = ", ".join(texts.info.name for texts in corpora) or "none"
+            raise RemoteError(
+                f"{source.where} has {len(corpora)} corpora to take a part of ({names}), expected one: "
+                "name it with --corpus NAME"
+            )
+        self._of_corpus = corpora[0]
+        self._of_views = [
+            _texts(file, info, wanted) for file, info in described if file.entry.kind is Kind.VIEW
+        ]
         self._cache = cache
         self._checked: set[str] = set()
         self.info = self._of_corpus.info

@@ -50,7 +50,7 @@ def estimate_vectors(prepared: Preparation, texts: int) -> VectorEstimate:
     """Return what so many texts' vectors of all teachers are about to take."""
     rows = size = 0
     several = [
-        RemoteKeys.lacking(prepared.source, prepared.stock, prepared.cache, contract)
+        RemoteKeys.lacking(prepared.source, prepared.cache, prepared.stock, contract)
         for contract in prepared.plan.contracts.values()
     ]
     for there in several:
@@ -92,7 +92,7 @@ class PartVectors:
         self._keys, self._where = keys, prepared.source.where
         self._wanted: list[_Wanted] = []
         for contract in prepared.plan.contracts.values():
-            there = RemoteKeys.lacking(prepared.source, prepared.stock, cache, contract)
+            there = RemoteKeys.lacking(prepared.source, cache, prepared.stock, contract)
             lacking = keys[cache.store(contract).locate(keys) < 0]
             self._wanted.append(_Wanted(contract, there, lacking))
         # Where nothing is lacking nothing is looked up.

@@ -1,7 +1,7 @@
-"""Taking rows: of a teacher on a remote the vectors of some keys alone, into the store of a cache.
+"""Taking rows: the vectors of some keys of a teacher on a remote, into the store of a cache.
 
-A shard of which most rows are wanted comes whole and stays what it is. Of the others the rows are read by
-range and stored in shards of their own, which say in their provenance that they were taken.
+A shard most of whose rows are wanted is fetched whole and kept as it is. Rows of other shards are read by
+range and stored in new shards, whose provenance says that they were taken.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 WHOLE_SHARE = 0.5
 """Share of a shard's rows that makes it come whole.
 
-Then it takes at most twice the room, one request brings it, its name vouches for every byte, and nobody is
-ever sent it again. The rest of its rows is likely to be wanted one day.
+It takes at most twice the room then, needs one request, and is checked against its name as a whole. It is
+never sent again. The rest of its rows is likely to be wanted one day.
 """
 
 _Numbers = NDArray[np.int64]
@@ -52,10 +52,10 @@ _Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RowsPlan:
-    """What of a remote is about to be taken.
+    """The rows of a remote that are to be taken.
 
     Attributes:
-        whole: the shards that come whole.
+        whole: the shards that are fetched whole.
         keys: the wanted keys that the remote has and the store lacks, distinct.
         shards: number of the shard of each in ``remote_keys.shards``, shape (n,), ascending.
         rows: its row there, ascending in each shard.
@@ -83,7 +83,6 @@ class TakenRows:
         rows: rows that were wanted and came.
         bytes: what was fetched for them, row indexes not counted.
         whole_shards: shards that came whole.
-        whole_rows: all of their rows, those that nobody asked for included.
         unranged_shards: shards that were fetched whole for some of their rows, because the remote gives no
             parts of files.
     """
@@ -91,7 +90,6 @@ class TakenRows:
     rows: int = 0
     bytes: int = 0
     whole_shards: int = 0
-    whole_rows: int = 0
     unranged_shards: int = 0
 
 
@@ -192,7 +190,6 @@ def take_rows(
         rows=len(plan),
         bytes=taking.bytes,
         whole_shards=len(plan.whole),
-        whole_rows=sum(shard.rows for shard in plan.whole),
         unranged_shards=len(taking.unranged),
     )
 

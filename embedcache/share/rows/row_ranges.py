@@ -1,4 +1,4 @@
-"""Single rows of a shard, read by range: a few blocks of its vectors, each found to be what was indexed."""
+"""Single rows of a shard, read by range: a few blocks of its vectors, each checked against the row index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from embedcache.share.retry import retrying
 from embedcache.share.rows.shard_index import BLOCK_BYTES, ShardIndex
 
 GAP_BLOCKS = 4
-"""Blocks that are read though nobody wants them, for a second request would take longer."""
+"""Blocks in a row that are read without need, because a second request would take longer."""
 _MOST_BLOCKS = 512
 
 
@@ -49,18 +49,18 @@ def ranges_of(index: ShardIndex, rows: NDArray[np.int64]) -> Iterator[RowRange]:
     for low, high in zip([0, *starts.tolist()], [*starts.tolist(), len(rows)], strict=True):
         at = low
         while at < high:
-            # What breaks off is read again: not too much of it.
+            # A range that breaks off is read again, so it must not be long.
             end = max(at + 1, int(np.searchsorted(last[at:high], first[at] + _MOST_BLOCKS)) + at)
             yield _range(index, slice(at, end), int(first[at]), int(last[end - 1]))
             at = end
 
 
 def read_rows(remote: Remote, file: SharedFile, index: ShardIndex, span: RowRange) -> bytes:
-    """Return the bytes of a range, once every block of it is found right.
+    """Return the bytes of a range, after every block was checked.
 
     Raises:
-        RemoteError: if they cannot be had, or are others, again and again.
-        RangesNotServedError: if the remote gives whole files alone.
+        RemoteError: if they cannot be read, or are wrong every time.
+        RangesNotServedError: if the remote gives no parts of files.
     """
     path = object_path(file.sha256)
     start = index.start + span.first * BLOCK_BYTES

@@ -1,8 +1,8 @@
 """Row indexes: a shard without its vectors, to find its rows by and to read single ones of them.
 
-An index has everything of a shard's file but the bytes of the vectors, and the digests of blocks of those. So
-who has it knows the shard's keys, and can read any rows by range and see that they are the ones that were
-indexed. It is a function of the shard alone: the same shard has the same index, whoever makes it.
+An index has everything of a shard's file but the bytes of the vectors, and digests of blocks of those bytes.
+With it the shard's keys are known, and rows can be read by range and checked. It depends on the shard alone:
+the same shard has the same index everywhere.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ShardIndex:
         start, end = _span_in(data, shard, size)
         body = data[HEADER_BYTES:]
         length = start + size - end
-        # Where the vectors would be, nothing is: memory that is never touched.
+        # The bytes of the vectors stay zero: memory that is never touched takes no room.
         whole = np.zeros(size, dtype=np.uint8)
         whole[:start] = np.frombuffer(body, dtype=np.uint8, count=start)
         whole[end:] = np.frombuffer(body, dtype=np.uint8, count=size - end, offset=start)

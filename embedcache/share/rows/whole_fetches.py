@@ -1,4 +1,4 @@
-"""What is told of shards that are fetched whole though only some of their rows are wanted."""
+"""Messages on shards that are fetched whole though only some of their rows are wanted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from embedcache.sizes import counted
 
 
 def no_index_notes(several: Sequence[RemoteKeys]) -> list[str]:
-    """Say, before anything is fetched, of which shards there is no row index, and what that costs.
+    """Return the message, before anything is fetched, on shards without a row index and what they cost.
 
     Args:
         several: the keys of one teacher or of several on the same remote.
@@ -25,7 +25,7 @@ def no_index_notes(several: Sequence[RemoteKeys]) -> list[str]:
 
 
 def no_ranges_notes(where: str, shards: int) -> list[str]:
-    """Say of how many shards all of the bytes were fetched, because a remote gives no parts of files."""
+    """Return the message on shards that were fetched whole because a remote gives no parts of files."""
     if not shards:
         return []
     told = f"{counted(shards, 'shard')} fetched whole for some of their rows"
