@@ -280,7 +280,7 @@ class Claims:
         if not may_run(mark):
             return False
         # A file that is written anew while others are listed may be left out.
-        beat = beat or self.remote.place.stat(f"{FOLDER}/{mark}.beat")
+        beat = beat or self.remote.stat(f"{FOLDER}/{mark}.beat")
         if beat is None:
             return False
         if now is None or now.changed is None or beat.changed is None:
