@@ -257,12 +257,14 @@ class Stock:
     def __init__(self, manifests: Sequence[Manifest]) -> None:
         self.manifests = tuple(manifests)
         self._files: dict[str, dict[str, SharedFile]] = {}
+        self._listings: dict[tuple[str, str], list[Manifest]] = {}
         self._doubtful: set[str] = set()
         for manifest in self.manifests:
             for file in manifest.files:
-                self._add(file)
+                self._add(file, manifest)
 
-    def _add(self, file: SharedFile) -> None:
+    def _add(self, file: SharedFile, manifest: Manifest) -> None:
+        self._listings.setdefault((file.path, file.sha256), []).append(manifest)
         versions = self._files.setdefault(file.path, {})
         known = versions.setdefault(file.sha256, file)
         if file.index is None or file.sha256 in self._doubtful:
@@ -292,8 +294,25 @@ class Stock:
         return [found[digest] for digest in sorted(found)]
 
     def listing(self, file: SharedFile) -> list[Manifest]:
-        """Return the manifests that list a file."""
-        return [manifest for manifest in self.manifests if file in set(manifest.files)]
+        """Return the manifests that list a version of a file, with whatever row index."""
+        return list(self._listings.get((file.path, file.sha256), ()))
+
+    def shards(self, contract_id: str) -> list[SharedFile]:
+        """Return all shards of a teacher."""
+        return list(self._of_teachers.get((contract_id, Kind.SHARD), ()))
+
+    def codebooks(self, contract_id: str) -> dict[str, SharedFile]:
+        """Return all codebooks of a teacher, by their sha256."""
+        return {file.sha256: file for file in self._of_teachers.get((contract_id, Kind.CODEBOOK), ())}
+
+    @cached_property
+    def _of_teachers(self) -> Mapping[tuple[str, Kind], Sequence[SharedFile]]:
+        """The files of teachers, by contract id and kind, sorted."""
+        files: dict[tuple[str, Kind], list[SharedFile]] = {}
+        for file in self:
+            if file.entry.teacher:
+                files.setdefault((file.entry.teacher, file.entry.kind), []).append(file)
+        return files
 
     @cached_property
     def teacher_names(self) -> Mapping[str, frozenset[str]]:

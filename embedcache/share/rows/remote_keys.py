@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.cache import Cache
-from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.conversions import Conversions
 from embedcache.errors import CacheFormatError, CorruptCacheError, RemoteError, StorageError
@@ -71,10 +70,8 @@ class RemoteKeys:
         without: Collection[str] = (),
     ) -> None:
         self.remote, self.cache, self.stock, self.contract_id = remote, cache, stock, contract_id
-        mine = [file for file in stock if file.entry.kind is Kind.SHARD and file.entry.teacher == contract_id]
-        self.shards: tuple[SharedFile, ...] = tuple(
-            sorted((file for file in mine if file.sha256 not in without), key=lambda file: file.sha256)
-        )
+        mine = [file for file in stock.shards(contract_id) if file.sha256 not in without]
+        self.shards: tuple[SharedFile, ...] = tuple(sorted(mine, key=lambda file: file.sha256))
         self._notes = IndexNotes(cache)
         self._made: dict[str, IndexObject] = {}
         self._places: dict[str, Path] = {}
