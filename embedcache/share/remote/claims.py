@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from embedcache.corpus.description import is_digest
 from embedcache.errors import EmbedCacheError, RemoteError
 from embedcache.fsio import canonical_json, parsed_json
 from embedcache.share.places import Stat
@@ -34,14 +35,13 @@ STALE_SECONDS = 60.0
 LISTING_SECONDS = 30.0
 """So long a place may take to list what was written there."""
 GONE_SECONDS = 3600.0
-"""Without a beat for so long a push is no reason any more to delete nothing; it may have stood still."""
+"""A push without a beat for this long no longer blocks deletion."""
 
 _BEATS = 6
 _CLOCK_TRIES = 10
 _POLL_SECONDS = 0.5
 _LARGEST_CLAIM = 32 << 20
 _NAME = re.compile(r"([0-9a-f]{12}-[0-9]{1,10}-[0-9a-f]{12})\.(beat|[0-9]{1,6}\.(?:plan|json|gc))")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class AtWorkError(RemoteError):
@@ -298,7 +298,7 @@ class Claims:
             return None
         if not isinstance(value, list):
             return None
-        return frozenset(one for one in value if isinstance(one, str) and _DIGEST.fullmatch(one))
+        return frozenset(filter(is_digest, value))
 
     @contextmanager
     def _beating(self) -> Iterator[None]:
