@@ -593,6 +593,11 @@ def test_the_cards_of_a_remote_are_for_people(tmp_path: Path) -> None:
     text = card.decode()
     for part in ("Ann \\| \\<b\\>", "for \\*everyone\\*", "CC-BY-4.0", "| fake |", "not declared", "240"):
         assert part in text
-    with pytest.raises(InputError, match="more than one line"):
-        push(cache, str(tmp_path / "remote"), by="two\nlines")
+    for arguments, told in (
+        ({"by": "two\nlines"}, "--by has line breaks"),
+        ({"message": "m" * 1001}, "--message has 1,001 letters, expected 1,000 at most"),
+        ({"text_licence": "two\nlines"}, "--text-licence has line breaks"),
+    ):
+        with pytest.raises(InputError, match=told):
+            push(cache, str(tmp_path / "remote"), **arguments)
     assert Cache(cache.folder).teacher().origin.get("licence", "") == ""
