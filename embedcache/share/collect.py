@@ -80,7 +80,7 @@ def collect_remote(
         hours: keep what was written within so many hours.
         drop: delete these manifests too, whatever they list and however young: their names, or six digits or
             more that only one begins with. What only they list can no longer be pulled.
-        delete: whether to delete; otherwise nothing there is touched.
+        delete: whether to delete; otherwise nothing is changed.
         jobs: deletions at once.
         on_progress: called as the work goes on.
 
@@ -110,7 +110,7 @@ def _find(
 ) -> tuple[tuple[Deletion, ...], int]:
     """Return what is to be deleted, and how many superfluous files are too young."""
     before = now - hours * 3600
-    there = remote.files_in("manifests")
+    stats = remote.files_in("manifests")
     ids = remote.manifest_ids() if drop else []
     dropped = [_dropped(digits, ids, remote.where) for digits in drop]
     survey = remote.survey()
@@ -121,33 +121,33 @@ def _find(
                 "told, and nothing was deleted; upgrade embedcache if a newer one wrote it, or take it back "
                 f"with --drop {name[:12]}"
             )
-    staying = [one for one in survey.manifests if one.id not in dropped]
+    staying = [manifest for manifest in survey.manifests if manifest.id not in dropped]
     going = dict.fromkeys(dropped, "taken back")
     going |= {
         name: f"{other[:12]} stands for it"
         for name, other in superseded(remote, staying).items()
-        if _is_old(there.get(f"{name}.json"), before)
+        if _is_old(stats.get(f"{name}.json"), before)
     }
-    found = list(_manifests(remote, going, there))
-    remaining = [one for one in staying if one.id not in going]
-    # Of what was taken back nothing stays for its age: somebody wants it gone.
-    at_once = {path for one in survey.manifests if one.id in dropped for path in _listed([one])}
+    deletions = list(_manifests(remote, going, stats))
+    remaining = [manifest for manifest in staying if manifest.id not in going]
+    # Files of a dropped manifest are deleted however young they are.
+    at_once = _listed(manifest for manifest in survey.manifests if manifest.id in dropped)
     unlisted = dict(_unlisted(remote, _listed(remaining)))
     old = {path: stat for path, stat in unlisted.items() if path in at_once or _is_old(stat, before)}
-    found += [Deletion(path, stat.bytes, "no manifest lists it") for path, stat in sorted(old.items())]
+    deletions += [Deletion(path, stat.bytes, "no manifest lists it") for path, stat in sorted(old.items())]
     begun = dict(_begun(remote, survey))
-    # Whoever waits to push goes on giving signs of life, and who pushes --alone is not seen at all.
+    # A push that waits goes on giving signs of life, and one with --alone gives none.
     since = min(before, now - GONE_SECONDS)
-    # They would tell what it listed, and who signed it.
-    at_once |= {f"manifests/{one}.json" for one in dropped}
-    of_dropped = tuple(f"signatures/{one}/" for one in dropped)
+    # They hold what it listed, and who signed it.
+    at_once |= {f"manifests/{manifest}.json" for manifest in dropped}
+    of_dropped = tuple(f"signatures/{manifest}/" for manifest in dropped)
     left = {
         path: stat
         for path, stat in begun.items()
         if _target(path) in at_once or path.startswith(of_dropped) or _is_old(stat, since)
     }
-    found += [Deletion(path, stat.bytes, "left of a write") for path, stat in sorted(left.items())]
-    return tuple(found), len(unlisted) - len(old) + len(begun) - len(left)
+    deletions += [Deletion(path, stat.bytes, "left of a write") for path, stat in sorted(left.items())]
+    return tuple(deletions), len(unlisted) - len(old) + len(begun) - len(left)
 
 
 def _dropped(digits: str, ids: Collection[str], where: str) -> str:
@@ -169,10 +169,10 @@ def _is_old(stat: Stat | None, before: float) -> bool:
     return stat is not None and stat.changed is not None and stat.changed < before
 
 
-def _manifests(remote: Remote, going: Mapping[str, str], there: Mapping[str, Stat]) -> Iterator[Deletion]:
+def _manifests(remote: Remote, going: Mapping[str, str], stats: Mapping[str, Stat]) -> Iterator[Deletion]:
     for name, why in going.items():
         path = f"{name}.json"
-        yield Deletion(f"manifests/{path}", there[path].bytes if path in there else None, why)
+        yield Deletion(f"manifests/{path}", stats[path].bytes if path in stats else None, why)
         folder = f"signatures/{name}"
         for file, stat in sorted(remote.files_in(folder).items()):
             if file != KEPT_FOLDER:
@@ -202,14 +202,15 @@ def _unlisted(remote: Remote, listed: Collection[str]) -> Iterator[tuple[str, St
 
 
 def _begun(remote: Remote, survey: Survey) -> Iterator[tuple[str, Stat]]:
-    """Yield the temporary files of writes, whether these are under way or were stopped."""
-    ids = [*(one.id for one in survey.manifests), *survey.refused]
-    folders = (*OBJECT_FOLDERS, "cards", "manifests", FOLDER, *(f"signatures/{one}" for one in sorted(ids)))
+    """Yield the temporary files of writes that are under way or were stopped."""
+    ids = sorted([*(manifest.id for manifest in survey.manifests), *survey.refused])
+    signatures = (f"signatures/{manifest}" for manifest in ids)
+    folders = (*OBJECT_FOLDERS, "cards", "manifests", FOLDER, *signatures)
     listings = remote.in_threads(remote.temporary_in, folders)
     for folder, files in zip(folders, listings, strict=True):
         for name, stat in files.items():
             yield f"{folder}/{name}", stat
-    # Beside the folders other things may lie, and be written.
+    # In the remote's own folder lie other things, too, and are written by others.
     for name, stat in remote.temporary_in("").items():
         if final_name(name) == MARKER:
             yield name, stat
@@ -244,7 +245,7 @@ def delete_files(
         folder, _, name = deletion.path.rpartition("/")
         names_in.setdefault(folder, set()).add(name)
     for folder, names in names_in.items():
-        if (there := remote.files_in(folder).keys()) and there <= names:
+        if (present := remote.files_in(folder).keys()) and present <= names:
             remote.write(f"{folder}/{KEPT_FOLDER}", KEPT_FOLDER_BYTES)
 
     def act(deletion: Deletion) -> None:
