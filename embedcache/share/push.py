@@ -1,7 +1,7 @@
-"""Pushing: what a cache has and a remote lacks is sent, and then a manifest says that it is there.
+"""Push a cache: send the files that a remote lacks, then write a manifest that lists all of them.
 
-A file is read, its digest is checked and it is written whole. Only when all that a manifest lists lies on the
-remote with the right size is the manifest written; until then nobody sees any of it.
+Each file is read, its digest is checked, and it is written whole. The manifest is written when everything it
+lists lies on the remote with the right size; until then nobody sees any of it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,10 +20,10 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError, RemoteError
 from embedcache.share.pushing.bad_samples import note_sent, refuse_bad
 from embedcache.share.pushing.card import card_of
-from embedcache.share.pushing.declared import Declared
 from embedcache.share.pushing.namesakes import namesake_notes
 from embedcache.share.pushing.news import only_news
 from embedcache.share.pushing.own_indexes import index_objects, with_indexes
+from embedcache.share.pushing.remote_state import RemoteState
 from embedcache.share.pushing.selection import LocalObject, Selection, select_files
 from embedcache.share.remote.claims import STALE_SECONDS, Claims
 from embedcache.share.remote.manifest import MOST_FILES, Manifest
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # An object that is sent to its end after Ctrl-C harms nobody, and can take minutes.
 _PATIENCE_SECONDS = 0.5
+_LONGEST_TEXT = 1000
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class PushResult:
         manifest: id of the manifest it wrote; empty where nothing was to be added.
         sent: objects sent.
         sent_bytes: their size.
-        present: objects that were there already.
+        present: objects that the remote had already.
         present_bytes: their size.
         others: objects that other processes sent meanwhile.
         others_bytes: their size.
@@ -105,9 +106,10 @@ def push(
         message: what for, for the card.
         sign: file of a private ed25519 key, OpenSSH's or PEM, to sign the manifest with.
         jobs: transfers at once.
-        alone: nobody else pushes or deletes there meanwhile, and nobody is looked for; for places that do not
+        alone: nobody else pushes or deletes there meanwhile, so claims are not used; for places that do not
             list what was just written.
-        stale_seconds: other pushes without a sign of life for so long are taken over from.
+        stale_seconds: a push without a sign of life for this long counts as gone, and its objects are sent
+            from here.
         on_progress: called as the work goes on.
 
     Raises:
@@ -119,9 +121,8 @@ def push(
     started = time.perf_counter()
     opened = cache if isinstance(cache, Cache) else Cache(cache)
     signer = None if sign is None else Signer.load(Path(sign))
-    _check_texts(by, message, text_licence)
-    stop = threading.Event()
-    target = Remote(location_of(remote), stop=stop)
+    _check_texts({"--by": by, "--message": message, "--text-licence": text_licence})
+    target = Remote(location_of(remote))
     meter = Meter(on_progress)
     meter.begin("read the cache")
     selection = select_files(opened, teachers=teachers, corpora=corpora, text=text, text_licence=text_licence)
@@ -131,30 +132,99 @@ def push(
             "one, or merge small shards with 'embedcache compact'"
         )
     refuse_bad(opened, selection)
-    there = Declared(target, opened, signer)
-    selection, told = only_news(selection, there, opened, meter)
-    files = with_indexes(opened, selection.files, meter, jobs, stop)
+    state = RemoteState(target, opened, signer)
+    selection, notes = only_news(selection, state, opened, meter, jobs)
+    files = with_indexes(opened, selection.files, meter, jobs, target.stop)
     selection = replace(selection, files=files)
     meter.begin("read the remote")
     target.prepare()
-    manifest = ""
     claims = Claims(target, stale_seconds, alone=alone)
     objects = [*(local.object for local in files), *index_objects(files)]
     delivery = _Delivery(target, objects, jobs, meter, claims)
+    manifest = _deliver(
+        delivery, state, selection, claims, lambda: _declare(target, selection, by, message, signer)
+    )
+    note_sent(opened, target, selection, delivery.sent)
+    notes += _notes(state, selection, manifest)
+    return _result(delivery, state, manifest, signer, notes, time.perf_counter() - started)
+
+
+def _check_texts(texts: Mapping[str, str]) -> None:
+    """See that texts can be shown as one line each.
+
+    Args:
+        texts: option -> its text.
+
+    Raises:
+        InputError: if one cannot.
+    """
+    for option, text in texts.items():
+        if not text.isprintable():
+            raise InputError(f"{option} has line breaks or control characters: give one line of plain text")
+        if len(text) > _LONGEST_TEXT:
+            raise InputError(
+                f"{option} has {len(text):,} letters, expected {_LONGEST_TEXT:,} at most: shorten it"
+            )
+
+
+def _deliver(
+    delivery: _Delivery, state: RemoteState, selection: Selection, claims: Claims, declare: Callable[[], str]
+) -> str:
+    """Send what is missing, and declare it where no manifest lists all of it.
+
+    Args:
+        delivery: the objects.
+        state: what the remote has.
+        selection: what is pushed.
+        claims: of this process.
+        declare: writes the manifest and returns its id.
+
+    Returns:
+        The manifest's id; empty where there was nothing to add.
+
+    Raises:
+        CorruptCacheError: if a file of the cache is damaged.
+        RemoteError: if the remote cannot be reached or written.
+    """
     # From the first look at what is there until all is declared, nobody may delete any of it.
     with claims.alive():
-        delivery.run(there.objects())
-        # Others may have declared the same by now, or somebody may have taken it back.
-        survey = there.look_again()
-        if not all(file in there.stock() for file in selection.shared):
-            delivery.check_rest()
+        delivery.run(state.objects())
+        # Others may have declared the same by now, or somebody may have deleted it.
+        state.look_again()
+        if all(file in state.stock() for file in selection.shared):
+            return ""
+        delivery.check_rest()
+        delivery.refuse_gaps()
+        manifest = declare()
+        if claims.overslept:
             delivery.refuse_gaps()
-            manifest = _declare(target, selection, by, message, signer)
-            if claims.overslept:
-                delivery.refuse_gaps()
-    note_sent(opened, target, selection, delivery.sent)
+        return manifest
+
+
+def _notes(state: RemoteState, selection: Selection, manifest: str) -> list[str]:
+    """Return notes on the other manifests of a remote: corpora of the same name, and damaged manifests."""
+    where, survey = state.remote.where, state.survey()
+    return [
+        *namesake_notes(where, survey.manifests, selection.corpora, manifest),
+        *(
+            f"manifests/{name}.json of {where} cannot be read ({why}): pulls have to do without it"
+            for name, why in survey.refused.items()
+            # The same push once more mends one that was damaged.
+            if name != manifest
+        ),
+    ]
+
+
+def _result(
+    delivery: _Delivery,
+    state: RemoteState,
+    manifest: str,
+    signer: Signer | None,
+    notes: Sequence[str],
+    seconds: float,
+) -> PushResult:
     return PushResult(
-        remote=target.where,
+        remote=state.remote.where,
         manifest=manifest,
         sent=len(delivery.sent),
         sent_bytes=delivery.size_of(delivery.sent),
@@ -163,32 +233,18 @@ def push(
         others=len(delivery.others),
         others_bytes=delivery.size_of(delivery.others),
         signed_by="" if signer is None else signer.public.shown,
-        told=(
-            *told,
-            *namesake_notes(target.where, survey.manifests, selection.corpora, manifest),
-            *(
-                f"manifests/{name}.json of {target.where} cannot be read ({why}): pulls have to do without it"
-                for name, why in survey.refused.items()
-                # The same push once more mends one that was damaged.
-                if name != manifest
-            ),
-        ),
-        seconds=time.perf_counter() - started,
+        told=tuple(notes),
+        seconds=seconds,
     )
-
-
-def _check_texts(*texts: str) -> None:
-    for text in texts:
-        if not text.isprintable() or len(text) > 1000:
-            raise InputError("a name, message or licence of more than one line or 1,000 letters: shorten it")
 
 
 class _Delivery:
     """Brings objects to a remote, each of them once, whoever else is about to.
 
     Attributes:
-        sent, present, others: digests of the objects that were sent from here, were there, and were sent by
-            others meanwhile.
+        sent: digests of the objects that were sent from here.
+        present: digests of those that the remote had.
+        others: digests of those that other processes sent meanwhile.
     """
 
     def __init__(
@@ -211,10 +267,10 @@ class _Delivery:
         """Send, or see sent, all objects.
 
         Args:
-            listed: digests of those that manifests list. They are there as a rule, and where nothing else is
-                to be sent, nothing has to be planned. The others are looked up while nobody else plans.
+            listed: digests of those that manifests list. The remote has them as a rule, and where nothing
+                else is to be sent, nothing has to be planned. The others are looked up during the planning.
         """
-        self.present = self._remote.present(self._objects[one] for one in self._objects.keys() & listed)
+        self.present = self._remote.present(self._objects[digest] for digest in self._objects.keys() & listed)
         left = set(self._objects) - self.present
         if not left:
             return
@@ -224,31 +280,31 @@ class _Delivery:
             with self._claims.planning():
                 # In this order: of what is sent and given up meanwhile, either shows.
                 taken = frozenset().union(*self._claims.of_others().values())
-                there = self._remote.present(self._objects[digest] for digest in left)
-                mine = left - there - taken
+                arrived = self._remote.present(self._objects[digest] for digest in left)
+                mine = left - arrived - taken
                 self._claims.take(mine)
-            # What nobody was sending either was left of a push that was stopped.
-            found = there - taken if is_first else set()
+            # Objects that no process was sending are those of a stopped push.
+            older = arrived - taken if is_first else set()
             is_first = False
-            self.present |= found
-            self.others |= there - found
-            self._meter.add(files=len(there), size=self.size_of(there))
+            self.present |= older
+            self.others |= arrived - older
+            self._meter.add(files=len(arrived), size=self.size_of(arrived))
             self._send(mine)
             self._claims.give_up()
-            left -= there | mine
+            left -= arrived | mine
             if left:
                 self._claims.wait(left, lambda: self._meter.add())
 
     def check_rest(self) -> None:
-        """See that what is listed, and was there already, is sound in the cache as well.
+        """Check the files of the cache that were not sent from here: the manifest vouches for them, too.
 
         Raises:
             CorruptCacheError: if a file is not what its digest says.
         """
-        # What is made of a file is right where the file is, and a file that was found right before is still.
+        # A row index is right where its file is, and a file that was found right before is so still.
         unsent = [self._objects[digest] for digest in sorted(set(self._objects) - self.sent)]
         rest = [local for local in unsent if local.derive is None and not local.is_checked()]
-        self._meter.begin("check", total_files=len(rest), total_bytes=sum(one.bytes for one in rest))
+        self._meter.begin("check", total_files=len(rest), total_bytes=sum(local.bytes for local in rest))
 
         def check(local: LocalObject) -> None:
             local.read(self._opened(local))
@@ -257,7 +313,7 @@ class _Delivery:
         run_all(check, rest, jobs=self._jobs, stop=self._remote.stop)
 
     def refuse_gaps(self) -> None:
-        """See that every object lies on the remote, with the size it should have.
+        """Check that every object lies on the remote, with the size it should have.
 
         Raises:
             RemoteError: if one does not.
@@ -280,7 +336,7 @@ class _Delivery:
             self._meter.add(files=1, size=local.bytes)
 
         # The largest first, or the last one would leave the other threads idle.
-        ordered = sorted((self._objects[one] for one in digests), key=lambda local: -local.bytes)
+        ordered = sorted((self._objects[digest] for digest in digests), key=lambda local: -local.bytes)
         run_all(send, ordered, jobs=self._jobs, stop=self._remote.stop, patience=_PATIENCE_SECONDS)
 
     def _opened(self, local: LocalObject) -> pa.Buffer:

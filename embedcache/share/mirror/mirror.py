@@ -207,11 +207,10 @@ def _fill(prepared: Preparation, cache: Cache, wanted: Sequence[Wanted], jobs: i
 
 def _listed_shards(prepared: Preparation) -> dict[str, dict[str, SharedFile]]:
     """Return the shards of a plan by contract id and name."""
-    listed: dict[str, dict[str, SharedFile]] = {contract_id: {} for contract_id in prepared.plan.contracts}
-    for wanted in prepared.plan.wanted:
-        if wanted.entry.kind is Kind.SHARD:
-            listed[wanted.entry.teacher][wanted.file.sha256] = wanted.file
-    return listed
+    return {
+        contract_id: {shard.sha256: shard for shard in prepared.stock.shards(contract_id)}
+        for contract_id in prepared.plan.contracts
+    }
 
 
 def _corpus_in(prepared: Preparation) -> Wanted:

@@ -1,4 +1,4 @@
-"""What a cache has to share: its files, with their digests, as far as somebody wants to push them."""
+"""The files of a cache that a push selects, with their digests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VERIFY = "'embedcache verify' tells more, 'embedcache repair' mends it"
 
 @dataclass(frozen=True)
 class LocalObject:
-    """What is to lie on a remote under its digest: a file of a cache, or what is made of one.
+    """An object to be sent: a file of a cache, or a row index made of one.
 
     Attributes:
         sha256: of its bytes.
@@ -72,7 +72,7 @@ class LocalFile:
         where: where it lies, for messages.
         codec: of a shard, how its vectors are stored; else empty.
         copy_of: of a shard that a pull has converted here, the name of the one it was made of; else empty.
-        says_copy_of: of a shard that says so, and nothing is noted here, the one it was made of; else empty.
+        says_copy_of: of a shard that says it is a copy, without a note here, the one it names; else empty.
         is_taken: whether it is a shard of rows that were taken from a remote.
         is_checked: tells whether its digest was taken here before, and it is that file still.
     """
@@ -108,8 +108,9 @@ class Selection:
     teachers: tuple[TeacherLine, ...]
     corpora: tuple[CorpusLine, ...]
 
-    def reduced(self, files: tuple[LocalFile, ...]) -> Selection:
-        """Return the same with fewer files; what it says of teachers counts those alone."""
+    def without(self, paths: Collection[str]) -> Selection:
+        """Return the same without the files at ``paths``; the rows of teachers are counted anew."""
+        files = tuple(local for local in self.files if local.file.path not in paths)
         rows = dict.fromkeys((line.contract for line in self.teachers), 0)
         for local in files:
             if local.file.entry.teacher:
@@ -131,14 +132,14 @@ def select_files(
     text: bool = True,
     text_licence: str = "",
 ) -> Selection:
-    """Return what of ``cache`` is to be shared; shards are opened, but their digests are not taken.
+    """Return the files of ``cache`` that are to be shared; shards are opened, but not hashed.
 
     Args:
         cache: the cache.
         teachers: names or contract ids; default: all.
         corpora: names; default: all. Vectors are not chosen by it.
         text: whether corpora and their views are shared at all.
-        text_licence: of the texts, as far as somebody declares one.
+        text_licence: the licence of the texts, where one is declared.
 
     Raises:
         InputError: if a name is not in the cache, or nothing is left to share.

@@ -1,7 +1,7 @@
-"""Manifests: what one push put on a remote. Only what a manifest lists is there.
+"""Manifests: each lists the files of one push. Only what a manifest lists counts as pushed.
 
-A manifest is canonical JSON named by its sha256. It lists all files of what was pushed, those that others had
-sent before included, so that each one stands for a whole.
+A manifest is canonical JSON named by its sha256. It lists all files of the cache that was pushed, also those
+that others had sent before, so that each manifest is complete in itself.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Manifest:
         if not 0 < len(listed) <= MOST_FILES:
             raise ValueError(f"it lists {len(listed):,} files, expected 1 to {MOST_FILES:,}")
         files = tuple(map(SharedFile.from_json, listed))
-        if any(one.path >= other.path for one, other in pairwise(files)):
+        if any(file.path >= following.path for file, following in pairwise(files)):
             raise ValueError("its files are not in order, or one stands in it twice")
         when = _text(value.get("when", ""))
         if when and not _WHEN.fullmatch(when):
@@ -246,7 +246,7 @@ class Manifest:
 
 
 class Stock:
-    """The union of manifests: every file that a remote has.
+    """The union of manifests: every file that they list.
 
     A shard that manifests name different row indexes of has none here: one of them must be wrong.
 
@@ -257,12 +257,14 @@ class Stock:
     def __init__(self, manifests: Sequence[Manifest]) -> None:
         self.manifests = tuple(manifests)
         self._files: dict[str, dict[str, SharedFile]] = {}
+        self._listings: dict[tuple[str, str], list[Manifest]] = {}
         self._doubtful: set[str] = set()
         for manifest in self.manifests:
             for file in manifest.files:
-                self._add(file)
+                self._add(file, manifest)
 
-    def _add(self, file: SharedFile) -> None:
+    def _add(self, file: SharedFile, manifest: Manifest) -> None:
+        self._listings.setdefault((file.path, file.sha256), []).append(manifest)
         versions = self._files.setdefault(file.path, {})
         known = versions.setdefault(file.sha256, file)
         if file.index is None or file.sha256 in self._doubtful:
@@ -275,11 +277,11 @@ class Stock:
             versions[file.sha256] = replace(known, index=None)
 
     def __contains__(self, file: SharedFile) -> bool:
-        """Return whether just this file is there, under its path and with its digest, and its row index."""
-        found = self._files.get(file.path, {}).get(file.sha256)
-        if found is None:
+        """Return whether a manifest lists this version of a file, with a row index where ``file`` has one."""
+        listed = self._files.get(file.path, {}).get(file.sha256)
+        if listed is None:
             return False
-        return file.index is None or found.index is not None or file.sha256 in self._doubtful
+        return file.index is None or listed.index is not None or file.sha256 in self._doubtful
 
     def __iter__(self) -> Iterator[SharedFile]:
         """Yield all files, every version of a path, sorted."""
@@ -287,24 +289,41 @@ class Stock:
             yield from self.versions(path)
 
     def versions(self, path: str) -> list[SharedFile]:
-        """Return what lies under a path, by digest; several where pushes differ."""
-        found = self._files.get(path, {})
-        return [found[digest] for digest in sorted(found)]
+        """Return the versions of a file, by digest; several where pushes differ."""
+        versions = self._files.get(path, {})
+        return [versions[digest] for digest in sorted(versions)]
 
     def listing(self, file: SharedFile) -> list[Manifest]:
-        """Return the manifests that list a file."""
-        return [manifest for manifest in self.manifests if file in set(manifest.files)]
+        """Return the manifests that list a version of a file, with whatever row index."""
+        return list(self._listings.get((file.path, file.sha256), ()))
+
+    def shards(self, contract_id: str) -> list[SharedFile]:
+        """Return all shards of a teacher."""
+        return list(self._of_teachers.get((contract_id, Kind.SHARD), ()))
+
+    def codebooks(self, contract_id: str) -> dict[str, SharedFile]:
+        """Return all codebooks of a teacher, by their sha256."""
+        return {file.sha256: file for file in self._of_teachers.get((contract_id, Kind.CODEBOOK), ())}
+
+    @cached_property
+    def _of_teachers(self) -> Mapping[tuple[str, Kind], Sequence[SharedFile]]:
+        """The files of teachers, by contract id and kind, sorted."""
+        files: dict[tuple[str, Kind], list[SharedFile]] = {}
+        for file in self:
+            if file.entry.teacher:
+                files.setdefault((file.entry.teacher, file.entry.kind), []).append(file)
+        return files
 
     @cached_property
     def teacher_names(self) -> Mapping[str, frozenset[str]]:
         """The contract ids that have files, and the names of each."""
-        found: dict[str, set[str]] = {}
+        teachers: dict[str, set[str]] = {}
         for file in self:
             if file.entry.teacher:
-                names = found.setdefault(file.entry.teacher, set())
+                names = teachers.setdefault(file.entry.teacher, set())
                 if "/names/" in file.path:
                     names.add(file.entry.stem)
-        return {contract: frozenset(names) for contract, names in found.items()}
+        return {contract: frozenset(names) for contract, names in teachers.items()}
 
     @cached_property
     def corpus_names(self) -> tuple[str, ...]:

@@ -1,11 +1,10 @@
-"""What a remote has of a model under other contracts than the one asked for."""
+"""Notes on a model's other contracts, where a remote lacks the one asked for."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from embedcache.check.findings import Kind
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import RemoteError
 from embedcache.share.remote.documents import Documents
@@ -14,7 +13,7 @@ from embedcache.share.remote.remote import Remote
 
 
 def same_model_notes(remote: Remote, stock: Stock, contract: Contract) -> list[str]:
-    """Say where a remote has no rows of a contract, and which teachers it has of the same model instead.
+    """Say that a remote has no rows of a contract, and which teachers of the same model it has instead.
 
     Args:
         remote: the remote.
@@ -25,7 +24,7 @@ def same_model_notes(remote: Remote, stock: Stock, contract: Contract) -> list[s
         Nothing where it has rows of that contract; else a note, and one for each contract that cannot be
         read.
     """
-    if any(file.entry.kind is Kind.SHARD and file.entry.teacher == contract.id for file in stock):
+    if stock.shards(contract.id):
         return []
     nothing = f"{remote.where} has no rows of this teacher's contract {contract.id[:12]}, and 0 are taken"
     others, unread = list[str](), list[str]()

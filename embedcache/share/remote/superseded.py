@@ -1,4 +1,4 @@
-"""Which manifests others have replaced: without them nothing of a remote is missing."""
+"""Manifests that others replace: without them a remote still lists the same files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embedcache.share.remote.sign import signed_by
 
 @dataclass(frozen=True)
 class _Said:
-    """What a manifest says that somebody may need.
+    """What a manifest declares.
 
     Attributes:
         files: its files, with the row indexes of shards.
@@ -27,27 +27,35 @@ class _Said:
 
 
 def superseded(remote: Remote, manifests: Sequence[Manifest]) -> dict[str, str]:
-    """Return the ids of manifests that others have replaced, each with the one that stands for it.
+    """Return the ids of replaced manifests, each with the id of the one that replaces it.
 
-    One stands for another if it lists every file of it, declares every licence that it declares, and is
-    signed by every key that has signed it. A signature cannot be told without ``cryptography``: then a signed
-    manifest is replaced by none.
+    A manifest replaces another if it lists all its files, declares all its licences, and is signed by every
+    key that has signed it. Without ``cryptography`` signatures cannot be checked: then no signed manifest is
+    replaced.
 
     Args:
         remote: where they lie.
-        manifests: all that are there.
+        manifests: all of them.
+
+    Raises:
+        RemoteError: if signatures cannot be read.
     """
-    kept: list[tuple[Manifest, _Said]] = []
-    found: dict[str, str] = {}
-    # The largest first, and of equals the latest: whatever stands for one has come before it.
-    for manifest in sorted(manifests, key=lambda one: (len(one.files), one.when, one.id), reverse=True):
-        said = _Said(frozenset(manifest.files), frozenset(_licences(manifest)), _keys(remote, manifest))
-        instead = next((one for one, other in kept if _stands_for(other, said)), None)
+    keys = remote.in_threads(lambda manifest: _keys(remote, manifest), manifests)
+    statements = {
+        manifest.id: _Said(frozenset(manifest.files), frozenset(_licences(manifest)), signers)
+        for manifest, signers in zip(manifests, keys, strict=True)
+    }
+    kept: list[Manifest] = []
+    replaced: dict[str, str] = {}
+    # The largest first, and of equals the latest: whatever stands for a manifest comes before it.
+    for manifest in sorted(manifests, key=lambda each: (len(each.files), each.when, each.id), reverse=True):
+        said = statements[manifest.id]
+        instead = next((other for other in kept if _stands_for(statements[other.id], said)), None)
         if instead is None:
-            kept.append((manifest, said))
+            kept.append(manifest)
         else:
-            found[manifest.id] = instead.id
-    return found
+            replaced[manifest.id] = instead.id
+    return replaced
 
 
 def _stands_for(other: _Said, said: _Said) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.cache import Cache
-from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.conversions import Conversions
 from embedcache.key_index import KeyIndex
@@ -56,10 +55,8 @@ class RemoteKeys:
         indexes: RowIndexes | None = None,
     ) -> None:
         self.remote, self.cache, self.stock, self.contract_id = remote, cache, stock, contract_id
-        mine = [file for file in stock if file.entry.kind is Kind.SHARD and file.entry.teacher == contract_id]
-        self.shards: tuple[SharedFile, ...] = tuple(
-            sorted((file for file in mine if file.sha256 not in without), key=lambda file: file.sha256)
-        )
+        mine = [file for file in stock.shards(contract_id) if file.sha256 not in without]
+        self.shards: tuple[SharedFile, ...] = tuple(sorted(mine, key=lambda file: file.sha256))
         self._without = frozenset(without)
         self._indexes = indexes or RowIndexes(remote, cache, contract_id)
 

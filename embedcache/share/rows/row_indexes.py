@@ -17,11 +17,10 @@ from embedcache.cache import Cache
 from embedcache.check.progress import Meter
 from embedcache.errors import CacheFormatError, CorruptCacheError, RemoteError, StorageError
 from embedcache.fsio import copy_file, regular_size, sha256_file, write_bytes
-from embedcache.share.remote.documents import missing, unlike
-from embedcache.share.remote.download import download
+from embedcache.share.remote.download import download, read_object
 from embedcache.share.remote.manifest import IndexObject, SharedFile
-from embedcache.share.remote.remote import BLOCK_BYTES, Remote, object_path
-from embedcache.share.retry import retrying, shortened
+from embedcache.share.remote.remote import Remote
+from embedcache.share.retry import shortened
 from embedcache.share.rows.index_notes import IndexNotes
 from embedcache.share.rows.shard_index import ShardIndex, index_bytes
 from embedcache.share.transfer import JOBS, run_all
@@ -138,7 +137,8 @@ class RowIndexes:
         index = self._named(shard)
         place = None if index is None else self._kept(index)
         if place is None and shard.index is not None:
-            place = self._keep(shard.index, self._object(shard, shard.index))
+            data = read_object(self._remote, shard.index, f"the row index of {shard.path}")
+            place = self._keep(shard.index, data)
             meter.add(size=shard.index.bytes)
         elif place is None:
             place = self._keep(*self._make(shard, meter))
@@ -177,25 +177,6 @@ class RowIndexes:
         place = self._scratch.folder / f"{index.sha256}{_ENDING}"
         write_bytes(place, data)
         return place
-
-    def _object(self, shard: SharedFile, index: IndexObject) -> bytes:
-        """Return the bytes of a row index that lies on the remote."""
-        path = object_path(index.sha256)
-
-        def act() -> bytes:
-            data = bytearray()
-            for block in self._remote.place.blocks(path, BLOCK_BYTES):
-                data += block
-                if len(data) > index.bytes:
-                    raise unlike(path, len(data), index.bytes)
-            if hashlib.sha256(data).hexdigest() != index.sha256:
-                raise unlike(path, len(data), index.bytes)
-            return bytes(data)
-
-        try:
-            return retrying(f"read {path}", self._remote.where, act, self._remote.stop)
-        except FileNotFoundError:
-            raise missing(self._remote, SharedFile(shard.path, index.sha256, index.bytes)) from None
 
     def _make(self, shard: SharedFile, meter: Meter) -> tuple[IndexObject, bytes]:
         """Fetch a shard without a row index, and make its index: then no manifest has to be trusted."""
