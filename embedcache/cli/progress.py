@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from embedcache.check.progress import OnCheck
 
 _LINE_SECONDS = 30.0
 _RATED_SECONDS = 0.1
@@ -49,6 +54,22 @@ def watched(unit: str = "rows") -> Iterator[Callable[[str, int, int], None]]:
             show(progress_line(what, done, time.monotonic() - since, total, unit))
 
         yield on_step
+
+
+@contextmanager
+def interruptible() -> Iterator[OnCheck]:
+    """Yield a function that shows progress. SIGTERM ends the block as Ctrl-C does: what has arrived stays."""
+    from embedcache.cli.check import describe
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt("run the same command again")
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with ticker() as show:
+            yield lambda progress: show(describe(progress))
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def progress_line(what: str, done: int, seconds: float, total: int = 0, unit: str = "rows") -> str:

@@ -1,28 +1,12 @@
-"""``embedcache remote``, and what it shares with ``push``, ``pull`` and ``sync``."""
+"""``embedcache remote``: names of remotes, and what is on one."""
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import click
 
-from embedcache.cli.options import cache_option, json_option
-
-if TYPE_CHECKING:
-    from embedcache.check.progress import OnCheck
-
-skip_option = click.option(
-    "--skip-manifest",
-    "skip_manifests",
-    multiple=True,
-    metavar="DIGITS",
-    help="Leave out the manifest whose name begins so, with six digits or more, and what it alone lists. "
-    "May be given several times.",
-)
+from embedcache.cli.options import cache_option, json_option, skip_option
 
 
 @click.group("remote")
@@ -142,10 +126,11 @@ def remote_diff_command(remote: str, cache: str, skip_manifests: tuple[str, ...]
     """
     import json
 
+    from embedcache.cli.progress import interruptible
     from embedcache.cli.tables import print_table, size
     from embedcache.share import compare_with_remote
 
-    with watched() as on_progress:
+    with interruptible() as on_progress:
         found = compare_with_remote(cache, remote, skip_manifests=skip_manifests, on_progress=on_progress)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
@@ -171,20 +156,3 @@ def remote_diff_command(remote: str, cache: str, skip_manifests: tuple[str, ...]
             click.echo(line)
     if not found.is_same:
         sys.exit(1)
-
-
-@contextmanager
-def watched() -> Iterator[OnCheck]:
-    """Show progress; an end that is asked for politely is taken as Ctrl-C is: what has arrived stays."""
-    from embedcache.cli.check import describe
-    from embedcache.cli.progress import ticker
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt("run the same command again")
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        with ticker() as show:
-            yield lambda progress: show(describe(progress))
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -40,11 +40,11 @@ def remote_gc_command(
     Nothing that a pull could find is lost, but for what --drop takes back. Nothing is deleted while anybody
     pushes.
     """
-    from embedcache.cli.remote import watched
+    from embedcache.cli.progress import interruptible
     from embedcache.cli.share_show import report
     from embedcache.share import collect_remote
 
-    with watched() as on_progress:
+    with interruptible() as on_progress:
         found = collect_remote(remote, hours=older, drop=drop, delete=yes, jobs=jobs, on_progress=on_progress)
     report(found, _show, as_json)
 

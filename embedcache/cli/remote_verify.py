@@ -28,11 +28,11 @@ def remote_verify_command(remote: str, delete_damaged: bool, jobs: int, as_json:
     Exits with 1 if any is, or a manifest cannot be read, but not for what was deleted and no manifest lists.
     Others may push meanwhile; nothing is deleted until nobody does.
     """
-    from embedcache.cli.remote import watched
+    from embedcache.cli.progress import interruptible
     from embedcache.cli.share_show import report
     from embedcache.share import check_remote
 
-    with watched() as on_progress:
+    with interruptible() as on_progress:
         found = check_remote(remote, delete_damaged=delete_damaged, jobs=jobs, on_progress=on_progress)
     report(found, _show, as_json)
     if not found.is_sound:

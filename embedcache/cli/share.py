@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.options import all_of, cache_option, jobs_option, json_option, read_size
-from embedcache.cli.remote import skip_option, watched
+from embedcache.cli.options import all_of, cache_option, jobs_option, json_option, read_size, skip_option
+from embedcache.cli.progress import interruptible
 from embedcache.cli.share_show import (
     exit_if_bad,
     report,
@@ -91,7 +91,7 @@ def push_command(
     from embedcache.share import push
 
     as_json = rest.pop("as_json")
-    with watched() as on_progress:
+    with interruptible() as on_progress:
         done = push(
             cache,
             remote,
@@ -151,7 +151,7 @@ def pull_command(
         tell_estimate(found)
         told.extend(found.told)
 
-    with watched() as on_progress:
+    with interruptible() as on_progress:
         if dry_run:
             estimate = preview_pull(cache, remote, text=not no_text, on_progress=on_progress, **choice)
         else:
@@ -196,7 +196,7 @@ def sync_command(
     computing = _computing(teacher_model, no_sample_check)
     pulled: list[PullResult] = []
     try:
-        with watched() as on_progress:
+        with interruptible() as on_progress:
             done = sync(
                 cache,
                 remote,

@@ -28,7 +28,7 @@ from embedcache.check import verify
 from embedcache.cli.main import main
 from embedcache.codecs import pq
 from embedcache.errors import ContractMismatchError, InputError, RemoteError, StorageError, TeacherError
-from embedcache.share import pull, push, retry
+from embedcache.share import pull, push
 from embedcache.share.places import parse_location
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.pulling import plan as pull_plan
@@ -40,17 +40,15 @@ from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 from embedcache.views.plan import ViewOptions
 
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
 TEACHER = fake_teacher(64)
 TEXTS = sentences(1050, seed=8)
 THEIRS, MINE = TEXTS[:1000], TEXTS[50:]
 """Of the second, 950 of 1000 stand in the first."""
 
 _FORKS = multiprocessing.get_context("fork")
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
 
 
 def built(

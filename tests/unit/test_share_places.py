@@ -18,7 +18,7 @@ from share_helpers import TEXTS, content, make_cache
 
 from embedcache.cache import Cache
 from embedcache.errors import InputError, RemoteError
-from embedcache.share import pull, push, retry
+from embedcache.share import pull, push
 from embedcache.share.places import Location, open_place, parse_location
 from embedcache.share.places.base import Stat
 from embedcache.share.places.bucket import BucketPlace
@@ -26,6 +26,9 @@ from embedcache.share.places.folder import FolderPlace
 from embedcache.share.places.web import WebPlace
 from embedcache.share.remote.remote import Remote
 from embedcache.share.retry import LaterError, retrying
+
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
 
 SECRET = "s3cr3t"  # noqa: S105 - to be looked for in messages
 
@@ -195,11 +198,6 @@ class Flaky(FolderPlace):
         if self.calls <= self.failures:
             raise self.error("dropped")
         yield from super().blocks(path, size)
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
 
 
 def test_what_breaks_is_tried_again(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from hub_server import hub_server
 from pyarrow.fs import LocalFileSystem as LocalFileSystemOfArrow
 
 from embedcache.errors import RemoteError
-from embedcache.share import retry
 from embedcache.share.places import Place, open_place, parse_location
 from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.places.bucket import BucketPlace
@@ -176,8 +175,7 @@ def test_more_than_was_asked_for_is_refused(tmp_path: Path) -> None:
         place.read_range("data", 5, 10)
 
 
-def test_a_part_that_is_cut_off_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
+def test_a_part_that_is_cut_off_is_asked_for_again(tmp_path: Path, no_pauses: None) -> None:
     (tmp_path / "data").write_bytes(DATA)
 
     class Cutting(FolderPlace):
