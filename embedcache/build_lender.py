@@ -240,7 +240,13 @@ class Lender:
                 if (name := self.keys.header(shard).codebook) in rows:
                     rows[name] += shard.rows
             book = books[max(rows, key=lambda name: rows[name])]
-            arrivals = Arrivals(source.remote, self._home, {contract.id: contract}, books, source.meter)
+            arrivals = Arrivals(
+                source.remote,
+                self._home,
+                contracts={contract.id: contract},
+                codebooks=books,
+                meter=source.meter,
+            )
             if not arrivals.has(wanted := Wanted(book, book.path)):
                 source.refuse_too_much(self.folder, book.bytes)
                 source.meter.begin("fetch the codebook", total_files=1, total_bytes=book.bytes)

@@ -17,9 +17,8 @@ from embedcache.errors import InputError
 from embedcache.share.pulling.plan import refuse_more_than, refuse_too_much
 from embedcache.share.pulling.take_rows import TakenRows
 from embedcache.share.remote.manifest import SharedFile, Stock
+from embedcache.share.remote.open_stock import open_stock
 from embedcache.share.remote.remote import Remote
-from embedcache.share.remote.sign import PublicKey, signed_manifests
-from embedcache.share.remotes import location_of
 from embedcache.share.rows.whole_fetches import no_ranges_notes
 
 if TYPE_CHECKING:
@@ -101,13 +100,9 @@ class RemoteRows:
             RemoteError: if it cannot be reached, or what lies there is refused.
         """
         started = time.perf_counter()
-        key = None if options.require_signature is None else PublicKey.load(Path(options.require_signature))
-        remote = Remote(location_of(options.remote))
         meter = Meter(_passed_on(progress, on_progress))
         meter.begin("read the remote")
-        remote.require()
-        only = None if key is None else signed_manifests(remote, key)
-        stock = Stock(remote.manifests(cache, only, options.skip_manifests))
+        remote, stock = open_stock(options.remote, cache, options.require_signature, options.skip_manifests)
         seconds = time.perf_counter() - started
         return cls(remote, stock, options, meter, seconds=seconds)
 

@@ -109,7 +109,7 @@ def test_an_error_names_the_command_and_its_subcommand(tmp_path: Path, shell: An
         (["remote", "ls", tmp_path / "push"], "embedcache remote ls: no remote"),
         (["remote", "--debug", "verify", "push"], "embedcache remote verify: no remote"),
         (["remote", "lst"], "embedcache remote: no such command"),
-        (["pull", "push", "--cache", tmp_path], "embedcache pull: no remote"),
+        (["pull", "push", "--cache", tmp_path / "cache"], "embedcache pull: no remote"),
     ):
         code, _, errors = shell(*words)
         assert code != 0

@@ -110,7 +110,9 @@ class Mirror:
             ]
             self.cache = prepared.cache or Cache.create(place)
             codebooks = [one.file.sha256 for one in wanted if one.entry.kind is Kind.CODEBOOK]
-            arrivals = Arrivals(prepared.source, self.cache, contracts, codebooks, self._meter)
+            arrivals = Arrivals(
+                prepared.source, self.cache, contracts=contracts, codebooks=codebooks, meter=self._meter
+            )
             missing = [one for one in wanted if not arrivals.has(one)]
             size = sum(one.file.bytes for one in missing)
             refuse_too_much(place, size, None)

@@ -43,9 +43,9 @@ class Arrivals:
     Args:
         remote: where they come from.
         cache: where they go.
-        contracts: the teachers they may belong to, by contract id.
-        codebooks: digests of the codebooks that there are, or will be.
-        meter: counts what arrives.
+        contracts: the teachers they may belong to, by contract id; default: none.
+        codebooks: digests of the codebooks that the cache has, or will have; default: none.
+        meter: counts what arrives; default: nobody does.
         recoder: keeps shards in another codec; default: they stay as they are.
         containers: where shards go, by contract id; default: where the cache keeps them.
 
@@ -57,9 +57,10 @@ class Arrivals:
         self,
         remote: Remote,
         cache: Cache,
-        contracts: Mapping[str, Contract],
-        codebooks: Iterable[str],
-        meter: Meter,
+        *,
+        contracts: Mapping[str, Contract] | None = None,
+        codebooks: Iterable[str] = (),
+        meter: Meter | None = None,
         recoder: Recoder | None = None,
         containers: Mapping[str, FolderShards | LmdbShards] | None = None,
     ) -> None:
@@ -67,11 +68,11 @@ class Arrivals:
         self._conversions = Conversions(cache)
         self._sources: dict[str, frozenset[str]] = {}
         self.recoded_before: set[str] = set()
-        self._remote, self._cache, self._meter = remote, cache, meter
+        self._remote, self._cache, self._meter = remote, cache, meter or Meter()
         self._codebooks = frozenset(codebooks)
         self._containers: dict[str, FolderShards | LmdbShards] = {
             contract_id: (containers or {}).get(contract_id) or cache.container(contract)
-            for contract_id, contract in contracts.items()
+            for contract_id, contract in (contracts or {}).items()
         }
         self._one_writer = threading.Lock()
         self._listed: dict[str, frozenset[str]] = {}

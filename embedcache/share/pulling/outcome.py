@@ -93,22 +93,22 @@ class Fetched:
     """What a pull has fetched.
 
     Attributes:
-        files: files.
-        bytes: their size.
-        text_rows: rows of corpora and views among that.
-        vectors: vectors among that.
+        fetched: files fetched.
+        fetched_bytes: their size.
+        fetched_text_rows: rows of corpora and views among that.
+        fetched_vectors: vectors among that.
         present: files that the cache had already.
         present_bytes: their size.
         converted: shards among those fetched that are kept in another codec.
         converted_bytes: what they take in the cache.
         part: what became of a part of a corpus, where one was pulled.
-        told: what is worth telling.
+        told: what is worth telling: versions and names that stayed as they are in the cache.
     """
 
-    files: int
-    bytes: int
-    text_rows: int
-    vectors: int
+    fetched: int
+    fetched_bytes: int
+    fetched_text_rows: int
+    fetched_vectors: int
     present: int
     present_bytes: int
     converted: int

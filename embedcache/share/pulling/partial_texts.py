@@ -134,7 +134,7 @@ class PartTexts:
             StorageError: if one cannot be written.
         """
         staged, lent = self._described(), self._lent()
-        arrivals = Arrivals(self._source, staged, {}, (), self._meter)
+        arrivals = Arrivals(self._source, staged, meter=self._meter)
         left: list[Wanted] = []
         for one in wanted:
             place = staged.folder / one.path

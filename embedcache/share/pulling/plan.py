@@ -6,7 +6,6 @@ Everything is found out before anything is written.
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +22,8 @@ from embedcache.share.pulling.teachers import TeacherPlanner
 from embedcache.share.pulling.wanted import PullPlan
 from embedcache.share.remote.documents import Documents
 from embedcache.share.remote.manifest import Stock
+from embedcache.share.remote.open_stock import open_stock
 from embedcache.share.remote.remote import Remote
-from embedcache.share.remote.sign import PublicKey, signed_manifests
-from embedcache.share.remotes import location_of
 
 # What other processes may write to the disk meanwhile.
 _SPARE_BYTES = 64 << 20
@@ -120,14 +118,9 @@ def prepare(cache: Cache | str | Path, remote: str, choice: PullChoice, meter: M
     Raises:
         InputError, ContractMismatchError, RemoteError: as :func:`embedcache.share.pull.pull`.
     """
-    wanted_key = choice.require_signature
-    key = None if wanted_key is None else PublicKey.load(Path(wanted_key))
-    source = Remote(location_of(remote), stop=threading.Event())
     meter.begin("read the remote")
-    source.require()
     opened = open_if_there(cache)
-    signed = None if key is None else signed_manifests(source, key)
-    stock = Stock(source.manifests(opened, signed, choice.skip_manifests))
+    source, stock = open_stock(remote, opened, choice.require_signature, choice.skip_manifests)
     if not stock.manifests:
         raise InputError(f"nothing to pull: {_why_nothing(source)}")
     with TemporaryDirectory(prefix="embedcache-pull-") as scratch:

@@ -76,10 +76,10 @@ class WholePull:
             arrivals.finish()
         recoder = self._recoder
         return Fetched(
-            files=len(missing),
-            bytes=size,
-            text_rows=text_rows_of(missing),
-            vectors=vectors_of(missing),
+            fetched=len(missing),
+            fetched_bytes=size,
+            fetched_text_rows=text_rows_of(missing),
+            fetched_vectors=vectors_of(missing),
             present=len(wanted) - len(missing),
             present_bytes=bytes_of(wanted) - size,
             converted=0 if recoder is None else recoder.converted,
@@ -121,7 +121,14 @@ class WholePull:
     def _arrivals(self, cache: Cache) -> Arrivals:
         plan = self._prepared.plan
         codebooks = [one.file.sha256 for one in plan.wanted if one.entry.kind is Kind.CODEBOOK]
-        return Arrivals(self._prepared.source, cache, plan.contracts, codebooks, self._meter, self._recoder)
+        return Arrivals(
+            self._prepared.source,
+            cache,
+            contracts=plan.contracts,
+            codebooks=codebooks,
+            meter=self._meter,
+            recoder=self._recoder,
+        )
 
     def _told(self, arrivals: Arrivals) -> tuple[str, ...]:
         told = [] if self._recoder is None else self._recoder.told()
