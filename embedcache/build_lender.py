@@ -17,6 +17,7 @@ from embedcache.check.verify.deep import (
     BAD,
     LEAST_SAMPLE,
     LOOK,
+    DeepLine,
     compare_vectors,
     in_other_batches,
     worst_line,
@@ -59,11 +60,11 @@ class Loan:
 
     Attributes:
         rows: the rows that come.
-        unworthy: how many of the others it has in a codec that keeps less than encoding them would.
+        coarser_rows: how many of the other rows it has in a codec that keeps less than encoding them would.
     """
 
     rows: RowsPlan
-    unworthy: int
+    coarser_rows: int
 
 
 @dataclass
@@ -74,21 +75,21 @@ class Lender:
         source: the use that the build makes of the remote.
         folder: the folder of the cache that the store is of.
         cache: that cache; None where there is none yet.
-        keys: all that the remote has of the store's teacher.
-        worthy: that of it which is kept as well as encoding anew would.
+        keys: keys of all rows that the remote has of the store's teacher.
+        usable: those of them whose codec keeps as much as encoding anew would.
     """
 
     source: RemoteRows
     folder: Path
     cache: Cache | None
     keys: RemoteKeys
-    worthy: RemoteKeys = field(init=False)
+    usable: RemoteKeys = field(init=False)
     _codec: str | None = field(init=False, default=None)
     _is_sampled: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Take everything for worthy until a codec is chosen."""
-        self.worthy = self.keys
+        """Take all rows for usable until a codec is chosen."""
+        self.usable = self.keys
 
     @classmethod
     def open(cls, source: RemoteRows, folder: Path, cache: Cache | None, contract: Contract) -> Lender:
@@ -125,10 +126,10 @@ class Lender:
             InputError: if none is, and the remote's has to be; or as :meth:`open`.
             StorageError, RemoteError: as :meth:`open`.
         """
-        found = cls.open(source, folder, None, contract)
+        lender = cls.open(source, folder, None, contract)
         if codec is None:
-            found.own_codec()
-        return found
+            lender.own_codec()
+        return lender
 
     @property
     def _home(self) -> Cache:
@@ -138,7 +139,7 @@ class Lender:
 
     def settle(self, cache: Cache) -> None:
         """Lend to a cache that is there now; it keeps the row indexes."""
-        self.keys = self.worthy = self.keys.kept_in(cache)
+        self.keys = self.usable = self.keys.kept_in(cache)
         self.cache = cache
 
     def own_codec(self) -> str | None:
@@ -152,14 +153,14 @@ class Lender:
             rows[self.keys.header(shard).codec] += shard.rows
         if not any(rows.values()):
             return None
-        found = max(rows, key=lambda name: rows[name])
-        if found not in FLOAT_CODECS:
+        codec = max(rows, key=lambda name: rows[name])
+        if codec not in FLOAT_CODECS:
             raise InputError(
-                f"{rows[found]:,} of {sum(rows.values()):,} rows that {self.source.remote.where} has of this "
-                f"teacher are stored as {found}, which keeps less than the teacher gives: take them so with "
-                f"--codec {found}, or have their texts encoded with --codec {DEFAULT_CODEC}"
+                f"{rows[codec]:,} of {sum(rows.values()):,} rows that {self.source.remote.where} has of this "
+                f"teacher are stored as {codec}, which keeps less than the teacher gives: take them so with "
+                f"--codec {codec}, or have their texts encoded with --codec {DEFAULT_CODEC}"
             )
-        return found
+        return codec
 
     def narrow(self, codec: str) -> None:
         """Lend to a store of ``codec`` alone: rows of the same one, and those that keep every bit.
@@ -168,7 +169,7 @@ class Lender:
         trained on what is encoded, and takes no other rows in.
         """
         lent = {codec} if codec == pq.NAME else {codec, "float32"}
-        self.worthy = self.keys.of_codecs(lent)
+        self.usable = self.keys.of_codecs(lent)
         self._codec = None if codec == pq.NAME else codec
 
     def plan(self, store: ShardStore, keys: KeyArray) -> Loan:
@@ -177,13 +178,13 @@ class Lender:
         Raises:
             RemoteError: if a row index cannot be had, or is refused.
         """
-        rows = plan_rows(store, self.worthy, keys, codec=self._codec, meter=self.source.meter)
-        unworthy = 0
-        if len(self.worthy.shards) < len(self.keys.shards):
+        rows = plan_rows(store, self.usable, keys, codec=self._codec, meter=self.source.meter)
+        coarser_rows = 0
+        if len(self.usable.shards) < len(self.keys.shards):
             coming = KeyIndex(rows.keys).locate(keys) >= 0
             left = keys[(store.locate(keys) < 0) & ~coming]
-            unworthy = int((self.keys.locate(left)[0] >= 0).sum())
-        return Loan(rows, unworthy)
+            coarser_rows = int((self.keys.locate(left)[0] >= 0).sum())
+        return Loan(rows, coarser_rows)
 
     def lend(
         self,
@@ -212,11 +213,11 @@ class Lender:
         with self.source.timed():
             if self.source.options.sample_check and not self._is_sampled:
                 self._check_sample(store.contract, keys, texts_of, encode, compute_dtype)
-            found = self.plan(store, keys)
-            self.source.refuse_too_much(self.folder, found.rows.bytes)
-            taken = take_rows(store, self.worthy, found.rows, shard_rows=shard_rows, meter=self.source.meter)
+            loan = self.plan(store, keys)
+            self.source.refuse_too_much(self.folder, loan.rows.bytes)
+            taken = take_rows(store, self.usable, loan.rows, shard_rows=shard_rows, meter=self.source.meter)
             self.source.taken.append(taken)
-            self.source.unworthy += found.unworthy
+            self.source.coarser_rows += loan.coarser_rows
         return taken.rows
 
     def lend_codebook(self, store: ShardStore) -> None:
@@ -274,44 +275,65 @@ class Lender:
         compute_dtype: str,
     ) -> None:
         """Compare some rows with the live teacher's, before any of them enters the cache."""
-        remote = self.source.remote
         # What a pull found bad, and told, is not taken on its word either.
-        if sampled_before(self._home, remote, contract.id) not in ("", BAD):
+        if sampled_before(self._home, self.source.remote, contract.id) not in ("", BAD):
             self._is_sampled = True
             return
-        shards, rows = self.worthy.locate(keys, self._codec)
-        there = np.flatnonzero(shards >= 0)
-        if len(there) < LEAST_SAMPLE:
-            if len(there):
-                self.source.told.append(
-                    f"{len(there):,} rows are too few to compare with the live teacher: 'embedcache verify "
-                    "--deep' compares later"
-                )
+        drawn = self._draw_sample(keys)
+        if not len(drawn):
             return
-        # As they stand on the remote.
-        there = there[np.lexsort((rows[there], shards[there]))]
-        chosen = there[sample_places(len(there))]
-        texts = list(texts_of(chosen))
-        self.source.meter.begin("compare with the live teacher", total_rows=len(texts))
+        texts = list(texts_of(drawn))
+        line = self._compare_sample(contract, keys[drawn], texts, encode, compute_dtype)
+        self._is_sampled = True
+        self._judge_sample(contract, line, len(texts))
+
+    def _draw_sample(self, keys: KeyArray) -> NDArray[np.int64]:
+        """Return the numbers of the keys whose rows are compared; none where the remote has too few."""
+        shards, rows = self.usable.locate(keys, self._codec)
+        on_remote = np.flatnonzero(shards >= 0)
+        if len(on_remote) < LEAST_SAMPLE:
+            if len(on_remote):
+                self.source.told.append(
+                    f"{len(on_remote):,} rows are too few to compare with the live teacher: 'embedcache "
+                    "verify --deep' compares later"
+                )
+            return on_remote[:0]
+        in_stored_order = on_remote[np.lexsort((rows[on_remote], shards[on_remote]))]
+        return in_stored_order[sample_places(len(in_stored_order))]
+
+    def _compare_sample(
+        self, contract: Contract, keys: KeyArray, texts: list[str], encode: Encode, compute_dtype: str
+    ) -> DeepLine:
+        """Encode ``texts`` and fetch their rows; return the measure in which the two differ most."""
+        source = self.source
+        source.meter.begin("compare with the live teacher", total_rows=len(texts))
         started = time.perf_counter()
         live = encode(texts)
         again = in_other_batches(encode, texts)
-        self.source.sample_rate = 2 * len(texts) / max(time.perf_counter() - started, 1e-9)
-        self.source.checked += len(texts)
-        self._is_sampled = True
+        source.sample_rate = 2 * len(texts) / max(time.perf_counter() - started, 1e-9)
+        source.checked += len(texts)
+        # A cache of their own: nothing enters the cache of the build before it was compared.
         with TemporaryDirectory(prefix="embedcache-sample-") as scratch:
             aside = Cache.create(Path(scratch, "cache"))
             aside.register_teacher("sample", contract, {})
             store = aside.store(contract)
-            lent = self.worthy.into(aside)
-            rows_plan = plan_rows(store, lent, keys[chosen], codec=self._codec)
-            take_rows(store, lent, rows_plan, meter=self.source.meter)
+            remote_keys = self.usable.into(aside)
+            plan = plan_rows(store, remote_keys, keys, codec=self._codec)
+            take_rows(store, remote_keys, plan, meter=source.meter)
             positions = store.locate(key_array(texts))
-            line = worst_line(compare_vectors(store, positions, live, again, compute_dtype))
+            return worst_line(compare_vectors(store, positions, live, again, compute_dtype))
+
+    def _judge_sample(self, contract: Contract, line: DeepLine, texts: int) -> None:
+        """Note the verdict of a comparison.
+
+        Raises:
+            RemoteError: if the vectors are not the teacher's.
+        """
+        remote = self.source.remote
         if line.verdict == BAD:
             raise RemoteError(
                 f"the vectors that {remote.where} has under this teacher's contract are not the teacher's "
-                f"({line.measure}: {line.stored:.2g} of {len(texts)} texts, the teacher itself "
+                f"({line.measure}: {line.stored:.2g} of {texts} texts, the teacher itself "
                 f"{line.noise:.2g}): none were taken; build without --remote, or take what one key has "
                 "signed with --require-signature"
             )

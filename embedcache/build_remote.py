@@ -59,7 +59,7 @@ class RemoteRows:
         options: how it is to be used.
         meter: counts what is fetched.
         taken: what was taken, one after the other.
-        unworthy: rows that were left, because their codec keeps less.
+        coarser_rows: rows that were not taken, because their codec keeps less.
         texts_saved: texts that the teacher need not read.
         checked: texts encoded for comparisons.
         seconds: what all of that took.
@@ -72,7 +72,7 @@ class RemoteRows:
     options: RemoteOptions
     meter: Meter
     taken: list[TakenRows] = field(default_factory=list)
-    unworthy: int = 0
+    coarser_rows: int = 0
     texts_saved: int = 0
     checked: int = 0
     seconds: float = 0.0
@@ -164,7 +164,7 @@ class RemoteRows:
             rows=rows,
             bytes=self.meter.bytes,
             whole_shards=sum(one.whole_shards for one in self.taken),
-            unworthy=self.unworthy,
+            coarser_rows=self.coarser_rows,
             texts_saved=self.texts_saved,
             checked=self.checked,
             seconds=self.seconds,

@@ -170,7 +170,7 @@ def print_build_summary(summary: BuildSummary, told: Collection[str] = ()) -> No
     table.add_column(style="bold")
     table.add_column()
     rate = f" ({summary.encoded / summary.encode_seconds:,.0f} rows/s)" if summary.encoded else ""
-    kept = f"; {summary.unworthy:,} not, their codec keeps less" if summary.unworthy else ""
+    kept = f"; {summary.coarser_rows:,} not, their codec keeps less" if summary.coarser_rows else ""
     texts = summary.rows * (1 + len(summary.embedded_views))
     rows = [
         ("rows", f"{summary.rows:,}"),
@@ -211,7 +211,7 @@ def _remote_lines(one: RemoteSummary, before: Collection[str]) -> list[tuple[str
     from embedcache.sizes import counted
 
     whole = f" ({counted(one.whole_shards, 'whole shard')})" if one.whole_shards else ""
-    less = f"; {one.unworthy:,} not, their codec keeps less" if one.unworthy else ""
+    less = f"; {one.coarser_rows:,} not, their codec keeps less" if one.coarser_rows else ""
     lines = [
         (
             "from the remote",

@@ -130,7 +130,7 @@ def _from_remote(one: RemoteOfPlan) -> str:
     from embedcache.sizes import counted
 
     whole = f", {counted(one.whole_shards, 'shard')} of them whole" if one.whole_shards else ""
-    less = f"; {one.unworthy:,} rows not, their codec keeps less" if one.unworthy else ""
+    less = f"; {one.coarser_rows:,} rows not, their codec keeps less" if one.coarser_rows else ""
     return (
         f"{one.texts:,} of {one.remote}: {counted(one.rows, 'row')}{whole}, {size(one.bytes)} to fetch; "
         f"{size(one.index_bytes)} of row indexes were fetched to tell{less}"
