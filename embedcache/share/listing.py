@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.errors import MissingExtraError
+from embedcache.share.places.base import Stat
 from embedcache.share.remote.manifest import CorpusLine, Manifest, SharedFile, Stock
 from embedcache.share.remote.remote import Remote
 from embedcache.share.remote.sign import signed_by
@@ -43,7 +45,8 @@ class RemotePush:
     Attributes:
         manifest: its id.
         by: who pushed; empty where that was not given.
-        when: when; empty where that was not given.
+        when: when, as the push says; empty where it does not.
+        written: when the place says that the manifest was written, in UTC; empty where it does not tell.
         message: what for; empty where that was not given.
         files: files it lists.
         bytes: their size.
@@ -54,6 +57,7 @@ class RemotePush:
     manifest: str
     by: str
     when: str
+    written: str
     message: str
     files: int
     bytes: int
@@ -68,7 +72,7 @@ class RemoteListing:
         remote: where.
         teachers: by name.
         corpora: by name and digest.
-        pushes: by time and id.
+        pushes: by time and id; where a push does not say its time, by when its manifest was written.
         refused: manifests that cannot be read: id -> why.
     """
 
@@ -99,9 +103,13 @@ def list_remote(remote: str, cache: Cache | str | Path | None = None) -> RemoteL
     survey = source.survey(opened)
     manifests = survey.manifests
     stock = Stock(manifests)
-    # The first that says something is believed; nothing is decided by it.
+    stats = source.files_in("manifests")
+
+    def push_of(manifest: Manifest) -> RemotePush:
+        return _push(source, manifest, stats.get(f"{manifest.id}.json"))
+
     pushes = sorted(
-        source.in_threads(lambda one: _push(source, one), manifests), key=lambda one: (one.when, one.manifest)
+        source.in_threads(push_of, manifests), key=lambda push: (push.when or push.written, push.manifest)
     )
     return RemoteListing(source.where, _teachers(stock), _corpora(manifests), tuple(pushes), survey.refused)
 
@@ -111,20 +119,23 @@ def _teachers(stock: Stock) -> tuple[RemoteTeacher, ...]:
     for file in stock:
         if file.entry.teacher:
             files.setdefault(file.entry.teacher, []).append(file)
-    found = []
+    teachers = []
     for contract, names in stock.teacher_names.items():
-        said = [one for each in stock.manifests for one in each.teachers if one.contract == contract]
-        found.append(
+        # The first manifest that names a model or a licence is believed; nothing is decided by it.
+        said = [
+            line for manifest in stock.manifests for line in manifest.teachers if line.contract == contract
+        ]
+        teachers.append(
             RemoteTeacher(
                 tuple(sorted(names)),
                 contract,
                 sum(file.rows for file in files[contract] if file.entry.kind is Kind.SHARD),
                 sum(file.bytes for file in files[contract]),
-                _first(one.model for one in said),
-                _first(one.licence for one in said),
+                _first(line.model for line in said),
+                _first(line.licence for line in said),
             )
         )
-    return tuple(sorted(found, key=lambda one: (one.names, one.contract)))
+    return tuple(sorted(teachers, key=lambda teacher: (teacher.names, teacher.contract)))
 
 
 def _corpora(manifests: Sequence[Manifest]) -> tuple[CorpusLine, ...]:
@@ -144,7 +155,7 @@ def _corpora(manifests: Sequence[Manifest]) -> tuple[CorpusLine, ...]:
     )
 
 
-def _push(remote: Remote, manifest: Manifest) -> RemotePush:
+def _push(remote: Remote, manifest: Manifest, stat: Stat | None) -> RemotePush:
     try:
         keys: tuple[str, ...] | None = tuple(key.shown for key in signed_by(remote, manifest.id))
     except MissingExtraError:
@@ -153,11 +164,20 @@ def _push(remote: Remote, manifest: Manifest) -> RemotePush:
         manifest.id,
         manifest.by,
         manifest.when,
+        "" if stat is None or stat.changed is None else _utc(stat.changed),
         manifest.message,
         len(manifest.files),
         sum(file.bytes for file in manifest.files),
         keys,
     )
+
+
+def _utc(seconds: float) -> str:
+    """Return a time as manifests spell it; empty if no calendar has it."""
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def _first(texts: Iterable[str]) -> str:
