@@ -2,8 +2,8 @@
 
 Digests only show that vectors are as they were pushed, not that they are the teacher's.
 
-The cache keeps a note for each teacher and remote (:class:`embedcache.sample_notes.SampleNote`). By it, a shard
-of the teacher is in one of three states:
+The cache keeps a note for each teacher and remote (:class:`embedcache.sample_notes.SampleNote`). It says in
+which of three states a shard of the teacher is:
 
 - known: it is not compared again;
 - bad: a comparison found vectors of another teacher among those that it arrived with;
