@@ -1,7 +1,7 @@
-"""Pulling: what a remote has and a cache lacks is fetched.
+"""Pulling: fetching what a remote has and a cache lacks.
 
-Everything is planned before anything is written. Then files arrive in an order in which the cache is valid at
-every moment, so that a pull that was killed has lost nothing, and the next goes on from there.
+A pull is planned before anything is written. Then files arrive in an order in which the cache is valid at
+every moment: if a pull is killed, nothing is lost, and the next one goes on from there.
 """
 
 from __future__ import annotations
@@ -84,30 +84,30 @@ def pull(
     vectors of its texts come.
 
     Args:
-        cache: the cache or its folder, which is made where there is none.
+        cache: the cache or its folder; it is made if it is not there.
         remote: the name or the URL of a remote.
         teachers: pull these alone, names or contract ids; default: all.
         corpora: pull these alone, ``NAME`` or ``NAME@DIGEST``; default: all. Vectors are not chosen by it.
         text: whether corpora and their views are pulled.
         alias: what the one corpus of ``corpora``, or else the one teacher of ``teachers``, is called here.
-        rows: of the one corpus of ``corpora`` the first so many rows, of those that ``where`` takes.
-        where: of the one corpus of ``corpora`` the rows for which this condition in SQL holds.
-        codec: keep vectors in this codec where they take more room as they are; ``float16`` or ``int8``.
+        rows: so many rows of the one corpus of ``corpora``, the first of those that ``where`` takes.
+        where: pull only the rows of the one corpus of ``corpora`` for which this condition in SQL holds.
+        codec: store vectors in this codec if that is smaller; ``float16`` or ``int8``.
         max_bytes: refuse to fetch more than this.
         require_signature: file of a public ed25519 key; only manifests that it signed are looked at.
         skip_manifests: leave out manifests whose names begin with these six digits or more, with all that
             they alone list.
-        sample_check: whether a sample of what comes of each teacher is compared with the live teacher, where
-            its model is on this machine. If not, what earlier samples have found bad is kept from now on.
-        computing: how to run that teacher; default: as when the vectors were made. A model that it names is
-            used for the teachers that it is.
+        sample_check: whether a sample of the vectors of each teacher is compared with the live teacher, if
+            its model is on this machine. If False, vectors that earlier samples found bad are kept for good.
+        computing: how to run that teacher; default: as when the vectors were made. If it names a model, that
+            is used for the teacher whose model it is.
         jobs: transfers at once.
-        on_estimate: called once, when it is known what is about to be fetched.
+        on_estimate: called once with what is about to be fetched, before it is.
         on_progress: called as the work goes on.
 
     Raises:
         InputError: if a name is not there, several versions are and none was chosen, the cache holds another
-            one, or more than ``max_bytes`` would have to be fetched. Nothing was written then, but for texts
+            one, or more than ``max_bytes`` would have to be fetched. Then nothing was written, except texts
             that were read to choose rows by.
         ContractMismatchError: if a teacher's name is another's in the cache.
         CacheFormatError: if the folder holds other things, or a cache of a newer version.

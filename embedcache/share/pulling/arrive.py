@@ -1,4 +1,4 @@
-"""Files on their way into a cache: nothing gets its name before its bytes and its content are found right."""
+"""Files on their way into a cache: none gets its name before its bytes and its content were checked."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Arrivals:
         containers: where shards go, by contract id; default: where the cache keeps them.
 
     Attributes:
-        recoded_before: teachers' shards that are here as others that an earlier pull has converted them to.
+        recoded_before: names of shards that the cache has in another codec, because an earlier pull has
+            converted them.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Arrivals:
         self._listed: dict[str, frozenset[str]] = {}
 
     def has(self, wanted: Wanted) -> bool:
-        """Return whether the cache has a file already, as far as its size tells."""
+        """Return whether the cache has a file already, judged by its size."""
         if self._is_there(wanted):
             return True
         entry = wanted.entry
@@ -97,9 +98,9 @@ class Arrivals:
         if place.is_symlink() or not place.is_file():
             return False
         if entry.kind is Kind.VIEW:
-            # Of a view that nobody finished.
+            # A view that was not finished may have left another document.
             return place.read_bytes() == wanted.data
-        # Another document that is there says the same; that was looked at when the pull was planned.
+        # If another document is there, the plan of this pull has accepted it.
         return wanted.data is not None or place.stat().st_size == wanted.file.bytes
 
     def fetch(self, wanted: Wanted) -> None:
@@ -118,7 +119,7 @@ class Arrivals:
         container = self._containers.get(entry.teacher)
         target = self._cache.folder / wanted.path
         if entry.kind is Kind.SHARD and isinstance(container, LmdbShards):
-            # Outside shards/, of which there is none beside an LMDB file.
+            # Beside an LMDB file there is no folder shards/.
             target = self._cache.folder / "teachers" / entry.teacher / target.name
         with temporary_sibling(target) as temporary:
             download(self._remote, wanted.file, temporary, self._meter)
@@ -136,14 +137,14 @@ class Arrivals:
         self._meter.add(files=1)
 
     def finish(self) -> None:
-        """Put on record which files were found right, so that nobody has to read them again."""
+        """Record which shards were checked, so that nobody has to read them again."""
         for container in self._containers.values():
             container.finish()
 
     def _recode(
         self, recoder: Recoder, wanted: Wanted, container: FolderShards | LmdbShards, place: Path
     ) -> bool:
-        """Put a shard into the cache in another codec; return whether it has become another."""
+        """Put a shard into the cache in another codec; return whether it was converted."""
         try:
             with self._one_writer:
                 return recoder.put(container, self._conversions, wanted.entry.stem, place)
@@ -175,7 +176,7 @@ class Arrivals:
                 )
 
     def _examine(self, wanted: Wanted, place: Path) -> None:
-        """Look at what has arrived as whoever opens the cache will.
+        """Read a file that has arrived as whoever opens the cache will.
 
         Raises:
             RemoteError: if it is not what its path says.

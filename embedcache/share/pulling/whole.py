@@ -30,10 +30,10 @@ class WholePull:
 
     def __init__(self, prepared: Preparation, choice: PullChoice, jobs: int, meter: Meter) -> None:
         self._prepared, self._jobs, self._meter = prepared, jobs, meter
-        self._most = choice.max_bytes
+        self._max_bytes = choice.max_bytes
         self._recoder = None if choice.codec is None else Recoder(choice.codec)
-        # To find them every shard that is here is opened: once is enough.
-        self._unnoted: dict[str, tuple[str, ...]] = {}
+        # By contract id. Every shard in the cache is opened to find them, so that is done once.
+        self._unnoted_sources: dict[str, tuple[str, ...]] = {}
 
     def estimate(self) -> PullEstimate:
         """Return what is about to be fetched; nothing is written."""
@@ -41,7 +41,7 @@ class WholePull:
         missing = list(wanted)
         if cache is not None:
             arrivals = self._arrivals(cache)
-            missing = [one for one in wanted if not arrivals.has(one)]
+            missing = [file for file in wanted if not arrivals.has(file)]
         return PullEstimate(
             remote=self._prepared.source.where,
             manifests=len(self._prepared.stock.manifests),
@@ -62,16 +62,16 @@ class WholePull:
         """
         wanted = self._prepared.plan.wanted
         arrivals = self._arrivals(cache)
-        self._keep(cache)
-        missing = [one for one in wanted if not arrivals.has(one)]
+        self._protect_from_eviction(cache)
+        missing = [file for file in wanted if not arrivals.has(file)]
         doubts = self._doubts(missing)
         size = bytes_of(missing)
         # Another process may have added to the cache, or taken away, since it was looked at.
-        refuse_too_much(cache.folder, size, self._most)
+        refuse_too_much(cache.folder, size, self._max_bytes)
         self._meter.begin("fetch", total_files=len(missing), total_bytes=size)
         try:
             fetch_in_stages(self._prepared.source, cache, arrivals, missing, self._jobs)
-            self._keep(cache)
+            self._protect_from_eviction(cache)
         finally:
             arrivals.finish()
         recoder = self._recoder
@@ -89,22 +89,18 @@ class WholePull:
         )
 
     def _doubts(self, missing: Sequence[Wanted]) -> list[str]:
-        """Return what is to be told of shards that say that they are copies of what is ``missing``."""
+        """Return what to tell of shards that claim, without a note, to be copies of ``missing`` ones."""
         cache = self._prepared.cache
         if cache is None:
             return []
         conversions, count = Conversions(cache), 0
         for contract_id, contract in self._prepared.plan.contracts.items():
-            coming = {
-                one.entry.stem
-                for one in missing
-                if one.entry.kind is Kind.SHARD and one.entry.teacher == contract_id
-            }
+            coming = set(_shard_names(missing, contract_id))
             if coming:
-                if contract_id not in self._unnoted:
-                    found = conversions.unnoted(cache.container(contract))
-                    self._unnoted[contract_id] = tuple(found.values())
-                count += sum(source in coming for source in self._unnoted[contract_id])
+                if contract_id not in self._unnoted_sources:
+                    unnoted = conversions.unnoted(cache.container(contract))
+                    self._unnoted_sources[contract_id] = tuple(unnoted.values())
+                count += sum(source in coming for source in self._unnoted_sources[contract_id])
         say = "says that it is a copy" if count == 1 else "say that they are copies"
         told = (
             f"{counted(count, 'shard')} here {say} of what the remote has, which this cache has not noted: "
@@ -112,15 +108,14 @@ class WholePull:
         )
         return [told] if count else []
 
-    def _keep(self, cache: Cache) -> None:
-        """Make those shards stay that runs have fetched into a mirror, and would delete again."""
+    def _protect_from_eviction(self, cache: Cache) -> None:
+        """Let no run delete wanted shards that it has fetched into this cache as its mirror."""
         for contract_id, contract in self._prepared.plan.contracts.items():
-            mine = [one.entry for one in self._prepared.plan.wanted if one.entry.teacher == contract_id]
-            keep_shards(cache, contract, [entry.stem for entry in mine if entry.kind is Kind.SHARD])
+            keep_shards(cache, contract, _shard_names(self._prepared.plan.wanted, contract_id))
 
     def _arrivals(self, cache: Cache) -> Arrivals:
         plan = self._prepared.plan
-        codebooks = [one.file.sha256 for one in plan.wanted if one.entry.kind is Kind.CODEBOOK]
+        codebooks = [file.file.sha256 for file in plan.wanted if file.entry.kind is Kind.CODEBOOK]
         return Arrivals(
             self._prepared.source,
             cache,
@@ -138,3 +133,12 @@ class WholePull:
                 "converted them; to have them as they were pushed, pull into another cache"
             )
         return tuple(told)
+
+
+def _shard_names(files: Sequence[Wanted], contract_id: str) -> list[str]:
+    """Return the names of the shards of one teacher among some files."""
+    return [
+        file.entry.stem
+        for file in files
+        if file.entry.kind is Kind.SHARD and file.entry.teacher == contract_id
+    ]
