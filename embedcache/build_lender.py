@@ -1,4 +1,4 @@
-"""What a remote lends to one store of a build: planned, compared with the live teacher, and fetched."""
+"""Rows that one store of a build takes from a remote: planned, compared with the live teacher, fetched."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 SAMPLE = 32
 """Texts that are encoded to see that the rows of a remote are the teacher's."""
 SAMPLE_RUNS = 8
-"""Runs of neighbouring rows that they are in: rows apart would cost a block of the shard each.
+"""The sample consists of so many runs of neighbouring rows: each row apart would cost a block of its shard.
 
-A few rows are all that it takes to tell another teacher's shard. So eight runs, which fetch a third to two
-thirds more than the 100 kB of four, look into twice as many; rows apart would fetch five times as much.
+A few rows are enough to tell another teacher's shard, so more runs look into more shards. Eight runs fetch a
+third to two thirds more than the 100 kB of four, rows apart would fetch five times as much.
 """
 
 Encode = Callable[[Sequence[str]], Vectors]
@@ -56,10 +56,10 @@ Encode = Callable[[Sequence[str]], Vectors]
 
 @dataclass(frozen=True)
 class Loan:
-    """What a remote is about to lend to one store.
+    """The rows that one store is about to take from a remote.
 
     Attributes:
-        rows: the rows that come.
+        rows: the plan to fetch them.
         coarser_rows: how many of the other rows it has in a codec that keeps less than encoding them would.
     """
 
@@ -69,11 +69,11 @@ class Loan:
 
 @dataclass
 class Lender:
-    """What a remote can lend to one store.
+    """A remote that can lend rows to one store of a build.
 
     Attributes:
-        source: the use that the build makes of the remote.
-        folder: the folder of the cache that the store is of.
+        source: the remote, as the build uses it.
+        folder: the folder of the store's cache.
         cache: that cache; None where there is none yet.
         keys: keys of all rows that the remote has of the store's teacher.
         usable: those of them whose codec keeps as much as encoding anew would.
@@ -93,17 +93,17 @@ class Lender:
 
     @classmethod
     def open(cls, source: RemoteRows, folder: Path, cache: Cache | None, contract: Contract) -> Lender:
-        """Return what a remote can lend to a store; its row indexes are fetched.
+        """Return a lender for a store; the row indexes of its teacher are fetched.
 
         Args:
-            source: the use that the build makes of the remote.
+            source: the remote, as the build uses it.
             folder: where the cache is, or will be.
-            cache: the cache the store is of, which keeps row indexes; None: there is none yet.
+            cache: the store's cache, which keeps row indexes; None: there is none yet.
             contract: the store's teacher.
 
         Raises:
-            InputError, StorageError: if they are too much, or have no room.
-            RemoteError: if one cannot be had, or is refused.
+            InputError, StorageError: if the row indexes are too large, or have no room.
+            RemoteError: if a row index cannot be had, or is refused.
         """
         with source.timed():
             keys = RemoteKeys.lacking(source.remote, source.stock, cache, contract)
@@ -116,14 +116,14 @@ class Lender:
 
     @classmethod
     def open_for_new(cls, source: RemoteRows, folder: Path, contract: Contract, codec: str | None) -> Lender:
-        """Return what a remote can lend to a cache that is not there yet.
+        """Return a lender for a store of a cache that is not there yet.
 
         Args:
             source, folder, contract: as for :meth:`open`.
-            codec: the codec asked for.
+            codec: the codec asked for; None: that of most rows of the remote.
 
         Raises:
-            InputError: if none is, and the remote's has to be; or as :meth:`open`.
+            InputError: if no codec is asked for, and that of the remote loses precision; or as :meth:`open`.
             StorageError, RemoteError: as :meth:`open`.
         """
         lender = cls.open(source, folder, None, contract)
@@ -138,15 +138,15 @@ class Lender:
         return self.cache
 
     def settle(self, cache: Cache) -> None:
-        """Lend to a cache that is there now; it keeps the row indexes."""
+        """Let ``cache``, which was just made, keep the row indexes."""
         self.keys = self.usable = self.keys.kept_in(cache)
         self.cache = cache
 
     def own_codec(self) -> str | None:
-        """Return the codec of most of its rows, which a store without rows takes; None where there are none.
+        """Return the codec of most rows of the remote, for a store that has none; None if it has no rows.
 
         Raises:
-            InputError: if that one keeps less than a teacher gives: nobody is to get it unasked.
+            InputError: if that codec loses precision: nobody gets such vectors unasked.
         """
         rows = dict.fromkeys(CODEC_NAMES, 0)
         for shard in self.keys.shards:
@@ -163,17 +163,21 @@ class Lender:
         return codec
 
     def narrow(self, codec: str) -> None:
-        """Lend to a store of ``codec`` alone: rows of the same one, and those that keep every bit.
+        """Lend only rows that a store of ``codec`` can take: those of the same codec, and ``float32`` rows.
 
-        Rows that a codec has taken something from would lose twice, and are encoded instead. A codebook is
-        trained on what is encoded, and takes no other rows in.
+        Rows of other codecs would lose precision twice; their texts are encoded instead. The codebook of
+        ``pq`` is trained on encoded rows, so a store of ``pq`` takes no ``float32`` rows.
         """
         lent = {codec} if codec == pq.NAME else {codec, "float32"}
         self.usable = self.keys.of_codecs(lent)
         self._codec = None if codec == pq.NAME else codec
 
     def plan(self, store: ShardStore, keys: KeyArray) -> Loan:
-        """Find what of ``keys`` would be brought into ``store``.
+        """Find which rows ``store`` would take.
+
+        Args:
+            store: the store.
+            keys: the keys that it lacks.
 
         Raises:
             RemoteError: if a row index cannot be had, or is refused.
@@ -195,7 +199,7 @@ class Lender:
         encode: Encode,
         compute_dtype: str,
     ) -> int:
-        """Bring those of ``keys`` that the remote has into ``store``; return how many.
+        """Fetch the rows of ``keys`` that the remote has into ``store``; return how many.
 
         Args:
             store: where they go.
@@ -275,7 +279,7 @@ class Lender:
         compute_dtype: str,
     ) -> None:
         """Compare some rows with the live teacher's, before any of them enters the cache."""
-        # What a pull found bad, and told, is not taken on its word either.
+        # Vectors that a pull found bad are compared again.
         if sampled_before(self._home, self.source.remote, contract.id) not in ("", BAD):
             self._is_sampled = True
             return

@@ -1,4 +1,4 @@
-"""What a build reads through to: rows that teammates have encoded are fetched from a remote."""
+"""Building with a remote: rows that teammates have encoded are fetched instead of encoded again."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _LESS = "build without --remote"
 
 @dataclass(frozen=True)
 class RemoteOptions:
-    """A remote to read through to.
+    """A remote that a build takes rows from.
 
     Attributes:
         remote: its name or URL.
         require_signature: file of a public ed25519 key; only manifests that it signed are looked at.
         skip_manifests: leave out those manifests whose names begin so.
-        sample_check: whether a sample of each teacher that comes from there for the first time is compared
-            with the live teacher.
+        sample_check: whether a sample of the rows of each teacher is compared with the live teacher, if none
+            of that teacher were taken from this remote before.
         max_bytes: refuse to fetch more than this.
-        on_note: called with what is worth knowing before anything is fetched for it; the summary has it too.
+        on_note: called with what is worth knowing before anything is fetched; the summary has it too.
     """
 
     remote: str
@@ -51,19 +51,19 @@ class RemoteOptions:
 
 @dataclass
 class RemoteRows:
-    """The use that one build makes of a remote.
+    """A remote during one build, with counts of what is taken from it.
 
     Attributes:
         remote: the remote.
         stock: what it has.
         options: how it is to be used.
         meter: counts what is fetched.
-        taken: what was taken, one after the other.
+        taken: what each store has taken.
         coarser_rows: rows that were not taken, because their codec keeps less.
         texts_saved: texts that the teacher need not read.
         checked: texts encoded for comparisons.
-        seconds: what all of that took.
-        sample_rate: texts a second in those comparisons.
+        seconds: how long reading the remote, comparing and fetching took.
+        sample_rate: texts a second that the teacher encodes in those comparisons.
         told: what is worth telling.
     """
 
@@ -114,7 +114,7 @@ class RemoteRows:
                 self.options.on_note(note)
 
     def codebooks(self, contract: Contract) -> dict[str, SharedFile]:
-        """Return the codebooks that the remote has of a teacher, by name: with one, none has to be learnt."""
+        """Return the codebooks that the remote has of a teacher, by name."""
         return {
             file.sha256: file
             for file in self.stock
@@ -123,17 +123,17 @@ class RemoteRows:
         }
 
     def refuse_too_much(self, folder: Path, size: int) -> None:
-        """See that so many bytes more may be fetched into a cache in ``folder``, and have room.
+        """Refuse to fetch ``size`` more bytes into a cache if that is too much.
 
         Raises:
-            InputError: if they are too many.
-            StorageError: if the disk has no room for them.
+            InputError: if they are, with those fetched before, more than ``max_bytes`` of the options.
+            StorageError: if the disk of ``folder`` has no room for them.
         """
         most = self.options.max_bytes
         refuse_too_much(folder, self.meter.bytes + size, most, _LESS)
 
     def refusal(self, size: int) -> str:
-        """Return why a build would not fetch so many bytes in all; empty where it would."""
+        """Return why a build would refuse to fetch so many bytes in all; empty if it would not."""
         try:
             refuse_more_than(self.options.max_bytes, size, _LESS)
         except InputError as error:
@@ -157,13 +157,13 @@ class RemoteRows:
             encode_seconds: what that took.
         """
         rate = encoded / encode_seconds if encoded and encode_seconds else self.sample_rate
-        rows = sum(one.rows for one in self.taken)
-        self.told += no_ranges_notes(self.remote.where, sum(one.unranged_shards for one in self.taken))
+        unranged_shards = sum(taken.unranged_shards for taken in self.taken)
+        self.told += no_ranges_notes(self.remote.where, unranged_shards)
         return RemoteSummary(
             remote=self.remote.where,
-            rows=rows,
+            rows=sum(taken.rows for taken in self.taken),
             bytes=self.meter.bytes,
-            whole_shards=sum(one.whole_shards for one in self.taken),
+            whole_shards=sum(taken.whole_shards for taken in self.taken),
             coarser_rows=self.coarser_rows,
             texts_saved=self.texts_saved,
             checked=self.checked,

@@ -141,15 +141,15 @@ def _teachers(stock: Stock) -> tuple[RemoteTeacher, ...]:
 def _corpora(manifests: Sequence[Manifest]) -> tuple[CorpusLine, ...]:
     versions: dict[tuple[str, str], list[CorpusLine]] = {}
     for manifest in manifests:
-        for one in manifest.corpora:
-            versions.setdefault((one.name, one.digest), []).append(one)
+        for line in manifest.corpora:
+            versions.setdefault((line.name, line.digest), []).append(line)
     return tuple(
         CorpusLine(
             name,
             digest,
             said[0].rows,
-            tuple(sorted({view for one in said for view in one.views})),
-            _first(one.licence for one in said),
+            tuple(sorted({view for line in said for view in line.views})),
+            _first(line.licence for line in said),
         )
         for (name, digest), said in sorted(versions.items())
     )

@@ -196,13 +196,11 @@ class PartPull:
         return PartTexts(self._prepared.source, self._of_corpus, cache, self._jobs, self._meter)
 
     def _missing(self, texts: PartTexts, wanted: list[Wanted], cache: Cache | None) -> list[Wanted]:
-        of_corpus = [one for one in wanted if one.entry.corpus]
-        of_teachers = [one for one in wanted if one.entry.teacher]
+        of_corpus = [file for file in wanted if file.entry.corpus]
+        of_teachers = [file for file in wanted if file.entry.teacher]
         if cache is not None:
-            arrivals = Arrivals(
-                self._prepared.source, cache, contracts=self._prepared.plan.contracts, meter=self._meter
-            )
-            of_teachers = [one for one in of_teachers if not arrivals.has(one)]
+            arrivals = self._arrivals(cache)
+            of_teachers = [file for file in of_teachers if not arrivals.has(file)]
         return [*texts.missing(of_corpus), *of_teachers]
 
     def _fetch_texts(self, texts: PartTexts, needed: list[Wanted]) -> list[Wanted]:
