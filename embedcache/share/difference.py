@@ -100,16 +100,12 @@ def compare_with_remote(
     here = {(file.path, file.sha256): file for file in mine}
     there = {(file.path, file.sha256): file for file in stock}
     teachers = [] if opened is None else opened.teachers()
-    names_here = {teacher.contract.id: teacher.name for teacher in reversed(teachers)}
-    names_there = {contract_id: min(names, default="") for contract_id, names in stock.teacher_names.items()}
-    called = {**names_there, **names_here}
+    names = {one.contract.id: one.name for one in reversed(teachers)}
+    called = {**{one: min(found, default="") for one, found in stock.teacher_names.items()}, **names}
     units = sorted({_unit(file) for file in (*here.values(), *there.values())})
     return RemoteDifference(
         source.where,
-        tuple(
-            _line(kind, name, called, _files_of(here, kind, name), _files_of(there, kind, name))
-            for kind, name in units
-        ),
+        tuple(_line(kind, one, called, _of(here, kind, one), _of(there, kind, one)) for kind, one in units),
         told,
     )
 
@@ -147,11 +143,11 @@ _Files = Mapping[tuple[str, str], SharedFile]
 
 
 def _unit(file: SharedFile) -> tuple[str, str]:
-    """Return which teacher or corpus a file is part of."""
+    """Return what a file is part of."""
     return (TEACHER, file.entry.teacher) if file.entry.teacher else (CORPUS, file.entry.corpus)
 
 
-def _files_of(files: _Files, kind: str, name: str) -> _Files:
+def _of(files: _Files, kind: str, name: str) -> _Files:
     return {key: file for key, file in files.items() if _unit(file) == (kind, name)}
 
 

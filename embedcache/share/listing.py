@@ -72,7 +72,7 @@ class RemoteListing:
         remote: where.
         teachers: by name.
         corpora: by name and digest.
-        pushes: by time and id; where a push does not say its time, by when its manifest was written.
+        pushes: by time and id.
         refused: manifests that cannot be read: id -> why.
     """
 
@@ -103,6 +103,7 @@ def list_remote(remote: str, cache: Cache | str | Path | None = None) -> RemoteL
     survey = source.survey(opened)
     manifests = survey.manifests
     stock = Stock(manifests)
+    # The first that says something is believed; nothing is decided by it.
     stats = source.files_in("manifests")
 
     def push_of(manifest: Manifest) -> RemotePush:
@@ -119,37 +120,34 @@ def _teachers(stock: Stock) -> tuple[RemoteTeacher, ...]:
     for file in stock:
         if file.entry.teacher:
             files.setdefault(file.entry.teacher, []).append(file)
-    teachers = []
+    found = []
     for contract, names in stock.teacher_names.items():
-        # The first manifest that names a model or a licence is believed; nothing is decided by it.
-        said = [
-            line for manifest in stock.manifests for line in manifest.teachers if line.contract == contract
-        ]
-        teachers.append(
+        said = [one for each in stock.manifests for one in each.teachers if one.contract == contract]
+        found.append(
             RemoteTeacher(
                 tuple(sorted(names)),
                 contract,
                 sum(file.rows for file in files[contract] if file.entry.kind is Kind.SHARD),
                 sum(file.bytes for file in files[contract]),
-                _first(line.model for line in said),
-                _first(line.licence for line in said),
+                _first(one.model for one in said),
+                _first(one.licence for one in said),
             )
         )
-    return tuple(sorted(teachers, key=lambda teacher: (teacher.names, teacher.contract)))
+    return tuple(sorted(found, key=lambda one: (one.names, one.contract)))
 
 
 def _corpora(manifests: Sequence[Manifest]) -> tuple[CorpusLine, ...]:
     versions: dict[tuple[str, str], list[CorpusLine]] = {}
     for manifest in manifests:
-        for line in manifest.corpora:
-            versions.setdefault((line.name, line.digest), []).append(line)
+        for one in manifest.corpora:
+            versions.setdefault((one.name, one.digest), []).append(one)
     return tuple(
         CorpusLine(
             name,
             digest,
             said[0].rows,
-            tuple(sorted({view for line in said for view in line.views})),
-            _first(line.licence for line in said),
+            tuple(sorted({view for one in said for view in one.views})),
+            _first(one.licence for one in said),
         )
         for (name, digest), said in sorted(versions.items())
     )
