@@ -1,4 +1,4 @@
-"""What a remote lends to one store of a build: planned, compared with the live teacher, and fetched."""
+"""Rows that one store of a build takes from a remote: planned, compared with the live teacher, fetched."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from embedcache.check.verify.deep import (
     BAD,
     LEAST_SAMPLE,
     LOOK,
+    DeepLine,
     compare_vectors,
     in_other_batches,
     worst_line,
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
 SAMPLE = 32
 """Texts that are encoded to see that the rows of a remote are the teacher's."""
 SAMPLE_RUNS = 8
-"""Runs of neighbouring rows that they are in: rows apart would cost a block of the shard each.
+"""The sample consists of so many runs of neighbouring rows: each row apart would cost a block of its shard.
 
-A few rows are all that it takes to tell another teacher's shard. So eight runs, which fetch a third to two
-thirds more than the 100 kB of four, look into twice as many; rows apart would fetch five times as much.
+A few rows are enough to tell another teacher's shard, so more runs look into more shards. Eight runs fetch a
+third to two thirds more than the 100 kB of four, rows apart would fetch five times as much.
 """
 
 Encode = Callable[[Sequence[str]], Vectors]
@@ -55,54 +56,54 @@ Encode = Callable[[Sequence[str]], Vectors]
 
 @dataclass(frozen=True)
 class Loan:
-    """What a remote is about to lend to one store.
+    """The rows that one store is about to take from a remote.
 
     Attributes:
-        rows: the rows that come.
-        unworthy: how many of the others it has in a codec that keeps less than encoding them would.
+        rows: the plan to fetch them.
+        coarser_rows: how many of the other rows it has in a codec that keeps less than encoding them would.
     """
 
     rows: RowsPlan
-    unworthy: int
+    coarser_rows: int
 
 
 @dataclass
 class Lender:
-    """What a remote can lend to one store.
+    """A remote that can lend rows to one store of a build.
 
     Attributes:
-        source: the use that the build makes of the remote.
-        folder: the folder of the cache that the store is of.
+        source: the remote, as the build uses it.
+        folder: the folder of the store's cache.
         cache: that cache; None where there is none yet.
-        keys: all that the remote has of the store's teacher.
-        worthy: that of it which is kept as well as encoding anew would.
+        keys: keys of all rows that the remote has of the store's teacher.
+        usable: those of them whose codec keeps as much as encoding anew would.
     """
 
     source: RemoteRows
     folder: Path
     cache: Cache | None
     keys: RemoteKeys
-    worthy: RemoteKeys = field(init=False)
+    usable: RemoteKeys = field(init=False)
     _codec: str | None = field(init=False, default=None)
     _is_sampled: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Take everything for worthy until a codec is chosen."""
-        self.worthy = self.keys
+        """Take all rows for usable until a codec is chosen."""
+        self.usable = self.keys
 
     @classmethod
     def open(cls, source: RemoteRows, folder: Path, cache: Cache | None, contract: Contract) -> Lender:
-        """Return what a remote can lend to a store; its row indexes are fetched.
+        """Return a lender for a store; the row indexes of its teacher are fetched.
 
         Args:
-            source: the use that the build makes of the remote.
+            source: the remote, as the build uses it.
             folder: where the cache is, or will be.
-            cache: the cache the store is of, which keeps row indexes; None: there is none yet.
+            cache: the store's cache, which keeps row indexes; None: there is none yet.
             contract: the store's teacher.
 
         Raises:
-            InputError, StorageError: if they are too much, or have no room.
-            RemoteError: if one cannot be had, or is refused.
+            InputError, StorageError: if the row indexes are too large, or have no room.
+            RemoteError: if a row index cannot be had, or is refused.
         """
         with source.timed():
             keys = RemoteKeys.lacking(source.remote, cache, source.stock, contract)
@@ -115,20 +116,20 @@ class Lender:
 
     @classmethod
     def open_for_new(cls, source: RemoteRows, folder: Path, contract: Contract, codec: str | None) -> Lender:
-        """Return what a remote can lend to a cache that is not there yet.
+        """Return a lender for a store of a cache that is not there yet.
 
         Args:
             source, folder, contract: as for :meth:`open`.
-            codec: the codec asked for.
+            codec: the codec asked for; None: that of most rows of the remote.
 
         Raises:
-            InputError: if none is, and the remote's has to be; or as :meth:`open`.
+            InputError: if no codec is asked for, and that of the remote loses precision; or as :meth:`open`.
             StorageError, RemoteError: as :meth:`open`.
         """
-        found = cls.open(source, folder, None, contract)
+        lender = cls.open(source, folder, None, contract)
         if codec is None:
-            found.own_codec()
-        return found
+            lender.own_codec()
+        return lender
 
     @property
     def _home(self) -> Cache:
@@ -137,53 +138,57 @@ class Lender:
         return self.cache
 
     def settle(self, cache: Cache) -> None:
-        """Lend to a cache that is there now; it keeps the row indexes."""
-        self.keys = self.worthy = self.keys.kept_in(cache)
+        """Let ``cache``, which was just made, keep the row indexes."""
+        self.keys = self.usable = self.keys.kept_in(cache)
         self.cache = cache
 
     def own_codec(self) -> str | None:
-        """Return the codec of most of its rows, which a store without rows takes; None where there are none.
+        """Return the codec of most rows of the remote, for a store that has none; None if it has no rows.
 
         Raises:
-            InputError: if that one keeps less than a teacher gives: nobody is to get it unasked.
+            InputError: if that codec loses precision: nobody gets such vectors unasked.
         """
         rows = dict.fromkeys(CODEC_NAMES, 0)
         for shard in self.keys.shards:
             rows[self.keys.header(shard).codec] += shard.rows
         if not any(rows.values()):
             return None
-        found = max(rows, key=lambda name: rows[name])
-        if found not in FLOAT_CODECS:
+        codec = max(rows, key=lambda name: rows[name])
+        if codec not in FLOAT_CODECS:
             raise InputError(
-                f"{rows[found]:,} of {sum(rows.values()):,} rows that {self.source.remote.where} has of this "
-                f"teacher are stored as {found}, which keeps less than the teacher gives: take them so with "
-                f"--codec {found}, or have their texts encoded with --codec {DEFAULT_CODEC}"
+                f"{rows[codec]:,} of {sum(rows.values()):,} rows that {self.source.remote.where} has of this "
+                f"teacher are stored as {codec}, which keeps less than the teacher gives: take them so with "
+                f"--codec {codec}, or have their texts encoded with --codec {DEFAULT_CODEC}"
             )
-        return found
+        return codec
 
     def narrow(self, codec: str) -> None:
-        """Lend to a store of ``codec`` alone: rows of the same one, and those that keep every bit.
+        """Lend only rows that a store of ``codec`` can take: those of the same codec, and ``float32`` rows.
 
-        Rows that a codec has taken something from would lose twice, and are encoded instead. A codebook is
-        trained on what is encoded, and takes no other rows in.
+        Rows of other codecs would lose precision twice; their texts are encoded instead. The codebook of
+        ``pq`` is trained on encoded rows, so a store of ``pq`` takes no ``float32`` rows.
         """
         lent = {codec} if codec == pq.NAME else {codec, "float32"}
-        self.worthy = self.keys.of_codecs(lent)
+        self.usable = self.keys.of_codecs(lent)
         self._codec = None if codec == pq.NAME else codec
 
     def plan(self, store: ShardStore, keys: KeyArray) -> Loan:
-        """Find what of ``keys`` would be brought into ``store``.
+        """Find which rows ``store`` would take.
+
+        Args:
+            store: the store.
+            keys: the keys that it lacks.
 
         Raises:
             RemoteError: if a row index cannot be had, or is refused.
         """
-        rows = plan_rows(store, self.worthy, keys, codec=self._codec, meter=self.source.meter)
-        unworthy = 0
-        if len(self.worthy.shards) < len(self.keys.shards):
+        rows = plan_rows(store, self.usable, keys, codec=self._codec, meter=self.source.meter)
+        coarser_rows = 0
+        if len(self.usable.shards) < len(self.keys.shards):
             coming = KeyIndex(rows.keys).locate(keys) >= 0
             left = keys[(store.locate(keys) < 0) & ~coming]
-            unworthy = int((self.keys.locate(left)[0] >= 0).sum())
-        return Loan(rows, unworthy)
+            coarser_rows = int((self.keys.locate(left)[0] >= 0).sum())
+        return Loan(rows, coarser_rows)
 
     def lend(
         self,
@@ -194,7 +199,7 @@ class Lender:
         encode: Encode,
         compute_dtype: str,
     ) -> int:
-        """Bring those of ``keys`` that the remote has into ``store``; return how many.
+        """Fetch the rows of ``keys`` that the remote has into ``store``; return how many.
 
         Args:
             store: where they go.
@@ -212,11 +217,11 @@ class Lender:
         with self.source.timed():
             if self.source.options.sample_check and not self._is_sampled:
                 self._check_sample(store.contract, keys, texts_of, encode, compute_dtype)
-            found = self.plan(store, keys)
-            self.source.refuse_too_much(self.folder, found.rows.bytes)
-            taken = take_rows(store, self.worthy, found.rows, shard_rows=shard_rows, meter=self.source.meter)
+            loan = self.plan(store, keys)
+            self.source.refuse_too_much(self.folder, loan.rows.bytes)
+            taken = take_rows(store, self.usable, loan.rows, shard_rows=shard_rows, meter=self.source.meter)
             self.source.taken.append(taken)
-            self.source.unworthy += found.unworthy
+            self.source.coarser_rows += loan.coarser_rows
         return taken.rows
 
     def lend_codebook(self, store: ShardStore) -> None:
@@ -240,7 +245,13 @@ class Lender:
                 if (name := self.keys.header(shard).codebook) in rows:
                     rows[name] += shard.rows
             book = books[max(rows, key=lambda name: rows[name])]
-            arrivals = Arrivals(source.remote, self._home, {contract.id: contract}, books, source.meter)
+            arrivals = Arrivals(
+                source.remote,
+                self._home,
+                contracts={contract.id: contract},
+                codebooks=books,
+                meter=source.meter,
+            )
             if not arrivals.has(wanted := Wanted(book, book.path)):
                 source.refuse_too_much(self.folder, book.bytes)
                 source.meter.begin("fetch the codebook", total_files=1, total_bytes=book.bytes)
@@ -268,44 +279,65 @@ class Lender:
         compute_dtype: str,
     ) -> None:
         """Compare some rows with the live teacher's, before any of them enters the cache."""
-        remote = self.source.remote
-        # What a pull found bad, and told, is not taken on its word either.
-        if sampled_before(self._home, remote, contract.id) not in ("", BAD):
+        # Vectors that a pull found bad are compared again.
+        if sampled_before(self._home, self.source.remote, contract.id) not in ("", BAD):
             self._is_sampled = True
             return
-        shards, rows = self.worthy.locate(keys, self._codec)
-        there = np.flatnonzero(shards >= 0)
-        if len(there) < LEAST_SAMPLE:
-            if len(there):
-                self.source.told.append(
-                    f"{len(there):,} rows are too few to compare with the live teacher: 'embedcache verify "
-                    "--deep' compares later"
-                )
+        drawn = self._draw_sample(keys)
+        if not len(drawn):
             return
-        # As they stand on the remote.
-        there = there[np.lexsort((rows[there], shards[there]))]
-        chosen = there[sample_places(len(there))]
-        texts = list(texts_of(chosen))
-        self.source.meter.begin("compare with the live teacher", total_rows=len(texts))
+        texts = list(texts_of(drawn))
+        line = self._compare_sample(contract, keys[drawn], texts, encode, compute_dtype)
+        self._is_sampled = True
+        self._judge_sample(contract, line, len(texts))
+
+    def _draw_sample(self, keys: KeyArray) -> NDArray[np.int64]:
+        """Return the numbers of the keys whose rows are compared; none where the remote has too few."""
+        shards, rows = self.usable.locate(keys, self._codec)
+        on_remote = np.flatnonzero(shards >= 0)
+        if len(on_remote) < LEAST_SAMPLE:
+            if len(on_remote):
+                self.source.told.append(
+                    f"{len(on_remote):,} rows are too few to compare with the live teacher: 'embedcache "
+                    "verify --deep' compares later"
+                )
+            return on_remote[:0]
+        in_stored_order = on_remote[np.lexsort((rows[on_remote], shards[on_remote]))]
+        return in_stored_order[sample_places(len(in_stored_order))]
+
+    def _compare_sample(
+        self, contract: Contract, keys: KeyArray, texts: list[str], encode: Encode, compute_dtype: str
+    ) -> DeepLine:
+        """Encode ``texts`` and fetch their rows; return the measure in which the two differ most."""
+        source = self.source
+        source.meter.begin("compare with the live teacher", total_rows=len(texts))
         started = time.perf_counter()
         live = encode(texts)
         again = in_other_batches(encode, texts)
-        self.source.sample_rate = 2 * len(texts) / max(time.perf_counter() - started, 1e-9)
-        self.source.checked += len(texts)
-        self._is_sampled = True
+        source.sample_rate = 2 * len(texts) / max(time.perf_counter() - started, 1e-9)
+        source.checked += len(texts)
+        # A cache of their own: nothing enters the cache of the build before it was compared.
         with TemporaryDirectory(prefix="embedcache-sample-") as scratch:
             aside = Cache.create(Path(scratch, "cache"))
             aside.register_teacher("sample", contract, {})
             store = aside.store(contract)
-            lent = self.worthy.into(aside)
-            rows_plan = plan_rows(store, lent, keys[chosen], codec=self._codec)
-            take_rows(store, lent, rows_plan, meter=self.source.meter)
+            remote_keys = self.usable.into(aside)
+            plan = plan_rows(store, remote_keys, keys, codec=self._codec)
+            take_rows(store, remote_keys, plan, meter=source.meter)
             positions = store.locate(key_array(texts))
-            line = worst_line(compare_vectors(store, positions, live, again, compute_dtype))
+            return worst_line(compare_vectors(store, positions, live, again, compute_dtype))
+
+    def _judge_sample(self, contract: Contract, line: DeepLine, texts: int) -> None:
+        """Note the verdict of a comparison.
+
+        Raises:
+            RemoteError: if the vectors are not the teacher's.
+        """
+        remote = self.source.remote
         if line.verdict == BAD:
             raise RemoteError(
                 f"the vectors that {remote.where} has under this teacher's contract are not the teacher's "
-                f"({line.measure}: {line.stored:.2g} of {len(texts)} texts, the teacher itself "
+                f"({line.measure}: {line.stored:.2g} of {texts} texts, the teacher itself "
                 f"{line.noise:.2g}): none were taken; build without --remote, or take what one key has "
                 "signed with --require-signature"
             )

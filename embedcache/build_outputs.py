@@ -135,7 +135,7 @@ class Output:
 
         taken = carry_over(cache, self.store, rows.keys(), shard_rows, report, givers=self.givers)
         self.carried.rows += taken.rows
-        self.carried.unworthy += taken.unworthy
+        self.carried.coarser_rows += taken.coarser_rows
         rows.refresh(self.store)
 
     def take_from_remote(self, texts: Corpus, shard_rows: int, encoder: Encoder) -> None:

@@ -1,4 +1,4 @@
-"""What a build reads through to: rows that teammates have encoded are fetched from a remote."""
+"""Building with a remote: rows that teammates have encoded are fetched instead of encoded again."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from embedcache.errors import InputError
 from embedcache.share.pulling.plan import refuse_more_than, refuse_too_much
 from embedcache.share.pulling.take_rows import TakenRows
 from embedcache.share.remote.manifest import SharedFile, Stock
+from embedcache.share.remote.open_stock import open_stock
 from embedcache.share.remote.remote import Remote
-from embedcache.share.remote.sign import PublicKey, signed_manifests
-from embedcache.share.remotes import location_of
 from embedcache.share.rows.whole_fetches import no_ranges_notes
 
 if TYPE_CHECKING:
@@ -29,16 +28,16 @@ _LESS = "build without --remote"
 
 @dataclass(frozen=True)
 class RemoteOptions:
-    """A remote to read through to.
+    """A remote that a build takes rows from.
 
     Attributes:
         remote: its name or URL.
         require_signature: file of a public ed25519 key; only manifests that it signed are looked at.
         skip_manifests: leave out those manifests whose names begin so.
-        sample_check: whether a sample of each teacher that comes from there for the first time is compared
-            with the live teacher.
+        sample_check: whether a sample of the rows of each teacher is compared with the live teacher, if none
+            of that teacher were taken from this remote before.
         max_bytes: refuse to fetch more than this.
-        on_note: called with what is worth knowing before anything is fetched for it; the summary has it too.
+        on_note: called with what is worth knowing before anything is fetched; the summary has it too.
     """
 
     remote: str
@@ -51,19 +50,19 @@ class RemoteOptions:
 
 @dataclass
 class RemoteRows:
-    """The use that one build makes of a remote.
+    """A remote during one build, with counts of what is taken from it.
 
     Attributes:
         remote: the remote.
         stock: what it has.
         options: how it is to be used.
         meter: counts what is fetched.
-        taken: what was taken, one after the other.
-        unworthy: rows that were left, because their codec keeps less.
+        taken: what each store has taken.
+        coarser_rows: rows that were not taken, because their codec keeps less.
         texts_saved: texts that the teacher need not read.
         checked: texts encoded for comparisons.
-        seconds: what all of that took.
-        sample_rate: texts a second in those comparisons.
+        seconds: how long reading the remote, comparing and fetching took.
+        sample_rate: texts a second that the teacher encodes in those comparisons.
         told: what is worth telling.
     """
 
@@ -72,7 +71,7 @@ class RemoteRows:
     options: RemoteOptions
     meter: Meter
     taken: list[TakenRows] = field(default_factory=list)
-    unworthy: int = 0
+    coarser_rows: int = 0
     texts_saved: int = 0
     checked: int = 0
     seconds: float = 0.0
@@ -100,13 +99,9 @@ class RemoteRows:
             RemoteError: if it cannot be reached, or what lies there is refused.
         """
         started = time.perf_counter()
-        key = None if options.require_signature is None else PublicKey.load(Path(options.require_signature))
-        remote = Remote(location_of(options.remote))
         meter = Meter(_passed_on(progress, on_progress))
         meter.begin("read the remote")
-        remote.require()
-        only = None if key is None else signed_manifests(remote, key)
-        stock = Stock(remote.manifests(cache, only, options.skip_manifests))
+        remote, stock = open_stock(options.remote, cache, options.require_signature, options.skip_manifests)
         seconds = time.perf_counter() - started
         return cls(remote, stock, options, meter, seconds=seconds)
 
@@ -122,17 +117,17 @@ class RemoteRows:
         return self.stock.codebooks(contract.id)
 
     def refuse_too_much(self, folder: Path, size: int) -> None:
-        """See that so many bytes more may be fetched into a cache in ``folder``, and have room.
+        """Refuse to fetch ``size`` more bytes into a cache if that is too much.
 
         Raises:
-            InputError: if they are too many.
-            StorageError: if the disk has no room for them.
+            InputError: if they are, with those fetched before, more than ``max_bytes`` of the options.
+            StorageError: if the disk of ``folder`` has no room for them.
         """
         most = self.options.max_bytes
         refuse_too_much(folder, self.meter.bytes + size, most, _LESS)
 
     def refusal(self, size: int) -> str:
-        """Return why a build would not fetch so many bytes in all; empty where it would."""
+        """Return why a build would refuse to fetch so many bytes in all; empty if it would not."""
         try:
             refuse_more_than(self.options.max_bytes, size, _LESS)
         except InputError as error:
@@ -156,14 +151,14 @@ class RemoteRows:
             encode_seconds: what that took.
         """
         rate = encoded / encode_seconds if encoded and encode_seconds else self.sample_rate
-        rows = sum(one.rows for one in self.taken)
-        self.told += no_ranges_notes(self.remote.where, sum(one.unranged_shards for one in self.taken))
+        unranged_shards = sum(taken.unranged_shards for taken in self.taken)
+        self.told += no_ranges_notes(self.remote.where, unranged_shards)
         return RemoteSummary(
             remote=self.remote.where,
-            rows=rows,
+            rows=sum(taken.rows for taken in self.taken),
             bytes=self.meter.bytes,
-            whole_shards=sum(one.whole_shards for one in self.taken),
-            unworthy=self.unworthy,
+            whole_shards=sum(taken.whole_shards for taken in self.taken),
+            coarser_rows=self.coarser_rows,
             texts_saved=self.texts_saved,
             checked=self.checked,
             seconds=self.seconds,

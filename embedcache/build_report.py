@@ -76,7 +76,7 @@ class RemoteSummary:
         rows: rows taken, those of all outputs together.
         bytes: what was fetched for them.
         whole_shards: shards that came whole; the others' rows came alone.
-        unworthy: rows that were encoded although the remote has them, because their codec keeps less than
+        coarser_rows: rows that were encoded although the remote has them, because their codec keeps less than
             this build's.
         texts_saved: texts that the teacher need not have read.
         checked: texts that were encoded to see that the rows are the teacher's.
@@ -90,7 +90,7 @@ class RemoteSummary:
     rows: int
     bytes: int
     whole_shards: int
-    unworthy: int
+    coarser_rows: int
     texts_saved: int
     checked: int
     seconds: float
@@ -138,8 +138,8 @@ class BuildSummary:
         distinct: distinct texts among them, and among each view that is encoded.
         encoded: texts that this build ran the teacher on.
         carried: vectors taken over from the same teacher at another ``max_length``.
-        unworthy: vectors of such a teacher that were not taken over, because its codec keeps less than this
-            build's.
+        coarser_rows: vectors of such a teacher that were not taken over, because its codec keeps less than
+            this build's.
         reused: distinct texts whose vectors were there already.
         truncated: texts among the encoded that the teacher saw only the beginning of.
         skipped: reason -> source rows left out of the corpus.
@@ -164,7 +164,7 @@ class BuildSummary:
     distinct: int
     encoded: int
     carried: int
-    unworthy: int
+    coarser_rows: int
     reused: int
     truncated: int
     skipped: dict[str, int]

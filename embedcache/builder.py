@@ -245,7 +245,7 @@ def build(
         distinct=distinct,
         encoded=encoded,
         carried=first.carried.rows,
-        unworthy=first.carried.unworthy,
+        coarser_rows=first.carried.coarser_rows,
         reused=distinct - first.absent,
         truncated=truncated,
         skipped=dict(source.report.skipped),

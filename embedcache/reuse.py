@@ -60,13 +60,13 @@ class Found:
     Attributes:
         donors: int16, shape (n,); number of the donor, -1 where none has a usable row.
         positions: int64, shape (n,); the row in that donor's store, else -1.
-        unworthy: bool, shape (n,); rows that would be usable, but whose codec keeps less than encoding anew
+        coarser: bool, shape (n,); rows that would be usable, but whose codec keeps less than encoding anew
             would.
     """
 
     donors: NDArray[np.int16]
     positions: Positions
-    unworthy: NDArray[np.bool_]
+    coarser: NDArray[np.bool_]
 
 
 @dataclass
@@ -75,12 +75,12 @@ class Carried:
 
     Attributes:
         rows: rows carried over.
-        unworthy: rows left to be encoded although a donor has them, because its codec keeps less than
+        coarser_rows: rows left to be encoded although a donor has them, because its codec keeps less than
             encoding them anew would.
     """
 
     rows: int = 0
-    unworthy: int = 0
+    coarser_rows: int = 0
 
 
 def donors(cache: Cache, contract: Contract) -> list[Donor]:
@@ -147,7 +147,7 @@ def locate(givers: Sequence[Donor], keys: KeyArray, max_length: int, codec: str)
     """
     numbers = np.full(len(keys), _NOBODY, dtype=np.int16)
     places = np.full(len(keys), -1, dtype=np.int64)
-    unworthy = np.zeros(len(keys), dtype=np.bool_)
+    coarser = np.zeros(len(keys), dtype=np.bool_)
     for number, donor in enumerate(givers):
         wanting = np.flatnonzero(numbers == _NOBODY)
         positions = donor.store.locate(keys[wanting])
@@ -155,12 +155,14 @@ def locate(givers: Sequence[Donor], keys: KeyArray, max_length: int, codec: str)
         good = np.array([one.name not in donor.bad for one in donor.store.shards], np.bool_)
         fits[fits] = good[shard_places(donor.store, positions[fits])[0]]
         wanting, positions = wanting[fits], positions[fits]
-        worthy = np.array([keeps_its_worth(one.codec.name, codec) for one in donor.store.shards], np.bool_)
-        worth = worthy[shard_places(donor.store, positions)[0]]
-        unworthy[wanting[~worth]] = True
-        numbers[wanting[worth]] = number
-        places[wanting[worth]] = positions[worth]
-    return Found(numbers, places, unworthy & (numbers == _NOBODY))
+        fine_shards = np.array(
+            [keeps_its_worth(shard.codec.name, codec) for shard in donor.store.shards], np.bool_
+        )
+        fine = fine_shards[shard_places(donor.store, positions)[0]]
+        coarser[wanting[~fine]] = True
+        numbers[wanting[fine]] = number
+        places[wanting[fine]] = positions[fine]
+    return Found(numbers, places, coarser & (numbers == _NOBODY))
 
 
 def shard_places(store: ShardStore, positions: Positions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -269,7 +271,7 @@ def carry_over(
     for start in range(0, len(keys), _CHUNK_ROWS):
         chunk = keys[start : start + _CHUNK_ROWS]
         found = locate(givers, chunk, store.contract.max_length, store.codec_name)
-        carried.unworthy += int(found.unworthy.sum())
+        carried.coarser_rows += int(found.coarser.sum())
         for number, (of_donor, pile_of_shard) in enumerate(sorted_out):
             rows = np.flatnonzero(found.donors == number)
             carried.rows += len(rows)

@@ -55,3 +55,11 @@ def loaded_teacher(tiny_teacher: Path) -> Teacher:
     from embedcache.teacher.load import load_teacher
 
     return load_teacher(tiny_teacher, device="cpu")
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what a remote has dropped be tried again at once."""
+    from embedcache.share import retry
+
+    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)

@@ -170,7 +170,7 @@ def print_build_summary(summary: BuildSummary, told: Collection[str] = ()) -> No
     table.add_column(style="bold")
     table.add_column()
     rate = f" ({summary.encoded / summary.encode_seconds:,.0f} rows/s)" if summary.encoded else ""
-    kept = f"; {summary.unworthy:,} not, their codec keeps less" if summary.unworthy else ""
+    kept = f"; {summary.coarser_rows:,} not, their codec keeps less" if summary.coarser_rows else ""
     texts = summary.rows * (1 + len(summary.embedded_views))
     rows = [
         ("rows", f"{summary.rows:,}"),
@@ -205,31 +205,29 @@ def print_build_summary(summary: BuildSummary, told: Collection[str] = ()) -> No
     Console().print(table)
 
 
-def _remote_lines(one: RemoteSummary, before: Collection[str]) -> list[tuple[str, str]]:
+def _remote_lines(remote: RemoteSummary, before: Collection[str]) -> list[tuple[str, str]]:
     """Return what was taken from a remote, and how much time that saved."""
     from embedcache.cli.tables import size
     from embedcache.sizes import counted
 
-    whole = f" ({counted(one.whole_shards, 'whole shard')})" if one.whole_shards else ""
-    less = f"; {one.unworthy:,} not, their codec keeps less" if one.unworthy else ""
-    lines = [
-        (
-            "from the remote",
-            f"{one.rows:,} rows{whole} of {one.remote}, {size(one.bytes)} in {one.seconds:.1f} s{less}",
-        )
-    ]
-    if one.seconds_saved is not None and one.texts_saved:
+    whole = f" ({counted(remote.whole_shards, 'whole shard')})" if remote.whole_shards else ""
+    less = f"; {remote.coarser_rows:,} not, their codec keeps less" if remote.coarser_rows else ""
+    came = f"{remote.rows:,} rows{whole} of {remote.remote}, {size(remote.bytes)} in {remote.seconds:.1f} s"
+    lines = [("from the remote", f"{came}{less}")]
+    if remote.seconds_saved is not None and remote.texts_saved:
         told = (
-            f"about {one.seconds_saved:.1f} s"
-            if one.seconds_saved > 0
-            else f"no time: fetching took {-one.seconds_saved:.1f} s longer than encoding would have"
+            f"about {remote.seconds_saved:.1f} s"
+            if remote.seconds_saved > 0
+            else f"no time: fetching took {-remote.seconds_saved:.1f} s longer than encoding would have"
         )
-        lines.append(("saved", f"{one.texts_saved:,} texts need not be encoded, {told}"))
-    elif one.texts_saved:
-        lines.append(("saved", f"{one.texts_saved:,} texts need not be encoded; nothing was, to time it by"))
-    if one.checked:
-        lines.append(("compared", f"{one.checked:,} texts of the remote with the live teacher"))
-    return [*lines, *(("remote", line) for line in one.told if line not in before)]
+        lines.append(("saved", f"{remote.texts_saved:,} texts need not be encoded, {told}"))
+    elif remote.texts_saved:
+        lines.append(
+            ("saved", f"{remote.texts_saved:,} texts need not be encoded; nothing was, to time it by")
+        )
+    if remote.checked:
+        lines.append(("compared", f"{remote.checked:,} texts of the remote with the live teacher"))
+    return [*lines, *(("remote", note) for note in remote.told if note not in before)]
 
 
 def _output_line(one: OutputSummary) -> str:

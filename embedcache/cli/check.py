@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedcache.cli.options import cache_option, json_option, live_teacher_options, reader_options
-from embedcache.cli.progress import progress_line, ticker
+from embedcache.cli.progress import check_line, ticker
 from embedcache.cli.tables import WIDTH_WITHOUT_TERMINAL, size
 from embedcache.sizes import counted
 
 if TYPE_CHECKING:
-    from embedcache.check import CheckProgress, DeepCheck, Finding, Mend
+    from embedcache.check import DeepCheck, Finding, Mend
     from embedcache.check.progress import OnCheck
 
 _COLOURS = {
@@ -166,21 +166,7 @@ def repair_command(
 @contextmanager
 def _watched() -> Iterator[OnCheck]:
     with ticker() as show:
-        yield lambda progress: show(describe(progress))
-
-
-def describe(progress: CheckProgress) -> str:
-    """Return one line: bytes or rows, rate, time left; the phase alone where nothing is counted."""
-    if not progress.total_bytes:
-        if not progress.total_rows and not progress.rows:
-            return progress.phase
-        return progress_line(progress.phase, progress.rows, progress.seconds, progress.total_rows)
-    rate = progress.bytes / max(progress.seconds, 1e-9)
-    left = max(progress.total_bytes - progress.bytes, 0) / max(rate, 1e-9)
-    return (
-        f"{progress.phase} {progress.files:,}/{progress.total_files:,}, {size(progress.bytes)} of "
-        f"{size(progress.total_bytes)}, {size(rate)}/s, {left:,.0f} s left"
-    )
+        yield lambda progress: show(check_line(progress))
 
 
 def _show_block(about: str, verdict: str, shown: str, more: str) -> None:

@@ -227,6 +227,14 @@ cache_option = click.option("--cache", required=True, metavar="DIR", help="The c
 jobs_option = click.option(
     "--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Transfers at once."
 )
+skip_option = click.option(
+    "--skip-manifest",
+    "skip_manifests",
+    multiple=True,
+    metavar="DIGITS",
+    help="Leave out the manifest whose name begins so, with six digits or more, and what it alone lists. "
+    "May be given several times.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

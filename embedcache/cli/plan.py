@@ -125,15 +125,15 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def _from_remote(one: RemoteOfPlan) -> str:
+def _from_remote(remote: RemoteOfPlan) -> str:
     from embedcache.cli.tables import size
     from embedcache.sizes import counted
 
-    whole = f", {counted(one.whole_shards, 'shard')} of them whole" if one.whole_shards else ""
-    less = f"; {one.unworthy:,} rows not, their codec keeps less" if one.unworthy else ""
+    whole = f", {counted(remote.whole_shards, 'shard')} of them whole" if remote.whole_shards else ""
+    less = f"; {remote.coarser_rows:,} rows not, their codec keeps less" if remote.coarser_rows else ""
     return (
-        f"{one.texts:,} of {one.remote}: {counted(one.rows, 'row')}{whole}, {size(one.bytes)} to fetch; "
-        f"{size(one.index_bytes)} of row indexes were fetched to tell{less}"
+        f"{remote.texts:,} of {remote.remote}: {counted(remote.rows, 'row')}{whole}, {size(remote.bytes)} to "
+        f"fetch; {size(remote.index_bytes)} of row indexes were fetched to tell{less}"
     )
 
 

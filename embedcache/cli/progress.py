@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from embedcache.cli.tables import size
+
+if TYPE_CHECKING:
+    from embedcache.check.progress import CheckProgress, OnCheck
 
 _LINE_SECONDS = 30.0
 _RATED_SECONDS = 0.1
@@ -51,6 +58,21 @@ def watched(unit: str = "rows") -> Iterator[Callable[[str, int, int], None]]:
         yield on_step
 
 
+@contextmanager
+def interruptible() -> Iterator[OnCheck]:
+    """Yield a function that shows progress. SIGTERM ends the block as Ctrl-C does: what has arrived stays."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt("run the same command again")
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with ticker() as show:
+            yield lambda progress: show(check_line(progress))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def progress_line(what: str, done: int, seconds: float, total: int = 0, unit: str = "rows") -> str:
     """Return ``what done/total, rate, time left``; without a total there is no time left to tell.
 
@@ -65,3 +87,17 @@ def progress_line(what: str, done: int, seconds: float, total: int = 0, unit: st
     rate = done / seconds
     left = f", {timedelta(seconds=round((total - done) / rate))} left" if total and rate > 0 else ""
     return f"{what} {done:,}{whole}{unit}, {rate:,.0f}{unit}/s{left}"
+
+
+def check_line(progress: CheckProgress) -> str:
+    """Return one line: bytes or rows, rate, time left; the phase alone where nothing is counted."""
+    if not progress.total_bytes:
+        if not progress.total_rows and not progress.rows:
+            return progress.phase
+        return progress_line(progress.phase, progress.rows, progress.seconds, progress.total_rows)
+    rate = progress.bytes / max(progress.seconds, 1e-9)
+    left = max(progress.total_bytes - progress.bytes, 0) / max(rate, 1e-9)
+    return (
+        f"{progress.phase} {progress.files:,}/{progress.total_files:,}, {size(progress.bytes)} of "
+        f"{size(progress.total_bytes)}, {size(rate)}/s, {left:,.0f} s left"
+    )

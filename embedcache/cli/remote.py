@@ -1,28 +1,12 @@
-"""``embedcache remote``, and what it shares with ``push``, ``pull`` and ``sync``."""
+"""``embedcache remote``: names of remotes, and what is on one."""
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import click
 
-from embedcache.cli.options import cache_option, json_option
-
-if TYPE_CHECKING:
-    from embedcache.check.progress import OnCheck
-
-skip_option = click.option(
-    "--skip-manifest",
-    "skip_manifests",
-    multiple=True,
-    metavar="DIGITS",
-    help="Leave out the manifest whose name begins so, with six digits or more, and what it alone lists. "
-    "May be given several times.",
-)
+from embedcache.cli.options import cache_option, json_option, skip_option
 
 
 @click.group("remote")
@@ -48,13 +32,13 @@ def list_command(as_json: bool) -> None:
 
     from embedcache.share import list_remotes
 
-    found = list_remotes()
+    remotes = list_remotes()
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(remotes, indent=2))
         return
-    for name, url in found.items():
+    for name, url in remotes.items():
         click.echo(f"{name}: {url}")
-    if not found:
+    if not remotes:
         click.echo("none; add one with 'embedcache remote add NAME URL'")
 
 
@@ -74,37 +58,38 @@ def remove_command(name: str) -> None:
 def remote_ls_command(remote: str, as_json: bool) -> None:
     """List the teachers, corpora and pushes of REMOTE, a name or a URL.
 
-    Exits with 1 if a manifest there cannot be read.
+    The time of a push is the one that it gives, or else the time at which the place says that its manifest
+    was written. Exits with 1 if a manifest there cannot be read.
     """
     import json
 
     from embedcache.cli.tables import print_table, size
     from embedcache.share import list_remote
 
-    found = list_remote(remote)
+    listing = list_remote(remote)
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
-        sys.exit(1 if found.refused else 0)
+        click.echo(json.dumps(listing.to_json(), indent=2))
+        sys.exit(1 if listing.refused else 0)
     print_table(
         ("teacher", "contract", "rows", "size", "model", "licence"),
         [
             (
-                ", ".join(one.names),
-                one.contract[:12],
-                f"{one.rows:,}",
-                size(one.bytes),
-                one.model,
-                one.licence,
+                ", ".join(teacher.names),
+                teacher.contract[:12],
+                f"{teacher.rows:,}",
+                size(teacher.bytes),
+                teacher.model,
+                teacher.licence,
             )
-            for one in found.teachers
+            for teacher in listing.teachers
         ],
         "teachers",
     )
     print_table(
         ("corpus", "digest", "rows", "views", "licence"),
         [
-            (one.name, one.digest[:12], f"{one.rows:,}", ", ".join(one.views), one.licence)
-            for one in found.corpora
+            (corpus.name, corpus.digest[:12], f"{corpus.rows:,}", ", ".join(corpus.views), corpus.licence)
+            for corpus in listing.corpora
         ],
         "corpora",
     )
@@ -112,21 +97,21 @@ def remote_ls_command(remote: str, as_json: bool) -> None:
         ("manifest", "by", "when", "files", "size", "signed by", "message"),
         [
             (
-                one.manifest[:12],
-                one.by,
-                one.when,
-                f"{one.files:,}",
-                size(one.bytes),
-                "unknown without cryptography" if one.signed_by is None else ", ".join(one.signed_by),
-                one.message,
+                push.manifest[:12],
+                push.by,
+                push.when or push.written,
+                f"{push.files:,}",
+                size(push.bytes),
+                "unknown without cryptography" if push.signed_by is None else ", ".join(push.signed_by),
+                push.message,
             )
-            for one in found.pushes
+            for push in listing.pushes
         ],
         "pushes",
     )
-    for name, why in found.refused.items():
+    for name, why in listing.refused.items():
         click.echo(f"manifest {name[:12]} cannot be read: {why}")
-    if found.refused:
+    if listing.refused:
         sys.exit(1)
 
 
@@ -142,49 +127,35 @@ def remote_diff_command(remote: str, cache: str, skip_manifests: tuple[str, ...]
     """
     import json
 
+    from embedcache.cli.progress import interruptible
     from embedcache.cli.tables import print_table, size
     from embedcache.share import compare_with_remote
 
-    with watched() as on_progress:
-        found = compare_with_remote(cache, remote, skip_manifests=skip_manifests, on_progress=on_progress)
+    with interruptible() as on_progress:
+        difference = compare_with_remote(
+            cache, remote, skip_manifests=skip_manifests, on_progress=on_progress
+        )
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
+        click.echo(json.dumps(difference.to_json(), indent=2))
     else:
         print_table(
             ("", "name", "to pull: files", "rows", "size", "to push: files", "rows", "size", "in both"),
             [
                 (
-                    one.kind,
-                    one.name,
-                    f"{one.remote_files:,}",
-                    f"{one.remote_rows:,}",
-                    size(one.remote_bytes),
-                    f"{one.cache_files:,}",
-                    f"{one.cache_rows:,}",
-                    size(one.cache_bytes),
-                    f"{one.both_files:,}",
+                    line.kind,
+                    line.name,
+                    f"{line.remote_files:,}",
+                    f"{line.remote_rows:,}",
+                    size(line.remote_bytes),
+                    f"{line.cache_files:,}",
+                    f"{line.cache_rows:,}",
+                    size(line.cache_bytes),
+                    f"{line.both_files:,}",
                 )
-                for one in found.lines
+                for line in difference.lines
             ],
         )
-        for line in found.told:
-            click.echo(line)
-    if not found.is_same:
+        for note in difference.told:
+            click.echo(note)
+    if not difference.is_same:
         sys.exit(1)
-
-
-@contextmanager
-def watched() -> Iterator[OnCheck]:
-    """Show progress; an end that is asked for politely is taken as Ctrl-C is: what has arrived stays."""
-    from embedcache.cli.check import describe
-    from embedcache.cli.progress import ticker
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt("run the same command again")
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        with ticker() as show:
-            yield lambda progress: show(describe(progress))
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -41,24 +41,28 @@ def remote_gc_command(
     Nothing that a pull could find is lost, but for what --drop takes back. Nothing is deleted while anybody
     pushes.
     """
-    from embedcache.cli.remote import watched
+    from embedcache.cli.progress import interruptible
     from embedcache.cli.share_show import report
     from embedcache.share import collect_remote
 
-    with watched() as on_progress:
-        found = collect_remote(remote, hours=older, drop=drop, delete=yes, jobs=jobs, on_progress=on_progress)
-    report(found, _show, as_json)
+    with interruptible() as on_progress:
+        result = collect_remote(
+            remote, hours=older, drop=drop, delete=yes, jobs=jobs, on_progress=on_progress
+        )
+    report(result, _show, as_json)
 
 
-def _show(found: CollectResult) -> None:
+def _show(result: CollectResult) -> None:
     from embedcache.cli.tables import print_table, size
     from embedcache.sizes import counted
 
-    if found.found:
-        rows = [(one.path, one.why, "" if one.bytes is None else size(one.bytes)) for one in found.found]
-        print_table(("file", "why", "size"), rows, found.remote)
-    total = size(sum(one.bytes or 0 for one in found.found))
-    them = "it" if len(found.found) == 1 else "them"
-    verb = "freed" if found.deleted else f"would be freed; --yes deletes {them}"
-    young = f"; {counted(found.young, 'more file')} too young, or of an age unknown" if found.young else ""
-    click.echo(f"{counted(len(found.found), 'file')} that nobody needs, {total} {verb}{young}")
+    if result.found:
+        rows = [
+            (file.path, file.why, "" if file.bytes is None else size(file.bytes)) for file in result.found
+        ]
+        print_table(("file", "why", "size"), rows, result.remote)
+    total = size(sum(file.bytes or 0 for file in result.found))
+    them = "it" if len(result.found) == 1 else "them"
+    verb = "freed" if result.deleted else f"would be freed; --yes deletes {them}"
+    young = f"; {counted(result.young, 'more file')} too young, or of an age unknown" if result.young else ""
+    click.echo(f"{counted(len(result.found), 'file')} that nobody needs, {total} {verb}{young}")

@@ -28,54 +28,54 @@ def remote_verify_command(remote: str, delete_damaged: bool, jobs: int, as_json:
     Exits with 1 if any is, or a manifest cannot be read, but not for what was deleted and no manifest lists.
     Others may push meanwhile; nothing is deleted until nobody does.
     """
-    from embedcache.cli.remote import watched
+    from embedcache.cli.progress import interruptible
     from embedcache.cli.share_show import report
     from embedcache.share import check_remote
 
-    with watched() as on_progress:
-        found = check_remote(remote, delete_damaged=delete_damaged, jobs=jobs, on_progress=on_progress)
-    report(found, _show, as_json)
-    if not found.is_sound:
+    with interruptible() as on_progress:
+        check = check_remote(remote, delete_damaged=delete_damaged, jobs=jobs, on_progress=on_progress)
+    report(check, _show, as_json)
+    if not check.is_sound:
         sys.exit(1)
 
 
-def _show(found: RemoteCheck) -> None:
+def _show(check: RemoteCheck) -> None:
     from embedcache.cli.tables import print_table, size
     from embedcache.sizes import counted
 
-    if found.faults:
+    if check.faults:
         rows = [
             (
-                one.path,
-                "damaged, deleted" if one.deleted else one.fault,
-                "" if one.bytes is None else size(one.bytes),
-                ", ".join(one.files) or "listed by no manifest",
+                fault.path,
+                "damaged, deleted" if fault.deleted else fault.fault,
+                "" if fault.bytes is None else size(fault.bytes),
+                ", ".join(fault.files) or "listed by no manifest",
             )
-            for one in found.faults
+            for fault in check.faults
         ]
-        print_table(("object", "is", "size", "what it should be"), rows, found.remote)
-    for name, why in found.refused.items():
+        print_table(("object", "is", "size", "what it should be"), rows, check.remote)
+    for name, why in check.refused.items():
         click.echo(f"manifest {name[:12]} cannot be read: {why}")
-    damaged = [one for one in found.faults if one.fault == "damaged"]
-    missing = len(found.faults) - len(damaged)
-    deleted = sum(one.deleted for one in damaged)
+    damaged = [fault for fault in check.faults if fault.fault == "damaged"]
+    missing = len(check.faults) - len(damaged)
+    deleted = sum(fault.deleted for fault in damaged)
     state = (
-        f"{len(damaged):,} damaged, {missing:,} missing" if found.faults else "no object damaged or missing"
+        f"{len(damaged):,} damaged, {missing:,} missing" if check.faults else "no object damaged or missing"
     )
-    told = [f"{found.changing:,} being written and not judged"] if found.changing else []
-    if len(damaged) > deleted and not found.kept:
+    told = [f"{check.changing:,} being written and not judged"] if check.changing else []
+    if len(damaged) > deleted and not check.kept:
         told.append("--delete-damaged deletes what is damaged")
-    if found.kept:
-        told.append(found.kept)
-    if any(one.files for one in found.faults):
+    if check.kept:
+        told.append(check.kept)
+    if any(fault.files for fault in check.faults):
         told.append("'embedcache push' from a cache that has it sends it again")
-    if any(one.deleted and not one.files for one in found.faults):
+    if any(fault.deleted and not fault.files for fault in check.faults):
         told.append("what was deleted and no manifest lists, nobody needs")
     click.echo(
         "; ".join(
             [
-                f"{found.remote}: {state}",
-                f"{counted(found.objects, 'object')}, {size(found.bytes)} in {found.seconds:.1f} s",
+                f"{check.remote}: {state}",
+                f"{counted(check.objects, 'object')}, {size(check.bytes)} in {check.seconds:.1f} s",
                 *told,
             ]
         )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.options import all_of, cache_option, jobs_option, json_option, read_size
-from embedcache.cli.remote import skip_option, watched
+from embedcache.cli.options import all_of, cache_option, jobs_option, json_option, read_size, skip_option
+from embedcache.cli.progress import interruptible
 from embedcache.cli.share_show import (
     exit_if_bad,
     report,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from embedcache.share import PullEstimate
 
 
-_no_text = click.option("--no-text", is_flag=True, help="Leave corpora out: vectors alone, found by key.")
+_no_text = click.option("--no-text", is_flag=True, help="Leave out corpora; push or pull vectors only.")
 _WRITER = (
     click.option("--by", default="", metavar="NAME", help="Who pushes; kept on the remote, with the time."),
     click.option("--message", "-m", default="", help="What for; kept on the remote."),
@@ -33,12 +33,15 @@ _WRITER = (
     click.option(
         "--alone",
         is_flag=True,
-        help="Nobody else pushes meanwhile: for a place that does not list what was just written.",
+        help="Do not look for others who push: for a place that does not list what was just written. Make "
+        "sure that nobody else pushes meanwhile.",
     ),
     click.option("--sign", metavar="KEYFILE", help="Sign with this private ed25519 key, OpenSSH's or PEM."),
 )
 _READER = (
-    click.option("--max-bytes", callback=read_size, metavar="SIZE", help="Refuse to fetch more, say 20GB."),
+    click.option(
+        "--max-bytes", callback=read_size, metavar="SIZE", help="Refuse to fetch more than this, say 20GB."
+    ),
     click.option(
         "--require-signature", metavar="KEYFILE", help="Take only what this public ed25519 key has signed."
     ),
@@ -46,13 +49,13 @@ _READER = (
     click.option(
         "--no-sample-check",
         is_flag=True,
-        help="Compare no sample with the live teacher, and keep what earlier ones found bad.",
+        help="Compare no sample with the live teacher, and keep vectors that earlier samples found bad.",
     ),
     click.option(
         "--teacher-model",
         metavar="FOLDER",
-        help="Where the teacher's model is on this machine, to compare a sample with.  "
-        "[default: what it was built from]",
+        help="Folder of the teacher's model on this machine. It encodes the sample of what arrives that is "
+        "compared with the vectors.  [default: what the teacher was built from]",
     ),
 )
 
@@ -66,7 +69,7 @@ _PART = (
     click.option(
         "--codec",
         type=click.Choice(["float16", "int8"]),
-        help="Keep vectors so where they take more room as they are.",
+        help="Store vectors in this codec if that is smaller.",
     ),
 )
 
@@ -91,7 +94,7 @@ def push_command(
     from embedcache.share import push
 
     as_json = rest.pop("as_json")
-    with watched() as on_progress:
+    with interruptible() as on_progress:
         done = push(
             cache,
             remote,
@@ -119,7 +122,12 @@ def push_command(
 @click.option("--as", "alias", metavar="NAME", help="Call the one --corpus, or else the one --teacher, so.")
 @all_of(*_PART)
 @all_of(*_READER)
-@click.option("--dry-run", is_flag=True, help="Say what would be fetched, and fetch no more than that takes.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only say what would be fetched. Manifests and descriptions are read, nothing is transferred or "
+    "compared: --jobs and --teacher-model change nothing.",
+)
 @jobs_option
 @json_option
 def pull_command(
@@ -147,11 +155,11 @@ def pull_command(
     computing = _computing(teacher_model, no_sample_check)
     told: list[str] = []
 
-    def on_estimate(found: PullEstimate) -> None:
-        tell_estimate(found)
-        told.extend(found.told)
+    def on_estimate(estimate: PullEstimate) -> None:
+        tell_estimate(estimate)
+        told.extend(estimate.told)
 
-    with watched() as on_progress:
+    with interruptible() as on_progress:
         if dry_run:
             estimate = preview_pull(cache, remote, text=not no_text, on_progress=on_progress, **choice)
         else:
@@ -196,7 +204,7 @@ def sync_command(
     computing = _computing(teacher_model, no_sample_check)
     pulled: list[PullResult] = []
     try:
-        with watched() as on_progress:
+        with interruptible() as on_progress:
             done = sync(
                 cache,
                 remote,

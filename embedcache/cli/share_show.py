@@ -112,53 +112,59 @@ def _show_part(part: PulledPart) -> None:
     from embedcache.cli.tables import print_table, size
     from embedcache.sizes import counted
 
-    there = ", which was there" if part.was_there else ""
+    was_there = ", which was there" if part.was_there else ""
     click.echo(
-        f"corpus {part.corpus!r}{there}: {counted(part.rows, 'row')} of {part.of:,}, with "
+        f"corpus {part.corpus!r}{was_there}: {counted(part.rows, 'row')} of {part.of:,}, with "
         f"{counted(part.texts, 'distinct text')}"
     )
     if part.vectors:
         print_table(
             ("vectors of", "fetched", "size", "already there", "not on the remote"),
             [
-                (one.teacher, f"{one.taken:,}", size(one.bytes), f"{one.present:,}", f"{one.missing:,}")
-                for one in part.vectors
+                (
+                    vectors.teacher,
+                    f"{vectors.taken:,}",
+                    size(vectors.bytes),
+                    f"{vectors.present:,}",
+                    f"{vectors.missing:,}",
+                )
+                for vectors in part.vectors
             ],
         )
 
 
-def show_estimate(found: PullEstimate) -> None:
+def show_estimate(estimate: PullEstimate) -> None:
     """Print what a pull would fetch."""
     from embedcache.cli.tables import print_table, size
     from embedcache.sizes import counted
 
     lines = [
-        ("to be fetched", f"{found.files:,}", size(found.bytes)),
-        ("already there", f"{found.present:,}", size(found.present_bytes)),
+        ("to be fetched", f"{estimate.files:,}", size(estimate.bytes)),
+        ("already there", f"{estimate.present:,}", size(estimate.present_bytes)),
     ]
-    print_table((f"pull from {found.remote}", "files", "size"), lines)
-    for line in found.told:
-        click.echo(line)
-    click.echo(f"{_described(found)}; {counted(found.manifests, 'manifest')} read, nothing fetched")
+    print_table((f"pull from {estimate.remote}", "files", "size"), lines)
+    for note in estimate.told:
+        click.echo(note)
+    click.echo(f"{_described(estimate)}; {counted(estimate.manifests, 'manifest')} read, nothing fetched")
 
 
-def tell_estimate(found: PullEstimate) -> None:
+def tell_estimate(estimate: PullEstimate) -> None:
     """Say on standard error what is about to be fetched, and what else is to be known before."""
-    for line in found.told:
-        click.echo(line, err=True)
-    click.echo(_described(found), err=True)
+    for note in estimate.told:
+        click.echo(note, err=True)
+    click.echo(_described(estimate), err=True)
 
 
-def _described(found: PullEstimate) -> str:
+def _described(estimate: PullEstimate) -> str:
     from embedcache.cli.tables import size
     from embedcache.sizes import counted
 
-    files = f"{counted(found.files, 'file')} to be fetched, {size(found.bytes)}"
-    if not found.corpus:
-        return f"{files}, with {_rows(found.text_rows, found.vectors)}"
-    vectors = f"at most {counted(found.vectors, 'vector')}, about {size(found.vector_bytes)}"
-    rows = f"{counted(found.text_rows, 'row')} of texts"
-    return f"for corpus {found.corpus!r}: {files}, with {rows}, and {vectors}"
+    files = f"{counted(estimate.files, 'file')} to be fetched, {size(estimate.bytes)}"
+    if not estimate.corpus:
+        return f"{files}, with {_rows(estimate.text_rows, estimate.vectors)}"
+    vectors = f"at most {counted(estimate.vectors, 'vector')}, about {size(estimate.vector_bytes)}"
+    rows = f"{counted(estimate.text_rows, 'row')} of texts"
+    return f"for corpus {estimate.corpus!r}: {files}, with {rows}, and {vectors}"
 
 
 def _rows(texts: int, vectors: int) -> str:

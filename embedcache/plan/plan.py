@@ -343,10 +343,10 @@ def _notes(
             )
     if found.reusable:
         notes.append(f"{found.reusable:,} vectors are carried over from another max_length, not encoded")
-    if found.unworthy:
+    if found.coarser_rows:
         notes.append(
-            f"{found.unworthy:,} vectors of another max_length are encoded again, because their codec keeps "
-            "less than this build's"
+            f"{found.coarser_rows:,} vectors of another max_length are encoded again, because their codec "
+            "keeps less than this build's"
         )
     notes += [
         f"the texts of view {view.name!r} are not known before a model has made them: up to {found.rows:,} "

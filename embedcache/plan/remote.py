@@ -37,7 +37,7 @@ class RemoteOfPlan:
         bytes: what would be fetched for them; row indexes are not counted, and a view's rows are planned with
             the others.
         whole_shards: shards that would come whole; the others' rows come alone.
-        unworthy: rows that would be encoded although it has them, because their codec keeps less.
+        coarser_rows: rows that would be encoded although it has them, because their codec keeps less.
         index_bytes: row indexes that were fetched to find this out.
         told: what else is worth telling.
         refused: why a build would refuse to fetch all that; empty where it would not.
@@ -48,7 +48,7 @@ class RemoteOfPlan:
     rows: int
     bytes: int
     whole_shards: int
-    unworthy: int
+    coarser_rows: int
     index_bytes: int
     told: tuple[str, ...]
     refused: str
@@ -92,7 +92,7 @@ class PlannedRemote:
         for place, (store, lender) in enumerate(self._outputs):
             wanted = lacking.of_output(place)
             loans.append(lender.plan(store, lacking.keys[wanted]))
-            wanted[wanted] = lender.worthy.locate(lacking.keys[wanted])[0] < 0
+            wanted[wanted] = lender.usable.locate(lacking.keys[wanted])[0] < 0
             left |= wanted
         size, index_bytes = sum(loan.rows.bytes for loan in loans), self._rows.meter.bytes
         found = RemoteOfPlan(
@@ -101,7 +101,7 @@ class PlannedRemote:
             rows=sum(len(loan.rows) for loan in loans),
             bytes=size,
             whole_shards=sum(len(loan.rows.whole) for loan in loans),
-            unworthy=sum(loan.unworthy for loan in loans),
+            coarser_rows=sum(loan.coarser_rows for loan in loans),
             index_bytes=index_bytes,
             told=tuple(self._rows.told),
             refused=self._rows.refusal(size if self._lasting else size + index_bytes),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from embedcache.contract import Contract
 
 # Where there is no second output it lacks nothing.
-_CACHED, _MISSING, _REUSABLE, _UNWORTHY = range(4)
+_CACHED, _MISSING, _REUSABLE, _COARSER = range(4)
 _STATES, _STATE_BITS, _MOST_OUTPUTS = 4, 2, 2
 _PART_ROWS = 65536
 
@@ -62,7 +62,7 @@ class Holdings:
                 rows = (lent.donors == number) & ~here
                 found.state[rows] = _REUSABLE
                 found.tokens[rows], _ = donor.store.seen(lent.positions[rows])
-            found.state[lent.unworthy & ~here] = _UNWORTHY
+            found.state[lent.coarser & ~here] = _COARSER
             return found
 
         return known
@@ -100,7 +100,7 @@ def _look_up_all(holdings: Sequence[Holdings]) -> Callable[[KeyArray], tuple[Kno
 def _state_of(code: int) -> int:
     """Return the state of a text, given those of its outputs: the one that takes most to mend."""
     states = {code >> (_STATE_BITS * place) & _STATES - 1 for place in range(_MOST_OUTPUTS)}
-    return next(state for state in (_MISSING, _UNWORTHY, _REUSABLE, _CACHED) if state in states)
+    return next(state for state in (_MISSING, _COARSER, _REUSABLE, _CACHED) if state in states)
 
 
 _OF_ALL = np.array([_state_of(code) for code in range(_STATES**_MOST_OUTPUTS)], dtype=np.uint8)
@@ -126,7 +126,7 @@ class Lacking:
 
     def of_output(self, place: int) -> NDArray[np.bool_]:
         """Return which of them an output lacks."""
-        return np.isin(_own_state(self.code, place), (_MISSING, _UNWORTHY))
+        return np.isin(_own_state(self.code, place), (_MISSING, _COARSER))
 
 
 def _own_state(code: NDArray[np.integer], place: int) -> NDArray[np.integer]:
@@ -153,7 +153,7 @@ class Survey:
         distinct: distinct texts, those of views that are counted among them.
         cached: distinct texts the cache has all outputs of.
         reusable: distinct texts of which what is lacking can be carried over from another ``max_length``.
-        unworthy: distinct texts that could be, were they not stored in a coarser codec.
+        coarser_rows: distinct texts that could be, were they not stored in a coarser codec.
         outputs: the same for each output by itself.
         lacking: the texts that have to be encoded, where they were asked for.
         fetched: how many of those need not be, because a remote has what is lacking.
@@ -170,7 +170,7 @@ class Survey:
     distinct: int = 0
     cached: int = 0
     reusable: int = 0
-    unworthy: int = 0
+    coarser_rows: int = 0
     outputs: tuple[Held, ...] = ()
     lacking: Lacking | None = None
     fetched: int = 0
@@ -228,7 +228,7 @@ def survey(
         def look_up(texts: list[str]) -> Known:
             keys = key_array(texts)
             seen, code = known(keys)
-            missing = (seen.state == _MISSING) | (seen.state == _UNWORTHY)
+            missing = (seen.state == _MISSING) | (seen.state == _COARSER)
             found.sample.add(keys[missing], [texts[i] for i in np.flatnonzero(missing)])
             _spool(keys_file, keys.tobytes())
             _spool(states_file, code.tobytes())
@@ -249,8 +249,8 @@ def survey(
         states_file.flush()
         counts, found.lacking = _distinct_by_state(keys_file, states_file, keep_lacking=keep_lacking)
     found.distinct = int(counts.sum())
-    found.cached, found.reusable, found.unworthy = (
-        int(counts[state == _OF_ALL].sum()) for state in (_CACHED, _REUSABLE, _UNWORTHY)
+    found.cached, found.reusable, found.coarser_rows = (
+        int(counts[state == _OF_ALL].sum()) for state in (_CACHED, _REUSABLE, _COARSER)
     )
     codes = np.arange(len(counts))
     for place in range(len(holdings)):
@@ -282,7 +282,7 @@ def _distinct_by_state(
         codes = states[rows][first[rows]]
         counts += np.bincount(codes, minlength=len(counts))
         if keep_lacking:
-            chosen = np.isin(_OF_ALL[codes], (_MISSING, _UNWORTHY))
+            chosen = np.isin(_OF_ALL[codes], (_MISSING, _COARSER))
             lacking_keys.append(keys[rows][first[rows]][chosen])
             lacking_codes.append(codes[chosen])
     if not keep_lacking:

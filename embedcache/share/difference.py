@@ -15,8 +15,8 @@ from embedcache.share.pushing.news import only_news
 from embedcache.share.pushing.remote_state import RemoteState
 from embedcache.share.pushing.selection import select_files
 from embedcache.share.remote.manifest import SharedFile, Stock
+from embedcache.share.remote.open_stock import open_stock
 from embedcache.share.remote.remote import Remote
-from embedcache.share.remotes import location_of
 from embedcache.sizes import counted
 
 TEACHER, CORPUS = "teacher", "corpus"
@@ -94,9 +94,7 @@ def compare_with_remote(
         RemoteError: if the remote cannot be reached, or a manifest is refused.
     """
     opened = open_if_there(cache)
-    source = Remote(location_of(remote))
-    source.require()
-    stock = Stock(source.manifests(opened, skip=skip_manifests))
+    source, stock = open_stock(remote, opened, skip=skip_manifests)
     mine, told = _compared(opened, source, stock, Meter(on_progress))
     here = {(file.path, file.sha256): file for file in mine}
     there = {(file.path, file.sha256): file for file in stock}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 
 from embedcache.check.findings import Kind
 from embedcache.errors import MissingExtraError
+from embedcache.share.places.base import Stat
 from embedcache.share.remote.manifest import CorpusLine, Manifest, SharedFile, Stock
 from embedcache.share.remote.remote import Remote
 from embedcache.share.remote.sign import signed_by
@@ -41,7 +43,8 @@ class RemotePush:
     Attributes:
         manifest: its id.
         by: who pushed; empty where that was not given.
-        when: when; empty where that was not given.
+        when: when, as the push says; empty where it does not.
+        written: when the place says that the manifest was written, in UTC; empty where it does not tell.
         message: what for; empty where that was not given.
         files: files it lists.
         bytes: their size.
@@ -52,6 +55,7 @@ class RemotePush:
     manifest: str
     by: str
     when: str
+    written: str
     message: str
     files: int
     bytes: int
@@ -96,8 +100,14 @@ def list_remote(remote: str) -> RemoteListing:
     manifests = survey.manifests
     stock = Stock(manifests)
     # The first that says something is believed; nothing is decided by it.
-    pushes = source.in_threads(lambda manifest: _push(source, manifest), manifests)
-    pushes.sort(key=lambda push: (push.when, push.manifest))
+    stats = source.files_in("manifests")
+
+    def push_of(manifest: Manifest) -> RemotePush:
+        return _push(source, manifest, stats.get(f"{manifest.id}.json"))
+
+    pushes = sorted(
+        source.in_threads(push_of, manifests), key=lambda push: (push.when or push.written, push.manifest)
+    )
     return RemoteListing(source.where, _teachers(stock), _corpora(manifests), tuple(pushes), survey.refused)
 
 
@@ -140,7 +150,7 @@ def _corpora(manifests: Sequence[Manifest]) -> tuple[CorpusLine, ...]:
     )
 
 
-def _push(remote: Remote, manifest: Manifest) -> RemotePush:
+def _push(remote: Remote, manifest: Manifest, stat: Stat | None) -> RemotePush:
     try:
         keys: tuple[str, ...] | None = tuple(key.shown for key in signed_by(remote, manifest.id))
     except MissingExtraError:
@@ -149,11 +159,20 @@ def _push(remote: Remote, manifest: Manifest) -> RemotePush:
         manifest.id,
         manifest.by,
         manifest.when,
+        "" if stat is None or stat.changed is None else _utc(stat.changed),
         manifest.message,
         len(manifest.files),
         sum(file.bytes for file in manifest.files),
         keys,
     )
+
+
+def _utc(seconds: float) -> str:
+    """Return a time as manifests spell it; empty if no calendar has it."""
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def _first(texts: Iterable[str]) -> str:

@@ -1,20 +1,20 @@
-"""Pulling: what a remote has and a cache lacks is fetched.
+"""Pulling: fetching what a remote has and a cache lacks.
 
-Everything is planned before anything is written. Then files arrive in an order in which the cache is valid at
-every moment, so that a pull that was killed has lost nothing, and the next goes on from there.
+A pull is planned before anything is written. Then files arrive in an order in which the cache is valid at
+every moment: if a pull is killed, nothing is lost, and the next one goes on from there.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.check.live import Computing
 from embedcache.check.progress import Meter, OnCheck
-from embedcache.share.pulling.outcome import OnEstimate, PulledPart, PullEstimate
+from embedcache.share.pulling.outcome import Fetched, OnEstimate, PullEstimate
 from embedcache.share.pulling.partial import PartPull
 from embedcache.share.pulling.plan import Preparation, PullChoice, prepare, refuse_too_much
 from embedcache.share.pulling.sample import ArrivalSamples, SampleCheck
@@ -23,44 +23,39 @@ from embedcache.share.transfer import JOBS
 
 
 @dataclass(frozen=True)
-class PullResult:
-    """What a pull did.
+class PullResult(Fetched):
+    """What a pull did: what it fetched, from where, and what samples of it say.
 
     Attributes:
         remote: from where.
         manifests: how many manifests were looked at.
-        fetched: files fetched.
-        fetched_bytes: their size.
-        fetched_text_rows: rows of corpora and views among that.
-        fetched_vectors: vectors among that.
-        present: files that the cache had already.
-        present_bytes: their size.
-        converted: shards among those fetched that are kept in another codec.
-        converted_bytes: what they take in the cache.
-        part: what became of a part of a corpus, where one was pulled.
-        told: what is worth telling: versions and names that stayed as they are in the cache.
         samples: what became of comparing samples of what came with the live teachers.
         seconds: how long the transfer took, without that comparison.
     """
 
     remote: str
     manifests: int
-    fetched: int
-    fetched_bytes: int
-    fetched_text_rows: int
-    fetched_vectors: int
-    present: int
-    present_bytes: int
-    converted: int
-    converted_bytes: int
-    part: PulledPart | None
-    told: tuple[str, ...]
     samples: tuple[SampleCheck, ...]
     seconds: float
 
     def to_json(self) -> dict[str, object]:
         """Return the result as a JSON object."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class _PlannedPull:
+    """A pull of which everything is known before anything is written.
+
+    Attributes:
+        prepared: what is known of the remote.
+        work: what fetches the files.
+        estimate: how much that is.
+    """
+
+    prepared: Preparation
+    work: PartPull | WholePull
+    estimate: PullEstimate
 
 
 def pull(
@@ -89,46 +84,58 @@ def pull(
     vectors of its texts come.
 
     Args:
-        cache: the cache or its folder, which is made where there is none.
+        cache: the cache or its folder; it is made if it is not there.
         remote: the name or the URL of a remote.
         teachers: pull these alone, names or contract ids; default: all.
         corpora: pull these alone, ``NAME`` or ``NAME@DIGEST``; default: all. Vectors are not chosen by it.
         text: whether corpora and their views are pulled.
         alias: what the one corpus of ``corpora``, or else the one teacher of ``teachers``, is called here.
-        rows: of the one corpus of ``corpora`` the first so many rows, of those that ``where`` takes.
-        where: of the one corpus of ``corpora`` the rows for which this condition in SQL holds.
-        codec: keep vectors in this codec where they take more room as they are; ``float16`` or ``int8``.
+        rows: so many rows of the one corpus of ``corpora``, the first of those that ``where`` takes.
+        where: pull only the rows of the one corpus of ``corpora`` for which this condition in SQL holds.
+        codec: store vectors in this codec if that is smaller; ``float16`` or ``int8``.
         max_bytes: refuse to fetch more than this.
         require_signature: file of a public ed25519 key; only manifests that it signed are looked at.
         skip_manifests: leave out manifests whose names begin with these six digits or more, with all that
             they alone list.
-        sample_check: whether a sample of what comes of each teacher is compared with the live teacher, where
-            its model is on this machine. If not, what earlier samples have found bad is kept from now on.
-        computing: how to run that teacher; default: as when the vectors were made. A model that it names is
-            used for the teachers that it is.
+        sample_check: whether a sample of the vectors of each teacher is compared with the live teacher, if
+            its model is on this machine. If False, vectors that earlier samples found bad are kept for good.
+        computing: how to run that teacher; default: as when the vectors were made. If it names a model, that
+            is used for the teacher whose model it is.
         jobs: transfers at once.
-        on_estimate: called once, when it is known what is about to be fetched.
+        on_estimate: called once with what is about to be fetched, before it is.
         on_progress: called as the work goes on.
 
     Raises:
         InputError: if a name is not there, several versions are and none was chosen, the cache holds another
-            one, or more than ``max_bytes`` would have to be fetched. Nothing was written then, but for texts
+            one, or more than ``max_bytes`` would have to be fetched. Then nothing was written, except texts
             that were read to choose rows by.
         ContractMismatchError: if a teacher's name is another's in the cache.
+        CacheFormatError: if the folder holds other things, or a cache of a newer version.
+        CorruptCacheError: if the cache is damaged.
         RemoteError: if the remote cannot be reached, or what lies there is refused.
         StorageError: if the cache cannot be written; what has arrived stays.
     """
     started = time.perf_counter()
     choice = PullChoice(
-        teachers, corpora, text, alias, rows, where, codec, require_signature, max_bytes, skip_manifests
+        teachers=teachers,
+        corpora=corpora,
+        text=text,
+        alias=alias,
+        rows=rows,
+        where=where,
+        codec=codec,
+        max_bytes=max_bytes,
+        require_signature=require_signature,
+        skip_manifests=skip_manifests,
     )
-    prepared, work, estimate = _planned(cache, remote, choice, jobs, on_progress)
+    planned = _plan_pull(cache, remote, choice, jobs, on_progress)
+    prepared = planned.prepared
     if on_estimate is not None:
-        on_estimate(estimate)
+        on_estimate(planned.estimate)
     # From here on something is written.
     target = prepared.cache or Cache.create(prepared.folder)
     arriving = ArrivalSamples(target, prepared.source, prepared.plan.contracts)
-    done = work.run(target)
+    fetched = planned.work.run(target)
     seconds = time.perf_counter() - started
     samples: tuple[SampleCheck, ...] = ()
     kept: list[str] = []
@@ -136,19 +143,11 @@ def pull(
         samples = arriving.compare(computing or Computing(), on_progress)
     else:
         kept = arriving.keep()
+    fetched = replace(fetched, told=(*prepared.plan.told, *fetched.told, *kept))
     return PullResult(
+        **vars(fetched),
         remote=prepared.source.where,
         manifests=len(prepared.stock.manifests),
-        fetched=done.files,
-        fetched_bytes=done.bytes,
-        fetched_text_rows=done.text_rows,
-        fetched_vectors=done.vectors,
-        present=done.present,
-        present_bytes=done.present_bytes,
-        converted=done.converted,
-        converted_bytes=done.converted_bytes,
-        part=done.part,
-        told=(*prepared.plan.told, *done.told, *kept),
         samples=samples,
         seconds=seconds,
     )
@@ -172,21 +171,44 @@ def preview_pull(
 ) -> PullEstimate:
     """Say what :func:`pull` would fetch; only manifests and the small documents they list are read.
 
-    Arguments and errors as those of :func:`pull`.
+    Args:
+        cache: the cache or its folder; nothing is made where there is none.
+        remote: the name or the URL of a remote.
+        teachers, corpora, text, alias, rows, where, codec: what would be pulled, as for :func:`pull`.
+        max_bytes: refuse if more than this would have to be fetched.
+        require_signature, skip_manifests: which manifests are looked at, as for :func:`pull`.
+        on_progress: called as the work goes on.
+
+    Raises:
+        InputError: if a name is not there, several versions are and none was chosen, the cache holds another
+            one, or more than ``max_bytes`` would have to be fetched.
+        ContractMismatchError: if a teacher's name is another's in the cache.
+        CacheFormatError: if the folder holds other things, or a cache of a newer version.
+        RemoteError: if the remote cannot be reached, or what lies there is refused.
+        StorageError: if the disk has no room for what would be fetched.
     """
     choice = PullChoice(
-        teachers, corpora, text, alias, rows, where, codec, require_signature, max_bytes, skip_manifests
+        teachers=teachers,
+        corpora=corpora,
+        text=text,
+        alias=alias,
+        rows=rows,
+        where=where,
+        codec=codec,
+        max_bytes=max_bytes,
+        require_signature=require_signature,
+        skip_manifests=skip_manifests,
     )
-    return _planned(cache, remote, choice, JOBS, on_progress)[2]
+    return _plan_pull(cache, remote, choice, JOBS, on_progress).estimate
 
 
-def _planned(
+def _plan_pull(
     cache: Cache | str | Path, remote: str, choice: PullChoice, jobs: int, on_progress: OnCheck | None
-) -> tuple[Preparation, PartPull | WholePull, PullEstimate]:
-    """Return what is known of the remote, the work that it makes, and what that fetches, if it may be."""
+) -> _PlannedPull:
+    """Plan a pull, and refuse it if it fetches too much."""
     meter = Meter(on_progress)
     prepared = prepare(cache, remote, choice, meter)
     work = (PartPull if choice.is_part else WholePull)(prepared, choice, jobs, meter)
     estimate = work.estimate()
     refuse_too_much(prepared.folder, estimate.bytes, choice.max_bytes)
-    return prepared, work, estimate
+    return _PlannedPull(prepared, work, estimate)

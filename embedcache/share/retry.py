@@ -1,4 +1,4 @@
-"""Trying again what a network has dropped, and saying so in the end."""
+"""Trying again after a network error; the final error says how often it was tried."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ TRIES = 5
 FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 8.0
 
-# Trying again would change nothing.
+# What a server says where another try would end alike.
 _REFUSED = re.compile(
     r"ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID"
     r"|EXPIRED_TOKEN|UNRECOGNIZED_CLIENT|HTTP status 40[013]|uthentication failed|not found in known_hosts"
     r"|No authentication methods|does not match: got|CERTIFICATE_VERIFY_FAILED"
 )
-# What some servers answer to uploads whose checksum comes last.
+# The answer of some servers to an upload that sends its checksum last.
 _WANTS_LENGTH = re.compile(r"HTTP status 411|MissingContentLength")
 _SHOWN = 300
 
 
 class RemediedError(OSError):
-    """What is tried again, and knows what helps where that does not.
+    """An error that is tried again, with what to do if that does not help.
 
     Args:
         what: what has happened.
@@ -43,11 +43,11 @@ class RemediedError(OSError):
 
 
 class RefusedError(RemediedError):
-    """What trying again does not help."""
+    """An error that is not tried again."""
 
 
 class LaterError(RemediedError):
-    """What helps is to wait, and somebody has said for how long.
+    """An error after which the server says how long to wait.
 
     Args:
         what: what has happened.
@@ -61,7 +61,7 @@ class LaterError(RemediedError):
 
 
 def shortened(text: str, most: int = _SHOWN) -> str:
-    """Return ``text``, where it has more than ``most`` letters cut between words, with an ellipsis."""
+    """Return ``text``; one of more than ``most`` letters is cut between words and gets an ellipsis."""
     if len(text) <= most:
         return text
     return f"{text[:most].rpartition(' ')[0] or text[:most]} …"
@@ -88,7 +88,7 @@ def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event
         except (EmbedCacheError, FileNotFoundError):
             raise
         except OSError as error:
-            # Much of it is what a server says, which may be anybody's.
+            # The text comes from a server, which nobody vouches for.
             said = " ".join(str(error).split())
             reason = printable(shortened(said)) or type(error).__name__
             final = _final_remedy(error, said)
@@ -97,7 +97,7 @@ def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event
                 raise _failed(doing, where, reason, attempt, remedy) from error
             asked = error.seconds if isinstance(error, LaterError) else 0.0
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1), _LONGEST_PAUSE_SECONDS)
-        # Many clients that were dropped at once must not all come back at once.
+        # At random: clients that were dropped together must not come back together.
         pause = asked + pause * (0.5 + random.random())  # noqa: S311 - no secret
         if stop is None:
             time.sleep(pause)
@@ -107,7 +107,7 @@ def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event
 
 
 def _final_remedy(error: OSError, said: str) -> str:
-    """Return what to do about an error that trying again does not help; empty where it may."""
+    """Return what to do about an error that another try does not help; empty if it may help."""
     if isinstance(error, RefusedError):
         return error.remedy
     if _WANTS_LENGTH.search(said):
@@ -123,7 +123,7 @@ def _final_remedy(error: OSError, said: str) -> str:
 def _remedy(error: OSError, where: str) -> str:
     if isinstance(error, RemediedError):
         return error.remedy
-    # A place without a scheme is a folder, which no connection leads to.
+    # A place without a scheme is a folder.
     culprit = "connection" if "://" in where else "disk"
     return f"see to the {culprit} and run the same command again: what has arrived stays"
 

@@ -55,10 +55,32 @@ def sync(
     on_pulled: Callable[[PullResult], None] | None = None,
     on_progress: OnCheck | None = None,
 ) -> SyncResult:
-    """Fetch what ``cache`` lacks, then send what ``remote`` lacks. Arguments and errors as those of the two.
+    """Fetch what ``cache`` lacks, then send what ``remote`` lacks.
 
-    A remote on which nothing lies yet is pushed to alone. Where a sample of what came is bad, nothing is
-    pushed. ``on_pulled`` is called with what the pull did once that is done, whatever becomes of the push.
+    Nothing is pulled from a remote that nobody has pushed to yet. Nothing is pushed if a sample of what
+    arrived is bad.
+
+    Args:
+        cache: the cache or its folder.
+        remote: the name or the URL of a remote.
+        text: whether corpora and their views are pulled and pushed.
+        by, message, text_licence, sign, alone: as for :func:`embedcache.share.push.push`.
+        max_bytes, require_signature, skip_manifests, sample_check, computing: as for
+            :func:`embedcache.share.pull.pull`.
+        jobs: transfers at once.
+        on_pulled: called with the result of the pull as soon as it is done, before the push.
+        on_progress: called as the work goes on.
+
+    Raises:
+        InputError: if there is no remote of that name; if the pull cannot tell which version of a corpus is
+            meant, the cache holds another one, or more than ``max_bytes`` would have to be fetched; or if the
+            push has nothing to send, a key cannot be used, or vectors of the cache were found bad.
+        ContractMismatchError: if a teacher's name is another's in the cache.
+        MissingExtraError: if manifests are to be signed, or their signatures read, without ``cryptography``.
+        CacheFormatError: if the folder is no cache, or one of a newer version.
+        CorruptCacheError: if a file of the cache is damaged.
+        RemoteError: if the remote cannot be reached or written to, or what lies there is refused.
+        StorageError: if the cache cannot be written; what has arrived stays.
     """
     pulled = None
     if _has_manifests(remote):

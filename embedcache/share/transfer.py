@@ -1,4 +1,4 @@
-"""Several transfers at once; the first that fails, or a Ctrl-C, ends them all without a trace of the rest."""
+"""Several transfers at once. The first that fails ends all of them, and so does Ctrl-C."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ def run_all(
         items: what to do it on, in the order in which it is begun.
         jobs: how many threads.
         stop: set as soon as one fails, or this thread is interrupted.
-        patience: an interrupt waits for so many seconds at most for what is under way, which then goes on to
-            its end behind everybody's back; default: until all threads have come to rest.
+        patience: after an interrupt, wait at most so many seconds for transfers that are under way; they end
+            in the background. Default: wait until all threads have ended.
 
     Raises:
-        The first error of ``work``, once all threads have come to rest.
+        Exception: the first error of ``work``, once all threads have ended.
+        Stopped: if somebody else has set ``stop``.
     """
     waiting = list(items)
     if not waiting:
@@ -60,14 +61,14 @@ def run_all(
         while left:
             # Not for ever: a thread that waits without end does not hear Ctrl-C everywhere.
             done, left = wait(left, timeout=_GLANCE_SECONDS, return_when=FIRST_EXCEPTION)
-            for one in done:
-                one.result()
+            for future in done:
+                future.result()
     except BaseException as error:
         stop.set()
         is_patient = patience is None or isinstance(error, Exception)
         pool.shutdown(wait=is_patient, cancel_futures=True)
         if not is_patient:
-            wait([one for one in futures if not one.cancelled()], timeout=patience)
+            wait([future for future in futures if not future.cancelled()], timeout=patience)
         if isinstance(error, Stopped):
             _raise_cause(futures)
         raise
@@ -82,20 +83,28 @@ def map_all(
     stop: threading.Event,
     patience: float | None = None,
 ) -> list[U]:
-    """Return what ``act`` returns for each item, in order; otherwise as :func:`run_all`."""
-    wanted = list(items)
-    found: dict[int, U] = {}
+    """Return what ``act`` returns for each item, in order.
+
+    Args:
+        act: called from threads.
+        items, jobs, stop, patience: as for :func:`run_all`.
+
+    Raises:
+        Exception, Stopped: as :func:`run_all`.
+    """
+    numbered = list(items)
+    results: dict[int, U] = {}
 
     def keep(number: int) -> None:
-        found[number] = act(wanted[number])
+        results[number] = act(numbered[number])
 
-    run_all(keep, range(len(wanted)), jobs=jobs, stop=stop, patience=patience)
-    return [found[number] for number in range(len(wanted))]
+    run_all(keep, range(len(numbered)), jobs=jobs, stop=stop, patience=patience)
+    return [results[number] for number in range(len(numbered))]
 
 
 def _raise_cause(futures: Iterable[Future[None]]) -> None:
-    """Raise the error on whose account others were given up."""
-    for one in futures:
-        found = None if one.cancelled() else one.exception()
-        if found is not None and not isinstance(found, Stopped):
-            raise found
+    """Raise the error that made the others stop, if it is one of these transfers'."""
+    for future in futures:
+        error = None if future.cancelled() else future.exception()
+        if error is not None and not isinstance(error, Stopped):
+            raise error

@@ -28,7 +28,7 @@ from embedcache.check import verify
 from embedcache.cli.main import main
 from embedcache.codecs import pq
 from embedcache.errors import ContractMismatchError, InputError, RemoteError, StorageError, TeacherError
-from embedcache.share import pull, push, retry
+from embedcache.share import pull, push
 from embedcache.share.places import parse_location
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.pulling import plan as pull_plan
@@ -40,17 +40,15 @@ from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 from embedcache.views.plan import ViewOptions
 
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
 TEACHER = fake_teacher(64)
 TEXTS = sentences(1050, seed=8)
 THEIRS, MINE = TEXTS[:1000], TEXTS[50:]
 """Of the second, 950 of 1000 stand in the first."""
 
 _FORKS = multiprocessing.get_context("fork")
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
 
 
 def built(
@@ -287,7 +285,7 @@ def test_what_loses_something_comes_only_where_it_is_named(tmp_path: Path, codec
     assert np.array_equal(mine.lookup(MINE[:950]), theirs.lookup(MINE[:950]))
     # Another named, the texts are encoded, and that is counted.
     other = built(tmp_path / "other", MINE, tmp_path / "team", codec="float16", **settings)
-    assert (remote_of(other).rows, remote_of(other).unworthy) == (0, 950)
+    assert (remote_of(other).rows, remote_of(other).coarser_rows) == (0, 950)
     # What is in the cache already says how it is kept; nothing has to be named.
     more = built(tmp_path / "other", THEIRS[:50], tmp_path / "team", name="more", **settings)
     assert {shard.header.codec for shard in more.store(TEACHER.contract).shards} == {"float16"}
@@ -300,7 +298,7 @@ def test_rows_that_keep_less_are_encoded_and_rows_that_keep_all_are_converted(tm
     summary, remote = mine.last_build, remote_of(mine)
     assert summary is not None
     # Of the keys that both have, the ones that keep every bit are taken.
-    assert (summary.encoded, remote.rows, remote.unworthy) == (400, 600, 400)
+    assert (summary.encoded, remote.rows, remote.coarser_rows) == (400, 600, 400)
     alone = built(tmp_path / "alone", THEIRS, None, codec="float16")
     assert np.array_equal(mine.lookup(THEIRS), alone.lookup(THEIRS))
     assert {shard.header.codec for shard in mine.store(TEACHER.contract).shards} == {"float16"}

@@ -76,11 +76,11 @@ def of(found: Plan, done: BuildSummary) -> tuple[RemoteOfPlan, RemoteSummary]:
 def agree(found: Plan, done: BuildSummary) -> None:
     planned, was = of(found, done)
     assert (found.missing, found.distinct) == (done.encoded, done.distinct)
-    assert (planned.texts, planned.rows, planned.whole_shards, planned.unworthy) == (
+    assert (planned.texts, planned.rows, planned.whole_shards, planned.coarser_rows) == (
         was.texts_saved,
         was.rows,
         was.whole_shards,
-        was.unworthy,
+        was.coarser_rows,
     )
     assert found.cached + found.reusable + planned.texts + found.missing == found.distinct
     assert found.tokens is not None
@@ -175,7 +175,7 @@ def test_a_text_is_saved_where_the_remote_has_all_that_is_lacking(tmp_path: Path
     assert (planned.texts, planned.rows, found.missing) == (10, 35, 20)
 
 
-def test_a_plan_refuses_what_the_build_refuses_and_counts_what_is_unworthy(
+def test_a_plan_refuses_what_the_build_refuses_and_counts_coarser_rows(
     tmp_path: Path, settings: dict[str, Any], both: Callable[..., tuple[Plan, BuildSummary]]
 ) -> None:
     theirs = written(tmp_path / "theirs.txt", THEIRS)
@@ -189,7 +189,7 @@ def test_a_plan_refuses_what_the_build_refuses_and_counts_what_is_unworthy(
     assert (found.codec, of(found, done)[0].texts) == ("int8", 30)
     found, done = both(team, MINE, "fine", codec="float16")
     agree(found, done)
-    assert (of(found, done)[0].rows, of(found, done)[0].unworthy, found.missing) == (0, 30, 60)
+    assert (of(found, done)[0].rows, of(found, done)[0].coarser_rows, found.missing) == (0, 30, 60)
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["new cache", "cache"])

@@ -230,7 +230,7 @@ def test_what_a_coarser_codec_holds_is_left_and_counted(shelf: Shelf) -> None:
     shelf.fill(8, ["a", "b"], codec="float16")
     target = shelf.target(16, "float32")
     carried = carry_over(shelf.cache, target, key_array(["a", "b", "c"]), 10)
-    assert (carried.rows, carried.unworthy, len(target)) == (0, 2, 0)
+    assert (carried.rows, carried.coarser_rows, len(target)) == (0, 2, 0)
 
 
 def test_another_donor_may_have_what_the_first_has_too_coarsely(shelf: Shelf) -> None:
@@ -238,7 +238,7 @@ def test_another_donor_may_have_what_the_first_has_too_coarsely(shelf: Shelf) ->
     fine = shelf.fill(8, ["b"], codec="float32", seed=7)
     target = shelf.target(16, "float32")
     carried = carry_over(shelf.cache, target, key_array(["a", "b"]), 10)
-    assert (carried.rows, carried.unworthy) == (1, 1)
+    assert (carried.rows, carried.coarser_rows) == (1, 1)
     b = key_array(["b"])
     np.testing.assert_array_equal(target.vectors(target.locate(b)), fine.vectors(fine.locate(b)))
 

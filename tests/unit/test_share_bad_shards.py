@@ -229,7 +229,7 @@ def test_bad_rows_are_not_carried_over_to_another_max_length(
     assert longer.contract.id != ID
     done = make_cache(mine, GOOD + EVIL, teacher=longer, name="all").last_build
     assert done is not None
-    assert (done.carried, done.encoded, done.unworthy) == (len(GOOD), len(EVIL), 0)
+    assert (done.carried, done.encoded, done.coarser_rows) == (len(GOOD), len(EVIL), 0)
 
 
 # Convert

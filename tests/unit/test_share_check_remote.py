@@ -30,7 +30,7 @@ from share_helpers import (
 from embedcache.check.progress import CheckProgress
 from embedcache.cli.main import main
 from embedcache.errors import RemoteError
-from embedcache.share import check_remote, pull, push, retry
+from embedcache.share import check_remote, pull, push
 from embedcache.share.places.folder import FolderPlace
 
 SHARD = r"/shards/"
@@ -89,9 +89,8 @@ def test_what_is_damaged_or_missing_is_found_and_left_alone(remote: Path) -> Non
 
 
 def test_what_was_deleted_is_pushed_again_by_whoever_has_it(
-    remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    remote: Path, tmp_path: Path, no_pauses: None
 ) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.01)
     place = object_of(remote, SHARD)
     sound = rot(place)
     # By its size it is there.

@@ -26,7 +26,16 @@ from embedcache.check.verify.deep import BAD
 from embedcache.cli.main import main
 from embedcache.cli.options import read_size
 from embedcache.errors import CorruptCacheError, InputError
-from embedcache.share import SampleCheck, add_remote, list_remotes, pull, push, remove_remote, transfer
+from embedcache.share import (
+    SampleCheck,
+    add_remote,
+    list_remote,
+    list_remotes,
+    pull,
+    push,
+    remove_remote,
+    transfer,
+)
 from embedcache.share import remotes as remotes_module
 from embedcache.share.pulling import sample
 from embedcache.share.remotes import CONFIG_VARIABLE, config_file, location_of
@@ -161,7 +170,7 @@ def test_an_error_names_the_command_and_its_subcommand(tmp_path: Path, shell: An
         (["remote", "ls", tmp_path / "push"], "embedcache remote ls: no remote"),
         (["remote", "--debug", "verify", "push"], "embedcache remote verify: no remote"),
         (["remote", "lst"], "embedcache remote: no such command"),
-        (["pull", "push", "--cache", tmp_path], "embedcache pull: no remote"),
+        (["pull", "push", "--cache", tmp_path / "cache"], "embedcache pull: no remote"),
     ):
         code, _, errors = shell(*words)
         assert code != 0
@@ -601,3 +610,22 @@ def test_the_cards_of_a_remote_are_for_people(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=told):
             push(cache, str(tmp_path / "remote"), **arguments)
     assert Cache(cache.folder).teacher().origin.get("licence", "") == ""
+
+
+def test_pushes_are_listed_by_time_those_too_that_do_not_say_theirs(tmp_path: Path, shell: Any) -> None:
+    remote = tmp_path / "remote"
+    ids = []
+    for number, texts in enumerate((TEXTS[:20], TEXTS[:40], TEXTS[:60])):
+        cache = make_cache(tmp_path / f"cache{number}", texts, name=f"corpus{number}")
+        manifest = push(cache, str(remote), by="Ann" if number == 1 else "").manifest
+        path = remote / "manifests" / f"{manifest}.json"
+        # Written in 2001, now and in 2099.
+        seconds = (1_000_000_000, path.stat().st_mtime, 4_070_908_800)[number]
+        os.utime(path, (seconds, seconds))
+        ids.append(manifest)
+    pushes = list_remote(str(remote)).pushes
+    assert [one.manifest for one in pushes] == ids
+    assert (pushes[0].when, pushes[0].written) == ("", "2001-09-09T01:46:40Z")
+    assert pushes[1].when
+    code, shown, _ = shell("remote", "ls", remote)
+    assert (code, "2001-09-09T01:46:40Z" in shown) == (0, True)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from embedcache.errors import InputError, RemoteError
-from embedcache.share import retry
 from embedcache.share.places import google, open_place, parse_location
 from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.remote.remote import Remote
@@ -69,7 +68,7 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pauses: None) -> None:
     """Let there be neither an emulator nor credentials, nor a machine of Google's."""
     for name in (
         "CLOUD_STORAGE_EMULATOR_ENDPOINT",
@@ -79,7 +78,6 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("GCE_METADATA_ROOT", "127.0.0.1:1")
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(google, "_RETRY_SECONDS", 1)
 
 

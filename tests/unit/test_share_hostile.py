@@ -28,7 +28,7 @@ from embedcache.cache import Cache
 from embedcache.corpus.part import part_bytes
 from embedcache.errors import EmbedCacheError, RemoteError
 from embedcache.fsio import sealed, spelled_json
-from embedcache.share import list_remote, pull, retry
+from embedcache.share import list_remote, pull
 from embedcache.share import push as push_cache
 from embedcache.share.remote import remote as remote_module
 from embedcache.share.remote.manifest import Manifest
@@ -52,9 +52,8 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def remote(honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def remote(honest: Path, tmp_path: Path, no_pauses: None) -> Path:
     """Return a copy of the honest remote, beside a file that nobody may touch."""
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
     shutil.copytree(honest, tmp_path / "box" / "remote")
     (tmp_path / "outside").write_text("untouched")
     return tmp_path / "box" / "remote"

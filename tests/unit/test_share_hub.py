@@ -15,7 +15,7 @@ from huggingface_hub import HfApi, HfFileSystem, constants
 from share_helpers import content, make_cache
 
 from embedcache.errors import InputError, RemoteError
-from embedcache.share import compare_with_remote, list_remote, pull, push, retry
+from embedcache.share import compare_with_remote, list_remote, pull, push
 from embedcache.share.places import open_place, parse_location
 from embedcache.share.places.base import RangesNotServedError, Stat
 from embedcache.share.places.hub import HubPlace
@@ -28,13 +28,12 @@ LARGE = bytes(range(256)) * 400
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pauses: None) -> Iterator[Hub]:
     """Serve ``ann/vectors``, and let nobody be known."""
     repository = tmp_path / "hub" / "datasets" / "ann" / "vectors"
     (repository / "x").mkdir(parents=True)
     (repository / "x" / "small").write_bytes(b"small")
     (repository / "x" / "large").write_bytes(LARGE)
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with hub_server(tmp_path / "hub") as served:

@@ -29,7 +29,7 @@ from embedcache.conversions import converted_from
 from embedcache.describe import describe_teacher
 from embedcache.errors import InputError, RemoteError
 from embedcache.housekeeping import compact
-from embedcache.share import compare_with_remote, preview_pull, pull, push, retry
+from embedcache.share import compare_with_remote, preview_pull, pull, push
 from embedcache.share.pulling.recode import keeps_less, recoded
 from embedcache.store import ShardStore
 from embedcache.store.base import CONVERTED_FROM
@@ -207,10 +207,7 @@ def test_copies_are_no_news_to_the_remote_they_were_made_from(tmp_path: Path, re
     assert content(tmp_path / "third") == content(tmp_path / "there")
 
 
-def test_a_shard_is_checked_before_it_is_converted(
-    tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
+def test_a_shard_is_checked_before_it_is_converted(tmp_path: Path, remote: str, no_pauses: None) -> None:
     shard = next(file for file in manifest_of(Path(remote))["files"] if "/shards/" in file["path"])
     place = Path(remote, "objects", shard["sha256"][:2], shard["sha256"])
     data = bytearray(place.read_bytes())

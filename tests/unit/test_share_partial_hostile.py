@@ -31,7 +31,7 @@ from embedcache.check import verify
 from embedcache.corpus.part import part_bytes
 from embedcache.errors import EmbedCacheError, RemoteError
 from embedcache.fsio import sealed, spelled_json
-from embedcache.share import pull, push, retry
+from embedcache.share import pull, push
 from embedcache.testing import fake_teacher
 from embedcache.views.plan import ViewOptions
 
@@ -55,9 +55,8 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def remote(honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def remote(honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pauses: None) -> Path:
     """Return a copy of the honest remote, beside a file that nobody may touch."""
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
     small_parts(monkeypatch, rows=60)
     shutil.copytree(honest, tmp_path / "box" / "remote")
     (tmp_path / "outside").write_text("untouched")

@@ -29,6 +29,9 @@ from embedcache.share.places.web import WebPlace
 from embedcache.share.remote.remote import Remote
 from embedcache.share.retry import LaterError, retrying
 
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
 SECRET = "s3cr3t"  # noqa: S105 - to be looked for in messages
 
 
@@ -197,11 +200,6 @@ class Flaky(FolderPlace):
         if self.calls <= self.failures:
             raise self.error("dropped")
         yield from super().blocks(path, size)
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
 
 
 def test_what_breaks_is_tried_again(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.errors import InputError, RemoteError
 from embedcache.keys import key_array
-from embedcache.share import pull, push, retry
+from embedcache.share import pull, push
 from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.pulling.take_rows import TakenRows, plan_rows, take_rows
@@ -32,15 +32,13 @@ from embedcache.share.rows.whole_fetches import no_index_notes
 from embedcache.store.base import TAKEN_AS
 from embedcache.testing import fake_teacher, sentences
 
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
 TEACHER = fake_teacher(256)
 TEXTS = sentences(1200, seed=5)
 KEYS = key_array(TEXTS)
 SHARD_ROWS = 400
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
 
 
 def theirs_of(folder: Path, **settings: Any) -> Cache:

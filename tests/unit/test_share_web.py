@@ -14,17 +14,15 @@ import pytest
 from share_helpers import content, make_cache
 
 from embedcache.errors import RemoteError
-from embedcache.share import pull, push, retry
+from embedcache.share import pull, push
 from embedcache.share.places import web
 from embedcache.share.places.web import WebPlace
 
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
 SECRET = "s3cr3t"  # noqa: S105 - to be looked for in messages
 Answer = Callable[[BaseHTTPRequestHandler], None]
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
 
 
 @contextmanager

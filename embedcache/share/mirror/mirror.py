@@ -196,7 +196,9 @@ def _wanted_at_once(prepared: Preparation, teachers: Collection[str], *, logits:
 def _fill(prepared: Preparation, cache: Cache, wanted: Sequence[Wanted], jobs: int, meter: Meter) -> Arrivals:
     """Fetch those of ``wanted`` that are not in a mirror, and return what fetches files into it."""
     codebooks = [file.file.sha256 for file in wanted if file.entry.kind is Kind.CODEBOOK]
-    arrivals = Arrivals(prepared.source, cache, prepared.plan.contracts, codebooks, meter)
+    arrivals = Arrivals(
+        prepared.source, cache, contracts=prepared.plan.contracts, codebooks=codebooks, meter=meter
+    )
     missing = [file for file in wanted if not arrivals.has(file)]
     size = sum(file.file.bytes for file in missing)
     refuse_too_much(cache.folder, size, None)

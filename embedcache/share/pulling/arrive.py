@@ -1,4 +1,4 @@
-"""Files on their way into a cache: nothing gets its name before its bytes and its content are found right."""
+"""Files on their way into a cache: none gets its name before its bytes and its content were checked."""
 
 from __future__ import annotations
 
@@ -43,23 +43,25 @@ class Arrivals:
     Args:
         remote: where they come from.
         cache: where they go.
-        contracts: the teachers they may belong to, by contract id.
-        codebooks: digests of the codebooks that there are, or will be.
-        meter: counts what arrives.
+        contracts: the teachers they may belong to, by contract id; default: none.
+        codebooks: digests of the codebooks that the cache has, or will have; default: none.
+        meter: counts what arrives; default: nobody does.
         recoder: keeps shards in another codec; default: they stay as they are.
         containers: where shards go, by contract id; default: where the cache keeps them.
 
     Attributes:
-        recoded_before: teachers' shards that are here as others that an earlier pull has converted them to.
+        recoded_before: names of shards that the cache has in another codec, because an earlier pull has
+            converted them.
     """
 
     def __init__(
         self,
         remote: Remote,
         cache: Cache,
-        contracts: Mapping[str, Contract],
-        codebooks: Iterable[str],
-        meter: Meter,
+        *,
+        contracts: Mapping[str, Contract] | None = None,
+        codebooks: Iterable[str] = (),
+        meter: Meter | None = None,
         recoder: Recoder | None = None,
         containers: Mapping[str, FolderShards | LmdbShards] | None = None,
     ) -> None:
@@ -67,17 +69,17 @@ class Arrivals:
         self._conversions = Conversions(cache)
         self._sources: dict[str, frozenset[str]] = {}
         self.recoded_before: set[str] = set()
-        self._remote, self._cache, self._meter = remote, cache, meter
+        self._remote, self._cache, self._meter = remote, cache, meter or Meter()
         self._codebooks = frozenset(codebooks)
         self._containers: dict[str, FolderShards | LmdbShards] = {
             contract_id: (containers or {}).get(contract_id) or cache.container(contract)
-            for contract_id, contract in contracts.items()
+            for contract_id, contract in (contracts or {}).items()
         }
         self._one_writer = threading.Lock()
         self._listed: dict[str, frozenset[str]] = {}
 
     def has(self, wanted: Wanted) -> bool:
-        """Return whether the cache has a file already, as far as its size tells."""
+        """Return whether the cache has a file already, judged by its size."""
         if self._is_there(wanted):
             return True
         entry = wanted.entry
@@ -96,9 +98,9 @@ class Arrivals:
         if place.is_symlink() or not place.is_file():
             return False
         if entry.kind is Kind.VIEW:
-            # Of a view that nobody finished.
+            # A view that was not finished may have left another document.
             return place.read_bytes() == wanted.data
-        # Another document that is there says the same; that was looked at when the pull was planned.
+        # If another document is there, the plan of this pull has accepted it.
         return wanted.data is not None or place.stat().st_size == wanted.file.bytes
 
     def fetch(self, wanted: Wanted) -> None:
@@ -117,7 +119,7 @@ class Arrivals:
         container = self._containers.get(entry.teacher)
         target = self._cache.folder / wanted.path
         if entry.kind is Kind.SHARD and isinstance(container, LmdbShards):
-            # Outside shards/, of which there is none beside an LMDB file.
+            # Beside an LMDB file there is no folder shards/.
             target = self._cache.folder / "teachers" / entry.teacher / target.name
         with temporary_sibling(target) as temporary:
             download(self._remote, wanted.file, temporary, self._meter)
@@ -135,14 +137,14 @@ class Arrivals:
         self._meter.add(files=1)
 
     def finish(self) -> None:
-        """Put on record which files were found right, so that nobody has to read them again."""
+        """Record which shards were checked, so that nobody has to read them again."""
         for container in self._containers.values():
             container.finish()
 
     def _recode(
         self, recoder: Recoder, wanted: Wanted, container: FolderShards | LmdbShards, place: Path
     ) -> bool:
-        """Put a shard into the cache in another codec; return whether it has become another."""
+        """Put a shard into the cache in another codec; return whether it was converted."""
         try:
             with self._one_writer:
                 return recoder.put(container, self._conversions, wanted.entry.stem, place)
@@ -174,7 +176,7 @@ class Arrivals:
                 )
 
     def _examine(self, wanted: Wanted, place: Path) -> None:
-        """Look at what has arrived as whoever opens the cache will.
+        """Read a file that has arrived as whoever opens the cache will.
 
         Raises:
             RemoteError: if it is not what its path says.

@@ -1,4 +1,4 @@
-"""Which version of a corpus is pulled, and into what: a version is chosen, never overwritten."""
+"""Which version of a corpus is pulled, and under which name. No version is ever overwritten."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class _Version:
 
 
 class CorpusPlanner:
-    """Plans what of corpora is fetched.
+    """Plans which files of corpora are fetched.
 
     Args:
         stock: what the remote has.
         documents: reads its documents.
         cache: what is pulled into; None where there is no cache yet.
         where: the remote, for messages.
-        into_mirror: whether ``cache`` is a mirror. What is in one does not choose between versions, and a
-            corpus of which another has the name there gets a name of its own.
+        into_mirror: whether ``cache`` is a mirror. A version that is in a mirror is not preferred to others,
+            and a corpus whose name is taken there gets a name of its own.
     """
 
     def __init__(
@@ -141,23 +141,24 @@ class CorpusPlanner:
 
     def _shown(self, versions: Mapping[str, _Version]) -> str:
         return "; ".join(
-            f"{digest[:12]} with {one.info.rows:,} rows ({listed_by(self._stock, one.file)})"
-            for digest, one in sorted(versions.items())
+            f"{digest[:12]} with {version.info.rows:,} rows ({listed_by(self._stock, version.file)})"
+            for digest, version in sorted(versions.items())
         )
 
     def _name_in_mirror(self, name: str, digest: str) -> str:
-        """Return what a corpus is called in the mirror, or will be: its own name where no other has that."""
-        here = {} if self._cache is None else {one.name: one.info.digest for one in self._cache.corpora()}
-        same = [one for one in here if here[one] == digest]
+        """Return what a corpus is called in the mirror, or will be: ``name``, unless another has that."""
+        corpora = [] if self._cache is None else self._cache.corpora()
+        digests = {corpus.name: corpus.info.digest for corpus in corpora}
+        same = [called for called in digests if digests[called] == digest]
         if same:
             return name if name in same else same[0]
-        return f"{name[:_LONGEST_STEM]}-{digest[:12]}" if name in here else name
+        return f"{name[:_LONGEST_STEM]}-{digest[:12]}" if name in digests else name
 
     def _is_meant(self, choice: CorpusChoice, digest: str, file: SharedFile) -> bool:
-        """Whether a version is one that somebody asked for, by its digest or a manifest's."""
+        """Return whether a choice means this version, by its digest or that of a manifest."""
         if not choice.digest or digest.startswith(choice.digest):
             return True
-        return any(one.id.startswith(choice.digest) for one in self._stock.listing(file))
+        return any(manifest.id.startswith(choice.digest) for manifest in self._stock.listing(file))
 
     def _local(self, name: str) -> Corpus | None:
         if self._cache is None or name not in self._cache.corpus_names():
@@ -177,11 +178,11 @@ class CorpusPlanner:
         return wanted
 
     def _view(self, choice: CorpusChoice, name: str, view: str, corpus: CorpusInfo) -> list[Wanted]:
-        inside, target = (f"corpora/{one}/{VIEWS}/{view}" for one in (choice.name, name))
+        inside, target = (f"corpora/{called}/{VIEWS}/{view}" for called in (choice.name, name))
         records: dict[str, tuple[ViewRecord, SharedFile]] = {}
         for file in self._stock.versions(f"{inside}/{RECIPE}"):
             record = self._documents.record(file)
-            # Made of another version of the corpus, it is a view of that alone.
+            # A view of another version of the corpus is not wanted.
             if record.of == corpus.digest and self._is_meant(choice, corpus.digest, file):
                 records.setdefault(record.digest, (record, file))
         if not records:
@@ -201,8 +202,9 @@ class CorpusPlanner:
                 f"choose those of one manifest with --corpus {choice.name}@MANIFEST"
             )
         ((record, file),) = records.values()
-        infos = [(self._documents.info(one), one) for one in self._stock.versions(f"{inside}/{DESCRIPTION}")]
-        right = [(info, one) for info, one in infos if info.digest == record.digest]
+        descriptions = self._stock.versions(f"{inside}/{DESCRIPTION}")
+        infos = [(self._documents.info(description), description) for description in descriptions]
+        right = [(info, description) for info, description in infos if info.digest == record.digest]
         if not right or set(right[0][0].columns) != {ORIGINAL} or right[0][0].rows != corpus.rows:
             raise RemoteError(
                 f"{inside} of {self._where} is refused: its recipe and its description do not fit together; "
@@ -211,7 +213,7 @@ class CorpusPlanner:
         info, described = right[0]
         wanted = self._parts(inside, target, info)
         if local is not None:
-            # Its documents stay; parts may be missing.
+            # The documents here stay; parts may be missing.
             return wanted
         wanted.append(
             Wanted(described, f"{target}/{DESCRIPTION}", data=self._documents.data(described), info=info)

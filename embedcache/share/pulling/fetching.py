@@ -20,28 +20,36 @@ from embedcache.share.transfer import run_all
 def fetch_in_stages(
     source: Remote, cache: Cache, arrivals: Arrivals, missing: Sequence[Wanted], jobs: int
 ) -> None:
-    """Fetch ``missing`` into ``cache``, what is needed before what needs it.
+    """Fetch ``missing`` into ``cache``, each file after those that it needs.
+
+    Args:
+        source: where the files come from.
+        cache: where they go.
+        arrivals: fetches them.
+        missing: the files.
+        jobs: transfers at once.
 
     Raises:
-        RemoteError: if a file cannot be had or is refused; rows of a corpus are looked at before it is there.
+        RemoteError: if a file cannot be had or is refused. The rows of a corpus are checked before its
+            description is fetched.
         StorageError: if one cannot be written.
     """
     for number, kinds in enumerate(STAGES):
-        batch = [one for one in missing if stage_of(one.entry) == number]
+        batch = [file for file in missing if stage_of(file.entry) == number]
         if Kind.CORPUS in kinds:
-            for one in batch:
-                if one.info is not None:
-                    folder = one.path.rpartition("/")[0]
-                    refuse_wrong_rows(source, cache, folder, one.info, said=one.file.path)
-        # The largest first, or the last one would leave the other threads idle.
-        batch.sort(key=lambda one: -one.file.bytes)
+            for file in batch:
+                if file.info is not None:
+                    folder = file.path.rpartition("/")[0]
+                    refuse_wrong_rows(source, cache, folder, file.info, said=file.file.path)
+        # The largest first: a large one at the end would leave the other threads idle.
+        batch.sort(key=lambda file: -file.file.bytes)
         run_all(arrivals.fetch, batch, jobs=jobs, stop=source.stop)
 
 
 def refuse_wrong_rows(
     source: Remote, cache: Cache, folder: str, info: CorpusInfo, *, said: str, absent: Collection[str] = ()
 ) -> None:
-    """Look at all rows of a corpus or a view whose parts are there, before anybody reads them.
+    """Check all rows of a corpus or a view whose parts have arrived, before anybody reads them.
 
     Args:
         source: where it came from.

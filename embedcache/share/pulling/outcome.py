@@ -1,4 +1,4 @@
-"""What a pull is about to fetch, and what it has fetched."""
+"""How much a pull is about to fetch, and how much it has fetched."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class PullEstimate:
         files: files to be fetched.
         bytes: their size.
         text_rows: rows of corpora and views in those.
-        vectors: vectors in those; of a part of a corpus, vectors to be taken out of shards, at most.
+        vectors: vectors in those; for a part of a corpus, at most so many vectors are taken out of shards.
         present: files that the cache has already.
         present_bytes: their size.
-        corpus: of a part of a corpus, what it is to be called; else empty.
-        vector_bytes: of a part of a corpus, about what its vectors take on the way, beside ``bytes``. Where a
-            condition chooses the rows, as if it took all.
+        corpus: what a part of a corpus is to be called; empty if no part is pulled.
+        vector_bytes: about how many bytes the vectors of a part take, beside ``bytes``. If a condition
+            chooses the rows, as if it chose all.
         told: what is worth telling.
     """
 
@@ -50,13 +50,13 @@ OnEstimate = Callable[[PullEstimate], None]
 
 @dataclass(frozen=True)
 class TakenVectors:
-    """What became of a teacher's vectors of the texts of a part.
+    """How many vectors of one teacher a part of a corpus has got.
 
     Attributes:
         teacher: its name.
-        present: of how many texts the cache had a vector.
-        taken: of how many one was fetched.
-        missing: of how many the remote has none.
+        present: texts whose vector the cache had already.
+        taken: texts whose vector was fetched.
+        missing: texts of which neither the cache nor the remote has a vector.
         bytes: bytes that were fetched.
     """
 
@@ -69,7 +69,7 @@ class TakenVectors:
 
 @dataclass(frozen=True)
 class PulledPart:
-    """What became of a part of a corpus.
+    """A part of a corpus that was pulled.
 
     Attributes:
         corpus: what it is called in the cache.
@@ -77,7 +77,7 @@ class PulledPart:
         of: how many the whole has.
         was_there: whether the cache had it already.
         texts: distinct texts of its rows and of its views.
-        vectors: of each teacher.
+        vectors: how many vectors it has got, for each teacher.
     """
 
     corpus: str
@@ -93,22 +93,22 @@ class Fetched:
     """What a pull has fetched.
 
     Attributes:
-        files: files.
-        bytes: their size.
-        text_rows: rows of corpora and views among that.
-        vectors: vectors among that.
+        fetched: files fetched.
+        fetched_bytes: their size.
+        fetched_text_rows: rows of corpora and views among that.
+        fetched_vectors: vectors among that.
         present: files that the cache had already.
         present_bytes: their size.
         converted: shards among those fetched that are kept in another codec.
         converted_bytes: what they take in the cache.
         part: what became of a part of a corpus, where one was pulled.
-        told: what is worth telling.
+        told: what is worth telling: versions and names that stayed as they are in the cache.
     """
 
-    files: int
-    bytes: int
-    text_rows: int
-    vectors: int
+    fetched: int
+    fetched_bytes: int
+    fetched_text_rows: int
+    fetched_vectors: int
     present: int
     present_bytes: int
     converted: int
@@ -119,14 +119,14 @@ class Fetched:
 
 def bytes_of(files: Sequence[Wanted]) -> int:
     """Return how many bytes files have on the remote together."""
-    return sum(one.file.bytes for one in files)
+    return sum(file.file.bytes for file in files)
 
 
 def text_rows_of(files: Sequence[Wanted]) -> int:
     """Return how many rows of corpora and views files have together."""
-    return sum(one.file.rows for one in files if one.entry.corpus)
+    return sum(file.file.rows for file in files if file.entry.corpus)
 
 
 def vectors_of(files: Sequence[Wanted]) -> int:
     """Return how many vectors files have together."""
-    return sum(one.file.rows for one in files if one.entry.kind is Kind.SHARD)
+    return sum(file.file.rows for file in files if file.entry.kind is Kind.SHARD)

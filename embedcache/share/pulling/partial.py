@@ -1,13 +1,14 @@
-"""Pulling a part: some rows of one corpus, with its views cut alike, and the vectors of their texts alone.
+"""Pulling a part: some rows of one corpus, the same rows of its views, and the vectors of their texts alone.
 
-Texts come first, in whole parts, for nothing smaller can be checked; the rows are chosen here. What they make
-is a corpus of its own, and only what its texts need of the teachers is fetched then.
+Texts come first, in whole files, because nothing smaller can be checked. Then the rows are chosen on this
+machine. They make a corpus of their own, and only the vectors of its texts are fetched.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +22,44 @@ from embedcache.errors import InputError
 from embedcache.share.mirror_notes import keep_rows
 from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.fetching import fetch_in_stages
-from embedcache.share.pulling.outcome import Fetched, PulledPart, PullEstimate, bytes_of, text_rows_of
+from embedcache.share.pulling.outcome import (
+    Fetched,
+    PulledPart,
+    PullEstimate,
+    TakenVectors,
+    bytes_of,
+    text_rows_of,
+)
 from embedcache.share.pulling.partial_texts import PartTexts
 from embedcache.share.pulling.partial_vectors import PartVectors, estimate_vectors
 from embedcache.share.pulling.plan import Preparation, PullChoice, refuse_too_much
+from embedcache.share.pulling.take_rows import RowsPlan
 from embedcache.share.pulling.wanted import Wanted
 
 _LONGEST_NAME = 100
 _LONGEST_CONDITION = 40
 
-# They come for the rows that need them.
-_OF_ROWS = (Kind.SHARD, Kind.CODEBOOK)
+# These come with the vectors that need them.
+_WITH_VECTORS = (Kind.SHARD, Kind.CODEBOOK)
+
+
+@dataclass(frozen=True)
+class _ChosenRows:
+    """The rows that a part consists of, with their texts fetched.
+
+    Attributes:
+        texts: the texts of the whole corpus, as far as they are here.
+        rows: numbers of the chosen rows.
+        needed: files of texts that were needed, to choose by and for the rows.
+        fetched: those of them that the cache lacked.
+        teachers: files of teachers that are still to be fetched, but for vectors.
+    """
+
+    texts: PartTexts
+    rows: NDArray[np.int64]
+    needed: list[Wanted]
+    fetched: list[Wanted]
+    teachers: list[Wanted]
 
 
 class PartPull:
@@ -47,8 +75,10 @@ class PartPull:
     def __init__(self, prepared: Preparation, choice: PullChoice, jobs: int, meter: Meter) -> None:
         self._prepared, self._choice, self._jobs, self._meter = prepared, choice, jobs, meter
         wanted = prepared.plan.wanted
-        self._of_corpus = [one for one in wanted if one.entry.corpus]
-        self._of_teachers = [one for one in wanted if one.entry.teacher and one.entry.kind not in _OF_ROWS]
+        self._of_corpus = [file for file in wanted if file.entry.corpus]
+        self._of_teachers = [
+            file for file in wanted if file.entry.teacher and file.entry.kind not in _WITH_VECTORS
+        ]
         texts = self._texts(prepared.cache)
         self._name = choice.alias or part_name(texts.info.name, texts.info.rows, choice.rows, choice.where)
 
@@ -87,59 +117,90 @@ class PartPull:
         Raises:
             InputError, RemoteError, StorageError: as :func:`embedcache.share.pull.pull`.
         """
-        texts = self._texts(cache)
-        first = texts.needed(self._choice.rows, self._choice.where)
-        got = self._fetch_texts(texts, first)
-        rows = texts.choose(self._choice.rows, self._choice.where)
-        needed = texts.needed_for(rows)
-        more = texts.missing(needed)
-        teachers = self._missing(texts, self._of_teachers, cache)
-        refuse_too_much(cache.folder, bytes_of(got + more + teachers), self._choice.max_bytes)
-        got += self._fetch_texts(texts, needed)
-        whole = texts.corpus()
-        keys = np.concatenate(subset_keys(whole, rows))
+        contracts = self._prepared.plan.contracts
+        chosen = self._choose_rows(cache)
+        whole = chosen.texts.corpus()
+        keys = np.concatenate(subset_keys(whole, chosen.rows))
         self._meter.begin("look up texts", total_rows=len(keys))
         # What a run has fetched into a mirror, and would delete again, is the pull's from now on.
-        keep_rows(cache, self._prepared.plan.contracts, keys)
+        keep_rows(cache, contracts, keys)
         vectors = PartVectors(self._prepared, self._choice, cache, keys, self._jobs, self._meter)
-        size = bytes_of(got + teachers) + vectors.index_bytes
-        refuse_too_much(cache.folder, size, self._choice.max_bytes)
-        plans = vectors.plan()
-        refuse_too_much(cache.folder, size + sum(one.bytes for one in plans), self._choice.max_bytes)
-        part, was_there = self._store(cache, whole, rows)
-        contracts = self._prepared.plan.contracts
-        arrivals = Arrivals(self._prepared.source, cache, contracts, (), self._meter)
-        self._meter.begin("fetch", total_files=len(teachers), total_bytes=bytes_of(teachers))
-        fetch_in_stages(self._prepared.source, cache, arrivals, teachers, self._jobs)
+        plans = self._plan_vectors(cache, vectors, chosen)
+        part, was_there = self._store(cache, whole, chosen.rows)
+        self._fetch_teachers(cache, chosen.teachers)
         taken = vectors.take(plans)
         # A shard that a run was just fetching was not here before.
         keep_rows(cache, contracts, keys)
-        texts.drop(part)
-        files = {one.path: one for one in [*got, *teachers]}
-        everything = {one.path: one for one in [*first, *needed, *self._of_teachers]}
+        chosen.texts.drop(part)
+        return self._result(
+            chosen,
+            vectors,
+            taken,
+            PulledPart(part.name, len(part), len(whole), was_there, len(keys), tuple(taken)),
+        )
+
+    def _choose_rows(self, cache: Cache) -> _ChosenRows:
+        """Fetch the texts to choose rows by, choose them, and fetch the texts of the chosen rows."""
+        texts = self._texts(cache)
+        to_choose_by = texts.needed(self._choice.rows, self._choice.where)
+        fetched = self._fetch_texts(texts, to_choose_by)
+        rows = texts.choose(self._choice.rows, self._choice.where)
+        of_rows = texts.needed_for(rows)
+        teachers = self._missing(texts, self._of_teachers, cache)
+        self._refuse_too_much(cache, bytes_of([*fetched, *texts.missing(of_rows), *teachers]))
+        fetched = [*fetched, *self._fetch_texts(texts, of_rows)]
+        return _ChosenRows(texts, rows, [*to_choose_by, *of_rows], fetched, teachers)
+
+    def _plan_vectors(self, cache: Cache, vectors: PartVectors, chosen: _ChosenRows) -> list[RowsPlan]:
+        """Plan which vectors are fetched; the row indexes that this takes are fetched first."""
+        size = bytes_of([*chosen.fetched, *chosen.teachers]) + vectors.index_bytes
+        self._refuse_too_much(cache, size)
+        plans = vectors.plan()
+        self._refuse_too_much(cache, size + sum(plan.bytes for plan in plans))
+        return plans
+
+    def _fetch_teachers(self, cache: Cache, teachers: list[Wanted]) -> None:
+        """Fetch the files of teachers that are neither shards nor codebooks."""
+        arrivals = self._arrivals(cache)
+        self._meter.begin("fetch", total_files=len(teachers), total_bytes=bytes_of(teachers))
+        fetch_in_stages(self._prepared.source, cache, arrivals, teachers, self._jobs)
+
+    def _result(
+        self, chosen: _ChosenRows, vectors: PartVectors, taken: list[TakenVectors], part: PulledPart
+    ) -> Fetched:
+        # A file may be needed twice: to choose rows by, and for the rows.
+        files = {file.path: file for file in [*chosen.fetched, *chosen.teachers]}
+        needed = {file.path: file for file in [*chosen.needed, *self._of_teachers]}
         fetched = list(files.values())
         return Fetched(
-            files=len(fetched),
-            bytes=bytes_of(fetched) + vectors.index_bytes + sum(one.bytes for one in taken),
-            text_rows=text_rows_of(fetched),
-            vectors=sum(one.taken for one in taken),
-            present=len(everything) - len(fetched),
-            present_bytes=bytes_of(list(everything.values())) - bytes_of(fetched),
+            fetched=len(fetched),
+            fetched_bytes=bytes_of(fetched) + vectors.index_bytes + sum(each.bytes for each in taken),
+            fetched_text_rows=text_rows_of(fetched),
+            fetched_vectors=sum(each.taken for each in taken),
+            present=len(needed) - len(fetched),
+            present_bytes=bytes_of(list(needed.values())) - bytes_of(fetched),
             converted=0,
             converted_bytes=0,
-            part=PulledPart(part.name, len(part), len(whole), was_there, len(keys), tuple(taken)),
+            part=part,
             told=tuple(vectors.told),
         )
+
+    def _refuse_too_much(self, cache: Cache, size: int) -> None:
+        refuse_too_much(cache.folder, size, self._choice.max_bytes)
+
+    def _arrivals(self, cache: Cache) -> Arrivals:
+        contracts = self._prepared.plan.contracts
+        return Arrivals(self._prepared.source, cache, contracts=contracts, meter=self._meter)
 
     def _texts(self, cache: Cache | None) -> PartTexts:
         return PartTexts(self._prepared.source, self._of_corpus, cache, self._jobs, self._meter)
 
     def _missing(self, texts: PartTexts, wanted: list[Wanted], cache: Cache | None) -> list[Wanted]:
-        of_corpus = [one for one in wanted if one.entry.corpus]
-        of_teachers = [one for one in wanted if one.entry.teacher]
+        of_corpus = [file for file in wanted if file.entry.corpus]
+        of_teachers = [file for file in wanted if file.entry.teacher]
         if cache is not None:
-            arrivals = Arrivals(self._prepared.source, cache, self._prepared.plan.contracts, (), self._meter)
-            of_teachers = [one for one in of_teachers if not arrivals.has(one)]
+            arrivals = self._arrivals(cache)
+            of_teachers = [file for file in of_teachers if not arrivals.has(file)]
         return [*texts.missing(of_corpus), *of_teachers]
 
     def _fetch_texts(self, texts: PartTexts, needed: list[Wanted]) -> list[Wanted]:
@@ -168,14 +229,14 @@ class PartPull:
         cache = self._prepared.cache
         if self._choice.where is not None or cache is None or self._name not in cache.corpus_names():
             return
-        there = cache.corpus(self._name)
-        if len(there) != min(self._choice.rows or total, total):
-            raise self._name_taken(there)
+        namesake = cache.corpus(self._name)
+        if len(namesake) != min(self._choice.rows or total, total):
+            raise self._name_taken(namesake)
 
-    def _name_taken(self, there: Corpus) -> InputError:
+    def _name_taken(self, namesake: Corpus) -> InputError:
         return InputError(
-            f"the cache holds another corpus called {there.name!r} (digest {there.info.digest[:12]}, "
-            f"{len(there):,} rows): call the part otherwise, with --as NAME, or take that one away with "
+            f"the cache holds another corpus called {namesake.name!r} (digest {namesake.info.digest[:12]}, "
+            f"{len(namesake):,} rows): call the part otherwise, with --as NAME, or take that one away with "
             "'embedcache rm corpus'; vectors are kept"
         )
 

@@ -1,7 +1,7 @@
 """The texts that a part of a corpus is cut out of: as many of the remote's as that takes.
 
-They are kept for the next time, under ``derived/remotes/`` as a cache of their own, which misses the parts
-that nobody needed yet.
+They are kept for the next time in a cache of their own under ``derived/remotes/``, which lacks the files that
+were not needed yet.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _OF_VECTORS = {"tokens", "truncated"}
 
 
 @dataclass(frozen=True)
-class _Texts:
-    """A corpus or a view of it on the remote.
+class _TextFiles:
+    """The files of a corpus, or of a view of it, on the remote.
 
     Attributes:
         folder: where it lies in a cache.
@@ -51,11 +51,11 @@ class _Texts:
     parts: tuple[Wanted, ...]
 
     def of_first(self, count: int) -> list[Wanted]:
-        """Return the parts that the first ``count`` rows stand in."""
+        """Return the files that hold the first ``count`` rows."""
         return list(self.parts[: int(np.searchsorted(self._ends, count, side="left")) + 1])
 
     def of_rows(self, rows: NDArray[np.int64]) -> list[Wanted]:
-        """Return the parts that ``rows`` stand in."""
+        """Return the files that hold ``rows``."""
         numbers = np.unique(np.searchsorted(self._ends, rows, side="right"))
         return [self.parts[number] for number in numbers.tolist()]
 
@@ -106,7 +106,7 @@ class PartTexts:
         return len(self._of_views)
 
     def refuse_wrong_condition(self, where: str) -> None:
-        """See that a condition can be used, before anything is fetched to try it on.
+        """Refuse a condition that cannot be used, before anything is fetched to try it on.
 
         Raises:
             InputError: if it cannot.
@@ -114,7 +114,7 @@ class PartTexts:
         check_condition(where, has_ids=self.info.has_ids, has_labels=self.info.has_labels)
 
     def needed(self, rows: int | None, where: str | None) -> list[Wanted]:
-        """Return the parts that have to be read to choose rows, and of the first rows those of views too.
+        """Return the files that have to be read to choose rows; without a condition, all files of the rows.
 
         Args:
             rows: so many rows.
@@ -123,86 +123,90 @@ class PartTexts:
         if where is None:
             count = min(rows or self.info.rows, self.info.rows)
             return [part for texts in self._all for part in texts.of_first(count)]
-        # The condition may look into views by a subquery.
-        chosen = self._all if mentioned_views(where) else [self._of_corpus]
-        return [part for texts in chosen for part in texts.parts]
+        # A subquery of the condition may read views.
+        to_read = self._all if mentioned_views(where) else [self._of_corpus]
+        return [part for texts in to_read for part in texts.parts]
 
     def needed_for(self, rows: NDArray[np.int64]) -> list[Wanted]:
         """Return the parts that hold ``rows``."""
         return [part for texts in self._all for part in texts.of_rows(rows)]
 
     def missing(self, wanted: Sequence[Wanted]) -> list[Wanted]:
-        """Return those of ``wanted`` that are nowhere in the cache, as far as their size tells."""
-        lent = self._lent()
-        return [one for one in wanted if not _is_file(self._place(one), one) and one.entry.stem not in lent]
+        """Return the files of ``wanted`` that are nowhere in the cache, judged by their size."""
+        linkable = self._linkable()
+        return [
+            file
+            for file in wanted
+            if not _is_file(self._place(file), file) and file.entry.stem not in linkable
+        ]
 
     def fetch(self, wanted: Sequence[Wanted]) -> list[Wanted]:
-        """Bring parts here, see that the keys in them are those of their texts, and return what was fetched.
+        """Bring files here, check that their keys are those of their texts, and return what was fetched.
 
         Raises:
             RemoteError: if one cannot be had or is refused.
             StorageError: if one cannot be written.
         """
-        staged, lent = self._described(), self._lent()
-        arrivals = Arrivals(self._source, staged, {}, (), self._meter)
-        left: list[Wanted] = []
-        for one in wanted:
-            place = staged.folder / one.path
-            if not _is_file(place, one) and one.entry.stem in lent:
-                _lend(lent[one.entry.stem], place)
-            # Nobody checks what is derived as often as a cache itself; what is damaged comes again.
-            if not _is_file(place, one) or not _is_sound(place):
-                left.append(one)
+        staged, linkable = self._staged(), self._linkable()
+        arrivals = Arrivals(self._source, staged, meter=self._meter)
+        to_fetch: list[Wanted] = []
+        for file in wanted:
+            place = staged.folder / file.path
+            if not _is_file(place, file) and file.entry.stem in linkable:
+                _link(linkable[file.entry.stem], place)
+            # Derived files are checked less often than a cache's own: a damaged one is fetched again.
+            if not _is_file(place, file) or not _is_sound(place):
+                to_fetch.append(file)
         run_all(
             arrivals.fetch,
-            sorted(left, key=lambda one: -one.file.bytes),
+            sorted(to_fetch, key=lambda file: -file.file.bytes),
             jobs=self._jobs,
             stop=self._source.stop,
         )
-        fresh = {one.path for one in wanted} - self._checked
+        fresh = {file.path for file in wanted} - self._checked
         for texts in self._all:
             if any(part.path in fresh for part in texts.parts):
                 self._check(staged, texts, fresh | self._checked)
         self._checked |= fresh
-        return left
+        return to_fetch
 
-    def _check(self, staged: Cache, texts: _Texts, there: Collection[str]) -> None:
-        """Look at the rows of the parts whose paths are ``there``; others may be of an earlier pull."""
-        absent = [part.path.rpartition("/")[2] for part in texts.parts if part.path not in there]
+    def _check(self, staged: Cache, texts: _TextFiles, paths: Collection[str]) -> None:
+        """Check the rows of the files with these paths; others were perhaps left by an earlier pull."""
+        absent = [part.path.rpartition("/")[2] for part in texts.parts if part.path not in paths]
         said = f"{texts.folder}/{DESCRIPTION}"
         refuse_wrong_rows(self._source, staged, texts.folder, texts.info, said=said, absent=absent)
 
     def choose(self, rows: int | None, where: str | None) -> NDArray[np.int64]:
-        """Return which rows of the whole are meant, once what is :meth:`needed` is here.
+        """Return which rows of the whole are meant; the files that :meth:`needed` returns have to be here.
 
         Raises:
             InputError: if the condition cannot be used, or holds for no row.
         """
-        staged = self._described()
+        staged = self._staged()
         try:
             return choose_rows(staged, self.info.name, first=rows, where=where)
         except InputError as error:
             reason = str(error).replace(str(staged.folder), self._source.where)
-            # What is said of the condition itself begins with it; else a teacher was looked for.
+            # An error about the condition itself begins with it. Another one says that no teacher was found.
             asks_vectors = where is not None and _OF_VECTORS & set(re.findall(r"\w+", where.lower()))
             if where is not None and asks_vectors and not reason.startswith(repr(where)):
                 raise not_known_yet(where) from error
             raise InputError(reason) from error
 
     def corpus(self) -> Corpus:
-        """Return the whole corpus; only parts that were fetched can be read."""
-        return Corpus(self._described().corpora_folder / self.info.name, self.info)
+        """Return the whole corpus; only rows whose files were fetched can be read."""
+        return Corpus(self._staged().corpora_folder / self.info.name, self.info)
 
     def drop(self, kept: Corpus) -> None:
-        """Delete the files that ``kept`` has as well: they can be lent the next time."""
-        named = {part.file_name for one in (kept, *kept.views()) for part in one.parts}
-        for one in (part for texts in self._all for part in texts.parts):
-            place = self._place(one)
-            if place is not None and place.name in named:
+        """Delete the files that ``kept`` has as well: the next pull can link to those."""
+        kept_names = {part.file_name for corpus in (kept, *kept.views()) for part in corpus.parts}
+        for file in (part for texts in self._all for part in texts.parts):
+            place = self._place(file)
+            if place is not None and place.name in kept_names:
                 remove_file(place)
 
     @property
-    def _all(self) -> list[_Texts]:
+    def _all(self) -> list[_TextFiles]:
         return [self._of_corpus, *self._of_views]
 
     @property
@@ -214,27 +218,27 @@ class PartTexts:
     def _place(self, wanted: Wanted) -> Path | None:
         return None if self._folder is None else self._folder / wanted.path
 
-    def _described(self) -> Cache:
+    def _staged(self) -> Cache:
         """Return the cache that the texts lie in, with its documents as the remote has them now."""
         if self._folder is None:
             raise RuntimeError("texts are fetched into a cache")
         staged = Cache.create(self._folder)
         views = staged.corpora_folder / self.info.name / VIEWS
-        named = {texts.info.name for texts in self._of_views}
+        view_names = {texts.info.name for texts in self._of_views}
         for recipe in views.glob(f"*/{RECIPE}"):
-            if recipe.parent.name not in named:
+            if recipe.parent.name not in view_names:
                 remove_file(recipe)
-        for one in self._documents:
-            place = staged.folder / one.path
-            if one.data is not None and not (place.is_file() and place.read_bytes() == one.data):
-                write_bytes(place, one.data)
+        for document in self._documents:
+            place = staged.folder / document.path
+            if document.data is not None and not (place.is_file() and place.read_bytes() == document.data):
+                write_bytes(place, document.data)
         return staged
 
-    def _lent(self) -> dict[str, Path]:
-        """Return the parts that corpora of the cache have, by digest."""
+    def _linkable(self) -> dict[str, Path]:
+        """Return the wanted files that corpora of the cache have already, by digest."""
         if self._cache is None:
             return {}
-        wanted = {one.entry.stem: one.file.bytes for texts in self._all for one in texts.parts}
+        wanted = {part.entry.stem: part.file.bytes for texts in self._all for part in texts.parts}
         return {
             path.stem: path
             for path in _parts_in(self._cache)
@@ -242,10 +246,10 @@ class PartTexts:
         }
 
 
-def _texts(described: Wanted, info: CorpusInfo, wanted: Sequence[Wanted]) -> _Texts:
+def _texts(described: Wanted, info: CorpusInfo, wanted: Sequence[Wanted]) -> _TextFiles:
     folder = described.path.rpartition("/")[0]
     files = {one.path: one for one in wanted}
-    return _Texts(folder, info, tuple(files[f"{folder}/{part.file_name}"] for part in info.parts))
+    return _TextFiles(folder, info, tuple(files[f"{folder}/{part.file_name}"] for part in info.parts))
 
 
 def _parts_in(cache: Cache) -> Iterator[Path]:
@@ -270,8 +274,8 @@ def _is_sound(place: Path) -> bool:
     return True
 
 
-def _lend(source: Path, place: Path) -> None:
-    """Make a file of the cache appear among the texts as well; its digest is taken when it is read."""
+def _link(source: Path, place: Path) -> None:
+    """Make a file of the cache appear at ``place`` as well; its digest is checked when it is read."""
     make_directory(place.parent)
     try:
         os.link(source, place, follow_symlinks=False)

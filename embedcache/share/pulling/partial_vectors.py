@@ -1,4 +1,4 @@
-"""The vectors of a part's texts: of each teacher those that the cache lacks, and no others."""
+"""The vectors of the texts of a part: of each teacher those that the cache lacks."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from embedcache.share.rows.whole_fetches import no_index_notes, no_ranges_notes
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _LackingVectors:
     """The vectors of one teacher that the cache lacks.
 
     Attributes:
         contract: the teacher.
-        there: those that the remote has.
-        keys: the texts' keys.
+        remote_keys: all vectors that the remote has of it and the cache lacks.
+        keys: keys of the texts whose vector the cache lacks.
     """
 
     contract: Contract
-    there: RemoteKeys
+    remote_keys: RemoteKeys
     keys: KeyArray
 
 
 @dataclass(frozen=True)
 class VectorEstimate:
-    """What the vectors of some texts are before row indexes say which shards they stand in.
+    """How many vectors some texts have, estimated before row indexes are fetched.
 
     Attributes:
         rows: how many there are at most.
@@ -47,19 +47,18 @@ class VectorEstimate:
 
 
 def estimate_vectors(prepared: Preparation, texts: int) -> VectorEstimate:
-    """Return what so many texts' vectors of all teachers are about to take."""
+    """Estimate what the vectors of all teachers take, for so many texts."""
     rows = size = 0
     several = [
         RemoteKeys.lacking(prepared.source, prepared.cache, prepared.stock, contract)
         for contract in prepared.plan.contracts.values()
     ]
-    for there in several:
-        some = min(texts, len(there))
-        if some:
-            rows += some
-            size += there.bytes_to_load() + -(
-                -sum(shard.bytes for shard in there.shards) * some // len(there)
-            )
+    for remote_keys in several:
+        wanted = min(texts, len(remote_keys))
+        if wanted:
+            rows += wanted
+            shard_bytes = sum(shard.bytes for shard in remote_keys.shards)
+            size += remote_keys.bytes_to_load() + -(-shard_bytes * wanted // len(remote_keys))
     return VectorEstimate(rows, size, tuple(no_index_notes(several)))
 
 
@@ -90,36 +89,36 @@ class PartVectors:
     ) -> None:
         self._cache, self._codec, self._jobs, self._meter = cache, choice.codec, jobs, meter
         self._keys, self._where = keys, prepared.source.where
-        self._wanted: list[_Wanted] = []
+        self._lacking: list[_LackingVectors] = []
         for contract in prepared.plan.contracts.values():
-            there = RemoteKeys.lacking(prepared.source, cache, prepared.stock, contract)
-            lacking = keys[cache.store(contract).locate(keys) < 0]
-            self._wanted.append(_Wanted(contract, there, lacking))
-        # Where nothing is lacking nothing is looked up.
-        needed = [one.there for one in self._wanted if len(one.keys)]
-        self.index_bytes = sum(there.bytes_to_load() for there in needed)
+            remote_keys = RemoteKeys.lacking(prepared.source, cache, prepared.stock, contract)
+            lacking_keys = keys[cache.store(contract).locate(keys) < 0]
+            self._lacking.append(_LackingVectors(contract, remote_keys, lacking_keys))
+        # Row indexes are only fetched for teachers of which a vector is lacking.
+        needed = [vectors.remote_keys for vectors in self._lacking if len(vectors.keys)]
+        self.index_bytes = sum(remote_keys.bytes_to_load() for remote_keys in needed)
         self.told = no_index_notes(needed)
 
     def plan(self) -> list[RowsPlan]:
-        """Return what will be fetched of each teacher; row indexes are, to find it.
+        """Return what will be fetched of each teacher; row indexes are fetched to find out.
 
         Raises:
             RemoteError: if a row index cannot be had, or is refused.
         """
         return [
             plan_rows(
-                self._cache.store(one.contract),
-                one.there,
-                one.keys,
+                self._cache.store(vectors.contract),
+                vectors.remote_keys,
+                vectors.keys,
                 codec=self._codec,
                 jobs=self._jobs,
                 meter=self._meter,
             )
-            for one in self._wanted
+            for vectors in self._lacking
         ]
 
     def take(self, plans: Sequence[RowsPlan]) -> list[TakenVectors]:
-        """Fetch what :meth:`plan` has returned, and return what became of each teacher's.
+        """Fetch what :meth:`plan` has returned, and return what became of each teacher's vectors.
 
         The cache has to have the teachers' contracts and names.
 
@@ -128,18 +127,25 @@ class PartVectors:
             RemoteError: if something cannot be had, or is refused.
             StorageError: if the cache cannot be written; what has arrived stays.
         """
-        done, unranged = [], 0
+        results, unranged = [], 0
         names = {teacher.contract: teacher.name for teacher in reversed(self._cache.teachers())}
-        for one, plan in zip(self._wanted, plans, strict=True):
-            found = TakenRows()
+        for vectors, plan in zip(self._lacking, plans, strict=True):
+            taken = TakenRows()
             if len(plan):
-                store = self._cache.store(one.contract)
+                store = self._cache.store(vectors.contract)
                 try:
-                    found = take_rows(store, one.there, plan, jobs=self._jobs, meter=self._meter)
+                    taken = take_rows(store, vectors.remote_keys, plan, jobs=self._jobs, meter=self._meter)
                 finally:
                     store.finish()
-            unranged += found.unranged_shards
-            here, missing = len(self._keys) - len(one.keys), len(one.keys) - found.rows
-            done.append(TakenVectors(names[one.contract], here, found.rows, missing, found.bytes))
+            unranged += taken.unranged_shards
+            results.append(
+                TakenVectors(
+                    teacher=names[vectors.contract],
+                    present=len(self._keys) - len(vectors.keys),
+                    taken=taken.rows,
+                    missing=len(vectors.keys) - taken.rows,
+                    bytes=taken.bytes,
+                )
+            )
         self.told += no_ranges_notes(self._where, unranged)
-        return done
+        return results

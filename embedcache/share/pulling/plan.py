@@ -1,6 +1,6 @@
-"""What a pull would do: which manifests count, which versions are meant, which files and bytes that makes.
+"""The plan of a pull: which manifests count, which versions are meant, which files and bytes that makes.
 
-Everything is found out before anything is written.
+A pull is planned before anything is written.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from embedcache.share.pulling.teachers import TeacherPlanner
 from embedcache.share.pulling.wanted import PullPlan
 from embedcache.share.remote.documents import Documents
 from embedcache.share.remote.manifest import Stock
+from embedcache.share.remote.open_stock import open_stock
 from embedcache.share.remote.remote import Remote
-from embedcache.share.remote.sign import PublicKey, signed_manifests
-from embedcache.share.remotes import location_of
 
-# What other processes may write to the disk meanwhile.
+# Room that is left for what other processes write meanwhile.
 _SPARE_BYTES = 64 << 20
 
 _PULL_LESS = "pull less with --teacher, --corpus, --rows or --no-text"
@@ -47,8 +46,8 @@ class PullChoice:
         require_signature: file of a public ed25519 key; only manifests that it signed are looked at.
         max_bytes: refuse to fetch more than this.
         skip_manifests: leave out manifests whose names begin so.
-        into_mirror: whether it is a mirror that is pulled into, of one corpus: of ``corpora`` there is one,
-            or else one on the remote. What it is called there is looked up in the plan.
+        into_mirror: whether the cache is a mirror. Then one corpus is pulled, the one of ``corpora`` or the
+            only one on the remote; what it is called in the mirror is in the plan.
 
     Raises:
         InputError: if these do not go together, or cannot be used.
@@ -90,14 +89,14 @@ class PullChoice:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What a pull knows before it writes anything.
+    """Everything that a pull knows before it writes anything.
 
     Attributes:
         source: the remote.
         stock: what it has.
         cache: what is pulled into; None where there is no cache yet.
         folder: its folder.
-        plan: the files that are wanted; where a part of a corpus is, under the names that the remote has.
+        plan: the files that are wanted; if a part of a corpus is, under their names on the remote.
     """
 
     source: Remote
@@ -119,14 +118,9 @@ def prepare(cache: Cache | str | Path, remote: str, choice: PullChoice, meter: M
     Raises:
         InputError, ContractMismatchError, RemoteError: as :func:`embedcache.share.pull.pull`.
     """
-    wanted_key = choice.require_signature
-    key = None if wanted_key is None else PublicKey.load(Path(wanted_key))
-    source = Remote(location_of(remote))
     meter.begin("read the remote")
-    source.require()
     opened = open_if_there(cache)
-    signed = None if key is None else signed_manifests(source, key)
-    stock = Stock(source.manifests(opened, signed, choice.skip_manifests))
+    source, stock = open_stock(remote, opened, choice.require_signature, choice.skip_manifests)
     if not stock.manifests:
         raise InputError(f"nothing to pull: {_why_nothing(source)}")
     with TemporaryDirectory(prefix="embedcache-pull-") as scratch:
@@ -137,7 +131,7 @@ def prepare(cache: Cache | str | Path, remote: str, choice: PullChoice, meter: M
 
 
 def _why_nothing(source: Remote) -> str:
-    """Return why no manifest of a remote counts."""
+    """Return why there is nothing to pull on a remote."""
     if source.manifest_ids():
         return f"{source.where} has no push that --require-signature and --skip-manifest leave to look at"
     return (
@@ -147,10 +141,13 @@ def _why_nothing(source: Remote) -> str:
 
 
 def refuse_more_than(most: int | None, size: int, less: str = _PULL_LESS) -> None:
-    """See that so many bytes may be fetched; arguments as for :func:`refuse_too_much`.
+    """Refuse to fetch more bytes than are allowed.
+
+    Args:
+        most, size, less: as for :func:`refuse_too_much`.
 
     Raises:
-        InputError: if they are more than ``most``.
+        InputError: if ``size`` is more than ``most``.
     """
     if most is not None and size > most:
         raise InputError(
@@ -160,21 +157,21 @@ def refuse_more_than(most: int | None, size: int, less: str = _PULL_LESS) -> Non
 
 
 def refuse_too_much(folder: Path, size: int, most: int | None, less: str = _PULL_LESS) -> None:
-    """See that so many bytes may be fetched, and have room.
+    """Refuse to fetch more bytes than are allowed, or than the disk has room for.
 
     Args:
         folder: where they go.
-        size: how many, with what was fetched before.
-        most: how many may be; None: as many as there is room for.
+        size: how many bytes, with those that were fetched before.
+        most: how many are allowed; None: as many as there is room for.
         less: for messages, how to fetch fewer.
 
     Raises:
-        InputError: if they are more than ``most``.
+        InputError: if ``size`` is more than ``most``.
         StorageError: if the disk that ``folder`` lies on, or will, has no room for them.
     """
     refuse_more_than(most, size, less)
-    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
-    free = shutil.disk_usage(there).free
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
     if size + _SPARE_BYTES > free:
         raise StorageError(
             f"cannot write {folder}: {size:,} bytes would have to be fetched, and {free:,} are free; make "
@@ -195,7 +192,7 @@ def open_if_there(cache: Cache | str | Path) -> Cache | None:
     if isinstance(cache, Cache):
         return cache
     folder = _folder(cache)
-    # What was killed as it made the cache has left names that begin with a dot.
+    # A process that was killed as it made the cache has left names that begin with a dot.
     is_new = not folder.exists() or (
         folder.is_dir() and all(entry.name.startswith(".") for entry in folder.iterdir())
     )
@@ -206,16 +203,17 @@ def _plan(source: Remote, stock: Stock, cache: Cache | None, scratch: Path, choi
     documents = Documents(source, scratch)
     asked = choice.corpora or stock.corpus_names
     if choice.into_mirror and len(asked) != 1:
-        found = f"several corpora ({', '.join(asked)}): choose one with --corpus" if asked else "no corpus"
-        raise InputError(f"{source.where} has {found}")
-    choices = [CorpusChoice.parse(one) for one in asked] if choice.text else []
-    of_teachers = TeacherPlanner(stock, documents, cache, source.where)
-    # A part becomes a corpus of another name: what is called as the whole is, here, is not in its way.
-    of_corpora = CorpusPlanner(
-        stock, documents, None if choice.is_part else cache, source.where, into_mirror=choice.into_mirror
+        corpora = f"several corpora ({', '.join(asked)}): choose one with --corpus" if asked else "no corpus"
+        raise InputError(f"{source.where} has {corpora}")
+    choices = [CorpusChoice.parse(text) for text in asked] if choice.text else []
+    teachers = TeacherPlanner(stock, documents, cache, source.where)
+    # A part gets a name of its own, so a corpus here with the name of the whole is not in its way.
+    corpora_here = None if choice.is_part else cache
+    corpora_planner = CorpusPlanner(
+        stock, documents, corpora_here, source.where, into_mirror=choice.into_mirror
     )
     names_corpus = bool(choice.corpora)
-    wanted = of_teachers.plan(of_teachers.choose(choice.teachers), None if names_corpus else choice.alias)
-    wanted += of_corpora.plan(choices, choice.alias if names_corpus and not choice.is_part else None)
-    told = [f"manifest {one[:12]} was left out, as was asked for" for one in choice.skip_manifests]
-    return PullPlan(wanted, of_teachers.contracts, [*told, *of_teachers.told, *of_corpora.told])
+    wanted = teachers.plan(teachers.choose(choice.teachers), None if names_corpus else choice.alias)
+    wanted += corpora_planner.plan(choices, choice.alias if names_corpus and not choice.is_part else None)
+    told = [f"manifest {digits[:12]} was left out, as was asked for" for digits in choice.skip_manifests]
+    return PullPlan(wanted, teachers.contracts, [*told, *teachers.told, *corpora_planner.told])

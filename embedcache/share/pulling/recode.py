@@ -1,7 +1,7 @@
-"""Another codec on the way down: a shard arrives as it was pushed, is found right, and is kept smaller.
+"""Storing shards in another codec as they are pulled: each is checked as it was pushed, then converted.
 
-The copy's provenance names the shard that it was made of, and the cache notes it: neither is that fetched
-again, nor the copy sent back to where the whole is.
+The provenance of the copy names the original, and the cache notes it. So the original is not fetched again,
+and the copy is not pushed to a remote that has the original.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _BLOCK_ROWS = 16384
 
 
 def check_kept_codec(name: str) -> str:
-    """Return ``name`` if what arrives can be kept in the codec called so.
+    """Return ``name`` if shards that arrive can be stored in the codec of that name.
 
     Raises:
-        InputError: if there is no such codec, or it has to be learnt from all vectors of a teacher.
+        InputError: if there is no such codec, or it is learnt from all vectors of a teacher.
     """
     if check_codec_name(name) == pq.NAME:
         raise InputError(
@@ -47,9 +47,14 @@ def check_kept_codec(name: str) -> str:
 
 
 def keeps_less(contract: Contract, wanted: str, stored: str) -> bool:
-    """Return whether rows of ``contract`` that are ``stored`` in a codec are to be converted to ``wanted``.
+    """Return whether rows that are stored in one codec are to be converted to another.
 
-    Never to a codec that takes more room without bringing anything back; and logits stay floats.
+    They are if that takes less room. Logits are only stored as floats.
+
+    Args:
+        contract: the teacher of the rows.
+        wanted: name of the codec that was asked for.
+        stored: name of the codec that they have.
     """
     if contract.output == LOGITS and wanted not in FLOAT_CODECS:
         return False
@@ -57,7 +62,11 @@ def keeps_less(contract: Contract, wanted: str, stored: str) -> bool:
 
 
 def recoded(shard: Shard, codec_name: str) -> tuple[str, pa.Buffer]:
-    """Return name and bytes of ``shard`` in another codec: the same for the same shard, on every machine.
+    """Return name and bytes of ``shard`` in another codec; they are the same on every machine.
+
+    Args:
+        shard: the shard.
+        codec_name: name of the other codec.
 
     Raises:
         InputError: if a vector does not fit the codec.
@@ -89,7 +98,7 @@ def recoded(shard: Shard, codec_name: str) -> tuple[str, pa.Buffer]:
 
 @dataclass
 class Recoder:
-    """Keeps shards of the cache in another codec; called under a lock, for a shard may take much memory.
+    """Stores shards in another codec; called under a lock, because a shard may take much memory.
 
     Args:
         codec: name of the codec.
@@ -97,7 +106,7 @@ class Recoder:
     Attributes:
         converted: shards that were converted.
         bytes: what they take now.
-        kept: codec -> shards that were taken as they are, because theirs keeps no more.
+        kept: codec -> number of shards that stayed as they are, because they would not shrink.
     """
 
     codec: str
@@ -108,13 +117,13 @@ class Recoder:
     def put(
         self, container: FolderShards | LmdbShards, conversions: Conversions, name: str, place: Path
     ) -> bool:
-        """Put what the shard in the file ``place`` becomes into ``container``; return whether it becomes any.
+        """Put a shard into ``container`` in the other codec; return whether it was converted.
 
         Args:
-            container: where to.
-            conversions: where that is noted.
+            container: where the copy goes.
+            conversions: notes which shard it is a copy of.
             name: of the shard.
-            place: its file, whose digest and whose content were found right.
+            place: its file, which was checked.
 
         Raises:
             InputError: if a vector does not fit the codec.
@@ -128,12 +137,12 @@ class Recoder:
             self.kept[shard.header.codec] += 1
             return False
         new, data = recoded(shard, self.codec)
-        # Before the copy is there: should this be killed in between, a note on nothing does no harm.
+        # The note comes first: if the process is killed in between, a note without a copy does no harm.
         conversions.add({new: name})
         if isinstance(container, LmdbShards):
             container.add(new, data)
         else:
-            # One that is there may be damaged, or its source would not have been fetched.
+            # A copy that is here already may be damaged: else its original would not have been fetched.
             with temporary_sibling(container.path(new)) as temporary:
                 temporary.write_bytes(data)
                 container.adopt(new, temporary)
@@ -142,7 +151,7 @@ class Recoder:
         return True
 
     def told(self) -> list[str]:
-        """Return what is worth telling: what was taken as it is though another codec was asked for."""
+        """Return what to tell of shards that were not converted."""
         return [
             f"{counted(shards, 'shard')} stored as {codec} taken so: as {self.codec} no less would be kept"
             for codec, shards in sorted(self.kept.items())

@@ -1,6 +1,25 @@
-"""A sample of what a pull has brought is compared with the live teacher, where that is here.
+"""After a pull, a sample of the vectors that arrived is compared with the live teacher.
 
-Digests say that vectors are as they were pushed, not that they are the teacher's.
+Digests only show that vectors are as they were pushed, not that they are the teacher's.
+
+The cache keeps a note for each teacher and remote (:class:`embedcache.sample_notes.SampleNote`). It says in
+which of three states a shard of the teacher is:
+
+- known: it is not compared again;
+- bad: a comparison found vectors of another teacher among those that it arrived with;
+- open, which is neither: the next pull that can compare it does.
+
+The transitions:
+
+- A pull begins: shards that are the cache's own become known. Not so if the note says ``pending``: then an
+  earlier pull has left open shards, and they cannot be told from the cache's own.
+- A pull begins and no bad shard is left in the cache: no shard is bad any more.
+- A shard arrives: it is open.
+- The open shards are compared, and the vectors are the teacher's: those with texts here become known.
+- They are compared, and the vectors are not the teacher's: all open shards become bad.
+- They cannot be compared, because the model or the texts are missing or the pull was killed: they stay open.
+- Somebody pulls without a comparison (``--no-sample-check``): all shards here become known.
+- A pull ends: the note says ``pending`` if any shard here is not known.
 """
 
 from __future__ import annotations
@@ -59,12 +78,10 @@ class SampleCheck:
 
 
 class ArrivalSamples:
-    """Samples of what comes from a remote; to be made before anything does.
+    """Compares what arrives from a remote; has to be made before anything arrives.
 
-    A shard is compared unless it was noted here as one that need not be: it was compared, or is the cache's
-    own, for it was here before and the remote does not have it. So nothing gets by where a pull was killed,
-    the teacher was not at hand, another pull went on meanwhile or the notes are lost. What was found bad is
-    told of until it is gone from the cache, or somebody says to keep it.
+    The states of a shard and the transitions between them are listed at the top of this module. Bad shards
+    are told of by every pull until they are gone from the cache, or somebody says to keep them.
 
     Args:
         cache: the cache that is pulled into.
@@ -78,10 +95,10 @@ class ArrivalSamples:
     def __init__(self, cache: Cache, remote: Remote, contracts: Mapping[str, Contract]) -> None:
         self._cache, self._remote, self._contracts = cache, remote, contracts
         self._notes = SampleNotes(cache, remote.id)
-        self._notes.add({one: self._begun(one) for one in contracts})
+        self._notes.add({contract_id: self._note_at_begin(contract_id) for contract_id in contracts})
 
     def compare(self, computing: Computing, on_progress: OnCheck | None = None) -> tuple[SampleCheck, ...]:
-        """Compare a sample of each teacher of which something came, and tell again of what was found bad.
+        """Compare a sample of the open shards of each teacher, and tell again of bad shards.
 
         Args:
             computing: how to run the teachers.
@@ -94,93 +111,103 @@ class ArrivalSamples:
         for teacher in self._teachers():
             contract_id = teacher.contract.id
             note, here = self._notes.of(contract_id), self._shards(contract_id)
-            if bad := here & note.bad:
-                checks.append(SampleCheck(teacher.name, BAD, 0, _still_bad(teacher.name, len(bad))))
-            if came := here - note.known - note.bad:
-                found, note = self._compare(teacher, note, came, computing, on_progress)
-                checks += found
-            pending = bool(here - note.known)
-            self._notes.add({contract_id: replace(note, pending=pending)})
+            if bad_here := here & note.bad:
+                checks.append(SampleCheck(teacher.name, BAD, 0, _still_bad(teacher.name, len(bad_here))))
+            if open_shards := here - note.known - note.bad:
+                new_checks, note = self._compare_open(teacher, note, open_shards, computing, on_progress)
+                checks += new_checks
+            self._notes.add({contract_id: replace(note, pending=bool(here - note.known))})
         return tuple(checks)
 
     def keep(self) -> list[str]:
-        """Compare nothing, now or later, and return what is worth telling: what was found bad and is kept."""
+        """Make all shards known without a comparison; return a line for each teacher with bad shards."""
         told = []
         for teacher in self._teachers():
             contract_id = teacher.contract.id
             note, here = self._notes.of(contract_id), self._shards(contract_id)
-            if bad := here & note.bad:
+            if bad_here := here & note.bad:
                 told.append(
-                    f"{teacher.name}: {counted(len(bad), 'shard')} that an earlier sample found bad kept, as "
-                    "--no-sample-check asks; later pulls are silent about them, and pushes send them"
+                    f"{teacher.name}: {counted(len(bad_here), 'shard')} that an earlier sample found bad "
+                    "kept, as --no-sample-check asks; later pulls are silent about them, and pushes send them"
                 )
             self._notes.add({contract_id: SampleNote(note.verdict, here)})
         return told
 
-    def _compare(
+    def _compare_open(
         self,
         teacher: CachedTeacher,
         note: SampleNote,
-        came: frozenset[str],
+        open_shards: frozenset[str],
         computing: Computing,
         on_progress: OnCheck | None,
     ) -> tuple[list[SampleCheck], SampleNote]:
-        """Compare what came of a teacher; return what to tell, and what is known then."""
-        if note.told == self._state(teacher, came):
+        """Compare a sample of a teacher's open shards; return what to tell, and the new note."""
+        if note.told == self._situation(teacher, open_shards):
             return [], note
-        if (missing := _missing_model(self._cache, teacher, computing)) is not None:
-            # Said once of what has come, not of what was built here since.
-            theirs = self._theirs(teacher.contract.id, came, note.verdict)
-            told = _digest([missing.told, sorted(theirs)])
-            return ([], note) if note.told == told else ([missing], replace(note, told=told))
-        texts = count_texts(self._cache, teacher, came, on_progress)
+        missing_model = _missing_model(self._cache, teacher, computing)
+        if missing_model is not None:
+            return self._without_model(teacher, note, open_shards, missing_model)
+        texts = count_texts(self._cache, teacher, open_shards, on_progress)
         checks = []
-        left = came
         if sum(texts.values()) >= LEAST_SAMPLE:
             check = _check(self._cache, teacher, frozenset(texts), computing, on_progress)
             if check.verdict == NOT_COMPARED:
                 return [check], note
             if check.verdict == BAD:
-                return [check], replace(note, verdict=BAD, bad=note.bad | came)
+                return [check], replace(note, verdict=BAD, bad=note.bad | open_shards)
             checks.append(check)
-            left = came - texts.keys()
+            open_shards -= texts.keys()
             verdict = BAD if note.bad else check.verdict
             note = replace(note, verdict=verdict, known=note.known | texts.keys())
-        if left:
-            # Said once: there is nothing to do about it.
-            checks.append(SampleCheck(teacher.name, NOT_COMPARED, 0, _without_texts(left, texts)))
-            note = replace(note, told=self._state(teacher, left))
+        if open_shards:
+            # Told once, because nobody can do anything about it.
+            checks.append(SampleCheck(teacher.name, NOT_COMPARED, 0, _without_texts(open_shards, texts)))
+            note = replace(note, told=self._situation(teacher, open_shards))
         return checks, note
 
-    def _begun(self, contract_id: str) -> SampleNote:
-        """Return what is known of a teacher's vectors as a pull begins."""
+    def _without_model(
+        self, teacher: CachedTeacher, note: SampleNote, open_shards: frozenset[str], check: SampleCheck
+    ) -> tuple[list[SampleCheck], SampleNote]:
+        """Tell that a model is missing, once for the same shards of the remote."""
+        from_remote = self._from_remote(teacher.contract.id, open_shards, note.verdict)
+        told = _digest([check.told, sorted(from_remote)])
+        return ([], note) if note.told == told else ([check], replace(note, told=told))
+
+    def _note_at_begin(self, contract_id: str) -> SampleNote:
+        """Return the note on a teacher with which a pull begins."""
         note, here = self._notes.of(contract_id), self._shards(contract_id)
         if note.bad and not note.bad & here:
-            # Of what came with it, what was not bad may come again.
+            # Shards that arrived with bad ones are bad, too, and may be the teacher's: they may come again.
             note = replace(note, verdict="", bad=frozenset())
         if note.pending:
             return note
         new = here - note.known
-        known = note.known & here | new - self._theirs(contract_id, new, note.verdict)
-        return replace(note, known=known, pending=True)
+        own = new - self._from_remote(contract_id, new, note.verdict)
+        return replace(note, known=note.known & here | own, pending=True)
 
-    def _theirs(self, contract_id: str, names: frozenset[str], verdict: str) -> frozenset[str]:
-        """Return which of some shards have come from the remote, as far as can be told."""
+    def _from_remote(self, contract_id: str, names: frozenset[str], verdict: str) -> frozenset[str]:
+        """Return which of some shards have come from the remote, as far as can be told.
+
+        Args:
+            contract_id: their teacher's.
+            names: the shards.
+            verdict: of the last comparison of this teacher.
+        """
         if not names:
             return names
         listed = self._listed.get(contract_id, frozenset())
         streamed = streamed_shards(self._cache, contract_id)
         container = self._cache.container(self._contracts[contract_id])
 
-        def is_theirs(name: str) -> bool:
+        def is_from_remote(name: str) -> bool:
             if name in listed or name in streamed:
                 return True
-            said = _provenance(container, name)
-            # A build has compared what it takes, and has noted so.
-            is_taken = TAKEN_AS in said and verdict in ("", BAD)
-            return is_taken or said.get(CONVERTED_FROM) in listed
+            provenance = _provenance(container, name)
+            # A build that took rows from the remote has compared them, and has noted the verdict.
+            is_taken_unseen = TAKEN_AS in provenance and verdict in ("", BAD)
+            return is_taken_unseen or provenance.get(CONVERTED_FROM) in listed
 
-        return frozenset(filter(is_theirs, names))
+        return frozenset(filter(is_from_remote, names))
 
     @cached_property
     def _listed(self) -> Mapping[str, frozenset[str]]:
@@ -191,40 +218,42 @@ class ArrivalSamples:
             for contract_id in stock.teacher_names
         }
 
-    def _state(self, teacher: CachedTeacher, shards: frozenset[str]) -> str:
-        """Return what tells whether some shards, or texts they might be compared by, have changed."""
-        corpora = [texts.info.digest for one in self._cache.corpora() for texts in (one, *one.views())]
+    def _situation(self, teacher: CachedTeacher, shards: frozenset[str]) -> str:
+        """Return a digest of some shards and of everything that they might be compared by."""
+        corpora = [
+            texts.info.digest for corpus in self._cache.corpora() for texts in (corpus, *corpus.views())
+        ]
         here = self._shards(teacher.contract.id)
         return _digest([sorted(shards), sorted(here), sorted(corpora)])
 
     def _teachers(self) -> Iterable[CachedTeacher]:
-        known = {one.contract.id: one for one in reversed(self._cache.teachers())}
-        return [known[one] for one in self._contracts if one in known]
+        teachers = {teacher.contract.id: teacher for teacher in reversed(self._cache.teachers())}
+        return [teachers[contract_id] for contract_id in self._contracts if contract_id in teachers]
 
     def _shards(self, contract_id: str) -> frozenset[str]:
         return frozenset(self._cache.container(self._contracts[contract_id]).names())
 
 
 def sampled_before(cache: Cache, remote: Remote, contract_id: str) -> str:
-    """Return the last verdict on a teacher's vectors from ``remote``; empty where there was none."""
+    """Return the last verdict on a teacher's vectors from ``remote``; empty if nothing was compared."""
     return SampleNotes(cache, remote.id).of(contract_id).verdict
 
 
 def note_sampled(cache: Cache, remote: Remote, contract_id: str, verdict: str) -> None:
-    """Remember a verdict, so that nothing is compared twice; where that cannot be written it is."""
+    """Note a verdict, so that the next build compares nothing. If the note cannot be written, it does."""
     notes = SampleNotes(cache, remote.id)
     notes.add({contract_id: replace(notes.of(contract_id), verdict=verdict)})
 
 
-def _digest(said: object) -> str:
-    return hashlib.sha256(canonical_json(said)).hexdigest()
+def _digest(value: object) -> str:
+    return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 def _provenance(container: ShardContainer, name: str) -> Mapping[str, object]:
     try:
         shard = open_without_codebook(container.open(name), name, container.where(name))
     except (CorruptCacheError, CacheFormatError):
-        # Whoever reads it, and verify, tells of that.
+        # Reading the shard, or verify, will tell that it is damaged.
         return {}
     return shard.header.provenance
 
@@ -256,8 +285,8 @@ def _remedy(teacher: str) -> str:
 
 
 def _missing_model(cache: Cache, teacher: CachedTeacher, computing: Computing) -> SampleCheck | None:
-    """Return what to tell where a teacher's model is not here."""
-    # A folder that somebody else's note names is not looked for here.
+    """Return what to tell if a teacher's model is not on this machine, else None."""
+    # A folder counts if this machine has noted it, not if it is named by what came with the teacher.
     noted = computing.teacher_model or model_note.read(cache.derived_folder, teacher.contract.id)
     spec = noted or cache.model_source(teacher)
     if is_at_hand(spec) or (noted is not None and Path(noted).expanduser().is_dir()):
@@ -278,8 +307,9 @@ def _check(
     computing: Computing,
     on_progress: OnCheck | None,
 ) -> SampleCheck:
+    """Compare texts that have their vector from ``shards`` with the live teacher."""
     try:
-        (found,) = check_deep(
+        (deep,) = check_deep(
             cache.folder,
             teacher=teacher.contract.id,
             shards=shards,
@@ -288,19 +318,19 @@ def _check(
             on_progress=on_progress,
         )
     except (TeacherError, ContractMismatchError, InputError) as error:
-        own = replace(computing, teacher_model=None)
-        # The model that somebody names is that of one of the teachers.
-        is_another = isinstance(error, ContractMismatchError) and own != computing
-        if is_another and _missing_model(cache, teacher, own) is None:
-            found_so = _check(cache, teacher, shards, own, on_progress)
-            told = f"compared with its own model, for that of --teacher-model is another's; {found_so.told}"
-            return replace(found_so, told=told)
+        with_own_model = replace(computing, teacher_model=None)
+        # --teacher-model names one model, and several teachers may be pulled.
+        is_another = isinstance(error, ContractMismatchError) and with_own_model != computing
+        if is_another and _missing_model(cache, teacher, with_own_model) is None:
+            check = _check(cache, teacher, shards, with_own_model, on_progress)
+            told = f"compared with its own model, for that of --teacher-model is another's; {check.told}"
+            return replace(check, told=told)
         return SampleCheck(teacher.name, NOT_COMPARED, 0, str(error))
-    worst = next(line for line in found.lines if line.verdict == found.worst)
+    worst = next(line for line in deep.lines if line.verdict == deep.worst)
     told = (
-        f"other vectors than the teacher's: {_remedy(teacher.name)}" if found.worst == BAD else worst.meaning
+        f"other vectors than the teacher's: {_remedy(teacher.name)}" if deep.worst == BAD else worst.meaning
     )
-    return SampleCheck(teacher.name, found.worst, found.sampled, told)
+    return SampleCheck(teacher.name, deep.worst, deep.sampled, told)
 
 
 def is_at_hand(spec: str | Path) -> bool:
@@ -321,5 +351,5 @@ def is_at_hand(spec: str | Path) -> bool:
 
 
 def bad_samples(checks: Iterable[SampleCheck]) -> list[SampleCheck]:
-    """Return those that found another teacher's vectors."""
+    """Return the checks that found another teacher's vectors."""
     return [check for check in checks if check.verdict == BAD]

@@ -217,9 +217,9 @@ class _Taking:
         self._arrivals = Arrivals(
             self._remote,
             remote_keys.cache,
-            {remote_keys.contract_id: store.contract},
-            self._codebooks,
-            meter,
+            contracts={remote_keys.contract_id: store.contract},
+            codebooks=self._codebooks,
+            meter=meter,
             containers={remote_keys.contract_id: container},
         )
         self.bytes = 0

@@ -1,4 +1,4 @@
-"""What of teachers is pulled, and under which names."""
+"""Which files of teachers are pulled, and under which names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_DIGITS = 6
 
 
 class TeacherPlanner:
-    """Plans what of teachers is fetched.
+    """Plans which files of teachers are fetched.
 
     Args:
         stock: what the remote has.
@@ -40,18 +40,24 @@ class TeacherPlanner:
         known = self._stock.teacher_names
         chosen = set() if names else set(known)
         for name in names:
-            found = {one for one, called in known.items() if name in called} or {
-                one for one in known if len(name) >= _LEAST_DIGITS and one.startswith(name)
+            by_name = {contract_id for contract_id, called in known.items() if name in called}
+            by_digits = {
+                contract_id
+                for contract_id in known
+                if len(name) >= _LEAST_DIGITS and contract_id.startswith(name)
             }
-            if not found:
-                there = ", ".join(sorted({each for called in known.values() for each in called})) or "none"
-                raise InputError(f"no teacher {name[:80]!r} on {self._where}: it has {there}")
-            if len(found) > 1:
+            matches = by_name or by_digits
+            if not matches:
+                names_there = sorted({called for names_of in known.values() for called in names_of})
+                raise InputError(
+                    f"no teacher {name[:80]!r} on {self._where}: it has {', '.join(names_there) or 'none'}"
+                )
+            if len(matches) > 1:
                 raise InputError(
                     f"{self._where} has several teachers {name!r}: choose by contract id, "
-                    + " or ".join(one[:12] for one in sorted(found))
+                    + " or ".join(contract_id[:12] for contract_id in sorted(matches))
                 )
-            chosen |= found
+            chosen |= matches
         return sorted(chosen)
 
     def plan(self, ids: Sequence[str], alias: str | None) -> list[Wanted]:
@@ -99,16 +105,16 @@ class TeacherPlanner:
                 "pull other teachers alone, with --teacher"
             )
         wanted = []
-        for path, found in sorted(versions.items()):
-            for file in found:
+        for path, same_path in sorted(versions.items()):
+            for file in same_path:
                 self._documents.origin(file)
-            there = self._bytes_at(path)
-            if there is not None and any(there != self._documents.data(file) for file in found):
+            data_here = self._bytes_at(path)
+            if data_here is not None and any(data_here != self._documents.data(file) for file in same_path):
                 self.told.append(
-                    f"teacher {found[0].entry.stem!r} is said to come from elsewhere on {self._where}: the "
-                    "note in the cache stays"
+                    f"teacher {same_path[0].entry.stem!r} is said to come from elsewhere on {self._where}: "
+                    "the note in the cache stays"
                 )
-            wanted.append(self._document(found[0]))
+            wanted.append(self._document(same_path[0]))
         if alias is None:
             return wanted
         first = wanted[0]
@@ -148,12 +154,13 @@ class TeacherPlanner:
 
     def _refuse_shared_names(self, wanted: Sequence[Wanted]) -> None:
         """Refuse a name that would stand for two teachers: nobody could tell which one is meant."""
-        local = {} if self._cache is None else {one.name: one.contract for one in self._cache.teachers()}
+        teachers = [] if self._cache is None else self._cache.teachers()
+        local = {teacher.name: teacher.contract for teacher in teachers}
         owners: dict[str, str] = {}
-        for one in wanted:
-            if one.entry.kind is not Kind.NAME:
+        for file in wanted:
+            if file.entry.kind is not Kind.NAME:
                 continue
-            name, contract = one.entry.stem, self.contracts[one.entry.teacher]
+            name, contract = file.entry.stem, self.contracts[file.entry.teacher]
             if owners.setdefault(name, contract.id) != contract.id:
                 raise InputError(
                     f"{self._where} has two teachers called {name!r}, {owners[name][:12]} and "

@@ -1,4 +1,4 @@
-"""What a pull is about to fetch."""
+"""The files that a pull is about to fetch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Wanted:
     Attributes:
         file: what it is on the remote.
         path: where it is to lie in the cache.
-        data: its bytes, where they were read already; then they may be others than those on the remote.
-        info: of a part, the description of its corpus or view; of a description, itself.
+        data: its bytes, if they were read already; they may differ from those on the remote.
+        info: for a part and for a description, the description of the corpus or view; else None.
     """
 
     file: SharedFile
@@ -37,10 +37,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class PullPlan:
-    """What a pull is about to do.
+    """The files that a cache is to have after a pull.
 
     Attributes:
-        wanted: the files the cache is to have, those that it has included.
+        wanted: the files, with those that the cache has already.
         contracts: the teachers they belong to, by contract id.
         told: what is worth telling.
     """

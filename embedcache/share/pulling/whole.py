@@ -26,7 +26,7 @@ class WholePull:
 
     def __init__(self, prepared: Preparation, choice: PullChoice, jobs: int, meter: Meter) -> None:
         self._prepared, self._jobs, self._meter = prepared, jobs, meter
-        self._most = choice.max_bytes
+        self._max_bytes = choice.max_bytes
         self._recoder = None if choice.codec is None else Recoder(choice.codec)
 
     def estimate(self) -> PullEstimate:
@@ -35,7 +35,7 @@ class WholePull:
         missing = list(wanted)
         if cache is not None:
             arrivals = self._arrivals(cache)
-            missing = [one for one in wanted if not arrivals.has(one)]
+            missing = [file for file in wanted if not arrivals.has(file)]
         return PullEstimate(
             remote=self._prepared.source.where,
             manifests=len(self._prepared.stock.manifests),
@@ -56,23 +56,23 @@ class WholePull:
         """
         wanted = self._prepared.plan.wanted
         arrivals = self._arrivals(cache)
-        self._keep(cache)
-        missing = [one for one in wanted if not arrivals.has(one)]
+        self._protect_from_eviction(cache)
+        missing = [file for file in wanted if not arrivals.has(file)]
         size = bytes_of(missing)
         # Another process may have added to the cache, or taken away, since it was looked at.
-        refuse_too_much(cache.folder, size, self._most)
+        refuse_too_much(cache.folder, size, self._max_bytes)
         self._meter.begin("fetch", total_files=len(missing), total_bytes=size)
         try:
             fetch_in_stages(self._prepared.source, cache, arrivals, missing, self._jobs)
-            self._keep(cache)
+            self._protect_from_eviction(cache)
         finally:
             arrivals.finish()
         recoder = self._recoder
         return Fetched(
-            files=len(missing),
-            bytes=size,
-            text_rows=text_rows_of(missing),
-            vectors=vectors_of(missing),
+            fetched=len(missing),
+            fetched_bytes=size,
+            fetched_text_rows=text_rows_of(missing),
+            fetched_vectors=vectors_of(missing),
             present=len(wanted) - len(missing),
             present_bytes=bytes_of(wanted) - size,
             converted=0 if recoder is None else recoder.converted,
@@ -81,16 +81,27 @@ class WholePull:
             told=self._told(arrivals),
         )
 
-    def _keep(self, cache: Cache) -> None:
-        """Make those shards stay that runs have fetched into a mirror, and would delete again."""
+    def _protect_from_eviction(self, cache: Cache) -> None:
+        """Let no run delete wanted shards that it has fetched into this cache as its mirror."""
         for contract_id, contract in self._prepared.plan.contracts.items():
-            mine = [one.entry for one in self._prepared.plan.wanted if one.entry.teacher == contract_id]
-            keep_shards(cache, contract, [entry.stem for entry in mine if entry.kind is Kind.SHARD])
+            names = [
+                file.entry.stem
+                for file in self._prepared.plan.wanted
+                if file.entry.kind is Kind.SHARD and file.entry.teacher == contract_id
+            ]
+            keep_shards(cache, contract, names)
 
     def _arrivals(self, cache: Cache) -> Arrivals:
         plan = self._prepared.plan
-        codebooks = [one.file.sha256 for one in plan.wanted if one.entry.kind is Kind.CODEBOOK]
-        return Arrivals(self._prepared.source, cache, plan.contracts, codebooks, self._meter, self._recoder)
+        codebooks = [file.file.sha256 for file in plan.wanted if file.entry.kind is Kind.CODEBOOK]
+        return Arrivals(
+            self._prepared.source,
+            cache,
+            contracts=plan.contracts,
+            codebooks=codebooks,
+            meter=self._meter,
+            recoder=self._recoder,
+        )
 
     def _told(self, arrivals: Arrivals) -> tuple[str, ...]:
         told = [] if self._recoder is None else self._recoder.told()
