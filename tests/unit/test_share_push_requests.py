@@ -180,7 +180,7 @@ def test_what_others_declare_meanwhile_shows_when_looked_at_again(tmp_path: Path
 # Its end
 
 _STUCK = """
-import signal, sys, threading, time
+import os, signal, sys, threading, time
 from embedcache.cli.main import main
 from embedcache.share.places.folder import FolderPlace
 
@@ -188,7 +188,8 @@ write = FolderPlace.write
 
 def stuck(place, path, data):
     if path.startswith("objects/"):
-        print("stuck", flush=True)
+        # In one go, for several threads come here.
+        os.write(1, b"stuck\\n")
         time.sleep(60)
     write(place, path, data)
 
