@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from embedcache.build_report import BuildProgress, OnProgress, RemoteSummary
 from embedcache.cache import Cache
-from embedcache.check.findings import Kind
 from embedcache.check.progress import CheckProgress, Meter
 from embedcache.errors import InputError
 from embedcache.share.pulling.plan import refuse_more_than, refuse_too_much
@@ -120,12 +119,7 @@ class RemoteRows:
 
     def codebooks(self, contract: Contract) -> dict[str, SharedFile]:
         """Return the codebooks that the remote has of a teacher, by name: with one, none has to be learnt."""
-        return {
-            file.sha256: file
-            for file in self.stock
-            if file.entry.kind is Kind.CODEBOOK and file.entry.stem == file.sha256
-            if file.entry.teacher == contract.id
-        }
+        return self.stock.codebooks(contract.id)
 
     def refuse_too_much(self, folder: Path, size: int) -> None:
         """See that so many bytes more may be fetched into a cache in ``folder``, and have room.

@@ -7,7 +7,6 @@ would never fetch the shard that it names. Only what was noted here counts.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 
 from embedcache.cache import Cache
 from embedcache.check.verify.shards import open_without_codebook
@@ -37,20 +36,6 @@ class Conversions(OwnNotes[str]):
         """Take over what another cache of this machine has noted of shards that come from there unchanged."""
         known = {name: other.source_of(name) for name in names}
         self.add({name: source for name, source in known.items() if source})
-
-    def unnoted(self, container: ShardContainer) -> dict[str, str]:
-        """Return what shards in ``container`` say that they were made of, where nothing is noted of them.
-
-        It is to be told, not believed.
-        """
-        found = {}
-        for name in container.names():
-            if self.get(name) is None:
-                with suppress(CorruptCacheError, CacheFormatError):
-                    shard = open_without_codebook(container.open(name), name, container.where(name))
-                    if source := converted_from(shard):
-                        found[name] = source
-        return found
 
     def sources(self, container: ShardContainer) -> frozenset[str]:
         """Return the names of the shards whose copies are in ``container``."""

@@ -11,6 +11,8 @@ from contextlib import suppress
 
 import click
 
+from embedcache.transfer_defaults import THREADS
+
 INTERRUPTED = 130
 
 
@@ -82,8 +84,7 @@ def _subcommands(group: click.Group, arguments: Sequence[str]) -> list[str]:
 
 def _leave_transfers() -> None:
     """End here where a transfer that was given up goes on: Python would wait for it, for minutes maybe."""
-    # The module that names these threads is not loaded by every command.
-    if any(thread.name.startswith("share_") for thread in threading.enumerate()):
+    if any(thread.name.startswith(f"{THREADS}_") for thread in threading.enumerate()):
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):
                 stream.flush()

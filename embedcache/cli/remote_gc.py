@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from embedcache.cli.options import jobs_option, json_option
+from embedcache.transfer_defaults import GRACE_HOURS
 
 if TYPE_CHECKING:
     from embedcache.share import CollectResult
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 @click.option(
     "--older",
     type=click.FloatRange(0),
-    default=168.0,
+    default=GRACE_HOURS,
     show_default=True,
     metavar="HOURS",
     help="Leave alone what was written within so many hours; a push that was stopped may be taken up again.",

@@ -62,7 +62,7 @@ def _show(found: RemoteCheck) -> None:
     state = (
         f"{len(damaged):,} damaged, {missing:,} missing" if found.faults else "no object damaged or missing"
     )
-    told = [f"{found.unjudged:,} being written and not judged"] if found.unjudged else []
+    told = [f"{found.changing:,} being written and not judged"] if found.changing else []
     if len(damaged) > deleted and not found.kept:
         told.append("--delete-damaged deletes what is damaged")
     if found.kept:

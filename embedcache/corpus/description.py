@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from embedcache.corpus.part import COLUMN_TYPES, ORIGINAL, PART_ROWS, Part, way_out
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
@@ -120,10 +120,15 @@ class CorpusInfo:
         return info
 
 
+def is_digest(value: object) -> TypeGuard[str]:
+    """Return whether something is a sha256 in hexadecimal."""
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
+
+
 def checked_digest(value: object) -> str:
     """Return a sha256 out of somebody's JSON; raise ``ValueError`` where it is none."""
     # These become file names: anything else could lead out of the folder.
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
+    if not is_digest(value):
         raise ValueError(f"{str(value)[:80]!r} is no sha256")
     return value
 

@@ -1,7 +1,7 @@
 """Sharing caches: remotes, push and pull."""
 
 from embedcache.share.check_remote import Fault, RemoteCheck, check_remote
-from embedcache.share.collect import CollectResult, Superfluous, collect_remote
+from embedcache.share.collect import CollectResult, Deletion, collect_remote
 from embedcache.share.difference import DifferenceLine, RemoteDifference, compare_with_remote
 from embedcache.share.listing import (
     RemoteListing,
@@ -20,6 +20,7 @@ from embedcache.share.sync import SyncResult, sync
 __all__ = [
     "CollectResult",
     "CorpusLine",
+    "Deletion",
     "DifferenceLine",
     "Fault",
     "PullEstimate",
@@ -32,7 +33,6 @@ __all__ = [
     "RemotePush",
     "RemoteTeacher",
     "SampleCheck",
-    "Superfluous",
     "SyncResult",
     "TakenVectors",
     "add_remote",

@@ -1,6 +1,6 @@
-"""Reading every object of a remote: which are not what they are called by, and which are not there at all.
+"""Verify a remote: read every object, compare its sha256 with its name, list what is missing.
 
-An object that is damaged stays so, for nothing is overwritten. Once it is deleted, the next push from a cache
+A damaged object stays damaged, for nothing is overwritten. Once it is deleted, the next push from a cache
 that has it sends it again.
 """
 
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import RemoteError
-from embedcache.share.collect import OBJECT_FOLDERS, Superfluous, delete_files
+from embedcache.share.collect import Deletion, delete_files
 from embedcache.share.places import Stat
 from embedcache.share.remote.claims import GONE_SECONDS, AtWorkError, Claims
 from embedcache.share.remote.manifest import Manifest
@@ -26,7 +25,6 @@ from embedcache.share.transfer import JOBS, Stopped, run_all
 
 DAMAGED, MISSING = "damaged", "missing"
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 # An object that changes while it is read is read again, so often.
 _TRIES = 3
 _WAIT_SECONDS = 5.0
@@ -36,7 +34,7 @@ _MOST_WAIT_SECONDS = GONE_SECONDS + 300.0
 
 @dataclass(frozen=True)
 class Fault:
-    """An object of a remote that whoever needs it cannot get.
+    """An object of a remote that is damaged or missing.
 
     Attributes:
         path: where it lies, or should.
@@ -55,14 +53,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class RemoteCheck:
-    """What the objects of a remote are like.
+    """What a check of a remote has found.
 
     Attributes:
         remote: where.
         faults: what is damaged or missing, sorted by path.
         objects: how many were read.
         bytes: their size.
-        unjudged: objects that somebody was writing all the while.
+        changing: objects that changed whenever they were read, as while somebody writes them.
         refused: manifests that cannot be read, and why; what they list may be missing.
         kept: why nothing was deleted that was to be; empty where nothing was, or it was.
         seconds: how long it took.
@@ -72,14 +70,14 @@ class RemoteCheck:
     faults: tuple[Fault, ...]
     objects: int
     bytes: int
-    unjudged: int
+    changing: int
     refused: Mapping[str, str]
     kept: str
     seconds: float
 
     @property
     def is_sound(self) -> bool:
-        """Whether everything is as it should be; what was damaged, deleted and of no use to anybody is."""
+        """Whether nothing is missing or damaged, except deleted objects that no manifest lists."""
         return all(one.deleted and not one.files for one in self.faults) and not self.refused
 
     def to_json(self) -> dict[str, object]:
@@ -115,31 +113,32 @@ def check_remote(
     survey = source.survey()
     sizes = _sizes(survey.manifests)
     reader = _Reader(source, sizes, meter)
-    there = _objects(source)
+    there = source.objects()
     reader.read(there, jobs)
     kept = ""
     if delete_damaged and reader.damaged:
         kept = _delete(reader, jobs, meter)
         # Whoever has pushed since may list what was damaged.
         survey = source.survey()
-    faults = {one: (DAMAGED, size) for one, size in reader.damaged.items()}
-    faults |= {one: (MISSING, sizes[one]) for one in _missing(source, sizes.keys() - there.keys())}
+    faults = {digest: (DAMAGED, size) for digest, size in reader.damaged.items()}
+    missing = _missing(source, sizes.keys() - there.keys())
+    faults |= {digest: (MISSING, sizes[digest]) for digest in missing}
     files = _files(survey.manifests, faults)
     return RemoteCheck(
         source.where,
         tuple(
             Fault(
-                object_path(one),
+                object_path(digest),
                 size,
                 fault,
-                tuple(sorted(files[one])),
+                tuple(sorted(files[digest])),
                 delete_damaged and not kept and fault == DAMAGED,
             )
-            for one, (fault, size) in sorted(faults.items())
+            for digest, (fault, size) in sorted(faults.items())
         ),
         len(there),
         sum(reader.sizes_of(there).values()),
-        len(reader.unjudged),
+        len(reader.changing),
         survey.refused,
         kept,
         time.perf_counter() - started,
@@ -151,13 +150,13 @@ class _Reader:
 
     Attributes:
         damaged: digests of those whose bytes had another when last read, and their sizes.
-        unjudged: digests of those that changed whenever they were read.
+        changing: digests of those that changed whenever they were read.
     """
 
     def __init__(self, remote: Remote, sizes: Mapping[str, int], meter: Meter) -> None:
         self.remote, self._sizes, self._meter = remote, sizes, meter
         self.damaged: dict[str, int | None] = {}
-        self.unjudged: set[str] = set()
+        self.changing: set[str] = set()
 
     def read(self, there: Mapping[str, Stat], jobs: int) -> None:
         """Read objects, whose digests and sizes are given."""
@@ -175,10 +174,10 @@ class _Reader:
         """Return how many bytes objects have, by manifests where the place does not tell."""
         return {digest: stat.bytes or self._sizes.get(digest, 0) for digest, stat in there.items()}
 
-    def _judge(self, digest: str, seen: Stat | None) -> None:
+    def _judge(self, digest: str, seen: Stat) -> None:
         path = object_path(digest)
         for _ in range(_TRIES):
-            if self._is_right(digest, None if seen is None else seen.bytes):
+            if self._is_right(digest, seen.bytes):
                 return
             now = self.remote.stat(path)
             if now is None:
@@ -188,7 +187,7 @@ class _Reader:
                 self.damaged[digest] = now.bytes
                 return
             seen = now
-        self.unjudged.add(digest)
+        self.changing.add(digest)
 
     def _is_right(self, digest: str, size: int | None) -> bool:
         """Return whether an object's bytes are right, or it is gone; it is not read beyond its size."""
@@ -220,35 +219,24 @@ class _Reader:
 
 def _sizes(manifests: Iterable[Manifest]) -> dict[str, int]:
     """Return the objects that manifests list, row indexes among them: digest -> size."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for manifest in manifests:
         for file in manifest.files:
-            for one in (file, file.index) if file.index is not None else (file,):
-                found[one.sha256] = max(one.bytes, found.get(one.sha256, 0))
-    return found
+            for listed in (file, file.index) if file.index is not None else (file,):
+                sizes[listed.sha256] = max(listed.bytes, sizes.get(listed.sha256, 0))
+    return sizes
 
 
 def _files(manifests: Iterable[Manifest], digests: Collection[str]) -> dict[str, set[str]]:
     """Return what manifests list objects as."""
-    found: dict[str, set[str]] = {digest: set() for digest in digests}
+    names: dict[str, set[str]] = {digest: set() for digest in digests}
     for manifest in manifests:
         for file in manifest.files:
-            if file.sha256 in found:
-                found[file.sha256].add(file.path)
-            if file.index is not None and file.index.sha256 in found:
-                found[file.index.sha256].add(f"row index of {file.path}")
-    return found
-
-
-def _objects(remote: Remote) -> dict[str, Stat]:
-    """Return all objects that lie on a remote; what is being written has another name, or none."""
-    listings = remote.in_threads(remote.files_in, OBJECT_FOLDERS)
-    return {
-        name: stat
-        for folder, files in zip(OBJECT_FOLDERS, listings, strict=True)
-        for name, stat in files.items()
-        if _DIGEST.fullmatch(name) and object_path(name) == f"{folder}/{name}"
-    }
+            if file.sha256 in names:
+                names[file.sha256].add(file.path)
+            if file.index is not None and file.index.sha256 in names:
+                names[file.index.sha256].add(f"row index of {file.path}")
+    return names
 
 
 def _missing(remote: Remote, absent: Collection[str]) -> set[str]:
@@ -285,11 +273,11 @@ def _delete_alone(reader: _Reader, jobs: int, meter: Meter) -> AtWorkError | Non
             again = {digest: remote.stat(object_path(digest)) for digest in reader.damaged}
             reader.damaged.clear()
             reader.read({digest: stat for digest, stat in again.items() if stat is not None}, jobs)
-            found = [
-                Superfluous(object_path(digest), size, DAMAGED)
+            deletions = [
+                Deletion(object_path(digest), size, DAMAGED)
                 for digest, size in sorted(reader.damaged.items())
             ]
-            delete_files(remote, found, claims, jobs, meter)
+            delete_files(remote, deletions, claims, jobs, meter)
     except AtWorkError as error:
         return error
     return None

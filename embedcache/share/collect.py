@@ -1,13 +1,11 @@
-"""Deleting from a remote what nobody needs: what others have replaced, what nobody lists, what was begun.
+"""Delete superfluous files of a remote: replaced manifests, objects that no manifest lists, temporary files.
 
-Nothing is deleted while anybody pushes, nor what is young. Manifests go first, so that whoever reads the
-remote meanwhile never sees one whose files are gone; what a stop leaves behind goes the next time.
+Nothing is deleted while anybody pushes, nor what is young. Manifests are deleted first, so that whoever reads
+the remote meanwhile never sees one whose files are gone; what a stopped run leaves is deleted by the next.
 """
 
 from __future__ import annotations
 
-import re
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -17,33 +15,25 @@ from embedcache.errors import InputError, RemoteError
 from embedcache.share.places import Stat, final_name
 from embedcache.share.remote.claims import FOLDER, GONE_SECONDS, Claims
 from embedcache.share.remote.manifest import Manifest
-from embedcache.share.remote.remote import MARKER, Remote, Survey, object_path
+from embedcache.share.remote.names import digest_before, manifests_named
+from embedcache.share.remote.remote import MARKER, OBJECT_FOLDERS, Remote, Survey, object_path
 from embedcache.share.remote.superseded import superseded
 from embedcache.share.remotes import location_of
 from embedcache.share.transfer import JOBS, run_all
-
-GRACE_HOURS = 168.0
-"""What was written within so many hours stays: a push may have been stopped that is taken up again."""
+from embedcache.transfer_defaults import GRACE_HOURS
 
 KEPT_FOLDER = "README"
 KEPT_FOLDER_BYTES = b"This keeps the folder: some storages make a file of one whose last file was deleted.\n"
 
-OBJECT_FOLDERS = tuple(f"objects/{number:02x}" for number in range(256))
-"""Where objects lie."""
-
-_DIGITS = re.compile(r"[0-9a-f]{6,64}")
-_CARD = re.compile(r"([0-9a-f]{64})\.md")
-_OBJECT = re.compile(r"[0-9a-f]{64}")
-
 
 @dataclass(frozen=True)
-class Superfluous:
-    """A file on a remote that nobody needs.
+class Deletion:
+    """A superfluous file of a remote: it is to be deleted, or was.
 
     Attributes:
         path: on the remote.
         bytes: its size; None where the place does not tell.
-        why: what makes it superfluous.
+        why: the reason.
     """
 
     path: str
@@ -53,18 +43,18 @@ class Superfluous:
 
 @dataclass(frozen=True)
 class CollectResult:
-    """What of a remote nobody needs.
+    """What can be deleted from a remote.
 
     Attributes:
         remote: where.
         found: the files, in the order in which they are deleted.
-        young: files that nobody needs either, and that stay because they are young or of an age unknown.
+        young: superfluous files that stay because they are young or of unknown age.
         deleted: whether those of ``found`` were deleted.
         seconds: how long it took.
     """
 
     remote: str
-    found: tuple[Superfluous, ...]
+    found: tuple[Deletion, ...]
     young: int
     deleted: bool
     seconds: float
@@ -83,13 +73,13 @@ def collect_remote(
     jobs: int = JOBS,
     on_progress: OnCheck | None = None,
 ) -> CollectResult:
-    """Find, and delete if told to, what nobody needs of ``remote``, a name or a URL.
+    """Find superfluous files of ``remote``, a name or a URL, and delete them if told to.
 
     Args:
         remote: the remote.
-        hours: leave alone what was written within so many hours.
-        drop: take back these manifests too, whatever they list and however young: their names, or six digits
-            or more that only one begins with. Pulls find no more what they alone list.
+        hours: keep what was written within so many hours.
+        drop: delete these manifests too, whatever they list and however young: their names, or six digits or
+            more that only one begins with. What only they list can no longer be pulled.
         delete: whether to delete; otherwise nothing there is touched.
         jobs: deletions at once.
         on_progress: called as the work goes on.
@@ -100,7 +90,7 @@ def collect_remote(
             cannot be read: what it lists cannot be told then.
     """
     started = time.perf_counter()
-    source = Remote(location_of(remote), stop=threading.Event())
+    source = Remote(location_of(remote))
     meter = Meter(on_progress)
     meter.begin("read the remote")
     source.require()
@@ -117,11 +107,12 @@ def collect_remote(
 
 def _find(
     remote: Remote, drop: Collection[str], now: float, hours: float
-) -> tuple[tuple[Superfluous, ...], int]:
-    """Return what is superfluous, and how many files more are but were written within so many hours."""
+) -> tuple[tuple[Deletion, ...], int]:
+    """Return what is to be deleted, and how many superfluous files are too young."""
     before = now - hours * 3600
     there = remote.files_in("manifests")
-    dropped = [_dropped(begin, remote) for begin in drop]
+    ids = remote.manifest_ids() if drop else []
+    dropped = [_dropped(digits, ids, remote.where) for digits in drop]
     survey = remote.survey()
     for name, why in survey.refused.items():
         if name not in dropped:
@@ -143,7 +134,7 @@ def _find(
     at_once = {path for one in survey.manifests if one.id in dropped for path in _listed([one])}
     unlisted = dict(_unlisted(remote, _listed(remaining)))
     old = {path: stat for path, stat in unlisted.items() if path in at_once or _is_old(stat, before)}
-    found += [Superfluous(path, stat.bytes, "no manifest lists it") for path, stat in sorted(old.items())]
+    found += [Deletion(path, stat.bytes, "no manifest lists it") for path, stat in sorted(old.items())]
     begun = dict(_begun(remote, survey))
     # Whoever waits to push goes on giving signs of life, and who pushes --alone is not seen at all.
     since = min(before, now - GONE_SECONDS)
@@ -155,66 +146,58 @@ def _find(
         for path, stat in begun.items()
         if _target(path) in at_once or path.startswith(of_dropped) or _is_old(stat, since)
     }
-    found += [Superfluous(path, stat.bytes, "left of a write") for path, stat in sorted(left.items())]
+    found += [Deletion(path, stat.bytes, "left of a write") for path, stat in sorted(left.items())]
     return tuple(found), len(unlisted) - len(old) + len(begun) - len(left)
 
 
-def _dropped(begin: str, remote: Remote) -> str:
-    """Return the only manifest whose name begins with some digits."""
-    if not _DIGITS.fullmatch(begin):
+def _dropped(digits: str, ids: Collection[str], where: str) -> str:
+    """Return the only one of the manifests ``ids`` whose name begins with some digits.
+
+    Raises:
+        InputError: if none does, or several do.
+    """
+    named = manifests_named(digits, ids, where)
+    if len(named) > 1:
         raise InputError(
-            f"--drop {begin[:64]!r}: expected six or more hexadecimal digits that a manifest's name begins "
-            "with, as 'embedcache remote ls' shows them"
+            f"{len(named):,} manifests of {where} begin with {digits!r}, expected exactly one for --drop: "
+            "give more digits, as 'embedcache remote ls' shows them"
         )
-    ids = [one for one in remote.manifest_ids() if one.startswith(begin)]
-    if not ids:
-        raise InputError(
-            f"--drop {begin!r}: no manifest of {remote.where} begins so; it may have been taken back before, "
-            "or be another remote's: 'embedcache remote ls' shows those that are there"
-        )
-    if len(ids) > 1:
-        raise InputError(
-            f"--drop {begin!r}: {len(ids):,} manifests of {remote.where} begin so, expected one; give more "
-            "digits, as 'embedcache remote ls' shows them"
-        )
-    return ids[0]
+    return named[0]
 
 
 def _is_old(stat: Stat | None, before: float) -> bool:
     return stat is not None and stat.changed is not None and stat.changed < before
 
 
-def _manifests(remote: Remote, going: Mapping[str, str], there: Mapping[str, Stat]) -> Iterator[Superfluous]:
+def _manifests(remote: Remote, going: Mapping[str, str], there: Mapping[str, Stat]) -> Iterator[Deletion]:
     for name, why in going.items():
         path = f"{name}.json"
-        yield Superfluous(f"manifests/{path}", there[path].bytes if path in there else None, why)
+        yield Deletion(f"manifests/{path}", there[path].bytes if path in there else None, why)
         folder = f"signatures/{name}"
         for file, stat in sorted(remote.files_in(folder).items()):
             if file != KEPT_FOLDER:
-                yield Superfluous(f"{folder}/{file}", stat.bytes, "signs a manifest that goes")
+                yield Deletion(f"{folder}/{file}", stat.bytes, "signs a manifest that goes")
 
 
 def _listed(manifests: Iterable[Manifest]) -> set[str]:
     """Return the paths of all that manifests need."""
-    found = set()
+    paths = set()
     for manifest in manifests:
-        found.add(f"cards/{manifest.card}.md")
+        paths.add(f"cards/{manifest.card}.md")
         for file in manifest.files:
-            found.add(object_path(file.sha256))
+            paths.add(object_path(file.sha256))
             if file.index is not None:
-                found.add(object_path(file.index.sha256))
-    return found
+                paths.add(object_path(file.index.sha256))
+    return paths
 
 
 def _unlisted(remote: Remote, listed: Collection[str]) -> Iterator[tuple[str, Stat]]:
-    """Yield cards and objects that are not ``listed``; files of other names are none of ours."""
-    listings = remote.in_threads(remote.files_in, OBJECT_FOLDERS)
-    for folder, files in zip(OBJECT_FOLDERS, listings, strict=True):
-        for name, stat in files.items():
-            if _OBJECT.fullmatch(name) and f"{folder}/{name}" not in listed:
-                yield f"{folder}/{name}", stat
+    """Yield cards and objects that are not ``listed``; files of other names are not embedcache's."""
+    for digest, stat in remote.objects().items():
+        if object_path(digest) not in listed:
+            yield object_path(digest), stat
     for name, stat in remote.files_in("cards").items():
-        if _CARD.fullmatch(name) and f"cards/{name}" not in listed:
+        if digest_before(name, ".md") and f"cards/{name}" not in listed:
             yield f"cards/{name}", stat
 
 
@@ -239,30 +222,39 @@ def _target(path: str) -> str:
 
 
 def delete_files(
-    remote: Remote, found: Collection[Superfluous], claims: Claims, jobs: int, meter: Meter
+    remote: Remote, deletions: Collection[Deletion], claims: Claims, jobs: int, meter: Meter
 ) -> None:
     """Delete files of a remote, manifests first, and leave no folder empty.
 
+    Args:
+        remote: the remote.
+        deletions: the files.
+        claims: of this process, which is the only one at work there.
+        jobs: deletions at once.
+        meter: counts them.
+
     Raises:
-        RemoteError: if this process stood still, so that others may be at work by now.
+        RemoteError: if this process stood still, so that others may be at work by now, or the remote cannot
+            be written.
     """
-    meter.begin("delete", total_files=len(found), total_bytes=sum(one.bytes or 0 for one in found))
-    going: dict[str, set[str]] = {}
-    for one in found:
-        folder, _, name = one.path.rpartition("/")
-        going.setdefault(folder, set()).add(name)
-    for folder, names in going.items():
+    size = sum(deletion.bytes or 0 for deletion in deletions)
+    meter.begin("delete", total_files=len(deletions), total_bytes=size)
+    names_in: dict[str, set[str]] = {}
+    for deletion in deletions:
+        folder, _, name = deletion.path.rpartition("/")
+        names_in.setdefault(folder, set()).add(name)
+    for folder, names in names_in.items():
         if (there := remote.files_in(folder).keys()) and there <= names:
             remote.write(f"{folder}/{KEPT_FOLDER}", KEPT_FOLDER_BYTES)
 
-    def act(one: Superfluous) -> None:
+    def act(deletion: Deletion) -> None:
         if claims.overslept:
             raise RemoteError(
                 "this process stood still, and others may push by now: stopped; run the same command again"
             )
-        remote.remove(one.path)
-        meter.add(files=1, size=one.bytes or 0)
+        remote.remove(deletion.path)
+        meter.add(files=1, size=deletion.bytes or 0)
 
     for is_manifest in (True, False):
-        batch = [one for one in found if one.path.startswith("manifests/") is is_manifest]
+        batch = [each for each in deletions if each.path.startswith("manifests/") is is_manifest]
         run_all(act, batch, jobs=jobs, stop=remote.stop)

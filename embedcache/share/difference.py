@@ -9,10 +9,10 @@ from pathlib import Path
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.share.pulling.plan import open_if_there
-from embedcache.share.pushing.copies import source_in
-from embedcache.share.pushing.declared import Declared
+from embedcache.share.pushing.copies import original_on_remote
 from embedcache.share.pushing.namesakes import difference_notes
 from embedcache.share.pushing.news import only_news
+from embedcache.share.pushing.remote_state import RemoteState
 from embedcache.share.pushing.selection import select_files
 from embedcache.share.remote.manifest import SharedFile, Stock
 from embedcache.share.remote.remote import Remote
@@ -119,16 +119,16 @@ def _compared(
     if cache is None or not (cache.teachers() or cache.corpus_names()):
         return [], ()
     whole = select_files(cache)
-    reduced, _ = only_news(whole, Declared(remote, cache), cache, meter)
+    reduced, _ = only_news(whole, RemoteState(remote, cache), cache, meter)
     to_push = {local.file.path for local in reduced.files}
-    found: list[SharedFile] = []
+    files: list[SharedFile] = []
     left_out = 0
     for local in whole.files:
-        if (source := source_in(stock, local)) is not None:
-            # What a pull has converted stands for what it was made of.
-            found.append(source)
+        if (original := original_on_remote(stock, local)) is not None:
+            # A copy that a pull has converted stands for its original.
+            files.append(original)
         elif local.file.path in to_push:
-            found.append(local.file)
+            files.append(local.file)
         else:
             left_out += 1
     told = difference_notes(remote.where, stock.manifests, whole.corpora)
@@ -138,7 +138,7 @@ def _compared(
             f"{counted(left_out, 'shard')} here that {remote.where} has all vectors of already "
             f"{'is' if one else 'are'} not counted: no push sends {'it' if one else 'them'}"
         )
-    return found, tuple(told)
+    return files, tuple(told)
 
 
 _Files = Mapping[tuple[str, str], SharedFile]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.errors import MissingExtraError
 from embedcache.share.remote.manifest import CorpusLine, Manifest, SharedFile, Stock
@@ -83,20 +81,18 @@ class RemoteListing:
         return asdict(self)
 
 
-def list_remote(remote: str, cache: Cache | str | Path | None = None) -> RemoteListing:
+def list_remote(remote: str) -> RemoteListing:
     """Return what ``remote``, a name or a URL, has.
 
     Args:
         remote: the remote.
-        cache: a cache that keeps copies of manifests for the next time; default: none.
 
     Raises:
         RemoteError: if it cannot be reached.
     """
     source = Remote(location_of(remote))
     source.require()
-    opened = Cache(cache) if isinstance(cache, (str, Path)) else cache
-    survey = source.survey(opened)
+    survey = source.survey()
     manifests = survey.manifests
     stock = Stock(manifests)
     # The first that says something is believed; nothing is decided by it.

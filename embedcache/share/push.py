@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,10 +20,10 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError, RemoteError
 from embedcache.share.pushing.bad_samples import note_sent, refuse_bad
 from embedcache.share.pushing.card import card_of
-from embedcache.share.pushing.declared import Declared
 from embedcache.share.pushing.namesakes import namesake_notes
 from embedcache.share.pushing.news import only_news
 from embedcache.share.pushing.own_indexes import index_objects, with_indexes
+from embedcache.share.pushing.remote_state import RemoteState
 from embedcache.share.pushing.selection import LocalObject, Selection, select_files
 from embedcache.share.remote.claims import STALE_SECONDS, Claims
 from embedcache.share.remote.manifest import MOST_FILES, Manifest
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # An object that is sent to its end after Ctrl-C harms nobody, and can take minutes.
 _PATIENCE_SECONDS = 0.5
+_LONGEST_TEXT = 1000
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,8 @@ def push(
     started = time.perf_counter()
     opened = cache if isinstance(cache, Cache) else Cache(cache)
     signer = None if sign is None else Signer.load(Path(sign))
-    _check_texts(by, message, text_licence)
-    stop = threading.Event()
-    target = Remote(location_of(remote), stop=stop)
+    _check_texts({"--by": by, "--message": message, "--text-licence": text_licence})
+    target = Remote(location_of(remote))
     meter = Meter(on_progress)
     meter.begin("read the cache")
     selection = select_files(opened, teachers=teachers, corpora=corpora, text=text, text_licence=text_licence)
@@ -131,30 +131,99 @@ def push(
             "one, or merge small shards with 'embedcache compact'"
         )
     refuse_bad(opened, selection)
-    there = Declared(target, opened, signer)
-    selection, told = only_news(selection, there, opened, meter)
-    files = with_indexes(opened, selection.files, meter, jobs, stop)
+    state = RemoteState(target, opened, signer)
+    selection, notes = only_news(selection, state, opened, meter, jobs)
+    files = with_indexes(opened, selection.files, meter, jobs, target.stop)
     selection = replace(selection, files=files)
     meter.begin("read the remote")
     target.prepare()
-    manifest = ""
     claims = Claims(target, stale_seconds, alone=alone)
     objects = [*(local.object for local in files), *index_objects(files)]
     delivery = _Delivery(target, objects, jobs, meter, claims)
+    manifest = _deliver(
+        delivery, state, selection, claims, lambda: _declare(target, selection, by, message, signer)
+    )
+    note_sent(opened, target, selection, delivery.sent)
+    notes += _notes(state, selection, manifest)
+    return _result(delivery, state, manifest, signer, notes, time.perf_counter() - started)
+
+
+def _check_texts(texts: Mapping[str, str]) -> None:
+    """See that texts can be shown as one line each.
+
+    Args:
+        texts: option -> its text.
+
+    Raises:
+        InputError: if one cannot.
+    """
+    for option, text in texts.items():
+        if not text.isprintable():
+            raise InputError(f"{option} has line breaks or control characters: give one line of plain text")
+        if len(text) > _LONGEST_TEXT:
+            raise InputError(
+                f"{option} has {len(text):,} letters, expected {_LONGEST_TEXT:,} at most: shorten it"
+            )
+
+
+def _deliver(
+    delivery: _Delivery, state: RemoteState, selection: Selection, claims: Claims, declare: Callable[[], str]
+) -> str:
+    """Send what is missing, and declare it where no manifest lists all of it.
+
+    Args:
+        delivery: the objects.
+        state: what the remote has.
+        selection: what is pushed.
+        claims: of this process.
+        declare: writes the manifest and returns its id.
+
+    Returns:
+        The manifest's id; empty where there was nothing to add.
+
+    Raises:
+        CorruptCacheError: if a file of the cache is damaged.
+        RemoteError: if the remote cannot be reached or written.
+    """
     # From the first look at what is there until all is declared, nobody may delete any of it.
     with claims.alive():
-        delivery.run(there.objects())
-        # Others may have declared the same by now, or somebody may have taken it back.
-        survey = there.look_again()
-        if not all(file in there.stock() for file in selection.shared):
-            delivery.check_rest()
+        delivery.run(state.objects())
+        # Others may have declared the same by now, or somebody may have deleted it.
+        state.look_again()
+        if all(file in state.stock() for file in selection.shared):
+            return ""
+        delivery.check_rest()
+        delivery.refuse_gaps()
+        manifest = declare()
+        if claims.overslept:
             delivery.refuse_gaps()
-            manifest = _declare(target, selection, by, message, signer)
-            if claims.overslept:
-                delivery.refuse_gaps()
-    note_sent(opened, target, selection, delivery.sent)
+        return manifest
+
+
+def _notes(state: RemoteState, selection: Selection, manifest: str) -> list[str]:
+    """Return notes on the other manifests of a remote: corpora of the same name, and damaged manifests."""
+    where, survey = state.remote.where, state.survey()
+    return [
+        *namesake_notes(where, survey.manifests, selection.corpora, manifest),
+        *(
+            f"manifests/{name}.json of {where} cannot be read ({why}): pulls have to do without it"
+            for name, why in survey.refused.items()
+            # The same push once more mends one that was damaged.
+            if name != manifest
+        ),
+    ]
+
+
+def _result(
+    delivery: _Delivery,
+    state: RemoteState,
+    manifest: str,
+    signer: Signer | None,
+    notes: Sequence[str],
+    seconds: float,
+) -> PushResult:
     return PushResult(
-        remote=target.where,
+        remote=state.remote.where,
         manifest=manifest,
         sent=len(delivery.sent),
         sent_bytes=delivery.size_of(delivery.sent),
@@ -163,24 +232,9 @@ def push(
         others=len(delivery.others),
         others_bytes=delivery.size_of(delivery.others),
         signed_by="" if signer is None else signer.public.shown,
-        told=(
-            *told,
-            *namesake_notes(target.where, survey.manifests, selection.corpora, manifest),
-            *(
-                f"manifests/{name}.json of {target.where} cannot be read ({why}): pulls have to do without it"
-                for name, why in survey.refused.items()
-                # The same push once more mends one that was damaged.
-                if name != manifest
-            ),
-        ),
-        seconds=time.perf_counter() - started,
+        told=tuple(notes),
+        seconds=seconds,
     )
-
-
-def _check_texts(*texts: str) -> None:
-    for text in texts:
-        if not text.isprintable() or len(text) > 1000:
-            raise InputError("a name, message or licence of more than one line or 1,000 letters: shorten it")
 
 
 class _Delivery:

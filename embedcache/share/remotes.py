@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from embedcache.errors import CorruptCacheError, InputError
-from embedcache.fsio import commit, read_sealed_json, sealed, spelled_json, temporary_sibling
+from embedcache.fsio import (
+    commit,
+    make_directory,
+    read_sealed_json,
+    sealed,
+    spelled_json,
+    temporary_sibling,
+)
+from embedcache.locked_folder import locked_folder
 from embedcache.share.places import Location, parse_location
 
 CONFIG_VARIABLE = "EMBEDCACHE_CONFIG"
@@ -28,7 +37,8 @@ def list_remotes() -> dict[str, str]:
     """Return the remotes that have a name: name -> URL.
 
     Raises:
-        CorruptCacheError: if the file they are kept in is damaged.
+        InputError: if the file they are kept in cannot be read.
+        CorruptCacheError: if it is damaged.
     """
     path = config_file()
     try:
@@ -38,7 +48,11 @@ def list_remotes() -> dict[str, str]:
             raise ValueError("it holds no names of remotes")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError) as error:
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    except (ValueError, KeyError) as error:
+        if not path.is_file() or path.is_symlink():
+            raise _unreadable(path, "it is a folder, a link or a device") from error
         raise CorruptCacheError(
             f"{path} is damaged ({error}): delete it, and name your remotes again with 'embedcache remote "
             "add'"
@@ -50,21 +64,24 @@ def add_remote(name: str, url: str) -> str:
     """Call the remote at ``url`` ``name``; return the URL as it is kept.
 
     Raises:
-        InputError: if the name can be none or is another remote's, or the URL cannot be used.
-        StorageError: if it cannot be kept.
+        InputError: if the name is not allowed or is another remote's, the URL cannot be used, or the names
+            cannot be read.
+        CorruptCacheError: if the file of names is damaged.
+        StorageError: if it cannot be written.
     """
     if not _NAME.fullmatch(name):
         raise InputError(
             f"{name[:80]!r} cannot name a remote: use up to 64 letters, digits, '.', '_' and '-'"
         )
     kept = parse_location(url).url
-    known = list_remotes()
-    if known.get(name, kept) != kept:
-        raise InputError(
-            f"{name!r} is {known[name]} already: choose another name, or 'embedcache remote remove {name}' "
-            "first"
-        )
-    _write({**known, name: kept})
+    with _locked():
+        known = list_remotes()
+        if known.get(name, kept) != kept:
+            raise InputError(
+                f"{name!r} is {known[name]} already: choose another name, or 'embedcache remote remove "
+                f"{name}' first"
+            )
+        _write({**known, name: kept})
     return kept
 
 
@@ -72,30 +89,53 @@ def remove_remote(name: str) -> None:
     """Forget the name of a remote; what lies there stays.
 
     Raises:
-        InputError: if there is no such name.
-        StorageError: if that cannot be kept.
+        InputError: if there is no such name, or the names cannot be read.
+        CorruptCacheError: if the file of names is damaged.
+        StorageError: if it cannot be written.
     """
-    known = list_remotes()
-    if name not in known:
-        raise InputError(f"no remote {name[:80]!r}: there are {', '.join(known) or 'none'}")
-    _write({other: url for other, url in known.items() if other != name})
+    with _locked():
+        known = list_remotes()
+        if name not in known:
+            raise InputError(f"no remote {name[:80]!r}: there are {', '.join(known) or 'none'}")
+        _write({other: url for other, url in known.items() if other != name})
 
 
 def location_of(remote: str) -> Location:
     """Return where ``remote``, a name or a URL, is. A name wins over a folder; write ``./name`` for that.
 
+    The file of names is read only for what could be a name: URLs and paths work without it.
+
     Raises:
-        InputError: if it is a word that names no remote and no folder, or a URL that cannot be used.
+        InputError: if it is a word that names no remote and no folder, a URL that cannot be used, or a name
+            while the names cannot be read.
+        CorruptCacheError: if it could be a name, and the file of names is damaged.
     """
+    if not _NAME.fullmatch(remote):
+        return parse_location(remote)
     known = list_remotes()
     if remote in known:
         return parse_location(known[remote])
-    if _NAME.fullmatch(remote) and not Path(remote).is_dir():
+    if not Path(remote).is_dir():
         raise InputError(
             f"no remote {remote!r} (there are {', '.join(known) or 'none'}) and no folder of that name: add "
             f"it with 'embedcache remote add {remote} URL', or write ./{remote} for a new folder"
         )
     return parse_location(remote)
+
+
+def _unreadable(path: Path, reason: str) -> InputError:
+    return InputError(
+        f"{path} cannot be read ({reason}), and the names of remotes are kept there: make it a file that you "
+        f"can read, or give another with ${CONFIG_VARIABLE}; URLs and paths work without it"
+    )
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """Let nobody else change the names between the block's reading and writing."""
+    folder = make_directory(config_file().parent)
+    with locked_folder(folder, or_unlocked=True):
+        yield
 
 
 def _write(remotes: Mapping[str, str]) -> None:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from embedcache.transfer_defaults import THREADS
+
 T = TypeVar("T")
 U = TypeVar("U")
 
 JOBS = 8
 """Transfers at once. Each holds a block, or maps a file, of some megabytes."""
-
-THREADS = "share"
-"""What the names of the threads begin with: the command line waits for none of them after Ctrl-C."""
 
 _GLANCE_SECONDS = 0.2
 

@@ -17,7 +17,7 @@ LONGEST = 400
 # From the ground up; a module imports from its own floor and from those below it.
 FLOORS = [
     ["errors"],
-    ["birth", "keys", "pairs", "fsio", "arrow_file", "build_report", "sizes"],
+    ["birth", "keys", "pairs", "fsio", "arrow_file", "build_report", "sizes", "transfer_defaults"],
     ["key_index", "folders", "locked_folder", "codecs", "contract"],
     ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout"],
     ["token_table"],

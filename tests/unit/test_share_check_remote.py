@@ -175,7 +175,7 @@ def test_what_is_being_written_is_not_judged(
     monkeypatch.setattr(FolderPlace, "blocks", growing)
     found = check_remote(str(remote), delete_damaged=True)
     assert found.is_sound
-    assert found.unjudged == (0 if is_finished else 1)
+    assert found.changing == (0 if is_finished else 1)
     assert place.exists()
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
@@ -16,13 +18,15 @@ from share_helpers import TEXTS, claims_left, claims_on, content, files_of, make
 
 from embedcache.cache import Cache
 from embedcache.errors import RemoteError
-from embedcache.share import pull, push
+from embedcache.share import pull, push, retry
 from embedcache.share.places import Stat, parse_location
 from embedcache.share.places.base import Data
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.remote import claims as claims_module
+from embedcache.share.remote import marks
 from embedcache.share.remote import remote as remote_module
 from embedcache.share.remote.claims import Claims
+from embedcache.share.remote.marks import may_run, new_mark
 from embedcache.share.remote.remote import Remote
 
 # A fork of this process would inherit its threads' locks.
@@ -243,6 +247,96 @@ def test_eight_processes_push_overlapping_caches_and_nothing_travels_twice(tmp_p
     pull(tmp_path / "there", str(tmp_path / "remote"))
     assert content(tmp_path / "there") == union
     assert len(Cache(tmp_path / "there").lookup(TEXTS)) == len(TEXTS)
+
+
+# Marks of processes
+
+
+@pytest.fixture
+def fresh_marks(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Let what is known of this machine be asked for anew, before and after."""
+    marks._machine.cache_clear()
+    yield monkeypatch
+    marks._machine.cache_clear()
+
+
+def ended_process() -> int:
+    """Return the number of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def mark_of(process: int) -> str:
+    machine, _, digits = new_mark().split("-")
+    return f"{machine}-{process}-{digits}"
+
+
+def test_an_ended_process_of_this_machine_does_not_run(fresh_marks: pytest.MonkeyPatch) -> None:
+    assert may_run(new_mark())
+    assert not may_run(mark_of(ended_process()))
+    assert may_run(f"{'0' * 12}-{ended_process()}-{'0' * 12}")
+
+
+@pytest.mark.parametrize("path", ["_BOOT_ID", "_PROCESS_NUMBERS"])
+def test_a_hostname_alone_does_not_tell_machines_apart(
+    tmp_path: Path, fresh_marks: pytest.MonkeyPatch, path: str
+) -> None:
+    """Without /proc, as on macOS, a mark of the same hostname may be another machine's: the beat decides."""
+    fresh_marks.setattr(marks, path, tmp_path / "missing")
+    other = Claims(Remote(parse_location(str(tmp_path))), mark=mark_of(ended_process()))
+    assert may_run(other.mark)
+    with other.alive(), claims_on(tmp_path).alive() as mine:
+        other.take({"a" * 64})
+        assert list(mine.of_others().values()) == [frozenset({"a" * 64})]
+        assert f"{other.mark}.1.json" in files_of(tmp_path, "claims")
+
+
+def test_this_machine_is_looked_up_once(fresh_marks: pytest.MonkeyPatch) -> None:
+    reads: list[Path] = []
+    read_text = Path.read_text
+
+    def counting(path: Path, *arguments: str, **rest: str) -> str:
+        reads.append(path)
+        return read_text(path, *arguments, **rest)
+
+    fresh_marks.setattr(Path, "read_text", counting)
+    for _ in range(10):
+        may_run(new_mark())
+    assert reads.count(marks._BOOT_ID) == 1
+
+
+# Connections that drop
+
+
+class Dropping(FolderPlace):
+    """A folder that leaves a beat out of listings, and drops the connection when it is first looked up."""
+
+    def __init__(self, root: Path, beat: str) -> None:
+        super().__init__(root)
+        self.beat = beat
+        self.dropped = 0
+
+    def list(self, folder: str) -> dict[str, Stat]:
+        listed = super().list(folder)
+        listed.pop(self.beat, None)
+        return listed
+
+    def stat(self, path: str) -> Stat | None:
+        if path == f"claims/{self.beat}" and not self.dropped:
+            self.dropped += 1
+            raise OSError("connection reset by peer")
+        return super().stat(path)
+
+
+def test_a_dropped_connection_ends_no_look_at_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.01)
+    with claims_on(tmp_path, elsewhere=True).alive() as other:
+        other.take({"a" * 64})
+        place = Dropping(tmp_path, f"{other.mark}.beat")
+        with Claims(Remote(parse_location(str(tmp_path)), place)).alive() as mine:
+            assert list(mine.of_others().values()) == [frozenset({"a" * 64})]
+        assert place.dropped == 1
 
 
 # Places that list late

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from embedcache.cli.main import main
 from embedcache.cli.options import read_size
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.share import SampleCheck, add_remote, list_remotes, pull, push, remove_remote, transfer
+from embedcache.share import remotes as remotes_module
 from embedcache.share.pulling import sample
 from embedcache.share.remotes import CONFIG_VARIABLE, config_file, location_of
 from embedcache.sizes import parse_size, readable
@@ -96,6 +98,56 @@ def test_damaged_settings_are_told_of(config: Path) -> None:
     config.write_bytes(config.read_bytes().replace(b"bucket", b"backet"))
     with pytest.raises(CorruptCacheError, match="delete it"):
         list_remotes()
+
+
+def test_urls_and_paths_need_no_file_of_names(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.parent.mkdir()
+    config.write_bytes(b"damaged")
+    monkeypatch.chdir(tmp_path)
+    assert location_of("s3://bucket/x").host == "bucket"
+    assert location_of("./team").url == str(tmp_path / "team")
+    assert location_of(str(tmp_path)).url == str(tmp_path)
+    with pytest.raises(CorruptCacheError, match="is damaged"):
+        location_of("team")
+
+
+@pytest.mark.parametrize("kind", ["unreadable", "folder", "link"])
+def test_nobody_is_told_to_delete_a_file_of_names_that_cannot_be_read(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    add_remote("team", "s3://bucket/x")
+    if kind == "unreadable":
+
+        def refuse(path: Path) -> bytes:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "read_bytes", refuse)
+    else:
+        config.rename(tmp_path / "kept")
+        config.mkdir() if kind == "folder" else config.symlink_to(tmp_path / "kept")
+    with pytest.raises(InputError, match="cannot be read") as found:
+        list_remotes()
+    assert "delete it" not in str(found.value)
+    with pytest.raises(InputError, match="cannot be read"):
+        add_remote("other", "s3://bucket/y")
+
+
+def test_two_that_add_a_name_at_once_keep_both(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = remotes_module._write
+
+    def slow(names: Mapping[str, str]) -> None:
+        time.sleep(0.2)
+        write(names)
+
+    monkeypatch.setattr(remotes_module, "_write", slow)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda name: add_remote(name, f"s3://bucket/{name}"), ("one", "two")))
+    assert set(list_remotes()) == {"one", "two"}
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(remove_remote, ("one", "two")))
+    assert list_remotes() == {}
 
 
 def test_without_the_variable_they_lie_in_the_users_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +318,7 @@ def test_a_manifest_that_cannot_be_read_is_told_of_everywhere_and_skipped_when_t
     assert content(tmp_path / "there") == content(cache.folder)
     code, _, err = shell("sync", remote, "--cache", tmp_path / "there", "--skip-manifest", "abcdef")
     assert code == 2
-    assert "no manifest 'abcdef'" in err
+    assert "begins with 'abcdef'" in err
     assert shell("sync", remote, "--cache", tmp_path / "there", "--skip-manifest", bad)[0] == 0
 
 
@@ -541,6 +593,11 @@ def test_the_cards_of_a_remote_are_for_people(tmp_path: Path) -> None:
     text = card.decode()
     for part in ("Ann \\| \\<b\\>", "for \\*everyone\\*", "CC-BY-4.0", "| fake |", "not declared", "240"):
         assert part in text
-    with pytest.raises(InputError, match="more than one line"):
-        push(cache, str(tmp_path / "remote"), by="two\nlines")
+    for arguments, told in (
+        ({"by": "two\nlines"}, "--by has line breaks"),
+        ({"message": "m" * 1001}, "--message has 1,001 letters, expected 1,000 at most"),
+        ({"text_licence": "two\nlines"}, "--text-licence has line breaks"),
+    ):
+        with pytest.raises(InputError, match=told):
+            push(cache, str(tmp_path / "remote"), **arguments)
     assert Cache(cache.folder).teacher().origin.get("licence", "") == ""

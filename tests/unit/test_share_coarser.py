@@ -169,3 +169,20 @@ def test_shards_without_a_row_index_are_not_fetched_for_it_and_that_is_told(
     told = push(cut, team).told
     assert any(line.startswith(f"6 shards of {team} without a row index are not looked at") for line in told)
     assert objects_of(team) >= fresh
+
+
+def test_row_indexes_are_fetched_by_as_many_threads_as_a_push_has(
+    tmp_path: Path, team: str, cut: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[object] = []
+    load = RemoteKeys.load
+
+    def watched(self: RemoteKeys, *args: object, **rest: object) -> None:
+        if args:
+            jobs.append(args[1])
+        load(self, *args, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RemoteKeys, "load", watched)
+    push(cut, team, jobs=3)
+    assert jobs
+    assert set(jobs) == {3}

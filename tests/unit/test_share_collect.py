@@ -247,7 +247,7 @@ def test_a_push_is_taken_back_with_all_that_it_alone_lists(grown: Path, tmp_path
 @pytest.mark.parametrize("begin", ["", "x", "abc", "../..", "0" * 64])
 def test_what_names_no_manifest_is_refused(grown: Path, begin: str) -> None:
     before = all_of(grown)
-    told = "no manifest of .* begins so" if len(begin) == 64 else "expected six or more hexadecimal digits"
+    told = "no manifest of .* begins with" if len(begin) == 64 else "expected six or more hexadecimal digits"
     with pytest.raises(InputError, match=told) as found:
         collect(grown, drop=[begin])
     assert "more digits" not in str(found.value)
@@ -259,7 +259,9 @@ def test_digits_that_several_manifests_begin_with_are_refused(
 ) -> None:
     ids = [f"abcdef{digit * 58}" for digit in "01"]
     monkeypatch.setattr(Remote, "manifest_ids", lambda self: ids)
-    with pytest.raises(InputError, match=r"2 manifests of .* begin so, expected one; give more digits"):
+    with pytest.raises(
+        InputError, match=r"2 manifests of .* begin with .*expected exactly one for --drop: give more digits"
+    ):
         collect(grown, drop=["abcdef"])
 
 

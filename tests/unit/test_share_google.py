@@ -206,7 +206,6 @@ def test_what_is_refused_is_told_of_at_once(answers: Any, status: int, told: str
     remote = Remote(parse_location("gs://team/x"))
     for act in (
         lambda: remote.read("a", 100),
-        lambda: remote.read_range("a", 1, 2),
         lambda: remote.files_in("a"),
         lambda: remote.size("a"),
         lambda: remote.write("a", b"data"),
@@ -236,7 +235,7 @@ def test_what_is_not_there_is_not_there(answers: Any) -> None:
     assert remote.files_in("a") == {}
     remote.remove("a")
     with pytest.raises(FileNotFoundError):
-        remote.read_range("a", 1, 2)
+        remote.place.read_range("a", 1, 2)
     with pytest.raises(RemoteError, match=r"tried once\): there is no bucket team; see to the spelling"):
         remote.write("a", b"data")
 

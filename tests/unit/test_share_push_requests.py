@@ -18,7 +18,7 @@ from embedcache.share import collect_remote, list_remote, pull, push
 from embedcache.share.places import Stat, parse_location
 from embedcache.share.places.base import Data
 from embedcache.share.places.folder import FolderPlace
-from embedcache.share.pushing.declared import Declared
+from embedcache.share.pushing.remote_state import RemoteState
 from embedcache.share.remote import remote as remote_module
 from embedcache.share.remote.claims import Claims
 from embedcache.share.remote.remote import Remote
@@ -151,8 +151,8 @@ def test_what_others_declare_meanwhile_shows_when_looked_at_again(tmp_path: Path
     private, _ = make_key(tmp_path, "ann")
     place = Counting(tmp_path / "remote")
     mine = make_cache(tmp_path / "mine", TEXTS[:80], name="mine")
-    there = Declared(Remote(parse_location(remote), place), mine)
-    signed = Declared(Remote(parse_location(remote)), mine, Signer.load(private))
+    there = RemoteState(Remote(parse_location(remote), place), mine)
+    signed = RemoteState(Remote(parse_location(remote)), mine, Signer.load(private))
     # There is no remote yet.
     assert (there.survey().manifests, there.objects(), list(there.stock())) == ((), set(), [])
     push(mine, remote)

@@ -14,15 +14,12 @@ import pytest
 from hub_server import hub_server
 from pyarrow.fs import LocalFileSystem as LocalFileSystemOfArrow
 
-from embedcache.errors import RemoteError
-from embedcache.share import retry
 from embedcache.share.places import Place, open_place, parse_location
 from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.places.hub import HubPlace
 from embedcache.share.places.web import WebPlace
-from embedcache.share.remote.remote import Remote
 
 DATA = np.random.default_rng(0).bytes(100_000)
 
@@ -164,34 +161,16 @@ def test_what_was_used_last_stays_open(tmp_path: Path) -> None:
 
 def test_a_server_of_whole_files_says_so_at_once(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(DATA)
-    with served(tmp_path, _Whole) as place:
-        with pytest.raises(RangesNotServedError, match="whole files alone"):
-            place.read_range("data", 5, 10)
-        with pytest.raises(RangesNotServedError):
-            Remote(parse_location(str(tmp_path)), place).read_range("data", 5, 10)
+    with (
+        served(tmp_path, _Whole) as place,
+        pytest.raises(RangesNotServedError, match="whole files alone"),
+    ):
+        place.read_range("data", 5, 10)
 
 
 def test_more_than_was_asked_for_is_refused(tmp_path: Path) -> None:
     with served(tmp_path, _TooMuch) as place, pytest.raises(OSError, match="more than 10 bytes"):
         place.read_range("data", 5, 10)
-
-
-def test_a_part_that_is_cut_off_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
-    (tmp_path / "data").write_bytes(DATA)
-
-    class Cutting(FolderPlace):
-        calls = 0
-
-        def read_range(self, path: str, start: int, length: int) -> bytes:
-            Cutting.calls += 1
-            return super().read_range(path, start, length if Cutting.calls > 2 else length - 1)
-
-    remote = Remote(parse_location(str(tmp_path)), Cutting(tmp_path))
-    assert remote.read_range("data", 5, 10) == DATA[5:15]
-    assert Cutting.calls == 3
-    with pytest.raises(RemoteError, match="cannot read a part of data"):
-        remote.read_range("data", 99_995, 10)
 
 
 def test_links_of_a_folder_are_not_followed(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,12 @@ from share_helpers import TEXTS, content, files_of, make_cache, make_key
 
 from embedcache.errors import InputError, MissingInputError, RemoteError
 from embedcache.share import list_remote, pull, push
+from embedcache.share.places import Stat, parse_location
+from embedcache.share.places.folder import FolderPlace
+from embedcache.share.pushing.remote_state import RemoteState
+from embedcache.share.remote.remote import Remote
 from embedcache.share.remote.sign import PASSPHRASE_VARIABLE, PublicKey, Signer
+from embedcache.share.remote.superseded import superseded
 
 pytest.importorskip("cryptography", reason="needs the extra sign")
 
@@ -130,3 +137,31 @@ def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
             load(tmp_path / "nothing")
     with pytest.raises(InputError, match="another kind"):
         Signer.load(tmp_path / "curve")
+
+
+class Meeting(FolderPlace):
+    """A folder that answers about signatures once two ask at the same time."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.both = threading.Barrier(2, timeout=5)
+
+    def blocks(self, path: str, size: int) -> Iterator[memoryview]:
+        if path.startswith("signatures/"):
+            self.both.wait()
+        yield from super().blocks(path, size)
+
+    def list(self, folder: str) -> dict[str, Stat]:
+        if folder.startswith("signatures/"):
+            self.both.wait()
+        return super().list(folder)
+
+
+def test_signatures_of_many_pushes_are_looked_at_at_once(tmp_path: Path) -> None:
+    private, _ = make_key(tmp_path, "ann")
+    caches = [make_cache(tmp_path / name, TEXTS[:40], name=name) for name in ("one", "two")]
+    for cache in caches:
+        push(cache, str(tmp_path / "remote"))
+    remote = Remote(parse_location(str(tmp_path / "remote")), Meeting(tmp_path / "remote"))
+    assert list(RemoteState(remote, caches[0], Signer.load(private)).stock()) == []
+    assert superseded(remote, remote.manifests()) == {}

@@ -24,7 +24,6 @@ from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.fetching import fetch_in_stages
 from embedcache.share.pulling.plan import Preparation, PullChoice, prepare, refuse_too_much
 from embedcache.share.pulling.wanted import Wanted
-from embedcache.share.remote.manifest import SharedFile
 from embedcache.share.remote.remote import MARKER, Remote
 from embedcache.share.remotes import list_remotes, location_of
 from embedcache.share.rows.remote_keys import RemoteKeys
@@ -122,10 +121,10 @@ class Mirror:
             for one in wanted
             if one.entry.kind is Kind.CORPUS
         )
-        listed: dict[str, dict[str, SharedFile]] = {contract_id: {} for contract_id in contracts}
-        for one in prepared.plan.wanted:
-            if one.entry.kind is Kind.SHARD:
-                listed[one.entry.teacher][one.file.sha256] = one.file
+        listed = {
+            contract_id: {shard.sha256: shard for shard in prepared.stock.shards(contract_id)}
+            for contract_id in contracts
+        }
         self._open_keys: Callable[[str], RemoteKeys] = partial(
             RemoteKeys, prepared.source, self.cache, prepared.stock
         )

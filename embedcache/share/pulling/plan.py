@@ -6,7 +6,6 @@ Everything is found out before anything is written.
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +121,7 @@ def prepare(cache: Cache | str | Path, remote: str, choice: PullChoice, meter: M
     """
     wanted_key = choice.require_signature
     key = None if wanted_key is None else PublicKey.load(Path(wanted_key))
-    source = Remote(location_of(remote), stop=threading.Event())
+    source = Remote(location_of(remote))
     meter.begin("read the remote")
     source.require()
     opened = open_if_there(cache)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from embedcache import model_note
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.check.findings import Kind
 from embedcache.check.live import Computing
 from embedcache.check.progress import OnCheck
 from embedcache.check.verify.deep import BAD, LEAST_SAMPLE, check_deep, count_texts
@@ -31,6 +30,7 @@ from embedcache.errors import (
 from embedcache.fsio import canonical_json
 from embedcache.sample_notes import SampleNote, SampleNotes
 from embedcache.share.mirror_notes import streamed_shards
+from embedcache.share.remote.manifest import Stock
 from embedcache.share.remote.remote import Remote
 from embedcache.sizes import counted
 from embedcache.store.base import CONVERTED_FROM, TAKEN_AS
@@ -185,12 +185,11 @@ class ArrivalSamples:
     @cached_property
     def _listed(self) -> Mapping[str, frozenset[str]]:
         """The shards of each teacher that the remote has, in manifests that this pull leaves out as well."""
-        found: dict[str, set[str]] = {}
-        for manifest in self._remote.survey(self._cache).manifests:
-            for file in manifest.files:
-                if file.entry.kind is Kind.SHARD:
-                    found.setdefault(file.entry.teacher, set()).add(file.entry.stem)
-        return {contract_id: frozenset(names) for contract_id, names in found.items()}
+        stock = Stock(self._remote.survey(self._cache).manifests)
+        return {
+            contract_id: frozenset(file.sha256 for file in stock.shards(contract_id))
+            for contract_id in stock.teacher_names
+        }
 
     def _state(self, teacher: CachedTeacher, shards: frozenset[str]) -> str:
         """Return what tells whether some shards, or texts they might be compared by, have changed."""

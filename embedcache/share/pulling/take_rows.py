@@ -216,12 +216,7 @@ class _Taking:
         self._store, self._keys, self._codec, self._jobs, self._meter = store, remote_keys, codec, jobs, meter
         self._remote = remote_keys.remote
         self._folder = remote_keys.cache.teacher_folder(store.contract)
-        self._codebooks = {
-            file.sha256: file
-            for file in remote_keys.stock
-            if file.entry.kind is Kind.CODEBOOK and file.entry.stem == file.sha256
-            if file.entry.teacher == remote_keys.contract_id
-        }
+        self._codebooks = remote_keys.stock.codebooks(remote_keys.contract_id)
         self._arrivals = Arrivals(
             self._remote,
             remote_keys.cache,

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
-from embedcache.conversions import Conversions
 from embedcache.share.mirror_notes import keep_shards
 from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.fetching import fetch_in_stages
 from embedcache.share.pulling.outcome import Fetched, PullEstimate, bytes_of, text_rows_of, vectors_of
 from embedcache.share.pulling.plan import Preparation, PullChoice, refuse_too_much
 from embedcache.share.pulling.recode import Recoder
-from embedcache.share.pulling.wanted import Wanted
 from embedcache.sizes import counted
 
 
@@ -32,8 +28,6 @@ class WholePull:
         self._prepared, self._jobs, self._meter = prepared, jobs, meter
         self._most = choice.max_bytes
         self._recoder = None if choice.codec is None else Recoder(choice.codec)
-        # To find them every shard that is here is opened: once is enough.
-        self._unnoted: dict[str, tuple[str, ...]] = {}
 
     def estimate(self) -> PullEstimate:
         """Return what is about to be fetched; nothing is written."""
@@ -51,7 +45,7 @@ class WholePull:
             vectors=vectors_of(missing),
             present=len(wanted) - len(missing),
             present_bytes=bytes_of(wanted) - bytes_of(missing),
-            told=(*self._prepared.plan.told, *self._doubts(missing)),
+            told=tuple(self._prepared.plan.told),
         )
 
     def run(self, cache: Cache) -> Fetched:
@@ -64,7 +58,6 @@ class WholePull:
         arrivals = self._arrivals(cache)
         self._keep(cache)
         missing = [one for one in wanted if not arrivals.has(one)]
-        doubts = self._doubts(missing)
         size = bytes_of(missing)
         # Another process may have added to the cache, or taken away, since it was looked at.
         refuse_too_much(cache.folder, size, self._most)
@@ -85,32 +78,8 @@ class WholePull:
             converted=0 if recoder is None else recoder.converted,
             converted_bytes=0 if recoder is None else recoder.bytes,
             part=None,
-            told=(*doubts, *self._told(arrivals)),
+            told=self._told(arrivals),
         )
-
-    def _doubts(self, missing: Sequence[Wanted]) -> list[str]:
-        """Return what is to be told of shards that say that they are copies of what is ``missing``."""
-        cache = self._prepared.cache
-        if cache is None:
-            return []
-        conversions, count = Conversions(cache), 0
-        for contract_id, contract in self._prepared.plan.contracts.items():
-            coming = {
-                one.entry.stem
-                for one in missing
-                if one.entry.kind is Kind.SHARD and one.entry.teacher == contract_id
-            }
-            if coming:
-                if contract_id not in self._unnoted:
-                    found = conversions.unnoted(cache.container(contract))
-                    self._unnoted[contract_id] = tuple(found.values())
-                count += sum(source in coming for source in self._unnoted[contract_id])
-        say = "says that it is a copy" if count == 1 else "say that they are copies"
-        told = (
-            f"{counted(count, 'shard')} here {say} of what the remote has, which this cache has not noted: "
-            "the originals are fetched"
-        )
-        return [told] if count else []
 
     def _keep(self, cache: Cache) -> None:
         """Make those shards stay that runs have fetched into a mirror, and would delete again."""

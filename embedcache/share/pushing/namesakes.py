@@ -1,4 +1,4 @@
-"""Corpora of one name on a remote: who has none of them has to choose before pulling anything."""
+"""Warn when a remote has another corpus of the same name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a cache is news to a remote."""
+"""Which files of a cache are news to a remote."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ from embedcache.cache import Cache
 from embedcache.check.progress import Meter
 from embedcache.share.pushing.coarser import without_coarser
 from embedcache.share.pushing.copies import without_copies
-from embedcache.share.pushing.declared import Declared
+from embedcache.share.pushing.remote_state import RemoteState
 from embedcache.share.pushing.selection import Selection
 from embedcache.share.pushing.taken_shards import without_taken
+from embedcache.share.transfer import JOBS
 
 
 def only_news(
-    selection: Selection, there: Declared, cache: Cache, meter: Meter
+    selection: Selection, state: RemoteState, cache: Cache, meter: Meter, jobs: int = JOBS
 ) -> tuple[Selection, list[str]]:
-    """Return ``selection`` without shards whose rows a remote has as good or better, and what to tell.
+    """Return ``selection`` without shards whose rows a remote has as good or better, and notes on them.
 
     These are copies that a pull has converted, rows that were taken from a remote, and rows that the remote
     has in a codec that keeps more.
 
     Args:
         selection: what is to be pushed.
-        there: what the remote has.
+        state: what the remote has.
         cache: the cache they are of.
         meter: counts the row indexes that are read for it; they are kept for the next time.
+        jobs: row indexes that are fetched at once.
 
     Raises:
         CorruptCacheError: if a shard that is looked at is damaged.
         RemoteError: if the remote cannot be reached, or a row index is refused.
     """
-    selection, of_copies = without_copies(selection, there, cache, meter)
-    selection = without_taken(selection, there, cache, meter)
-    selection, of_coarser = without_coarser(selection, there, cache, meter)
-    return selection, [*of_copies, *of_coarser]
+    selection, notes = without_copies(selection, state)
+    for without in (without_taken, without_coarser):
+        selection, told = without(selection, state, cache, meter, jobs)
+        notes += told
+    return selection, notes

@@ -72,7 +72,7 @@ class LocalFile:
         where: where it lies, for messages.
         codec: of a shard, how its vectors are stored; else empty.
         copy_of: of a shard that a pull has converted here, the name of the one it was made of; else empty.
-        says_copy_of: of a shard that says so, and nothing is noted here, the one it was made of; else empty.
+        says_copy_of: of a shard that says it is a copy, without a note here, the one it names; else empty.
         is_taken: whether it is a shard of rows that were taken from a remote.
         is_checked: tells whether its digest was taken here before, and it is that file still.
     """
@@ -108,8 +108,9 @@ class Selection:
     teachers: tuple[TeacherLine, ...]
     corpora: tuple[CorpusLine, ...]
 
-    def reduced(self, files: tuple[LocalFile, ...]) -> Selection:
-        """Return the same with fewer files; what it says of teachers counts those alone."""
+    def without(self, paths: Collection[str]) -> Selection:
+        """Return the same without the files at ``paths``; the rows of teachers are counted anew."""
+        files = tuple(local for local in self.files if local.file.path not in paths)
         rows = dict.fromkeys((line.contract for line in self.teachers), 0)
         for local in files:
             if local.file.entry.teacher:

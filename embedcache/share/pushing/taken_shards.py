@@ -1,28 +1,29 @@
-"""Shards of rows that were taken from a remote: where their keys are all there, they are no news."""
+"""Shards of rows that were taken from a remote are not pushed to it again while it has all of their keys."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter
-from embedcache.check.verify.shards import open_without_codebook
-from embedcache.keys import KeyArray
-from embedcache.share.pushing.declared import Declared
+from embedcache.share.pushing.local_keys import keys_of, rows_on
+from embedcache.share.pushing.remote_state import RemoteState
 from embedcache.share.pushing.selection import LocalFile, Selection
 from embedcache.share.rows.remote_keys import RemoteKeys
+from embedcache.share.transfer import JOBS
 
 
-def without_taken(selection: Selection, there: Declared, cache: Cache, meter: Meter) -> Selection:
-    """Return what of ``selection`` is no shard of taken rows that a remote has every key of.
+def without_taken(
+    selection: Selection, state: RemoteState, cache: Cache, meter: Meter, jobs: int = JOBS
+) -> tuple[Selection, list[str]]:
+    """Return ``selection`` without shards of taken rows whose keys the remote all has, and no notes.
 
-    One that the remote lists stays: it may be gone from there.
+    A shard that the remote lists stays: its object may be missing there, and is sent then.
 
     Args:
         selection: what is to be pushed.
-        there: what the remote has; it is looked at only where there are such shards.
+        state: what the remote has; it is looked at only where there are such shards.
         cache: the cache they are of.
         meter: counts the row indexes that are read for it; they are kept for the next time.
+        jobs: row indexes that are fetched at once.
 
     Raises:
         CorruptCacheError: if such a shard is damaged.
@@ -33,32 +34,16 @@ def without_taken(selection: Selection, there: Declared, cache: Cache, meter: Me
         if local.is_taken:
             taken.setdefault(local.file.entry.teacher, []).append(local)
     if not taken:
-        return selection
-    stock = there.stock()
+        return selection, []
+    stock = state.stock()
     dropped: set[str] = set()
     for contract_id, shards in taken.items():
-        # What manifests list has to be there, and is sent where somebody has deleted it.
-        files = [local for local in shards if local.file not in stock]
-        if not files:
+        fresh = [local for local in shards if local.file not in stock]
+        if not fresh:
             continue
-        mine = {one.file.sha256 for one in files}
-        rows = RemoteKeys(there.remote, cache, stock, contract_id, without=mine)
-        rows.load(meter)
-        keys = [keys_of(local) for local in files]
-        found = rows.locate(np.concatenate(keys))[0] >= 0
-        edges = np.cumsum([0, *map(len, keys)])
-        dropped |= {
-            local.file.path
-            for local, start, end in zip(files, edges[:-1], edges[1:], strict=True)
-            if found[start:end].all()
-        }
-    return selection.reduced(tuple(local for local in selection.files if local.file.path not in dropped))
-
-
-def keys_of(local: LocalFile) -> KeyArray:
-    """Return the keys of a shard of the cache.
-
-    Raises:
-        CorruptCacheError: if it is damaged.
-    """
-    return open_without_codebook(local.open(), local.file.sha256, local.where).keys
+        own = {local.file.sha256 for local in fresh}
+        remote_keys = RemoteKeys(state.remote, cache, stock, contract_id, without=own)
+        remote_keys.load(meter, jobs)
+        masks = rows_on(remote_keys, [keys_of(local) for local in fresh])
+        dropped |= {local.file.path for local, mask in zip(fresh, masks, strict=True) if mask.all()}
+    return selection.without(dropped), []

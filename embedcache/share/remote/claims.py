@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from embedcache.corpus.description import is_digest
 from embedcache.errors import EmbedCacheError, RemoteError
 from embedcache.fsio import canonical_json
 from embedcache.share.places import Stat
@@ -34,14 +35,13 @@ STALE_SECONDS = 60.0
 LISTING_SECONDS = 30.0
 """So long a place may take to list what was written there."""
 GONE_SECONDS = 3600.0
-"""Without a beat for so long a push is no reason any more to delete nothing; it may have stood still."""
+"""A push without a beat for this long no longer blocks deletion."""
 
 _BEATS = 6
 _CLOCK_TRIES = 10
 _POLL_SECONDS = 0.5
 _LARGEST_CLAIM = 32 << 20
 _NAME = re.compile(r"([0-9a-f]{12}-[0-9]{1,10}-[0-9a-f]{12})\.(beat|[0-9]{1,6}\.(?:plan|json|gc))")
-_DIGEST = re.compile(rb"[0-9a-f]{64}")
 _DIGEST_BYTES = len('"",') + 64
 
 
@@ -281,7 +281,7 @@ class Claims:
         if not may_run(mark):
             return False
         # A file that is written anew while others are listed may be left out.
-        beat = beat or self.remote.place.stat(f"{FOLDER}/{mark}.beat")
+        beat = beat or self.remote.stat(f"{FOLDER}/{mark}.beat")
         if beat is None:
             return False
         if now is None or now.changed is None or beat.changed is None:
@@ -353,7 +353,5 @@ def _listed(data: bytes) -> frozenset[str] | None:
     count, rest = divmod(len(data) - 1, _DIGEST_BYTES)
     if rest or data.count(b'","') != count - 1 or not (data.startswith(b'["') and data.endswith(b'"]')):
         return None
-    digests = data[2:-2].split(b'","')
-    if not all(map(_DIGEST.fullmatch, digests)):
-        return None
-    return frozenset(digest.decode() for digest in digests)
+    digests = frozenset(data[2:-2].decode("latin-1").split('","'))
+    return digests if all(map(is_digest, digests)) else None

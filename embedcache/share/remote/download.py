@@ -1,4 +1,4 @@
-"""Objects on their way to this machine: their digest is taken as they arrive."""
+"""Downloads of objects: the digest is taken as the bytes arrive."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from io import FileIO
 from pathlib import Path
 
 from embedcache.check.progress import Meter
+from embedcache.errors import RemoteError
 from embedcache.fsio import explain_os_error
-from embedcache.share.remote.documents import missing, unlike
 from embedcache.share.remote.manifest import SharedFile
-from embedcache.share.remote.remote import BLOCK_BYTES, Remote, object_path
-from embedcache.share.retry import retrying
+from embedcache.share.remote.remote import BLOCK_BYTES, Remote, SharedObject, object_path
+from embedcache.share.retry import RemediedError, retrying
 from embedcache.share.transfer import Stopped
 
 
@@ -52,7 +52,74 @@ def download(remote: Remote, file: SharedFile, place: Path, meter: Meter) -> Non
     try:
         retrying(f"read {path}", remote.where, act, remote.stop)
     except FileNotFoundError:
-        raise missing(remote, file) from None
+        raise missing(remote, file, file.path) from None
+
+
+def read_object(remote: Remote, shared: SharedObject, label: str) -> bytes:
+    """Return the bytes of an object that fits into memory, once its digest is found right.
+
+    Args:
+        remote: where it lies.
+        shared: its digest and its size, of which not a byte more is read.
+        label: what it is, for messages: its path in a cache.
+
+    Raises:
+        RemoteError: if it is not there, or other bytes came, again and again.
+    """
+    path = object_path(shared.sha256)
+
+    def act() -> bytes:
+        data = bytearray()
+        for block in remote.place.blocks(path, BLOCK_BYTES):
+            data += block
+            if len(data) > shared.bytes:
+                raise unlike(path, len(data), shared.bytes)
+        if hashlib.sha256(data).hexdigest() != shared.sha256:
+            raise unlike(path, len(data), shared.bytes)
+        return bytes(data)
+
+    try:
+        return retrying(f"read {label}", remote.where, act, remote.stop)
+    except FileNotFoundError:
+        raise missing(remote, shared, label) from None
+
+
+def unlike(path: str, arrived: int, expected: int, what: str = "other bytes arrived") -> RemediedError:
+    """Return the error for bytes that are not those that were asked for; they are asked for again.
+
+    Args:
+        path: of the object, on the remote.
+        arrived: how many bytes came.
+        expected: how many were asked for.
+        what: what has happened, where so many came.
+    """
+    again = "push again from a cache that has it"
+    if arrived == expected:
+        return RemediedError(
+            what,
+            f"{path} is damaged there: delete that file with the storage's own tools, or all such with "
+            f"'embedcache remote verify REMOTE --delete-damaged', then {again}",
+        )
+    came = f"{arrived:,} of" if arrived < expected else "more than"
+    return RemediedError(
+        f"{came} {expected:,} bytes arrived",
+        f"run the same command again; if that goes on, {path} has another size there than it should: "
+        f"{again}, which writes it anew",
+    )
+
+
+def missing(remote: Remote, shared: SharedObject, label: str) -> RemoteError:
+    """Return the error for an object that a manifest lists and the remote does not have.
+
+    Args:
+        remote: the remote.
+        shared: the object.
+        label: what it is: its path in a cache.
+    """
+    return RemoteError(
+        f"{object_path(shared.sha256)} of {remote.where}, which is {label}, is not there though a manifest "
+        "lists it: push it again from a cache that has it"
+    )
 
 
 def _opened(path: Path) -> FileIO:

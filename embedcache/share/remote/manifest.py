@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from embedcache.check.findings import Kind
 from embedcache.corpus.description import checked_digest
 from embedcache.fsio import canonical_json, parsed_json
 from embedcache.share.remote.shared_file import MOST_INDEX_BYTES as MOST_INDEX_BYTES
@@ -262,8 +263,34 @@ class Stock:
         return [found[digest] for digest in sorted(found)]
 
     def listing(self, file: SharedFile) -> list[Manifest]:
-        """Return the manifests that list a file."""
-        return [manifest for manifest in self.manifests if file in set(manifest.files)]
+        """Return the manifests that list a version of a file, with whatever row index."""
+        return list(self._listings.get((file.path, file.sha256), ()))
+
+    def shards(self, contract_id: str) -> list[SharedFile]:
+        """Return all shards of a teacher."""
+        return list(self._of_teachers.get((contract_id, Kind.SHARD), ()))
+
+    def codebooks(self, contract_id: str) -> dict[str, SharedFile]:
+        """Return all codebooks of a teacher, by their sha256."""
+        return {file.sha256: file for file in self._of_teachers.get((contract_id, Kind.CODEBOOK), ())}
+
+    @cached_property
+    def _listings(self) -> Mapping[tuple[str, str], Sequence[Manifest]]:
+        """The manifests that list a file, by its path and sha256; only those who ask pay for it."""
+        listings: dict[tuple[str, str], list[Manifest]] = {}
+        for manifest in self.manifests:
+            for file in manifest.files:
+                listings.setdefault((file.path, file.sha256), []).append(manifest)
+        return listings
+
+    @cached_property
+    def _of_teachers(self) -> Mapping[tuple[str, Kind], Sequence[SharedFile]]:
+        """The files of teachers, by contract id and kind, sorted."""
+        files: dict[tuple[str, Kind], list[SharedFile]] = {}
+        for file in self:
+            if file.entry.teacher:
+                files.setdefault((file.entry.teacher, file.entry.kind), []).append(file)
+        return files
 
     @cached_property
     def teacher_names(self) -> Mapping[str, frozenset[str]]:

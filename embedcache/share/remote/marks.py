@@ -5,28 +5,22 @@ from __future__ import annotations
 import os
 import platform
 import random
-from contextlib import suppress
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PROCESS_NUMBERS = Path("/proc/self/ns/pid")
 
 
 def new_mark() -> str:
     """Return what the files of a process begin with: digits for its machine, its number, and random ones."""
-    return f"{_machine()}-{os.getpid()}-{random.SystemRandom().getrandbits(48):012x}"
-
-
-def _machine() -> str:
-    """Return 12 digits that stand for this machine since it was started, and for what its processes see."""
-    names = [platform.node()]
-    for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
-        with suppress(OSError):
-            file = Path(path)
-            names.append(str(file.readlink()) if file.is_symlink() else file.read_text(encoding="utf-8"))
-    return blake2b("\n".join(names).encode(), digest_size=6).hexdigest()
+    machine = _machine() or _digits(platform.node())
+    return f"{machine}-{os.getpid()}-{random.SystemRandom().getrandbits(48):012x}"
 
 
 def may_run(mark: str) -> bool:
-    """Return whether the process of a mark may still run: of this machine's that can be told at once."""
+    """Return whether the process of a mark may still run; only a process of this machine can be looked up."""
     machine, process, _ = mark.split("-")
     if machine != _machine():
         return True
@@ -37,3 +31,22 @@ def may_run(mark: str) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+@cache
+def _machine() -> str | None:
+    """Return 12 digits for this machine since its start and for the process numbers that are valid here.
+
+    None where the system does not tell both: a hostname alone may belong to several machines, and a process
+    of another one must not be looked up here.
+    """
+    try:
+        started = _BOOT_ID.read_text(encoding="utf-8")
+        numbers = str(_PROCESS_NUMBERS.readlink())
+    except OSError:
+        return None
+    return _digits(platform.node(), started, numbers)
+
+
+def _digits(*names: str) -> str:
+    return blake2b("\n".join(names).encode(), digest_size=6).hexdigest()

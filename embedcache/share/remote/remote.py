@@ -1,21 +1,22 @@
-"""A remote: content-addressed objects and manifests on some place. What is right is never overwritten."""
+"""A remote: content-addressed objects and manifests on some place. Sound files are never overwritten."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from embedcache.cache import REMOTE_MARKER, Cache
-from embedcache.errors import InputError, RemoteError
+from embedcache.corpus.description import is_digest
+from embedcache.errors import RemoteError
 from embedcache.fsio import parsed_json, sealed, spelled_json
 from embedcache.share.places import Location, Place, Stat, open_place
 from embedcache.share.places.base import Data
 from embedcache.share.remote.manifest import MOST_MANIFEST_BYTES, Manifest
 from embedcache.share.remote.manifest_reader import ManifestReader, TooLargeError
+from embedcache.share.remote.names import digest_before, manifests_named
 from embedcache.share.retry import retrying
 from embedcache.share.transfer import map_all
 
@@ -28,7 +29,7 @@ KEEPER = "claims/README"
 KEEPER_BYTES = b"Who is sending what at the moment. Nothing here is ever read once nobody pushes.\n"
 MARKER_BYTES = spelled_json(sealed({"format": "embedcache-remote", "version": REMOTE_VERSION}))
 LOOKING_THREADS = 16
-# What only looks leaves nothing behind, and may wait for minutes until it is tried again.
+# An interrupted look-up leaves nothing behind, and might wait for minutes to be tried again.
 _PATIENCE_SECONDS = 0.5
 BLOCK_BYTES = 8 << 20
 """What one request asks for. Of 2 to 24 MiB this cost servers and this machine the least time by far."""
@@ -37,9 +38,8 @@ BLOCK_BYTES = 8 << 20
 MOST_MANIFESTS = 50_000
 MOST_MANIFESTS_BYTES = 4 << 30
 
-_MANIFEST = re.compile(r"([0-9a-f]{64})\.json")
-_DIGITS = re.compile(r"[0-9a-f]{6,64}")
-_FOLDERS = 256
+OBJECT_FOLDERS = tuple(f"objects/{number:02x}" for number in range(256))
+"""Where objects lie."""
 
 
 def object_path(sha256: str) -> str:
@@ -48,7 +48,7 @@ def object_path(sha256: str) -> str:
 
 
 class SharedObject(Protocol):
-    """What lies on a remote under its digest: a file of a cache, or the row index of a shard."""
+    """An object of a remote, named by its digest: a file of a cache, or the row index of a shard."""
 
     @property
     def sha256(self) -> str:
@@ -75,20 +75,20 @@ class Survey:
 
 
 class Remote:
-    """What lies at a location.
+    """The objects and manifests at a location.
 
     Args:
         location: where.
         place: the place there; default: it is opened.
+
+    Attributes:
         stop: once set, what fails is not tried again.
     """
 
-    def __init__(
-        self, location: Location, place: Place | None = None, stop: threading.Event | None = None
-    ) -> None:
+    def __init__(self, location: Location, place: Place | None = None) -> None:
         self.location = location
         self.place = open_place(location) if place is None else place
-        self.stop = stop or threading.Event()
+        self.stop = threading.Event()
         self._is_there = False
         # What a manifest says never changes: it is called by its digest. One that is refused may be mended.
         self._read: dict[str, Manifest] = {}
@@ -104,7 +104,7 @@ class Remote:
         return hashlib.sha256(self.location.url.encode()).hexdigest()[:32]
 
     def is_there(self) -> bool:
-        """Return whether something was pushed here before; once it was, nobody asks again.
+        """Return whether there is a remote here; a "yes" is kept, and the place is not asked again.
 
         Raises:
             RemoteError: if it cannot be reached, or a newer version of embedcache made it.
@@ -129,7 +129,7 @@ class Remote:
         return True
 
     def require(self) -> None:
-        """See that there is a remote.
+        """Check that there is a remote.
 
         Raises:
             RemoteError: if there is none, or as :meth:`is_there`.
@@ -166,37 +166,20 @@ class Remote:
         """
 
         def act() -> bytes:
-            found = bytearray()
+            data = bytearray()
             for block in self.place.blocks(path, BLOCK_BYTES):
-                found += block
-                if len(found) > most:
+                data += block
+                if len(data) > most:
                     raise TooLargeError(
                         f"{path} of {self.where} has more than {most:,} bytes, and is not read further: it "
                         "is damaged or hostile"
                     )
-            return bytes(found)
+            return bytes(data)
 
         try:
             return retrying(f"read {path}", self.where, act, self.stop)
         except FileNotFoundError:
             return None
-
-    def read_range(self, path: str, start: int, length: int) -> bytes:
-        """Return ``length`` bytes of a file from ``start`` on.
-
-        Raises:
-            FileNotFoundError: if it is not there.
-            RangesNotServedError: if the place gives whole files alone.
-            RemoteError: if they cannot be read.
-        """
-
-        def act() -> bytes:
-            found = self.place.read_range(path, start, length)
-            if len(found) != length:
-                raise OSError(f"{len(found):,} of {length:,} bytes arrived")
-            return found
-
-        return retrying(f"read a part of {path}", self.where, act, self.stop)
 
     def write(self, path: str, data: Data) -> None:
         """Write a file, as a whole or not at all.
@@ -207,7 +190,7 @@ class Remote:
         retrying(f"write {path}", self.where, lambda: self.place.write(path, data), self.stop)
 
     def remove(self, path: str) -> None:
-        """Delete a file, where there is one: a claim, what nobody needs, or what is damaged.
+        """Delete a file, where there is one: a claim, a superfluous or a damaged file.
 
         Raises:
             RemoteError: if it cannot be deleted.
@@ -215,30 +198,64 @@ class Remote:
         retrying(f"delete {path}", self.where, lambda: self.place.remove(path), self.stop)
 
     def files_in(self, folder: str) -> dict[str, Stat]:
-        """Return the files directly in ``folder``, by name."""
+        """Return the files directly in ``folder``, by name.
+
+        Raises:
+            RemoteError: if they cannot be listed.
+        """
         return retrying(f"list {folder or 'files'}", self.where, lambda: self.place.list(folder), self.stop)
 
     def temporary_in(self, folder: str) -> dict[str, Stat]:
-        """Return the temporary files in ``folder``, by name, whether they are being written or were left."""
+        """Return the temporary files in ``folder``, by name: being written, or left by a stopped write.
+
+        Raises:
+            RemoteError: if they cannot be listed.
+        """
         what = f"list temporary files{folder and f' in {folder}'}"
         return retrying(what, self.where, lambda: self.place.temporary(folder), self.stop)
 
+    def objects(self) -> dict[str, Stat]:
+        """Return all objects, by digest; files of other names are left out.
+
+        Raises:
+            RemoteError: if they cannot be listed.
+        """
+        listings = self.in_threads(self.files_in, OBJECT_FOLDERS)
+        return {
+            name: stat
+            for folder, files in zip(OBJECT_FOLDERS, listings, strict=True)
+            for name, stat in files.items()
+            if is_digest(name) and object_path(name) == f"{folder}/{name}"
+        }
+
     def stat(self, path: str) -> Stat | None:
-        """Return what is known of a file; None where it is not there."""
+        """Return size and time of a file; None where it is missing.
+
+        Raises:
+            RemoteError: if it cannot be looked up.
+        """
         return retrying(f"look up {path}", self.where, lambda: self.place.stat(path), self.stop)
 
     def size(self, path: str) -> int | None:
-        """Return how many bytes a file has; None where it is not there or nobody tells."""
+        """Return how many bytes a file has; None where it is missing, or the place does not tell.
+
+        Raises:
+            RemoteError: if it cannot be looked up.
+        """
         stat = self.stat(path)
         return None if stat is None else stat.bytes
 
     def present(self, objects: Iterable[SharedObject]) -> set[str]:
-        """Return the digests of those ``objects`` that lie here with the size they should have."""
+        """Return the digests of those ``objects`` that lie here with the size they should have.
+
+        Raises:
+            RemoteError: if they cannot be looked up.
+        """
         sizes = {file.sha256: file.bytes for file in objects}
         folders = sorted({digest[:2] for digest in sizes})
-        if len(sizes) > _FOLDERS:
-            found = self.in_threads(lambda folder: self.files_in(f"objects/{folder}"), folders)
-            stats = {name: stat.bytes for listed in found for name, stat in listed.items()}
+        if len(sizes) > len(OBJECT_FOLDERS):
+            listings = self.in_threads(lambda folder: self.files_in(f"objects/{folder}"), folders)
+            stats = {name: stat.bytes for files in listings for name, stat in files.items()}
             return {digest for digest, size in sizes.items() if stats.get(digest) == size}
         digests = sorted(sizes)
         looked_up = self.in_threads(lambda digest: self.size(object_path(digest)), digests)
@@ -251,10 +268,9 @@ class Remote:
             unlimited: whether they may be more than :data:`MOST_MANIFESTS`.
 
         Raises:
-            RemoteError: if the remote cannot be reached, or they are more.
+            RemoteError: if they cannot be listed, or are too many.
         """
-        matches = map(_MANIFEST.fullmatch, self.files_in("manifests"))
-        ids = sorted(match[1] for match in matches if match)
+        ids = sorted(filter(None, (digest_before(name, ".json") for name in self.files_in("manifests"))))
         if len(ids) > MOST_MANIFESTS and not unlimited:
             raise RemoteError(
                 f"{self.where} has {len(ids):,} manifests, expected {MOST_MANIFESTS:,} at most: let "
@@ -270,21 +286,21 @@ class Remote:
         Args:
             cache: keeps copies of what is read, for the next time.
             only: read these alone; default: all.
-            skip: leave out those whose names begin so, whatever they are.
+            skip: leave out those whose names begin with these six digits or more, read or not.
 
         Raises:
-            InputError: if there is none to leave out.
+            InputError: if there is nothing to leave out.
             RemoteError: if one cannot be read, or is not what a manifest has to be.
         """
-        found = self.survey(cache, only, skip)
-        for name, why in found.refused.items():
-            more = f" and {len(found.refused) - 1:,} more" if len(found.refused) > 1 else ""
+        survey = self.survey(cache, only, skip)
+        for name, why in survey.refused.items():
+            more = f" and {len(survey.refused) - 1:,} more" if len(survey.refused) > 1 else ""
             raise RemoteError(
                 f"manifests/{name}.json of {self.where}{more} is refused ({why}): it is damaged, hostile or "
                 f"of a newer embedcache; do without it with --skip-manifest {name[:12]}, take what one key "
                 "has signed with --require-signature, or delete it there with 'embedcache remote gc --drop'"
             )
-        return list(found.manifests)
+        return list(survey.manifests)
 
     def survey(
         self,
@@ -294,9 +310,9 @@ class Remote:
         *,
         unlimited: bool = False,
     ) -> Survey:
-        """Return what can be read of the manifests, and what cannot.
+        """Return the manifests that can be read, and why others cannot.
 
-        Each that can be read is read once; who asks again sees which are there now.
+        A manifest is read once; which of them are on the remote is looked up each time.
 
         Args:
             cache: as of :meth:`manifests`.
@@ -306,12 +322,12 @@ class Remote:
                 :data:`MOST_MANIFESTS_BYTES`: otherwise nobody could delete any of them.
 
         Raises:
-            InputError: if there is none to leave out.
+            InputError: if there is nothing to leave out.
             RemoteError: if the remote cannot be reached, or they are too many or too large together.
         """
-        all_ids = self.manifest_ids(unlimited=unlimited)
-        left_out = {name for begin in skip for name in self._named(begin, all_ids)}
-        ids = [name for name in all_ids if name not in left_out and (only is None or name in only)]
+        names = self.manifest_ids(unlimited=unlimited)
+        left_out = {name for digits in skip for name in manifests_named(digits, names, self.where)}
+        ids = [name for name in names if name not in left_out and (only is None or name in only)]
         fresh = [name for name in ids if name not in self._read]
         copies = None if cache is None else cache.derived_folder / "remotes" / self.id
         most_together = None if unlimited else MOST_MANIFESTS_BYTES
@@ -322,16 +338,6 @@ class Remote:
             name: result for name, result in zip(fresh, results, strict=True) if isinstance(result, str)
         }
         return Survey(tuple(self._read[name] for name in ids if name not in refused), refused)
-
-    def _named(self, begin: str, ids: Collection[str]) -> list[str]:
-        """Return the manifests whose names begin with some digits."""
-        found = [one for one in ids if _DIGITS.fullmatch(begin) and one.startswith(begin)]
-        if not found:
-            raise InputError(
-                f"no manifest {begin[:64]!r} on {self.where}: give six digits or more of its name, which "
-                "'embedcache remote ls' shows"
-            )
-        return found
 
     def in_threads(self, act: Callable[[T], U], items: Iterable[T]) -> list[U]:
         """Return what ``act`` returns for each item, in order; several are at work at once.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from embedcache.check.findings import Kind
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import RemoteError
 from embedcache.share.remote.documents import Documents
@@ -25,7 +24,7 @@ def same_model_notes(remote: Remote, stock: Stock, contract: Contract) -> list[s
         Nothing where it has rows of that contract; else a note, and one for each contract that cannot be
         read.
     """
-    if any(file.entry.kind is Kind.SHARD and file.entry.teacher == contract.id for file in stock):
+    if stock.shards(contract.id):
         return []
     nothing = f"{remote.where} has no rows of this teacher's contract {contract.id[:12]}, and 0 are taken"
     others, unread = list[str](), list[str]()

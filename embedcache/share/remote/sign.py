@@ -9,15 +9,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedcache.errors import InputError, MissingExtraError, MissingInputError, RemoteError
 from embedcache.fsio import parsed_json, read_regular, spelled_json
+from embedcache.share.remote.names import digest_before
 from embedcache.share.remote.remote import Remote
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ SIGNATURE_VERSION = 1
 PASSPHRASE_VARIABLE = "EMBEDCACHE_SIGN_PASSPHRASE"  # noqa: S105 - a name
 
 MOST_SIGNATURES = 100
-_SIGNATURE = re.compile(r"[0-9a-f]{64}\.json")
 _ALGORITHM = b"ssh-ed25519"
 _KEY_BYTES = 32
 _LARGEST_KEY_FILE = 1 << 16
@@ -114,7 +113,7 @@ class Signer:
         return self.public.fingerprint
 
     def sign(self, manifest: str) -> bytes:
-        """Return the signature of a manifest."""
+        """Return the signature of a manifest, given by its id; nothing is raised."""
         return self._key.sign(DOMAIN + manifest.encode())
 
     @classmethod
@@ -177,7 +176,11 @@ def signature_path(manifest: str, fingerprint: str) -> str:
 
 
 def sign_manifest(remote: Remote, manifest: str, signer: Signer) -> None:
-    """Put the signature of a manifest on a remote."""
+    """Put the signature of a manifest on a remote.
+
+    Raises:
+        RemoteError: if it cannot be written.
+    """
     value = {
         "version": SIGNATURE_VERSION,
         "manifest": manifest,
@@ -188,7 +191,12 @@ def sign_manifest(remote: Remote, manifest: str, signer: Signer) -> None:
 
 
 def is_signed(remote: Remote, manifest: str, key: PublicKey) -> bool:
-    """Return whether a remote has a right signature of a manifest by ``key``."""
+    """Return whether a remote has a valid signature of a manifest by ``key``.
+
+    Raises:
+        RemoteError: if the signature cannot be read.
+        MissingExtraError: if there is one, and ``cryptography`` is not installed.
+    """
     data = remote.read(signature_path(manifest, key.fingerprint), _LARGEST_SIGNATURE)
     signature = None if data is None else _signature_in(data, manifest, key)
     return signature is not None and key.signed(manifest, signature)
@@ -198,10 +206,12 @@ def signed_by(remote: Remote, manifest: str) -> list[PublicKey]:
     """Return the keys that have signed a manifest, each signature checked.
 
     Raises:
-        RemoteError: if there are more signatures than anybody makes.
+        RemoteError: if signatures cannot be read, or are more than anybody makes.
+        MissingExtraError: if there is one, and ``cryptography`` is not installed.
     """
-    found = []
-    names = sorted(filter(_SIGNATURE.fullmatch, remote.files_in(f"signatures/{manifest}")))
+    keys = []
+    files = remote.files_in(f"signatures/{manifest}")
+    names = sorted(name for name in files if digest_before(name, ".json"))
     if len(names) > MOST_SIGNATURES:
         raise RemoteError(
             f"{remote.where} has {len(names):,} signatures of manifest {manifest[:12]}, expected "
@@ -213,25 +223,35 @@ def signed_by(remote: Remote, manifest: str) -> list[PublicKey]:
         if data is not None and key is not None and name == f"{key.fingerprint}.json":
             signature = _signature_in(data, manifest, key)
             if signature is not None and key.signed(manifest, signature):
-                found.append(key)
-    return found
+                keys.append(key)
+    return keys
 
 
 def signed_manifests(remote: Remote, key: PublicKey) -> list[str]:
     """Return the ids of the manifests on a remote that ``key`` has signed.
 
     Raises:
-        RemoteError: if there are none.
+        RemoteError: if there are none, or as :func:`is_signed`.
+        MissingExtraError: as :func:`is_signed`.
     """
     ids = remote.manifest_ids()
-    right = remote.in_threads(lambda one: is_signed(remote, one, key), ids)
-    found = [one for one, is_right in zip(ids, right, strict=True) if is_right]
-    if not found:
+    signed = signed_among(remote, ids, key)
+    if not signed:
         raise RemoteError(
             f"none of the {len(ids):,} manifests of {remote.where} is signed by {key.shown}: see to it that "
             "this is the right key, or let its owner push again with --sign"
         )
-    return found
+    return signed
+
+
+def signed_among(remote: Remote, ids: Sequence[str], key: PublicKey) -> list[str]:
+    """Return those of the manifests ``ids`` that ``key`` has signed; many are asked for at once.
+
+    Raises:
+        RemoteError, MissingExtraError: as :func:`is_signed`.
+    """
+    answers = remote.in_threads(lambda manifest: is_signed(remote, manifest, key), ids)
+    return [manifest for manifest, answer in zip(ids, answers, strict=True) if answer]
 
 
 def _key_in(data: bytes) -> PublicKey | None:

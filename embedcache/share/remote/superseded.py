@@ -1,4 +1,4 @@
-"""Which manifests others have replaced: without them nothing of a remote is missing."""
+"""Manifests that others replace: without them a remote still lists the same files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from embedcache.share.remote.sign import signed_by
 
 @dataclass(frozen=True)
 class _Statement:
-    """What a manifest says that somebody may need.
+    """What a manifest declares.
 
     Attributes:
         manifest: the manifest.
@@ -29,7 +29,7 @@ class _Statement:
 
     @cached_property
     def files(self) -> frozenset[SharedFile]:
-        """Its files, with the row indexes of shards; only those that are compared with others need the set."""
+        """Its files, with the row indexes of shards; built for a manifest that others are compared with."""
         return frozenset(self.manifest.files)
 
 
@@ -45,24 +45,29 @@ def superseded(remote: Remote, manifests: Sequence[Manifest]) -> dict[str, str]:
         manifests: all that are there.
 
     Raises:
-        RemoteError: if a signature cannot be read.
+        RemoteError: if signatures cannot be read.
     """
+    keys = remote.in_threads(lambda manifest: _keys(remote, manifest), manifests)
+    statements = {
+        manifest.id: _Statement(manifest, frozenset(_licences(manifest)), signers)
+        for manifest, signers in zip(manifests, keys, strict=True)
+    }
     # Whatever stands for a manifest lists its rarest file: it is compared with those few alone.
     counts = Counter(file for manifest in manifests for file in manifest.files)
     rarest = {manifest.id: min(manifest.files, key=counts.__getitem__) for manifest in manifests}
-    kept_with: dict[SharedFile, list[_Statement]] = {file: [] for file in rarest.values()}
+    kept_with: dict[SharedFile, list[Manifest]] = {file: [] for file in rarest.values()}
     replaced: dict[str, str] = {}
-    # The largest first, and of equals the latest: whatever stands for one has come before it.
-    for manifest in sorted(manifests, key=lambda one: (len(one.files), one.when, one.id), reverse=True):
-        statement = _Statement(manifest, frozenset(_licences(manifest)), _keys(remote, manifest))
+    # The largest first, and of equals the latest: whatever stands for a manifest comes before it.
+    for manifest in sorted(manifests, key=lambda each: (len(each.files), each.when, each.id), reverse=True):
+        statement = statements[manifest.id]
         others = kept_with[rarest[manifest.id]]
-        instead = next((other.manifest for other in others if _stands_for(other, statement)), None)
+        instead = next((other for other in others if _stands_for(statements[other.id], statement)), None)
         if instead is not None:
             replaced[manifest.id] = instead.id
             continue
         for file in manifest.files:
             if file in kept_with:
-                kept_with[file].append(statement)
+                kept_with[file].append(manifest)
     return replaced
 
 

@@ -17,18 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.cache import Cache
-from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.conversions import Conversions
 from embedcache.errors import CacheFormatError, CorruptCacheError, RemoteError, StorageError
 from embedcache.fsio import copy_file, regular_size, sha256_file, write_bytes
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KeyArray
-from embedcache.share.remote.documents import missing, unlike
-from embedcache.share.remote.download import download
+from embedcache.share.remote.download import download, read_object
 from embedcache.share.remote.manifest import IndexObject, SharedFile, Stock
-from embedcache.share.remote.remote import BLOCK_BYTES, Remote, object_path
-from embedcache.share.retry import retrying, shortened
+from embedcache.share.remote.remote import Remote
+from embedcache.share.retry import shortened
 from embedcache.share.rows.index_notes import IndexNotes
 from embedcache.share.rows.shard_index import ShardIndex, index_bytes
 from embedcache.share.transfer import JOBS, run_all
@@ -71,10 +69,8 @@ class RemoteKeys:
         without: Collection[str] = (),
     ) -> None:
         self.remote, self.cache, self.stock, self.contract_id = remote, cache, stock, contract_id
-        mine = [file for file in stock if file.entry.kind is Kind.SHARD and file.entry.teacher == contract_id]
-        self.shards: tuple[SharedFile, ...] = tuple(
-            sorted((file for file in mine if file.sha256 not in without), key=lambda file: file.sha256)
-        )
+        mine = [file for file in stock.shards(contract_id) if file.sha256 not in without]
+        self.shards: tuple[SharedFile, ...] = tuple(sorted(mine, key=lambda file: file.sha256))
         self._notes = IndexNotes(cache)
         self._made: dict[str, IndexObject] = {}
         self._places: dict[str, Path] = {}
@@ -248,7 +244,8 @@ class RemoteKeys:
         index = self._named(shard)
         place = None if index is None else self._kept(index)
         if place is None and shard.index is not None:
-            place = self._keep(shard.index, self._object(shard, shard.index))
+            data = read_object(self.remote, shard.index, f"the row index of {shard.path}")
+            place = self._keep(shard.index, data)
             meter.add(size=shard.index.bytes)
         elif place is None:
             place = self._keep(*self._make(shard, meter))
@@ -285,24 +282,6 @@ class RemoteKeys:
             return place
         write_bytes(self._scratch.folder / name, data)
         return self._scratch.folder / name
-
-    def _object(self, shard: SharedFile, index: IndexObject) -> bytes:
-        path = object_path(index.sha256)
-
-        def act() -> bytes:
-            found = bytearray()
-            for block in self.remote.place.blocks(path, BLOCK_BYTES):
-                found += block
-                if len(found) > index.bytes:
-                    raise unlike(path, len(found), index.bytes)
-            if hashlib.sha256(found).hexdigest() != index.sha256:
-                raise unlike(path, len(found), index.bytes)
-            return bytes(found)
-
-        try:
-            return retrying(f"read {path}", self.remote.where, act, self.remote.stop)
-        except FileNotFoundError:
-            raise missing(self.remote, SharedFile(shard.path, index.sha256, index.bytes)) from None
 
     def _make(self, shard: SharedFile, meter: Meter) -> tuple[IndexObject, bytes]:
         """Fetch a shard without an index to make its index of it; then nobody's word is needed for that."""

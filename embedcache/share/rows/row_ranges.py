@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.share.remote.documents import missing, unlike
+from embedcache.share.remote.download import missing, unlike
 from embedcache.share.remote.manifest import SharedFile
 from embedcache.share.remote.remote import Remote, object_path
 from embedcache.share.retry import retrying
@@ -79,7 +79,7 @@ def read_rows(remote: Remote, file: SharedFile, index: ShardIndex, span: RowRang
     try:
         return retrying(f"read a part of {path}", remote.where, act, remote.stop)
     except FileNotFoundError:
-        raise missing(remote, file) from None
+        raise missing(remote, file, file.path) from None
 
 
 def put_rows(

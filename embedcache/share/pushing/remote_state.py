@@ -1,20 +1,20 @@
-"""What a remote has in the eyes of somebody who is about to push."""
+"""What a remote has, for whoever is about to push."""
 
 from __future__ import annotations
 
 from embedcache.cache import Cache
 from embedcache.share.remote.manifest import Stock
 from embedcache.share.remote.remote import Remote, Survey
-from embedcache.share.remote.sign import Signer, is_signed
+from embedcache.share.remote.sign import Signer, signed_among
 
 
-class Declared:
-    """The manifests of a remote, looked at when they are first asked for, and then only when told to.
+class RemoteState:
+    """The manifests of a remote: read when they are first asked for, and again only when told to.
 
     Args:
         remote: where is pushed to.
         cache: keeps copies of manifests for the next time.
-        signer: who signs the push: then what others have signed does not count.
+        signer: who signs the push: then only the files of manifests that this key has signed count.
 
     Attributes:
         remote: the same.
@@ -35,7 +35,7 @@ class Declared:
         return self._survey or self.look_again()
 
     def stock(self) -> Stock:
-        """Return what those list that can be read, and count.
+        """Return the files of those manifests that can be read, and count.
 
         Raises:
             RemoteError: if the remote cannot be reached.
@@ -43,8 +43,9 @@ class Declared:
         if self._stock is None:
             manifests = self.survey().manifests
             if self._signer is not None:
-                key = self._signer.public
-                manifests = tuple(one for one in manifests if is_signed(self.remote, one.id, key))
+                ids = [manifest.id for manifest in manifests]
+                signed = set(signed_among(self.remote, ids, self._signer.public))
+                manifests = tuple(manifest for manifest in manifests if manifest.id in signed)
             self._stock = Stock(manifests)
         return self._stock
 
@@ -58,10 +59,10 @@ class Declared:
         return {file.sha256 for file in files} | {file.index.sha256 for file in files if file.index}
 
     def look_again(self) -> Survey:
-        """Return all manifests as they are now: others may have added some, or taken some back.
+        """Return all manifests as they are now: others may have added or deleted some.
 
         Raises:
-            RemoteError: if the remote cannot be reached.
+            RemoteError: if the remote cannot be reached, or the manifests are too many or too large.
         """
         before = self._survey
         self._survey = self.remote.survey(self._cache) if self.remote.is_there() else Survey((), {})
