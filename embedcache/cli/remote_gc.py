@@ -40,7 +40,12 @@ def remote_gc_command(
 
     Nothing that a pull could find is lost, but for what --drop takes back. Nothing is deleted while anybody
     pushes.
+
+    If a manifest cannot be read, nothing is deleted; with --drop what it names is, but no object. Exits with
+    1 then.
     """
+    import sys
+
     from embedcache.cli.remote import watched
     from embedcache.cli.share_show import report
     from embedcache.share import collect_remote
@@ -48,6 +53,8 @@ def remote_gc_command(
     with watched() as on_progress:
         found = collect_remote(remote, hours=older, drop=drop, delete=yes, jobs=jobs, on_progress=on_progress)
     report(found, _show, as_json)
+    if found.unreadable:
+        sys.exit(1)
 
 
 def _show(found: CollectResult) -> None:
@@ -62,3 +69,9 @@ def _show(found: CollectResult) -> None:
     verb = "freed" if found.deleted else f"would be freed; --yes deletes {them}"
     young = f"; {counted(found.young, 'more file')} too young, or of an age unknown" if found.young else ""
     click.echo(f"{counted(len(found.found), 'file')} that nobody needs, {total} {verb}{young}")
+    for name, why in found.unreadable.items():
+        click.echo(
+            f"manifest {name[:12]} cannot be read ({why}), and may list any object: all objects and cards "
+            f"stay; upgrade embedcache, or take it back with --drop {name[:12]}, then run 'embedcache remote "
+            "gc' with --older 0 to delete what the dropped pushes alone listed"
+        )
