@@ -28,7 +28,7 @@ DAMAGED, MISSING = "damaged", "missing"
 # An object that changes while it is read is read again, so often.
 _TRIES = 3
 _WAIT_SECONDS = 5.0
-# Whoever was killed counts no more by then; who still does may go on for ever, or have a clock that is ahead.
+# A killed process counts as gone by then; others may go on for ever, or have a clock that is ahead.
 _MOST_WAIT_SECONDS = GONE_SECONDS + 300.0
 
 
@@ -78,7 +78,7 @@ class RemoteCheck:
     @property
     def is_sound(self) -> bool:
         """Whether nothing is missing or damaged, except deleted objects that no manifest lists."""
-        return all(one.deleted and not one.files for one in self.faults) and not self.refused
+        return all(fault.deleted and not fault.files for fault in self.faults) and not self.refused
 
     def to_json(self) -> dict[str, object]:
         """Return the result as a JSON object."""
@@ -90,12 +90,12 @@ def check_remote(
 ) -> RemoteCheck:
     """Read every object of ``remote``, a name or a URL, and compare its digest with its name.
 
-    Others may push and pull meanwhile. What is damaged is deleted once nobody else is at work there, which is
-    waited for, though not for ever, and is read once more before.
+    Others may push and pull meanwhile. Before damaged objects are deleted, the check waits for a limited time
+    until no other process is at work there, and reads them once more.
 
     Args:
         remote: the remote.
-        delete_damaged: whether to delete what is damaged; otherwise nothing there is touched.
+        delete_damaged: whether to delete damaged objects; otherwise nothing is changed.
         jobs: objects that are read at once.
         on_progress: called as the work goes on.
 
@@ -109,19 +109,19 @@ def check_remote(
     meter = Meter(on_progress)
     meter.begin("read the remote")
     source.require()
-    # Before the objects: what a manifest lists is there before it.
+    # Before the objects: a manifest is written after them.
     survey = source.survey()
     sizes = _sizes(survey.manifests)
     reader = _Reader(source, sizes, meter)
-    there = source.objects()
-    reader.read(there, jobs)
+    objects = source.objects()
+    reader.read(objects, jobs)
     kept = ""
     if delete_damaged and reader.damaged:
         kept = _delete(reader, jobs, meter)
-        # Whoever has pushed since may list what was damaged.
+        # Others may have pushed since, and list damaged objects.
         survey = source.survey()
     faults = {digest: (DAMAGED, size) for digest, size in reader.damaged.items()}
-    missing = _missing(source, sizes.keys() - there.keys())
+    missing = _missing(source, sizes.keys() - objects.keys())
     faults |= {digest: (MISSING, sizes[digest]) for digest in missing}
     files = _files(survey.manifests, faults)
     return RemoteCheck(
@@ -136,8 +136,8 @@ def check_remote(
             )
             for digest, (fault, size) in sorted(faults.items())
         ),
-        len(there),
-        sum(reader.sizes_of(there).values()),
+        len(objects),
+        sum(reader.sizes_of(objects).values()),
         len(reader.changing),
         survey.refused,
         kept,
@@ -158,21 +158,21 @@ class _Reader:
         self.damaged: dict[str, int | None] = {}
         self.changing: set[str] = set()
 
-    def read(self, there: Mapping[str, Stat], jobs: int) -> None:
-        """Read objects, whose digests and sizes are given."""
-        sizes = self.sizes_of(there)
-        self._meter.begin("check", total_files=len(there), total_bytes=sum(sizes.values()))
+    def read(self, objects: Mapping[str, Stat], jobs: int) -> None:
+        """Read objects, given by digest."""
+        sizes = self.sizes_of(objects)
+        self._meter.begin("check", total_files=len(objects), total_bytes=sum(sizes.values()))
 
         def act(digest: str) -> None:
-            self._judge(digest, there[digest])
+            self._judge(digest, objects[digest])
             self._meter.add(files=1)
 
-        ordered = sorted(there, key=lambda digest: -sizes[digest])
+        ordered = sorted(objects, key=lambda digest: -sizes[digest])
         run_all(act, ordered, jobs=jobs, stop=self.remote.stop)
 
-    def sizes_of(self, there: Mapping[str, Stat]) -> dict[str, int]:
+    def sizes_of(self, objects: Mapping[str, Stat]) -> dict[str, int]:
         """Return how many bytes objects have, by manifests where the place does not tell."""
-        return {digest: stat.bytes or self._sizes.get(digest, 0) for digest, stat in there.items()}
+        return {digest: stat.bytes or self._sizes.get(digest, 0) for digest, stat in objects.items()}
 
     def _judge(self, digest: str, seen: Stat) -> None:
         path = object_path(digest)
@@ -181,7 +181,7 @@ class _Reader:
                 return
             now = self.remote.stat(path)
             if now is None:
-                # Somebody has deleted it meanwhile.
+                # It was deleted meanwhile.
                 return
             if now == seen:
                 self.damaged[digest] = now.bytes
@@ -228,7 +228,7 @@ def _sizes(manifests: Iterable[Manifest]) -> dict[str, int]:
 
 
 def _files(manifests: Iterable[Manifest], digests: Collection[str]) -> dict[str, set[str]]:
-    """Return what manifests list objects as."""
+    """Return under which names manifests list objects."""
     names: dict[str, set[str]] = {digest: set() for digest in digests}
     for manifest in manifests:
         for file in manifest.files:
@@ -250,23 +250,23 @@ def _missing(remote: Remote, absent: Collection[str]) -> set[str]:
 
 
 def _delete(reader: _Reader, jobs: int, meter: Meter) -> str:
-    """Delete what is damaged, and still is once nobody else is at work there.
+    """Delete objects that are still damaged once no other process is at work on the remote.
 
     Returns:
-        Why nothing was deleted, where somebody was at work there all the while; otherwise nothing.
+        Why nothing was deleted, where others were at work all the time; empty otherwise.
     """
     last = time.monotonic() + _MOST_WAIT_SECONDS
     while (error := _delete_alone(reader, jobs, meter)) is not None:
         if time.monotonic() > last:
             return str(error)
-        # To find it took hours maybe, and whoever pushes comes to an end as a rule.
+        # The check may have taken hours, and most pushes end soon.
         meter.begin(f"wait until nobody else is at work there ({error.others:,} now)")
         time.sleep(_WAIT_SECONDS * (0.5 + random.random()))  # noqa: S311 - no secret
     return ""
 
 
 def _delete_alone(reader: _Reader, jobs: int, meter: Meter) -> AtWorkError | None:
-    """Delete what is still damaged; return who is at work there, if anybody is: then nothing was done."""
+    """Delete what is still damaged; where others are at work, do nothing and return the error to tell."""
     remote = reader.remote
     try:
         with Claims(remote).collecting() as claims:

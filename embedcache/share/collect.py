@@ -84,7 +84,7 @@ def collect_remote(
         hours: keep what was written within so many hours.
         drop: delete these manifests too, whatever they list and however young: their names, or six digits or
             more that only one begins with. What only they list can no longer be pulled.
-        delete: whether to delete; otherwise nothing there is touched.
+        delete: whether to delete; otherwise nothing is changed.
         jobs: deletions at once.
         on_progress: called as the work goes on.
 
@@ -114,11 +114,12 @@ def _find(
 ) -> tuple[tuple[Deletion, ...], int, Mapping[str, str]]:
     """Return what is to be deleted, how many superfluous files are too young, and unreadable manifests."""
     before = now - hours * 3600
-    there = remote.files_in("manifests")
+    stats = remote.files_in("manifests")
     ids = remote.manifest_ids(unlimited=True) if drop else []
     dropped = [_dropped(digits, ids, remote.where) for digits in drop]
     survey = remote.survey(skip=dropped, unlimited=True)
-    for name, why in () if drop else survey.refused.items():
+    if survey.refused and not dropped:
+        name, why = next(iter(survey.refused.items()))
         raise RemoteError(
             f"manifests/{name}.json of {remote.where} cannot be read ({why}): what it lists cannot be told, "
             "and nothing was deleted; upgrade embedcache if a newer one wrote it, or take it back with "
@@ -129,29 +130,29 @@ def _find(
     going |= {
         name: f"{other[:12]} stands for it"
         for name, other in superseded(remote, staying).items()
-        if _is_old(there.get(f"{name}.json"), before)
+        if _is_old(stats.get(f"{name}.json"), before)
     }
-    found = list(_manifests(remote, going, there))
-    remaining = [one for one in staying if one.id not in going]
-    # Of what was taken back nothing stays for its age: somebody wants it gone.
+    deletions = list(_manifests(remote, going, stats))
+    remaining = [manifest for manifest in staying if manifest.id not in going]
+    # Files of a dropped manifest are deleted however young they are.
     at_once = _listed(_readable(remote, dropped))
     # A manifest that cannot be read may list any object.
     unlisted = {} if survey.refused else dict(_unlisted(remote, _listed(remaining)))
     old = {path: stat for path, stat in unlisted.items() if path in at_once or _is_old(stat, before)}
-    found += [Deletion(path, stat.bytes, "no manifest lists it") for path, stat in sorted(old.items())]
+    deletions += [Deletion(path, stat.bytes, "no manifest lists it") for path, stat in sorted(old.items())]
     begun = dict(_begun(remote, survey, dropped))
-    # Whoever waits to push goes on giving signs of life, and who pushes --alone is not seen at all.
+    # A push that waits goes on giving signs of life, and one with --alone gives none.
     since = min(before, now - GONE_SECONDS)
-    # They would tell what it listed, and who signed it.
-    at_once |= {f"manifests/{one}.json" for one in dropped}
-    of_dropped = tuple(f"signatures/{one}/" for one in dropped)
+    # They hold what it listed, and who signed it.
+    at_once |= {f"manifests/{manifest}.json" for manifest in dropped}
+    of_dropped = tuple(f"signatures/{manifest}/" for manifest in dropped)
     left = {
         path: stat
         for path, stat in begun.items()
         if _target(path) in at_once or path.startswith(of_dropped) or _is_old(stat, since)
     }
-    found += [Deletion(path, stat.bytes, "left of a write") for path, stat in sorted(left.items())]
-    return tuple(found), len(unlisted) - len(old) + len(begun) - len(left), survey.refused
+    deletions += [Deletion(path, stat.bytes, "left of a write") for path, stat in sorted(left.items())]
+    return tuple(deletions), len(unlisted) - len(old) + len(begun) - len(left), survey.refused
 
 
 def _dropped(digits: str, ids: Collection[str], where: str) -> str:
@@ -180,10 +181,10 @@ def _is_old(stat: Stat | None, before: float) -> bool:
     return stat is not None and stat.changed is not None and stat.changed < before
 
 
-def _manifests(remote: Remote, going: Mapping[str, str], there: Mapping[str, Stat]) -> Iterator[Deletion]:
+def _manifests(remote: Remote, going: Mapping[str, str], stats: Mapping[str, Stat]) -> Iterator[Deletion]:
     for name, why in going.items():
         path = f"{name}.json"
-        yield Deletion(f"manifests/{path}", there[path].bytes if path in there else None, why)
+        yield Deletion(f"manifests/{path}", stats[path].bytes if path in stats else None, why)
         folder = f"signatures/{name}"
         for file, stat in sorted(remote.files_in(folder).items()):
             if file != KEPT_FOLDER:
@@ -213,14 +214,15 @@ def _unlisted(remote: Remote, listed: Collection[str]) -> Iterator[tuple[str, St
 
 
 def _begun(remote: Remote, survey: Survey, dropped: Collection[str]) -> Iterator[tuple[str, Stat]]:
-    """Yield the temporary files of writes, whether these are under way or were stopped."""
-    ids = [*(one.id for one in survey.manifests), *survey.refused, *dropped]
-    folders = (*OBJECT_FOLDERS, "cards", "manifests", FOLDER, *(f"signatures/{one}" for one in sorted(ids)))
+    """Yield the temporary files of writes that are under way or were stopped."""
+    ids = sorted([*(manifest.id for manifest in survey.manifests), *survey.refused, *dropped])
+    signatures = (f"signatures/{manifest}" for manifest in ids)
+    folders = (*OBJECT_FOLDERS, "cards", "manifests", FOLDER, *signatures)
     listings = remote.in_threads(remote.temporary_in, folders)
     for folder, files in zip(folders, listings, strict=True):
         for name, stat in files.items():
             yield f"{folder}/{name}", stat
-    # Beside the folders other things may lie, and be written.
+    # In the remote's own folder lie other things, too, and are written by others.
     for name, stat in remote.temporary_in("").items():
         if final_name(name) == MARKER:
             yield name, stat
@@ -255,7 +257,7 @@ def delete_files(
         folder, _, name = deletion.path.rpartition("/")
         names_in.setdefault(folder, set()).add(name)
     for folder, names in names_in.items():
-        if (there := remote.files_in(folder).keys()) and there <= names:
+        if (present := remote.files_in(folder).keys()) and present <= names:
             remote.write(f"{folder}/{KEPT_FOLDER}", KEPT_FOLDER_BYTES)
 
     def act(deletion: Deletion) -> None:

@@ -1,4 +1,4 @@
-"""What a remote has and a cache lacks, and the other way round."""
+"""Compare a cache with a remote: files that only one of them has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEACHER, CORPUS = "teacher", "corpus"
 
 @dataclass(frozen=True)
 class DifferenceLine:
-    """What sets cache and remote apart in one teacher or corpus.
+    """The difference between cache and remote in one teacher or corpus.
 
     Attributes:
         kind: ``teacher`` or ``corpus``.
@@ -49,12 +49,12 @@ class DifferenceLine:
 
 @dataclass(frozen=True)
 class RemoteDifference:
-    """What sets a cache and a remote apart.
+    """The difference between a cache and a remote.
 
     Attributes:
         remote: where.
         lines: teachers and corpora, those included that do not differ.
-        told: what else is worth telling: corpora that share a line, shards of the cache that count in none.
+        told: notes: corpora that share a line, shards of the cache that count in none.
     """
 
     remote: str
@@ -80,8 +80,7 @@ def compare_with_remote(
 ) -> RemoteDifference:
     """Compare the files of ``cache`` and of ``remote``, a name or a URL, as a pull and a push would.
 
-    Nothing is transferred but row indexes, where there are shards of which only those tell whether a push
-    would leave them out.
+    Nothing is transferred but row indexes, where only those tell whether a push would leave a shard out.
 
     Args:
         cache: the cache or its folder; where there is none yet, it has nothing.
@@ -102,12 +101,15 @@ def compare_with_remote(
     here = {(file.path, file.sha256): file for file in mine}
     there = {(file.path, file.sha256): file for file in stock}
     teachers = [] if opened is None else opened.teachers()
-    names = {one.contract.id: one.name for one in reversed(teachers)}
-    called = {**{one: min(found, default="") for one, found in stock.teacher_names.items()}, **names}
+    here_called = {teacher.contract.id: teacher.name for teacher in reversed(teachers)}
+    there_called = {contract: min(names, default="") for contract, names in stock.teacher_names.items()}
+    called = {**there_called, **here_called}
     units = sorted({_unit(file) for file in (*here.values(), *there.values())})
     return RemoteDifference(
         source.where,
-        tuple(_line(kind, one, called, _of(here, kind, one), _of(there, kind, one)) for kind, one in units),
+        tuple(
+            _line(kind, name, called, _of(here, kind, name), _of(there, kind, name)) for kind, name in units
+        ),
         told,
     )
 
@@ -115,7 +117,7 @@ def compare_with_remote(
 def _compared(
     cache: Cache | None, remote: Remote, stock: Stock, meter: Meter
 ) -> tuple[list[SharedFile], tuple[str, ...]]:
-    """Return what a cache has, as far as it is not to be left out, and what is worth telling of the rest."""
+    """Return the files of a cache that count, and notes on the others."""
     if cache is None or not (cache.teachers() or cache.corpus_names()):
         return [], ()
     whole = select_files(cache)

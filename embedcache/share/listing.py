@@ -1,4 +1,4 @@
-"""What a remote has, for people: teachers, corpora, and who pushed them."""
+"""List the teachers, corpora and pushes of a remote, for people."""
 
 from __future__ import annotations
 
@@ -96,9 +96,8 @@ def list_remote(remote: str) -> RemoteListing:
     manifests = survey.manifests
     stock = Stock(manifests)
     # The first that says something is believed; nothing is decided by it.
-    pushes = sorted(
-        source.in_threads(lambda one: _push(source, one), manifests), key=lambda one: (one.when, one.manifest)
-    )
+    pushes = source.in_threads(lambda manifest: _push(source, manifest), manifests)
+    pushes.sort(key=lambda push: (push.when, push.manifest))
     return RemoteListing(source.where, _teachers(stock), _corpora(manifests), tuple(pushes), survey.refused)
 
 
@@ -107,36 +106,37 @@ def _teachers(stock: Stock) -> tuple[RemoteTeacher, ...]:
     for file in stock:
         if file.entry.teacher:
             files.setdefault(file.entry.teacher, []).append(file)
-    found = []
+    teachers = []
     for contract, names in stock.teacher_names.items():
-        said = [one for each in stock.manifests for one in each.teachers if one.contract == contract]
-        found.append(
+        manifests = stock.manifests
+        lines = [line for each in manifests for line in each.teachers if line.contract == contract]
+        teachers.append(
             RemoteTeacher(
                 tuple(sorted(names)),
                 contract,
                 sum(file.rows for file in files[contract] if file.entry.kind is Kind.SHARD),
                 sum(file.bytes for file in files[contract]),
-                _first(one.model for one in said),
-                _first(one.licence for one in said),
+                _first(line.model for line in lines),
+                _first(line.licence for line in lines),
             )
         )
-    return tuple(sorted(found, key=lambda one: (one.names, one.contract)))
+    return tuple(sorted(teachers, key=lambda teacher: (teacher.names, teacher.contract)))
 
 
 def _corpora(manifests: Sequence[Manifest]) -> tuple[CorpusLine, ...]:
     versions: dict[tuple[str, str], list[CorpusLine]] = {}
     for manifest in manifests:
-        for one in manifest.corpora:
-            versions.setdefault((one.name, one.digest), []).append(one)
+        for line in manifest.corpora:
+            versions.setdefault((line.name, line.digest), []).append(line)
     return tuple(
         CorpusLine(
             name,
             digest,
-            said[0].rows,
-            tuple(sorted({view for one in said for view in one.views})),
-            _first(one.licence for one in said),
+            lines[0].rows,
+            tuple(sorted({view for line in lines for view in line.views})),
+            _first(line.licence for line in lines),
         )
-        for (name, digest), said in sorted(versions.items())
+        for (name, digest), lines in sorted(versions.items())
     )
 
 

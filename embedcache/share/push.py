@@ -1,7 +1,7 @@
-"""Pushing: what a cache has and a remote lacks is sent, and then a manifest says that it is there.
+"""Push a cache: send the files that a remote lacks, then write a manifest that lists all of them.
 
-A file is read, its digest is checked and it is written whole. Only when all that a manifest lists lies on the
-remote with the right size is the manifest written; until then nobody sees any of it.
+Each file is read, its digest is checked, and it is written whole. The manifest is written when everything it
+lists lies on the remote with the right size; until then nobody sees any of it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PushResult:
         manifest: id of the manifest it wrote; empty where nothing was to be added.
         sent: objects sent.
         sent_bytes: their size.
-        present: objects that were there already.
+        present: objects that the remote had already.
         present_bytes: their size.
         others: objects that other processes sent meanwhile.
         others_bytes: their size.
@@ -106,9 +106,10 @@ def push(
         message: what for, for the card.
         sign: file of a private ed25519 key, OpenSSH's or PEM, to sign the manifest with.
         jobs: transfers at once.
-        alone: nobody else pushes or deletes there meanwhile, and nobody is looked for; for places that do not
+        alone: nobody else pushes or deletes there meanwhile, so claims are not used; for places that do not
             list what was just written.
-        stale_seconds: other pushes without a sign of life for so long are taken over from.
+        stale_seconds: a push without a sign of life for this long counts as gone, and its objects are sent
+            from here.
         on_progress: called as the work goes on.
 
     Raises:
@@ -241,8 +242,9 @@ class _Delivery:
     """Brings objects to a remote, each of them once, whoever else is about to.
 
     Attributes:
-        sent, present, others: digests of the objects that were sent from here, were there, and were sent by
-            others meanwhile.
+        sent: digests of the objects that were sent from here.
+        present: digests of those that the remote had.
+        others: digests of those that other processes sent meanwhile.
     """
 
     def __init__(
@@ -265,10 +267,10 @@ class _Delivery:
         """Send, or see sent, all objects.
 
         Args:
-            listed: digests of those that manifests list. They are there as a rule, and where nothing else is
-                to be sent, nothing has to be planned. The others are looked up while nobody else plans.
+            listed: digests of those that manifests list. The remote has them as a rule, and where nothing
+                else is to be sent, nothing has to be planned. The others are looked up during the planning.
         """
-        self.present = self._remote.present(self._objects[one] for one in self._objects.keys() & listed)
+        self.present = self._remote.present(self._objects[digest] for digest in self._objects.keys() & listed)
         left = set(self._objects) - self.present
         if not left:
             return
@@ -278,31 +280,31 @@ class _Delivery:
             with self._claims.planning():
                 # In this order: of what is sent and given up meanwhile, either shows.
                 taken = frozenset().union(*self._claims.of_others().values())
-                there = self._remote.present(self._objects[digest] for digest in left)
-                mine = left - there - taken
+                arrived = self._remote.present(self._objects[digest] for digest in left)
+                mine = left - arrived - taken
                 self._claims.take(mine)
-            # What nobody was sending either was left of a push that was stopped.
-            found = there - taken if is_first else set()
+            # Objects that no process was sending are those of a stopped push.
+            older = arrived - taken if is_first else set()
             is_first = False
-            self.present |= found
-            self.others |= there - found
-            self._meter.add(files=len(there), size=self.size_of(there))
+            self.present |= older
+            self.others |= arrived - older
+            self._meter.add(files=len(arrived), size=self.size_of(arrived))
             self._send(mine)
             self._claims.give_up()
-            left -= there | mine
+            left -= arrived | mine
             if left:
                 self._claims.wait(left, lambda: self._meter.add())
 
     def check_rest(self) -> None:
-        """See that what is listed, and was there already, is sound in the cache as well.
+        """Check the files of the cache that were not sent from here: the manifest vouches for them, too.
 
         Raises:
             CorruptCacheError: if a file is not what its digest says.
         """
-        # What is made of a file is right where the file is, and a file that was found right before is still.
+        # A row index is right where its file is, and a file that was found right before is so still.
         unsent = [self._objects[digest] for digest in sorted(set(self._objects) - self.sent)]
         rest = [local for local in unsent if local.derive is None and not local.is_checked()]
-        self._meter.begin("check", total_files=len(rest), total_bytes=sum(one.bytes for one in rest))
+        self._meter.begin("check", total_files=len(rest), total_bytes=sum(local.bytes for local in rest))
 
         def check(local: LocalObject) -> None:
             local.read(self._opened(local))
@@ -311,7 +313,7 @@ class _Delivery:
         run_all(check, rest, jobs=self._jobs, stop=self._remote.stop)
 
     def refuse_gaps(self) -> None:
-        """See that every object lies on the remote, with the size it should have.
+        """Check that every object lies on the remote, with the size it should have.
 
         Raises:
             RemoteError: if one does not.
@@ -334,7 +336,7 @@ class _Delivery:
             self._meter.add(files=1, size=local.bytes)
 
         # The largest first, or the last one would leave the other threads idle.
-        ordered = sorted((self._objects[one] for one in digests), key=lambda local: -local.bytes)
+        ordered = sorted((self._objects[digest] for digest in digests), key=lambda local: -local.bytes)
         run_all(send, ordered, jobs=self._jobs, stop=self._remote.stop, patience=_PATIENCE_SECONDS)
 
     def _opened(self, local: LocalObject) -> pa.Buffer:

@@ -1,1 +1,1 @@
-"""What a push needs: what a cache has to share, and what of that is news to a remote."""
+"""The parts of a push: which files a cache has to share, and which of them a remote lacks."""

@@ -1,4 +1,4 @@
-"""What samples have found, where a push is concerned: bad vectors are not sent on under one's own name."""
+"""Vectors that a sample of a pull has found bad are not pushed on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from embedcache.sizes import counted
 
 
 def refuse_bad(cache: Cache, selection: Selection) -> None:
-    """See that nothing is to be pushed that a sample has found bad, whichever remote it came from.
+    """Refuse a push of vectors that a sample has found bad, whichever remote they came from.
 
     Raises:
-        InputError: if something is.
+        InputError: if there are such vectors.
     """
     for contract_id, names in _shards(selection).items():
         if bad := bad_shards(cache, contract_id) & names:
@@ -38,14 +38,17 @@ def note_sent(cache: Cache, remote: Remote, selection: Selection, sent: Collecti
         cache: the cache.
         remote: where they were sent.
         selection: what was pushed.
-        sent: digests of the objects that were not there yet.
+        sent: digests of the objects that the remote lacked.
     """
     notes = SampleNotes(cache, remote.id)
-    known = {one: (notes.of(one), names & set(sent)) for one, names in _shards(selection).items()}
+    own = {
+        contract_id: (notes.of(contract_id), names & set(sent))
+        for contract_id, names in _shards(selection).items()
+    }
     notes.add(
         {
-            one: replace(note, known=note.known | names)
-            for one, (note, names) in known.items()
+            contract_id: replace(note, known=note.known | names)
+            for contract_id, (note, names) in own.items()
             # While something is still to be compared, they might be made of that.
             if names and not note.pending
         }
@@ -53,8 +56,8 @@ def note_sent(cache: Cache, remote: Remote, selection: Selection, sent: Collecti
 
 
 def _shards(selection: Selection) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
+    shards: dict[str, set[str]] = {}
     for file in selection.shared:
         if file.entry.kind is Kind.SHARD:
-            found.setdefault(file.entry.teacher, set()).add(file.sha256)
-    return {contract_id: frozenset(names) for contract_id, names in found.items()}
+            shards.setdefault(file.entry.teacher, set()).add(file.sha256)
+    return {contract_id: frozenset(names) for contract_id, names in shards.items()}

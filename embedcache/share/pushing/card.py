@@ -1,4 +1,4 @@
-"""The card of a push: what was shared, for people, and under which licences, as far as declared."""
+"""The card of a push: a summary for people, with the licences that were declared."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ from embedcache.sizes import counted
 def namesake_notes(
     where: str, manifests: Iterable[Manifest], pushed: Iterable[CorpusLine], manifest: str
 ) -> list[str]:
-    """Say of which corpora that were pushed a remote has another of the same name, and what that means.
+    """Warn of corpora that were pushed while the remote has another of the same name.
 
     Args:
         where: the remote.
-        manifests: those of others there, as far as they can be read.
+        manifests: those on it that can be read.
         pushed: the corpora.
         manifest: id of the manifest that the push has written; empty where there was nothing to add.
     """
@@ -32,11 +32,11 @@ def namesake_notes(
 
 
 def difference_notes(where: str, manifests: Iterable[Manifest], here: Iterable[CorpusLine]) -> list[str]:
-    """Say of which corpora of a cache a remote has another of the same name.
+    """Note the corpora of a cache of whose name the remote has another.
 
     Args:
         where: the remote.
-        manifests: those there.
+        manifests: those on it.
         here: the corpora of the cache.
     """
     return [
@@ -49,11 +49,11 @@ def difference_notes(where: str, manifests: Iterable[Manifest], here: Iterable[C
 def _namesakes(
     manifests: Iterable[Manifest], corpora: Iterable[CorpusLine]
 ) -> Iterator[tuple[CorpusLine, str]]:
-    """Yield those of some corpora that have others of their name, and how those are shown."""
-    lines = {line for one in manifests for line in one.corpora}
+    """Yield corpora that have namesakes, each with the text that lists those."""
+    lines = {line for manifest in manifests for line in manifest.corpora}
     for corpus in corpora:
         # Lines on one version may differ in views and licences.
-        others = {one.digest: one.rows for one in lines if one.name == corpus.name}
+        others = {line.digest: line.rows for line in lines if line.name == corpus.name}
         others.pop(corpus.digest, None)
         if others:
             shown = (f"{digest[:12]} with {counted(rows, 'row')}" for digest, rows in sorted(others.items()))

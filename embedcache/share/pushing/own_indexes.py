@@ -40,9 +40,9 @@ def with_indexes(
         CorruptCacheError: if the bytes of a shard are not those of its digest.
     """
     notes = IndexNotes(cache)
-    shards = [one for one in files if one.file.entry.kind is Kind.SHARD]
-    fresh = [one for one in shards if _can_be_indexed(one) and notes.get(one.file.sha256) is None]
-    found: dict[str, IndexObject] = {}
+    shards = [local for local in files if local.file.entry.kind is Kind.SHARD]
+    fresh = [local for local in shards if _can_be_indexed(local) and notes.get(local.file.sha256) is None]
+    made: dict[str, IndexObject] = {}
     opening = threading.Lock()
 
     def make(local: LocalFile) -> None:
@@ -50,15 +50,15 @@ def with_indexes(
         with opening:
             data = local.open()
         data = _indexed(local, local.object.read(data))
-        found[local.file.sha256] = IndexObject(hashlib.sha256(data).hexdigest(), data.size)
+        made[local.file.sha256] = IndexObject(hashlib.sha256(data).hexdigest(), data.size)
         meter.add(files=1, size=local.file.bytes)
 
     if fresh:
-        meter.begin("index", total_files=len(fresh), total_bytes=sum(one.file.bytes for one in fresh))
+        meter.begin("index", total_files=len(fresh), total_bytes=sum(local.file.bytes for local in fresh))
         try:
             run_all(make, fresh, jobs=jobs, stop=stop)
         finally:
-            notes.add(found)
+            notes.add(made)
 
     def named(local: LocalFile) -> LocalFile:
         if local.file.entry.kind is not Kind.SHARD or not _can_be_indexed(local):

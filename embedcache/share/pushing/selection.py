@@ -1,4 +1,4 @@
-"""What a cache has to share: its files, with their digests, as far as somebody wants to push them."""
+"""The files of a cache that a push selects, with their digests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VERIFY = "'embedcache verify' tells more, 'embedcache repair' mends it"
 
 @dataclass(frozen=True)
 class LocalObject:
-    """What is to lie on a remote under its digest: a file of a cache, or what is made of one.
+    """An object to be sent: a file of a cache, or a row index made of one.
 
     Attributes:
         sha256: of its bytes.
@@ -132,14 +132,14 @@ def select_files(
     text: bool = True,
     text_licence: str = "",
 ) -> Selection:
-    """Return what of ``cache`` is to be shared; shards are opened, but their digests are not taken.
+    """Return the files of ``cache`` that are to be shared; shards are opened, but not hashed.
 
     Args:
         cache: the cache.
         teachers: names or contract ids; default: all.
         corpora: names; default: all. Vectors are not chosen by it.
         text: whether corpora and their views are shared at all.
-        text_licence: of the texts, as far as somebody declares one.
+        text_licence: the licence of the texts, where one is declared.
 
     Raises:
         InputError: if a name is not in the cache, or nothing is left to share.

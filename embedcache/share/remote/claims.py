@@ -1,13 +1,13 @@
-"""Claims: who is sending what right now, so that no object travels twice.
+"""Claims: which process is sending what at the moment, so that no object is sent twice.
 
-Claims are a courtesy. Whatever becomes of them, objects are written under their digests and stay right; all
-that a lost claim costs is that something is sent twice.
+A lost claim costs time, never correctness: objects are written under their digests, so one that is sent twice
+is the same object.
 
-Files of a process lie in ``claims/`` and begin with its mark. ``MARK.beat`` is written again and again while
-it lives, ``MARK.N.plan`` lies there while it plans, ``MARK.N.json`` lists what it has taken upon itself, and
-``MARK.N.gc`` says that it deletes: what nobody needs, or what is damaged. All that is asked of the place is
-that what was written first is listed first: whoever has written a file waits until it is listed, and then
-sees all that were written before. The clock of the place tells how old a beat is.
+The files of a process lie in ``claims/`` and begin with its mark. It writes ``MARK.beat`` again and again
+while it lives, ``MARK.N.plan`` while it plans, ``MARK.N.json`` to list the objects it will send, and
+``MARK.N.gc`` while it deletes. The place must list files in the order in which they were written: a process
+that has written a file waits until it is listed, and then sees all that were written before. The age of a
+beat is told by the clock of the place.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from embedcache.sizes import counted
 
 FOLDER = "claims"
 STALE_SECONDS = 60.0
-"""Without a beat for so long a process counts as gone."""
+"""A process without a beat for this long counts as gone."""
 
 LISTING_SECONDS = 30.0
-"""So long a place may take to list what was written there."""
+"""A place may take this long to list a file that was written."""
+
 GONE_SECONDS = 3600.0
 """A push without a beat for this long no longer blocks deletion."""
 
@@ -46,11 +47,11 @@ _DIGEST_BYTES = len('"",') + 64
 
 
 class AtWorkError(RemoteError):
-    """Others are at work on a remote, and nothing is to be deleted then.
+    """Nothing can be deleted, because other processes are at work on the remote.
 
     Args:
         where: the remote.
-        others: how many they are.
+        others: how many.
     """
 
     def __init__(self, where: str, others: int) -> None:
@@ -64,12 +65,12 @@ class AtWorkError(RemoteError):
 
 @dataclass(frozen=True)
 class _Seen:
-    """What lies in ``claims/``: names of files.
+    """The names of the files in ``claims/``.
 
     Attributes:
-        mine: of this process.
-        alive: of others that live.
-        gone: of others that live no more.
+        mine: files of this process.
+        alive: files of other live processes.
+        gone: files of processes that are gone.
     """
 
     mine: frozenset[str]
@@ -83,8 +84,8 @@ class Claims:
 
     Args:
         remote: the remote.
-        stale_seconds: without a beat for so long a process counts as gone.
-        alone: nobody else is there: claims of others are not asked for, nor is any made.
+        stale_seconds: a process without a beat for this long counts as gone.
+        alone: no other process is at work there: claims are neither read nor made.
 
     Attributes:
         mark: what the names of this process's files begin with.
@@ -103,9 +104,9 @@ class Claims:
 
     @contextmanager
     def alive(self) -> Iterator[Claims]:
-        """Give signs of life while the block runs; afterwards nothing of this process is left.
+        """Give signs of life while the block runs, and delete the files of this process afterwards.
 
-        It begins once nobody deletes anything there.
+        The block begins once no other process deletes anything there.
 
         Raises:
             RemoteError: if the place does not list what was written there.
@@ -119,24 +120,24 @@ class Claims:
 
     @contextmanager
     def collecting(self) -> Iterator[Claims]:
-        """Be the only one at work on the remote while the block runs: whoever pushes waits for its end.
+        """Be the only process at work on the remote while the block runs: pushes wait for its end.
 
-        Of somebody who begins to push and somebody who begins to delete, at least one sees the other's file:
-        who pushes waits then, and who deletes does not begin.
+        Of a push and a deletion that begin at once, at least one sees the other's file: the push waits then,
+        and the deletion does not begin.
 
         Raises:
-            AtWorkError: if somebody is at work there.
+            AtWorkError: if another process is at work there.
             RemoteError: if the place does not list what was written there.
         """
         with self._beating():
             self._note("gc", b"gc")
-            if others := {one.partition(".")[0] for one in self._look(GONE_SECONDS).alive}:
+            if others := {name.partition(".")[0] for name in self._look(GONE_SECONDS).alive}:
                 raise AtWorkError(self.remote.where, len(others))
             yield self
 
     @property
     def overslept(self) -> bool:
-        """Whether others may have taken this process for gone: it stood still, or could not write."""
+        """Whether others may take this process for gone, because it stood still or could not write."""
         return self._overslept or abs(time.time() - self._last_beat) > self.stale_seconds / 2
 
     def clock(self) -> float:
@@ -156,12 +157,12 @@ class Claims:
 
     @contextmanager
     def planning(self) -> Iterator[None]:
-        """Be the only one that plans while the block runs.
+        """Be the only process that plans while the block runs.
 
-        A process writes a plan file, waits until it is listed, and sees who else has one. Of two that do so
-        at once, at least one sees the other. Who sees a smaller mark steps back; who sees larger ones alone
-        waits until they are gone. So only who sees nobody goes on, and of those who wait for each other the
-        smallest does.
+        A process writes a plan file, waits until it is listed, and looks for those of others. Of two that do
+        so at once, at least one sees the other. A process that sees a smaller mark deletes its file and tries
+        again; one that sees larger marks only waits until they are gone. So a process goes on only when it
+        sees no other, and of those that wait for each other the one with the smallest mark does.
 
         Raises:
             RemoteError: if the place does not list what was written there.
@@ -192,25 +193,36 @@ class Claims:
                 self._take_away(mine)
 
     def take(self, digests: Collection[str]) -> None:
-        """Claim objects; what was claimed before is given up."""
+        """Claim objects; this process's earlier claim is given up.
+
+        Raises:
+            RemoteError: if the claim cannot be written, or is not listed.
+        """
         self.give_up()
         if digests and not self.alone:
             self._mine = self._note("json", canonical_json(sorted(digests)))
 
     def give_up(self) -> None:
-        """Claim nothing any more: what was claimed has been sent."""
+        """Delete the claim of this process: its objects have been sent.
+
+        Raises:
+            RemoteError: if it cannot be deleted.
+        """
         if self._mine is not None:
             self._take_away(self._mine)
             self._mine = None
 
     def of_others(self) -> dict[str, frozenset[str]]:
-        """Return what other processes that live have claimed: name of the claim -> digests.
+        """Return the claims of other live processes: name of the claim -> digests.
 
-        What those have left that live no more is deleted.
+        Files of processes that are gone are deleted.
+
+        Raises:
+            RemoteError: if claims cannot be listed or read.
         """
-        found: dict[str, frozenset[str]] = {}
+        claims: dict[str, frozenset[str]] = {}
         if self.alone:
-            return found
+            return claims
         seen = self._look()
         for name in seen.gone:
             with suppress(EmbedCacheError, OSError):
@@ -221,15 +233,18 @@ class Claims:
                 if digests is None:
                     digests = self._read(name)
                 if digests is not None:
-                    self._known[name] = found[name] = digests
-        return found
+                    self._known[name] = claims[name] = digests
+        return claims
 
     def wait(self, left: Collection[str], on_wait: Callable[[], None]) -> None:
-        """Wait until something changes about the claims on ``left``: one is given up, or its process gone.
+        """Wait until a claim on ``left`` is given up, or its process is gone.
 
         Args:
-            left: digests of what is missing; without a claim on any of it there is nothing to wait for.
+            left: digests of missing objects; where none of them is claimed, nothing is waited for.
             on_wait: called now and then.
+
+        Raises:
+            RemoteError: if claims cannot be listed or read.
         """
         missing = set(left)
         first = {name for name, digests in self.of_others().items() if digests & missing}
@@ -238,7 +253,7 @@ class Claims:
             self._pause(_POLL_SECONDS)
 
     def _planners(self) -> list[str]:
-        """Return the marks of others that plan."""
+        """Return the marks of other processes that plan."""
         seen = self._look()
         for name in seen.gone:
             if name.endswith(".plan"):
@@ -247,7 +262,7 @@ class Claims:
         return [name.partition(".")[0] for name in seen.alive if name.endswith(".plan")]
 
     def _look(self, gone_seconds: float | None = None) -> _Seen:
-        """Look at what lies in ``claims/``."""
+        """List ``claims/``."""
         limit = self.stale_seconds if gone_seconds is None else gone_seconds
         files = {name: stat for name, stat in self.remote.files_in(FOLDER).items() if _NAME.fullmatch(name)}
         beats = {name.removesuffix(".beat"): stat for name, stat in files.items() if name.endswith(".beat")}
@@ -264,7 +279,7 @@ class Claims:
         return _Seen(frozenset(mine), tuple(alive), tuple(gone))
 
     def _until_listed(self, name: str) -> None:
-        """Wait until a file of this process is listed: then those that were written before it are, too."""
+        """Wait until a file of this process is listed, and with it all that were written before."""
         deadline = time.monotonic() + LISTING_SECONDS
         pause = 0.05
         while name not in self._look().mine:
@@ -289,7 +304,7 @@ class Claims:
         return now.changed - beat.changed < limit
 
     def _read(self, name: str) -> frozenset[str] | None:
-        """Return what a claim lists; None where it was given up just now, or is none."""
+        """Return what a claim lists; None where it was given up just now, or is not a claim."""
         data = self.remote.read(f"{FOLDER}/{name}", _LARGEST_CLAIM)
         if data is None:
             return None
@@ -307,13 +322,13 @@ class Claims:
         finally:
             ended.set()
             heart.join()
-            # Whoever comes next sees that this process is gone by the missing beat.
+            # Should this fail, the missing beat tells others that this process is gone.
             for name in (*sorted(self._notes), f"{self.mark}.beat"):
                 with suppress(EmbedCacheError, OSError):
                     self.remote.place.remove(f"{FOLDER}/{name}")
 
     def _beat(self) -> None:
-        # By this clock, which goes on while a machine sleeps.
+        # This clock goes on while a machine sleeps.
         began = time.time()
         self.remote.write(f"{FOLDER}/{self.mark}.beat", b"beat")
         self._overslept = self._overslept or abs(time.time() - self._last_beat) > self.stale_seconds / 2
@@ -334,7 +349,7 @@ class Claims:
 
     def _go_on(self, ended: threading.Event) -> None:
         while not ended.wait(self.stale_seconds / _BEATS):
-            # One missed beat is no harm, and the work itself will find out what is wrong.
+            # One missed beat does no harm, and the work itself will meet the same error.
             with suppress(RemoteError, OSError):
                 self._beat()
 

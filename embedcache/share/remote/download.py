@@ -25,7 +25,7 @@ def download(remote: Remote, file: SharedFile, place: Path, meter: Meter) -> Non
         meter: counts what arrives.
 
     Raises:
-        RemoteError: if it is not there, or other bytes came, again and again.
+        RemoteError: if it is missing, or other bytes came, again and again.
         StorageError: if they cannot be written.
     """
     path = object_path(file.sha256)
@@ -64,7 +64,7 @@ def read_object(remote: Remote, shared: SharedObject, label: str) -> bytes:
         label: what it is, for messages: its path in a cache.
 
     Raises:
-        RemoteError: if it is not there, or other bytes came, again and again.
+        RemoteError: if it is missing, or other bytes came, again and again.
     """
     path = object_path(shared.sha256)
 

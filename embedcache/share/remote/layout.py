@@ -1,4 +1,4 @@
-"""What of a cache is shared: which paths a manifest may name, and in what order their files have to come."""
+"""Which files of a cache are shared: the paths a manifest may name, and the order in which files arrive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_BYTES_IN_MEMORY = {Kind.CODEBOOK: 100 << 20, Kind.PROJECTION: 512 << 20}
 """Bytes that files may have which are read as a whole."""
 
 CONTENT_NAMED = frozenset({Kind.SHARD, Kind.PART, Kind.VIEW_PART, Kind.CODEBOOK})
-"""Files that are called by the sha256 of their bytes: of such a path there is one version."""
+"""Files that are named by the sha256 of their bytes, so that a path has one version."""
 
 DOCUMENTS = frozenset({Kind.CONTRACT, Kind.NAME, Kind.CORPUS, Kind.VIEW, Kind.RECIPE})
 """The JSON files."""
@@ -26,7 +26,7 @@ STAGES: tuple[frozenset[Kind], ...] = (
     frozenset({Kind.CORPUS, Kind.VIEW}),
     frozenset({Kind.RECIPE}),
 )
-"""What has to be there before what: whoever is stopped between two files leaves a valid cache.
+"""The order in which files arrive: a pull that is stopped between two files leaves a valid cache.
 
 A teacher is listed once it has a contract and a name, a shard is read with its codebook, a corpus is there
 once it is described, and a view once its recipe is.
@@ -45,7 +45,7 @@ def shared_entry(path: str, size: int, sha256: str) -> Entry:
         sha256: the digest it is said to have.
 
     Raises:
-        ValueError: if no shared file of a cache can lie there, or not with that digest or size.
+        ValueError: if no shared file of a cache can have that path, digest and size.
     """
     entry = entry_at(path, size)
     shown = printable(path[:120])

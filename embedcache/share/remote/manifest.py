@@ -1,7 +1,7 @@
-"""Manifests: what one push put on a remote. Only what a manifest lists is there.
+"""Manifests: each lists the files of one push. Only what a manifest lists counts as pushed.
 
-A manifest is canonical JSON named by its sha256. It lists all files of what was pushed, those that others had
-sent before included, so that each one stands for a whole.
+A manifest is canonical JSON named by its sha256. It lists all files of the cache that was pushed, also those
+that others had sent before, so that each manifest is complete in itself.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Manifest:
         if not spellings:
             raise ValueError(f"it lists 0 files, expected 1 to {MOST_FILES:,}")
         files = (known or KnownFiles()).read(spellings)
-        if any(file.path >= after.path for file, after in pairwise(files)):
+        if any(file.path >= following.path for file, following in pairwise(files)):
             raise ValueError("its files are not in order, or one stands in it twice")
         when = _text(value.get("when", ""))
         if when and not _WHEN.fullmatch(when):
@@ -217,7 +217,7 @@ def _split(data: bytes) -> tuple[bytes, list[bytes]]:
 
 
 class Stock:
-    """The union of manifests: every file that a remote has.
+    """The union of manifests: every file that they list.
 
     A shard that manifests name different row indexes of has none here: one of them must be wrong.
 
@@ -246,11 +246,11 @@ class Stock:
             versions[file.sha256] = replace(known, index=None)
 
     def __contains__(self, file: SharedFile) -> bool:
-        """Return whether just this file is there, under its path and with its digest, and its row index."""
-        found = self._files.get(file.path, {}).get(file.sha256)
-        if found is None:
+        """Return whether a manifest lists this version of a file, with a row index where ``file`` has one."""
+        listed = self._files.get(file.path, {}).get(file.sha256)
+        if listed is None:
             return False
-        return file.index is None or found.index is not None or file.sha256 in self._doubtful
+        return file.index is None or listed.index is not None or file.sha256 in self._doubtful
 
     def __iter__(self) -> Iterator[SharedFile]:
         """Yield all files, every version of a path, sorted."""
@@ -258,9 +258,9 @@ class Stock:
             yield from self.versions(path)
 
     def versions(self, path: str) -> list[SharedFile]:
-        """Return what lies under a path, by digest; several where pushes differ."""
-        found = self._files.get(path, {})
-        return [found[digest] for digest in sorted(found)]
+        """Return the versions of a file, by digest; several where pushes differ."""
+        versions = self._files.get(path, {})
+        return [versions[digest] for digest in sorted(versions)]
 
     def listing(self, file: SharedFile) -> list[Manifest]:
         """Return the manifests that list a version of a file, with whatever row index."""
@@ -295,13 +295,13 @@ class Stock:
     @cached_property
     def teacher_names(self) -> Mapping[str, frozenset[str]]:
         """The contract ids that have files, and the names of each."""
-        found: dict[str, set[str]] = {}
+        teachers: dict[str, set[str]] = {}
         for file in self:
             if file.entry.teacher:
-                names = found.setdefault(file.entry.teacher, set())
+                names = teachers.setdefault(file.entry.teacher, set())
                 if "/names/" in file.path:
                     names.add(file.entry.stem)
-        return {contract: frozenset(names) for contract, names in found.items()}
+        return {contract: frozenset(names) for contract, names in teachers.items()}
 
     @cached_property
     def corpus_names(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a remote has of a model under other contracts than the one asked for."""
+"""Notes on a model's other contracts, where a remote lacks the one asked for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embedcache.share.remote.remote import Remote
 
 
 def same_model_notes(remote: Remote, stock: Stock, contract: Contract) -> list[str]:
-    """Say where a remote has no rows of a contract, and which teachers it has of the same model instead.
+    """Say that a remote has no rows of a contract, and which teachers of the same model it has instead.
 
     Args:
         remote: the remote.

@@ -34,15 +34,15 @@ class _Statement:
 
 
 def superseded(remote: Remote, manifests: Sequence[Manifest]) -> dict[str, str]:
-    """Return the ids of manifests that others have replaced, each with the one that stands for it.
+    """Return the ids of replaced manifests, each with the id of the one that replaces it.
 
-    One stands for another if it lists every file of it, declares every licence that it declares, and is
-    signed by every key that has signed it. A signature cannot be told without ``cryptography``: then a signed
-    manifest is replaced by none.
+    A manifest replaces another if it lists all its files, declares all its licences, and is signed by every
+    key that has signed it. Without ``cryptography`` signatures cannot be checked: then no signed manifest is
+    replaced.
 
     Args:
         remote: where they lie.
-        manifests: all that are there.
+        manifests: all of them.
 
     Raises:
         RemoteError: if signatures cannot be read.
