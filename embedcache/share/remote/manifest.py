@@ -118,23 +118,23 @@ class Manifest:
             "files": [],
             "teachers": [
                 {
-                    "contract": one.contract,
-                    "names": list(one.names),
-                    "rows": one.rows,
-                    "model": one.model,
-                    "licence": one.licence,
+                    "contract": teacher.contract,
+                    "names": list(teacher.names),
+                    "rows": teacher.rows,
+                    "model": teacher.model,
+                    "licence": teacher.licence,
                 }
-                for one in self.teachers
+                for teacher in self.teachers
             ],
             "corpora": [
                 {
-                    "name": one.name,
-                    "digest": one.digest,
-                    "rows": one.rows,
-                    "views": list(one.views),
-                    "licence": one.licence,
+                    "name": corpus.name,
+                    "digest": corpus.digest,
+                    "rows": corpus.rows,
+                    "views": list(corpus.views),
+                    "licence": corpus.licence,
                 }
-                for one in self.corpora
+                for corpus in self.corpora
             ],
             "card": self.card,
             **{name: text for name, text in given.items() if text},
