@@ -268,18 +268,17 @@ def parsed_json(data: bytes) -> object:
     except RecursionError:
         raise ValueError("its content is nested too deep") from None
     # What was just shallow enough to be read might not be so to be compared or printed.
-    level: list[object] = [value]
-    for _ in range(_DEEPEST_JSON):
-        level = [inner for outer in level for inner in _containers(outer)]
-        if not level:
-            return value
-    raise ValueError("its content is nested too deep")
-
-
-def _containers(value: object) -> list[object]:
-    """Return the arrays and objects that stand directly in ``value``."""
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [one for one in values if isinstance(one, (dict, list))]
+    open_containers: list[Iterator[object]] = [iter((value,))]
+    while open_containers:
+        for inner in open_containers[-1]:
+            if isinstance(inner, (dict, list)):
+                if len(open_containers) > _DEEPEST_JSON:
+                    raise ValueError("its content is nested too deep")
+                open_containers.append(iter(inner.values() if isinstance(inner, dict) else inner))
+                break
+        else:
+            open_containers.pop()
+    return value
 
 
 def _refuse_constant(name: str) -> None:

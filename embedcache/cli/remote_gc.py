@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -40,6 +41,9 @@ def remote_gc_command(
 
     Nothing that a pull could find is lost, but for what --drop takes back. Nothing is deleted while anybody
     pushes.
+
+    If a manifest cannot be read, nothing is deleted; with --drop what it names is, but no object. Exits with
+    1 then.
     """
     from embedcache.cli.progress import interruptible
     from embedcache.cli.share_show import report
@@ -50,6 +54,8 @@ def remote_gc_command(
             remote, hours=older, drop=drop, delete=yes, jobs=jobs, on_progress=on_progress
         )
     report(result, _show, as_json)
+    if result.unreadable:
+        sys.exit(1)
 
 
 def _show(result: CollectResult) -> None:
@@ -66,3 +72,9 @@ def _show(result: CollectResult) -> None:
     verb = "freed" if result.deleted else f"would be freed; --yes deletes {them}"
     young = f"; {counted(result.young, 'more file')} too young, or of an age unknown" if result.young else ""
     click.echo(f"{counted(len(result.found), 'file')} that nobody needs, {total} {verb}{young}")
+    for name, why in result.unreadable.items():
+        click.echo(
+            f"manifest {name[:12]} cannot be read ({why}), and may list any object: all objects and cards "
+            f"stay; upgrade embedcache, or take it back with --drop {name[:12]}, then run 'embedcache remote "
+            "gc' with --older 0 to delete what the dropped pushes alone listed"
+        )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError, RemoteError
@@ -51,6 +52,8 @@ class CollectResult:
         young: superfluous files that stay because they are young or of unknown age.
         deleted: whether those of ``found`` were deleted.
         seconds: how long it took.
+        unreadable: manifests that cannot be read, and why; all objects and cards stay then, for these
+            manifests may list them.
     """
 
     remote: str
@@ -58,6 +61,7 @@ class CollectResult:
     young: int
     deleted: bool
     seconds: float
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """Return the result as a JSON object."""
@@ -86,8 +90,8 @@ def collect_remote(
 
     Raises:
         InputError: if one of ``drop`` is no manifest, or several.
-        RemoteError: if the remote cannot be reached or written, somebody is at work there, or a manifest
-            cannot be read: what it lists cannot be told then.
+        RemoteError: if the remote cannot be reached or written, somebody is at work there, or nothing is
+            dropped and a manifest cannot be read: what it lists cannot be told then.
     """
     started = time.perf_counter()
     source = Remote(location_of(remote))
@@ -95,33 +99,33 @@ def collect_remote(
     meter.begin("read the remote")
     source.require()
     if not delete:
-        found, young = _find(source, drop, time.time(), hours)
-        return CollectResult(source.where, found, young, False, time.perf_counter() - started)
+        found, young, unreadable = _find(source, drop, time.time(), hours)
+        return CollectResult(source.where, found, young, False, time.perf_counter() - started, unreadable)
     if source.place.read_only:
         raise RemoteError(f"{source.where} can only be read: nothing can be deleted there")
     with Claims(source).collecting() as claims:
-        found, young = _find(source, drop, claims.clock(), hours)
+        found, young, unreadable = _find(source, drop, claims.clock(), hours)
         delete_files(source, found, claims, jobs, meter)
-    return CollectResult(source.where, found, young, True, time.perf_counter() - started)
+    return CollectResult(source.where, found, young, True, time.perf_counter() - started, unreadable)
 
 
 def _find(
     remote: Remote, drop: Collection[str], now: float, hours: float
-) -> tuple[tuple[Deletion, ...], int]:
-    """Return what is to be deleted, and how many superfluous files are too young."""
+) -> tuple[tuple[Deletion, ...], int, Mapping[str, str]]:
+    """Return what is to be deleted, how many superfluous files are too young, and unreadable manifests."""
     before = now - hours * 3600
     stats = remote.files_in("manifests")
-    ids = remote.manifest_ids() if drop else []
+    ids = remote.manifest_ids(unlimited=True) if drop else []
     dropped = [_dropped(digits, ids, remote.where) for digits in drop]
-    survey = remote.survey()
-    for name, why in survey.refused.items():
-        if name not in dropped:
-            raise RemoteError(
-                f"manifests/{name}.json of {remote.where} cannot be read ({why}): what it lists cannot be "
-                "told, and nothing was deleted; upgrade embedcache if a newer one wrote it, or take it back "
-                f"with --drop {name[:12]}"
-            )
-    staying = [manifest for manifest in survey.manifests if manifest.id not in dropped]
+    survey = remote.survey(skip=dropped, unlimited=True)
+    if survey.refused and not dropped:
+        name, why = next(iter(survey.refused.items()))
+        raise RemoteError(
+            f"manifests/{name}.json of {remote.where} cannot be read ({why}): what it lists cannot be told, "
+            "and nothing was deleted; upgrade embedcache if a newer one wrote it, or take it back with "
+            f"--drop {name[:12]}"
+        )
+    staying = survey.manifests
     going = dict.fromkeys(dropped, "taken back")
     going |= {
         name: f"{other[:12]} stands for it"
@@ -131,11 +135,12 @@ def _find(
     deletions = list(_manifests(remote, going, stats))
     remaining = [manifest for manifest in staying if manifest.id not in going]
     # Files of a dropped manifest are deleted however young they are.
-    at_once = _listed(manifest for manifest in survey.manifests if manifest.id in dropped)
-    unlisted = dict(_unlisted(remote, _listed(remaining)))
+    at_once = _listed(_readable(remote, dropped))
+    # A manifest that cannot be read may list any object.
+    unlisted = {} if survey.refused else dict(_unlisted(remote, _listed(remaining)))
     old = {path: stat for path, stat in unlisted.items() if path in at_once or _is_old(stat, before)}
     deletions += [Deletion(path, stat.bytes, "no manifest lists it") for path, stat in sorted(old.items())]
-    begun = dict(_begun(remote, survey))
+    begun = dict(_begun(remote, survey, dropped))
     # A push that waits goes on giving signs of life, and one with --alone gives none.
     since = min(before, now - GONE_SECONDS)
     # They hold what it listed, and who signed it.
@@ -147,7 +152,7 @@ def _find(
         if _target(path) in at_once or path.startswith(of_dropped) or _is_old(stat, since)
     }
     deletions += [Deletion(path, stat.bytes, "left of a write") for path, stat in sorted(left.items())]
-    return tuple(deletions), len(unlisted) - len(old) + len(begun) - len(left)
+    return tuple(deletions), len(unlisted) - len(old) + len(begun) - len(left), survey.refused
 
 
 def _dropped(digits: str, ids: Collection[str], where: str) -> str:
@@ -163,6 +168,13 @@ def _dropped(digits: str, ids: Collection[str], where: str) -> str:
             "give more digits, as 'embedcache remote ls' shows them"
         )
     return named[0]
+
+
+def _readable(remote: Remote, names: Iterable[str]) -> Iterator[Manifest]:
+    """Yield those manifests that can be read; to be dropped, a manifest need not be readable."""
+    for name in names:
+        with suppress(RemoteError):
+            yield from remote.survey(only=[name], unlimited=True).manifests
 
 
 def _is_old(stat: Stat | None, before: float) -> bool:
@@ -201,9 +213,9 @@ def _unlisted(remote: Remote, listed: Collection[str]) -> Iterator[tuple[str, St
             yield f"cards/{name}", stat
 
 
-def _begun(remote: Remote, survey: Survey) -> Iterator[tuple[str, Stat]]:
+def _begun(remote: Remote, survey: Survey, dropped: Collection[str]) -> Iterator[tuple[str, Stat]]:
     """Yield the temporary files of writes that are under way or were stopped."""
-    ids = sorted([*(manifest.id for manifest in survey.manifests), *survey.refused])
+    ids = sorted([*(manifest.id for manifest in survey.manifests), *survey.refused, *dropped])
     signatures = (f"signatures/{manifest}" for manifest in ids)
     folders = (*OBJECT_FOLDERS, "cards", "manifests", FOLDER, *signatures)
     listings = remote.in_threads(remote.temporary_in, folders)

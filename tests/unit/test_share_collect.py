@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from share_helpers import TEXTS, claims_left, claims_on, content, files_of, make_cache, make_key, put_object
 
 from embedcache import fsio
 from embedcache.check import verify
-from embedcache.cli.main import main
+from embedcache.cli.main import cli, main
 from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import canonical_json
 from embedcache.share import CollectResult, collect_remote, list_remote, pull, push
+from embedcache.share.remote import remote as remote_module
 from embedcache.share.remote.claims import Claims
 from embedcache.share.remote.remote import Remote
 
@@ -258,7 +260,7 @@ def test_digits_that_several_manifests_begin_with_are_refused(
     grown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [f"abcdef{digit * 58}" for digit in "01"]
-    monkeypatch.setattr(Remote, "manifest_ids", lambda self: ids)
+    monkeypatch.setattr(Remote, "manifest_ids", lambda self, **_: ids)
     with pytest.raises(
         InputError, match=r"2 manifests of .* begin with .*expected exactly one for --drop: give more digits"
     ):
@@ -276,6 +278,59 @@ def test_a_manifest_that_cannot_be_read_stops_everything_until_it_is_taken_back(
     assert all_of(grown) == before
     collect(grown, drop=[digest])
     assert len(list_remote(str(grown)).pushes) == 1
+
+
+def test_a_push_is_taken_back_while_another_manifest_cannot_be_read(grown: Path, tmp_path: Path) -> None:
+    collect(grown)
+    kept = all_of(grown)
+    key, _ = make_key(tmp_path, "ann")
+    pushed = push(make_cache(tmp_path / "private", TEXTS[200:], name="private"), str(grown), sign=key)
+    bad = "ab" * 32
+    (grown / "manifests" / f"{bad}.json").write_bytes(b"nonsense")
+    before = all_of(grown)
+    found = collect(grown, drop=[pushed.manifest])
+    assert list(found.unreadable) == [bad]
+    gone = before.keys() - all_of(grown).keys()
+    # The one that cannot be read may list any object or card.
+    assert {path.partition("/")[0] for path in gone} == {"manifests", "signatures"}
+    assert all(pushed.manifest in path for path in gone)
+    other = list_remote(str(grown)).pushes[0].manifest
+    told = CliRunner().invoke(cli, ["remote", "gc", str(grown), "--drop", other])
+    assert (told.exit_code, f"manifest {bad[:12]} cannot be read" in told.output) == (1, True)
+    found = collect(grown, drop=[bad])
+    assert (dict(found.unreadable), all_of(grown)) == ({}, kept)
+
+
+def test_more_manifests_than_other_commands_read_can_be_deleted(
+    grown: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, most in (("MOST_MANIFESTS", 1), ("MOST_MANIFESTS_BYTES", 1000)):
+        with monkeypatch.context() as patched:
+            patched.setattr(remote_module, name, most)
+            with pytest.raises(RemoteError, match="let 'embedcache remote gc' delete"):
+                list_remote(str(grown))
+            found = collect(grown, delete=False)
+            assert {one.path.partition("/")[0] for one in found.found} == {"manifests", "cards"}
+            newest = max((grown / "manifests").glob("*.json"), key=lambda path: path.stat().st_size)
+            assert collect(grown, delete=False, drop=[newest.stem]).found
+
+
+def test_a_push_is_taken_back_whose_manifest_cannot_be_fetched(
+    grown: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = max((grown / "manifests").glob("*.json"), key=lambda path: path.stat().st_size)
+    read = Remote.read
+
+    def failing(self: Remote, path: str, most: int) -> bytes | None:
+        if newest.stem in path and path.startswith("manifests/"):
+            raise RemoteError("cannot be fetched")
+        return read(self, path, most)
+
+    monkeypatch.setattr(Remote, "read", failing)
+    with pytest.raises(RemoteError, match="cannot be fetched"):
+        collect(grown)
+    collect(grown, drop=[newest.stem])
+    assert not newest.exists()
 
 
 # Others at work

@@ -15,94 +15,25 @@ from itertools import pairwise
 from typing import Any
 
 from embedcache.check.findings import Kind
-from embedcache.check.inventory import Entry
 from embedcache.corpus.description import checked_digest
 from embedcache.fsio import canonical_json, parsed_json
-from embedcache.share.remote.layout import shared_entry
+from embedcache.share.remote.shared_file import MOST_INDEX_BYTES as MOST_INDEX_BYTES
+from embedcache.share.remote.shared_file import IndexObject as IndexObject
+from embedcache.share.remote.shared_file import KnownFiles
+from embedcache.share.remote.shared_file import SharedFile as SharedFile
 
 MANIFEST_VERSION = 1
 MOST_MANIFEST_BYTES = 64 << 20
 MOST_FILES = 250_000
-MOST_FILE_BYTES = 1 << 40
-MOST_INDEX_BYTES = 256 << 20
-"""Bytes that the row index of a shard may have: that of ten million rows."""
-SPARE_INDEX_BYTES = 1024
-"""Bytes that a row index may have more than its shard."""
 
+# All of a manifest but its files: room for ten thousand teachers or corpora. Python takes up to 30 times as
+# much memory to read it.
+_MOST_FRAME_BYTES = 4 << 20
+_FILES = b',"files":['
 _LONGEST_TEXT = 2000
 _WHEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _FIELDS = {"version", "files", "teachers", "corpora", "card"}
 _OPTIONAL = {"by", "when", "message"}
-
-
-@dataclass(frozen=True)
-class IndexObject:
-    """The row index of a shard, an object of its own: see :mod:`embedcache.share.rows.shard_index`.
-
-    Attributes:
-        sha256: of its bytes.
-        bytes: how many there are.
-    """
-
-    sha256: str
-    bytes: int
-
-    def to_json(self) -> dict[str, object]:
-        """Return the object as a manifest names it."""
-        return {"sha256": self.sha256, "bytes": self.bytes}
-
-
-@dataclass(frozen=True)
-class SharedFile:
-    """A file of a cache on a remote.
-
-    Attributes:
-        path: where it lies in a cache.
-        sha256: of its bytes.
-        bytes: how many there are.
-        rows: of a shard or a part of a corpus; 0 for all others.
-        index: of a shard, its row index, where there is one.
-    """
-
-    path: str
-    sha256: str
-    bytes: int
-    rows: int = 0
-    index: IndexObject | None = None
-
-    @cached_property
-    def entry(self) -> Entry:
-        """What it is, by its path."""
-        return shared_entry(self.path, self.bytes, self.sha256)
-
-    def to_json(self) -> dict[str, object]:
-        """Return the file as a manifest lists it."""
-        rows = {"rows": self.rows} if self.rows else {}
-        index = {"index": self.index.to_json()} if self.index else {}
-        return {"path": self.path, "sha256": self.sha256, "bytes": self.bytes, **rows, **index}
-
-    @classmethod
-    def from_json(cls, value: object) -> SharedFile:
-        """Read a file of somebody's manifest; raise ``ValueError`` where it cannot be one."""
-        if not isinstance(value, dict) or not {"path", "sha256", "bytes"} <= value.keys():
-            raise ValueError("a file without path, sha256 or bytes")
-        if unknown := value.keys() - {"path", "sha256", "bytes", "rows", "index"}:
-            raise ValueError(f"a file with the fields {', '.join(sorted(map(repr, unknown)))[:80]}")
-        path, size, rows = value["path"], value["bytes"], value.get("rows", 0)
-        if not isinstance(path, str):
-            raise ValueError("a file whose path is no text")
-        if type(size) is not int or not 0 < size <= MOST_FILE_BYTES:
-            raise ValueError(f"a file of {repr(size)[:40]} bytes")
-        if type(rows) is not int or not 0 <= rows < 1 << 40:
-            raise ValueError(f"a file of {repr(rows)[:40]} rows")
-        file = cls(path, checked_digest(value["sha256"]), size, rows)
-        # Looks at path, digest and size.
-        kind = file.entry.kind
-        if "index" not in value:
-            return file
-        if kind is not Kind.SHARD:
-            raise ValueError("a file with a row index that is no shard")
-        return replace(file, index=_index(value["index"], size))
 
 
 @dataclass(frozen=True)
@@ -177,44 +108,54 @@ class Manifest:
 
     def to_json(self) -> dict[str, object]:
         """Return the content of the file."""
+        return self._frame() | {"files": [file.to_json() for file in self.files]}
+
+    def _frame(self) -> dict[str, object]:
+        """Return the content without the files."""
         given = {"by": self.by, "when": self.when, "message": self.message}
         return {
             "version": MANIFEST_VERSION,
-            "files": [file.to_json() for file in self.files],
+            "files": [],
             "teachers": [
                 {
-                    "contract": one.contract,
-                    "names": list(one.names),
-                    "rows": one.rows,
-                    "model": one.model,
-                    "licence": one.licence,
+                    "contract": teacher.contract,
+                    "names": list(teacher.names),
+                    "rows": teacher.rows,
+                    "model": teacher.model,
+                    "licence": teacher.licence,
                 }
-                for one in self.teachers
+                for teacher in self.teachers
             ],
             "corpora": [
                 {
-                    "name": one.name,
-                    "digest": one.digest,
-                    "rows": one.rows,
-                    "views": list(one.views),
-                    "licence": one.licence,
+                    "name": corpus.name,
+                    "digest": corpus.digest,
+                    "rows": corpus.rows,
+                    "views": list(corpus.views),
+                    "licence": corpus.licence,
                 }
-                for one in self.corpora
+                for corpus in self.corpora
             ],
             "card": self.card,
             **{name: text for name, text in given.items() if text},
         }
 
     @classmethod
-    def from_bytes(cls, data: bytes, name: str) -> Manifest:
+    def from_bytes(cls, data: bytes, name: str, known: KnownFiles | None = None) -> Manifest:
         """Read somebody's manifest, trusting nothing in it.
 
+        Args:
+            data: its bytes.
+            name: the sha256 that it is called by.
+            known: the files of manifests that were read before; those of this one are added.
+
         Raises:
-            ValueError: if it is none, or another one than ``name`` says.
+            ValueError: if it is no manifest, or not the one that ``name`` says.
         """
         if hashlib.sha256(data).hexdigest() != name:
             raise ValueError("its bytes are not those that its name is the sha256 of")
-        value = parsed_json(data)
+        frame, spellings = _split(data)
+        value = parsed_json(frame)
         if not isinstance(value, dict):
             raise ValueError("it is no JSON object")
         version = value.get("version")
@@ -222,10 +163,11 @@ class Manifest:
             raise ValueError(f"it has version {version}: upgrade embedcache")
         if version != MANIFEST_VERSION or not _FIELDS <= value.keys() <= _FIELDS | _OPTIONAL:
             raise ValueError("its fields are not those of a manifest")
-        listed = _list(value["files"])
-        if not 0 < len(listed) <= MOST_FILES:
-            raise ValueError(f"it lists {len(listed):,} files, expected 1 to {MOST_FILES:,}")
-        files = tuple(map(SharedFile.from_json, listed))
+        if _list(value["files"]):
+            raise ValueError("it is not spelled as manifests are")
+        if not spellings:
+            raise ValueError(f"it lists 0 files, expected 1 to {MOST_FILES:,}")
+        files = (known or KnownFiles()).read(spellings)
         if any(file.path >= following.path for file, following in pairwise(files)):
             raise ValueError("its files are not in order, or one stands in it twice")
         when = _text(value.get("when", ""))
@@ -240,9 +182,38 @@ class Manifest:
             when,
             _text(value.get("message", "")),
         )
-        if manifest.data != data:
+        if canonical_json(manifest._frame()) != frame:
             raise ValueError("it is not spelled as manifests are")
+        # To take the sha256 again would spell all files again.
+        vars(manifest)["id"] = name
         return manifest
+
+
+def _split(data: bytes) -> tuple[bytes, list[bytes]]:
+    """Return a manifest without its files, and its files, each without its braces.
+
+    Only counts and looks for bytes: what JSON of many megabytes becomes in memory may be a hundred times as
+    large. No path that a cache has holds a brace or a bracket.
+
+    Raises:
+        ValueError: if there is more of either than a manifest has.
+    """
+    begin = data.find(_FILES) + len(_FILES)
+    end = data.find(b"]", begin)
+    if begin < len(_FILES) or end < 0:
+        begin = end = 0
+    if len(data) - (end - begin) > _MOST_FRAME_BYTES:
+        raise ValueError(
+            f"it has {len(data) - (end - begin):,} bytes beside its files, expected {_MOST_FRAME_BYTES:,} at "
+            "most"
+        )
+    if begin == end:
+        return data, []
+    if not (data.startswith(b"{", begin) and data.endswith(b"}", begin, end)):
+        raise ValueError("it is not spelled as manifests are")
+    if (count := data.count(b"},{", begin, end) + 1) > MOST_FILES:
+        raise ValueError(f"it lists {count:,} files, expected 1 to {MOST_FILES:,}")
+    return data[:begin] + data[end:], data[begin + 1 : end - 1].split(b"},{")
 
 
 class Stock:
@@ -257,14 +228,12 @@ class Stock:
     def __init__(self, manifests: Sequence[Manifest]) -> None:
         self.manifests = tuple(manifests)
         self._files: dict[str, dict[str, SharedFile]] = {}
-        self._listings: dict[tuple[str, str], list[Manifest]] = {}
         self._doubtful: set[str] = set()
-        for manifest in self.manifests:
-            for file in manifest.files:
-                self._add(file, manifest)
+        # Manifests that were read together share most of their file objects.
+        for file in {id(file): file for manifest in self.manifests for file in manifest.files}.values():
+            self._add(file)
 
-    def _add(self, file: SharedFile, manifest: Manifest) -> None:
-        self._listings.setdefault((file.path, file.sha256), []).append(manifest)
+    def _add(self, file: SharedFile) -> None:
         versions = self._files.setdefault(file.path, {})
         known = versions.setdefault(file.sha256, file)
         if file.index is None or file.sha256 in self._doubtful:
@@ -306,6 +275,15 @@ class Stock:
         return {file.sha256: file for file in self._of_teachers.get((contract_id, Kind.CODEBOOK), ())}
 
     @cached_property
+    def _listings(self) -> Mapping[tuple[str, str], Sequence[Manifest]]:
+        """The manifests that list a file, by its path and sha256; only those who ask pay for it."""
+        listings: dict[tuple[str, str], list[Manifest]] = {}
+        for manifest in self.manifests:
+            for file in manifest.files:
+                listings.setdefault((file.path, file.sha256), []).append(manifest)
+        return listings
+
+    @cached_property
     def _of_teachers(self) -> Mapping[tuple[str, Kind], Sequence[SharedFile]]:
         """The files of teachers, by contract id and kind, sorted."""
         files: dict[tuple[str, Kind], list[SharedFile]] = {}
@@ -329,15 +307,6 @@ class Stock:
     def corpus_names(self) -> tuple[str, ...]:
         """The names of corpora that have files, sorted."""
         return tuple(sorted({file.entry.corpus for file in self} - {""}))
-
-
-def _index(value: object, shard_bytes: int) -> IndexObject:
-    found = _fields(value, {"sha256", "bytes"})
-    size = found["bytes"]
-    # It holds a shard without its vectors, and digests of those.
-    if type(size) is not int or not 0 < size <= min(shard_bytes + SPARE_INDEX_BYTES, MOST_INDEX_BYTES):
-        raise ValueError(f"a row index of {repr(size)[:40]} bytes for a shard of {shard_bytes:,}")
-    return IndexObject(checked_digest(found["sha256"]), size)
 
 
 def _list(value: object) -> list[Any]:

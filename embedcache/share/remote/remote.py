@@ -10,13 +10,14 @@ from typing import Protocol, TypeVar
 
 from embedcache.cache import REMOTE_MARKER, Cache
 from embedcache.corpus.description import is_digest
-from embedcache.errors import RemoteError, StorageError
-from embedcache.fsio import parsed_json, sealed, spelled_json, write_bytes
+from embedcache.errors import RemoteError
+from embedcache.fsio import parsed_json, sealed, spelled_json
 from embedcache.share.places import Location, Place, Stat, open_place
 from embedcache.share.places.base import Data
 from embedcache.share.remote.manifest import MOST_MANIFEST_BYTES, Manifest
+from embedcache.share.remote.manifest_reader import ManifestReader, TooLargeError
 from embedcache.share.remote.names import digest_before, manifests_named
-from embedcache.share.retry import retrying, shortened
+from embedcache.share.retry import retrying
 from embedcache.share.transfer import map_all
 
 T = TypeVar("T")
@@ -58,10 +59,6 @@ class SharedObject(Protocol):
     def bytes(self) -> int:
         """Its size."""
         ...
-
-
-class TooLargeError(RemoteError):
-    """A small file of a remote is too large to be one."""
 
 
 @dataclass(frozen=True)
@@ -264,15 +261,21 @@ class Remote:
         looked_up = self.in_threads(lambda digest: self.size(object_path(digest)), digests)
         return {digest for digest, size in zip(digests, looked_up, strict=True) if size == sizes[digest]}
 
-    def manifest_ids(self) -> list[str]:
+    def manifest_ids(self, *, unlimited: bool = False) -> list[str]:
         """Return the names of all manifests, sorted.
+
+        Args:
+            unlimited: whether they may be more than :data:`MOST_MANIFESTS`.
 
         Raises:
             RemoteError: if they cannot be listed, or are too many.
         """
         ids = sorted(filter(None, (digest_before(name, ".json") for name in self.files_in("manifests"))))
-        if len(ids) > MOST_MANIFESTS:
-            raise RemoteError(f"{self.where} has {len(ids):,} manifests, expected {MOST_MANIFESTS:,} at most")
+        if len(ids) > MOST_MANIFESTS and not unlimited:
+            raise RemoteError(
+                f"{self.where} has {len(ids):,} manifests, expected {MOST_MANIFESTS:,} at most: let "
+                "'embedcache remote gc' delete those that others have replaced"
+            )
         return ids
 
     def manifests(
@@ -300,47 +303,41 @@ class Remote:
         return list(survey.manifests)
 
     def survey(
-        self, cache: Cache | None = None, only: Collection[str] | None = None, skip: Collection[str] = ()
+        self,
+        cache: Cache | None = None,
+        only: Collection[str] | None = None,
+        skip: Collection[str] = (),
+        *,
+        unlimited: bool = False,
     ) -> Survey:
-        """Return the manifests that can be read, and why others cannot. Arguments as :meth:`manifests`.
+        """Return the manifests that can be read, and why others cannot.
 
         A manifest is read once; which of them are on the remote is looked up each time.
 
+        Args:
+            cache: as of :meth:`manifests`.
+            only: as of :meth:`manifests`.
+            skip: as of :meth:`manifests`.
+            unlimited: whether they may be more than :data:`MOST_MANIFESTS`, and larger together than
+                :data:`MOST_MANIFESTS_BYTES`: otherwise nobody could delete any of them.
+
         Raises:
             InputError: if there is nothing to leave out.
-            RemoteError: if the remote cannot be reached, or they are too large together.
+            RemoteError: if the remote cannot be reached, or they are too many or too large together.
         """
-        names = self.manifest_ids()
+        names = self.manifest_ids(unlimited=unlimited)
         left_out = {name for digits in skip for name in manifests_named(digits, names, self.where)}
         ids = [name for name in names if name not in left_out and (only is None or name in only)]
-        room = _Room(MOST_MANIFESTS_BYTES, self.where)
         fresh = [name for name in ids if name not in self._read]
-        results = self.in_threads(lambda name: self._manifest(name, cache, room), fresh)
+        copies = None if cache is None else cache.derived_folder / "remotes" / self.id
+        most_together = None if unlimited else MOST_MANIFESTS_BYTES
+        reader = ManifestReader(self.where, self.read, copies, MOST_MANIFEST_BYTES, most_together)
+        results = self.in_threads(reader.read, fresh)
         self._read.update((result.id, result) for result in results if isinstance(result, Manifest))
         refused = {
             name: result for name, result in zip(fresh, results, strict=True) if isinstance(result, str)
         }
         return Survey(tuple(self._read[name] for name in ids if name not in refused), refused)
-
-    def _manifest(self, name: str, cache: Cache | None, room: _Room) -> Manifest | str:
-        """Return a manifest, or why it is refused."""
-        data = _kept(cache, self.id, name)
-        fresh = data is None
-        if data is None:
-            try:
-                data = self.read(f"manifests/{name}.json", MOST_MANIFEST_BYTES)
-            except TooLargeError as error:
-                return str(error)
-        if data is None:
-            raise RemoteError(f"manifests/{name}.json of {self.where} is gone: run the same command again")
-        room.take(len(data))
-        try:
-            manifest = Manifest.from_bytes(data, name)
-        except (ValueError, TypeError) as error:
-            return shortened(str(error))
-        if fresh:
-            _keep(cache, self.id, name, data)
-        return manifest
 
     def in_threads(self, act: Callable[[T], U], items: Iterable[T]) -> list[U]:
         """Return what ``act`` returns for each item, in order; several are at work at once.
@@ -355,45 +352,3 @@ class Remote:
             if not isinstance(error, Exception):
                 self.stop.set()
             raise
-
-
-class _Room:
-    """How many bytes all manifests may have together; safe from several threads."""
-
-    def __init__(self, most: int, where: str) -> None:
-        self._most = self._left = most
-        self._where = where
-        self._lock = threading.Lock()
-
-    def take(self, size: int) -> None:
-        """Take so many of them; raise :class:`RemoteError` where there are not."""
-        with self._lock:
-            self._left -= size
-            if self._left < 0:
-                raise RemoteError(
-                    f"the manifests of {self._where} have more than {self._most:,} bytes together: let "
-                    "'embedcache remote gc' delete those that others have replaced"
-                )
-
-
-def _kept(cache: Cache | None, remote: str, name: str) -> bytes | None:
-    if cache is None:
-        return None
-    path = cache.derived_folder / "remotes" / remote / f"{name}.json"
-    try:
-        if path.stat().st_size > MOST_MANIFEST_BYTES:
-            return None
-        data = path.read_bytes()
-    except OSError:
-        return None
-    # It may have come with somebody else's cache.
-    return data if hashlib.sha256(data).hexdigest() == name else None
-
-
-def _keep(cache: Cache | None, remote: str, name: str, data: bytes) -> None:
-    if cache is not None:
-        try:
-            write_bytes(cache.derived_folder / "remotes" / remote / f"{name}.json", data)
-        except StorageError:
-            # It is read again the next time.
-            return

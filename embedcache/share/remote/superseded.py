@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from embedcache.errors import MissingExtraError
 from embedcache.share.remote.manifest import Manifest, SharedFile
@@ -12,18 +14,23 @@ from embedcache.share.remote.sign import signed_by
 
 
 @dataclass(frozen=True)
-class _Said:
+class _Statement:
     """What a manifest declares.
 
     Attributes:
-        files: its files, with the row indexes of shards.
+        manifest: the manifest.
         licences: of models and texts, as far as declared.
         keys: who has signed it; None where that cannot be told here.
     """
 
-    files: frozenset[SharedFile]
+    manifest: Manifest
     licences: frozenset[tuple[str, str]]
     keys: frozenset[bytes] | None
+
+    @cached_property
+    def files(self) -> frozenset[SharedFile]:
+        """Its files, with the row indexes of shards; built for a manifest that others are compared with."""
+        return frozenset(self.manifest.files)
 
 
 def superseded(remote: Remote, manifests: Sequence[Manifest]) -> dict[str, str]:
@@ -42,26 +49,35 @@ def superseded(remote: Remote, manifests: Sequence[Manifest]) -> dict[str, str]:
     """
     keys = remote.in_threads(lambda manifest: _keys(remote, manifest), manifests)
     statements = {
-        manifest.id: _Said(frozenset(manifest.files), frozenset(_licences(manifest)), signers)
+        manifest.id: _Statement(manifest, frozenset(_licences(manifest)), signers)
         for manifest, signers in zip(manifests, keys, strict=True)
     }
-    kept: list[Manifest] = []
+    # Whatever stands for a manifest lists its rarest file: it is compared with those few alone.
+    counts = Counter(file for manifest in manifests for file in manifest.files)
+    rarest = {manifest.id: min(manifest.files, key=counts.__getitem__) for manifest in manifests}
+    kept_with: dict[SharedFile, list[Manifest]] = {file: [] for file in rarest.values()}
     replaced: dict[str, str] = {}
     # The largest first, and of equals the latest: whatever stands for a manifest comes before it.
     for manifest in sorted(manifests, key=lambda each: (len(each.files), each.when, each.id), reverse=True):
-        said = statements[manifest.id]
-        instead = next((other for other in kept if _stands_for(statements[other.id], said)), None)
-        if instead is None:
-            kept.append(manifest)
-        else:
+        statement = statements[manifest.id]
+        others = kept_with[rarest[manifest.id]]
+        instead = next((other for other in others if _stands_for(statements[other.id], statement)), None)
+        if instead is not None:
             replaced[manifest.id] = instead.id
+            continue
+        for file in manifest.files:
+            if file in kept_with:
+                kept_with[file].append(manifest)
     return replaced
 
 
-def _stands_for(other: _Said, said: _Said) -> bool:
-    if not (said.files <= other.files and said.licences <= other.licences):
+def _stands_for(other: _Statement, statement: _Statement) -> bool:
+    """Return whether one manifest says all that another one says."""
+    if statement.keys is None or not statement.licences <= other.licences:
         return False
-    return said.keys is not None and (not said.keys or (other.keys is not None and said.keys <= other.keys))
+    if statement.keys and (other.keys is None or not statement.keys <= other.keys):
+        return False
+    return other.files.issuperset(statement.manifest.files)
 
 
 def _licences(manifest: Manifest) -> Iterable[tuple[str, str]]:
