@@ -365,10 +365,11 @@ def test_what_a_killed_fetch_has_left_is_taken_away(remote, whole, tmp_path):
     (note,) = (tmp_path / "mirror" / "derived" / "stream").glob("*/*.json")
     (shard,) = shard_files(tmp_path / "mirror")
     # One was being fetched, of another nothing had come yet, the note of a third was being written.
+    of_first = note.stem.removeprefix(shard.stem)
     for name in names[1:3]:
-        note.with_stem(name).write_bytes(note.read_bytes())
+        note.with_stem(f"{name}{of_first}").write_bytes(note.read_bytes())
     shard.with_name(f".tmp-{'0' * 32}-{names[1]}.arrow").write_bytes(b"x" * 1000)
-    note.with_stem(names[3]).write_bytes(note.read_bytes()[:20])
+    note.with_stem(f"{names[3]}{of_first}").write_bytes(note.read_bytes()[:20])
     with Mirror.open(remote, tmp_path / "mirror", limit=limit) as mirror:
         store = mirror.store(contract_of(whole))
         store.gather(np.arange(len(TEXTS)))
