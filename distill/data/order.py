@@ -51,12 +51,13 @@ def make_order(feed: Feed, targets: Targets, corpus: Corpus, rows: NDArray[np.ui
     if feed.limit is None:
         return WholeOrder()
     positions = targets.join(corpus, rows, rows[:0]).positions
-    numbers, sizes = list[NDArray[np.int64]](), list[int]()
+    numbers, sizes, names = list[NDArray[np.int64]](), list[int](), list[str]()
     for store, places in zip(targets.stores, positions, strict=True):
         if isinstance(store, Streaming):
             numbers.append(store.shards_at(places.astype(np.int64)) + len(sizes))
             sizes += store.shard_sizes
-    needed = np.unique(np.concatenate([np.unique(one) for one in numbers])).tolist()
+            names += store.shard_names
+    needed = np.unique(np.concatenate([np.unique(shards) for shards in numbers])).tolist()
     everything = sum(sizes[shard] for shard in needed)
     if everything <= feed.limit:
         return WholeOrder()
@@ -70,7 +71,7 @@ def make_order(feed: Feed, targets: Targets, corpus: Corpus, rows: NDArray[np.ui
             f"the next, and a shard of each teacher, which a single row needs, takes {readable(largest)}: "
             f"give --cache-limit {readable(min(2 * largest, everything), up=True)} or more"
         )
-    return GroupOrder(group_of, groups, sizes, room, seed)
+    return GroupOrder(group_of, groups, sizes, names, room, seed)
 
 
 def _groups(
@@ -78,11 +79,11 @@ def _groups(
 ) -> tuple[NDArray[np.uint32], list[tuple[int, ...]]]:
     """Return the group of each row, and the shards of each group: rows of the same shards are one."""
     together = np.zeros_like(numbers[0])
-    for one in numbers:
+    for of_teacher in numbers:
         # Numbers of groups stay small: those of all teachers' shards multiplied would not.
-        together = np.unique(together * shards + one, return_inverse=True)[1]
+        together = np.unique(together * shards + of_teacher, return_inverse=True)[1]
     _, first = np.unique(together, return_index=True)
-    groups = [tuple(int(one[row]) for one in numbers) for row in first.tolist()]
+    groups = [tuple(int(of_teacher[row]) for of_teacher in numbers) for row in first.tolist()]
     return together.astype(np.uint32), groups
 
 

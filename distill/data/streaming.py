@@ -16,6 +16,11 @@ class Streaming(Protocol):
     """A store over shards that are not all here."""
 
     @property
+    def shard_names(self) -> Sequence[str]:
+        """What the bytes of each shard are known by, by number; empty for what is here for good."""
+        ...
+
+    @property
     def shard_sizes(self) -> Sequence[int]:
         """Bytes of each shard, by number; 0 of what is here for good."""
         ...

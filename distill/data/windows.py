@@ -173,6 +173,7 @@ class GroupOrder(Order):
         group_of: shape (n,); the group of each row.
         shards: the shards of each group.
         sizes: bytes of each shard, by number.
+        names: what the bytes of each shard are known by, by number.
         room: bytes that the shards of a window may have together.
         seed: chooses the order of the groups.
 
@@ -185,13 +186,14 @@ class GroupOrder(Order):
         group_of: NDArray[np.integer],
         shards: Sequence[Sequence[int]],
         sizes: Sequence[int],
+        names: Sequence[str],
         room: int,
         seed: int,
     ) -> None:
         largest = max((sum(sizes[shard] for shard in group) for group in shards), default=0)
         if largest > room:
             raise ValueError(f"a group of shards has {largest:,} bytes, and {room:,} are allowed")
-        self._group_of, self._shards, self._sizes = group_of, shards, sizes
+        self._group_of, self._shards, self._sizes, self._names = group_of, shards, sizes, names
         self._room, self._seed = room, seed
         # Two epochs are asked for in turn: the one that is trained on, and the next for its first window.
         self._window_of_group = lru_cache(maxsize=2)(self._packed)
@@ -220,14 +222,21 @@ class GroupOrder(Order):
 
     @property
     def digest(self) -> str | None:
-        """The sha256 of what the windows are cut by."""
-        taken = hashlib.sha256(f"{self._room} {list(self._shards)} {list(self._sizes)}".encode())
-        taken.update(np.ascontiguousarray(self._group_of, dtype=np.uint32).data)
-        return taken.hexdigest()
+        """The sha256 of what the windows are cut by: the room, the shards of the rows and their order."""
+        # Numbers of shards change when others come between them, of which no row is read.
+        needed = sorted({shard for group in self._shards for shard in group})
+        place = {shard: number for number, shard in enumerate(needed)}
+        groups = [[place[shard] for shard in group] for group in self._shards]
+        shards = [[self._names[shard], self._sizes[shard]] for shard in needed]
+        digest = hashlib.sha256(f"{self._room} {groups} {shards}".encode())
+        digest.update(np.ascontiguousarray(self._group_of, dtype=np.uint32).data)
+        return digest.hexdigest()
 
     def restricted(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> GroupOrder:
         """Return the order of some of the rows."""
-        return GroupOrder(self._group_of[rows], self._shards, self._sizes, self._room, self._seed)
+        return GroupOrder(
+            self._group_of[rows], self._shards, self._sizes, self._names, self._room, self._seed
+        )
 
     def _packed(self, epoch: int) -> NDArray[np.uint32]:
         """Return the window of each group in an epoch."""

@@ -43,7 +43,9 @@ _PLACES = (
     # Of older versions, which vouched for their notes in a file of its own.
     (Kind.DERIVED, r"derived/remotes/checked\.json"),
     (Kind.LOCK, r"derived/remotes/notes\.lock"),
-    (Kind.DERIVED, rf"derived/stream/(?P<teacher>{_ID})/{_ID}\.json"),
+    # The shorter names are of older versions.
+    (Kind.DERIVED, rf"derived/stream/(?P<teacher>{_ID})/{_ID}(-[0-9]{{1,18}}-[0-9a-f]{{32}})?\.json"),
+    (Kind.LOCK, r"derived/stream/state"),
     (Kind.MANIFEST, rf"derived/remotes/[0-9a-f]{{32}}/{_ID}\.json"),
     (Kind.ROW_INDEX, rf"derived/remotes/[0-9a-f]{{32}}/{_ID}\.index"),
     (Kind.REMOTE_PART, rf"{_REMOTE_TEXTS}/corpora/{_NAME}/(views/{_NAME}/)?{_ID}\.arrow"),

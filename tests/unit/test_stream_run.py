@@ -223,6 +223,22 @@ def test_a_remote_whose_shards_are_others_now_is_not_gone_on_from(source, common
         resume(tmp_path / "a")
 
 
+def test_what_others_push_of_the_same_teacher_does_not_end_a_run(source, common, tmp_path, teacher_folder):
+    remote = tmp_path / "remote"
+    shutil.copytree(source.parent / "remote", remote)
+    settings = {**common, "cache_limit": 4 * shard_size(source, "tiny"), "checkpoint_every": 1}
+    small_run(remote, tmp_path / "a", **settings)
+    with pytest.raises(Stop):
+        small_run(remote, tmp_path / "b", **settings, on_progress=stop_at(3))
+    # Other texts: their shards stand between those of the run, in the order of names.
+    theirs = [f"Text {number} of somebody else.\n" for number in range(60)]
+    (tmp_path / "theirs.txt").write_text("".join(theirs), encoding="utf-8")
+    build(tmp_path / "theirs.txt", teacher_folder, tmp_path / "theirs", name="theirs", shard_rows=5)
+    push(tmp_path / "theirs", str(remote))
+    resume(tmp_path / "b")
+    assert same(tmp_path / "a", tmp_path / "b")
+
+
 @pytest.mark.slow
 def test_two_processes_share_a_mirror_and_its_limit(source, common, tmp_path):
     limit = 4 * shard_size(source, "tiny")

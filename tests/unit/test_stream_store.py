@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 import time
 from contextlib import suppress
@@ -265,7 +266,7 @@ def test_what_the_remote_has_lost_is_not_deleted(whole, tmp_path):
         shards: MirrorShards = mirror._shards
         assert not shards._obtain((contract_of(whole).id, store._names[3]), urgent=False)
         with pytest.raises(StorageError, match="which are kept"):
-            shards._obtain((contract_of(whole).id, store._names[3]), urgent=True)
+            shards.open(contract_of(whole).id, store._names[3])
         assert set(shard_files(tmp_path / "mirror")) == {first, second}
         # What is here is still read.
         store.gather(positions[: 2 * SHARD_ROWS])
@@ -365,10 +366,11 @@ def test_what_a_killed_fetch_has_left_is_taken_away(remote, whole, tmp_path):
     (note,) = (tmp_path / "mirror" / "derived" / "stream").glob("*/*.json")
     (shard,) = shard_files(tmp_path / "mirror")
     # One was being fetched, of another nothing had come yet, the note of a third was being written.
+    of_first = note.stem.removeprefix(shard.stem)
     for name in names[1:3]:
-        note.with_stem(name).write_bytes(note.read_bytes())
+        note.with_stem(f"{name}{of_first}").write_bytes(note.read_bytes())
     shard.with_name(f".tmp-{'0' * 32}-{names[1]}.arrow").write_bytes(b"x" * 1000)
-    note.with_stem(names[3]).write_bytes(note.read_bytes()[:20])
+    note.with_stem(f"{names[3]}{of_first}").write_bytes(note.read_bytes()[:20])
     with Mirror.open(remote, tmp_path / "mirror", limit=limit) as mirror:
         store = mirror.store(contract_of(whole))
         store.gather(np.arange(len(TEXTS)))
@@ -436,6 +438,23 @@ def test_a_mirror_that_cannot_be_written_is_told_of(remote, tmp_path, monkeypatc
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(StorageError, match=r"\.mirror\.lock: permission denied.*--mirror"):
         Mirror.open(remote, tmp_path / "mirror")
+
+
+def test_row_indexes_that_the_disk_has_no_room_for_are_refused_before_they_are_fetched(
+    remote, whole, tmp_path, monkeypatch
+):
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
+        full = shutil._ntuple_diskusage(1 << 40, 1 << 40, 64 << 20)
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "disk_usage", lambda folder: full)
+            with pytest.raises(StorageError, match=r"bytes would have to be fetched, and .* --mirror"):
+                mirror.store(contract_of(whole))
+            assert not list((tmp_path / "mirror").rglob("*.index"))
+        mirror.store(contract_of(whole))
+    # Those that are here need no more room.
+    with Mirror.open(remote, tmp_path / "mirror") as mirror, monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda folder: full)
+        assert len(mirror.store(contract_of(whole))) == len(TEXTS)
 
 
 def test_a_plan_without_a_corpus_is_refused_before_anything_is_fetched(remote, tmp_path, monkeypatch):

@@ -27,7 +27,8 @@ def lengths_of(n: int) -> np.ndarray:
 
 def groups(n: int, shards: int, size: int = 10, room: int = 30, seed: int = 0) -> GroupOrder:
     group_of = (np.arange(n) * shards // max(n, 1)).astype(np.uint32)
-    return GroupOrder(group_of, [(shard,) for shard in range(shards)], [size] * shards, room, seed)
+    names = [f"shard {shard}" for shard in range(shards)]
+    return GroupOrder(group_of, [(shard,) for shard in range(shards)], [size] * shards, names, room, seed)
 
 
 def windows_met(order, lengths, size, epoch=0, seed=0) -> list[set[int]]:
@@ -116,7 +117,7 @@ def test_windows_hold_as_many_shards_as_fit():
 def test_shards_of_unequal_size_never_exceed_the_room():
     sizes = np.random.default_rng(5).integers(1, 40, size=50).tolist()
     group_of = np.repeat(np.arange(50), 7)
-    order = GroupOrder(group_of, [(shard,) for shard in range(50)], sizes, 60, seed=2)
+    order = GroupOrder(group_of, [(shard,) for shard in range(50)], sizes, [""] * 50, 60, seed=2)
     for epoch in range(4):
         windows = order.windows(epoch)
         assert windows is not None
@@ -129,7 +130,7 @@ def test_shards_of_unequal_size_never_exceed_the_room():
 def test_several_teachers_keep_the_shards_they_share_in_one_window():
     # Shards 0 to 3 of one teacher, each cut in two by those of the other, 4 to 11.
     shards = [(place // 2, 4 + place) for place in range(8)]
-    order = GroupOrder(np.repeat(np.arange(8), 10), shards, [20] * 4 + [10] * 8, 40, seed=1)
+    order = GroupOrder(np.repeat(np.arange(8), 10), shards, [20] * 4 + [10] * 8, [""] * 12, 40, seed=1)
     windows = order.windows(0)
     assert windows is not None
     assert len(windows) == 4
@@ -141,7 +142,7 @@ def test_several_teachers_keep_the_shards_they_share_in_one_window():
 
 def test_a_group_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="31 bytes, and 30"):
-        GroupOrder(np.zeros(3, int), [(0,)], [31], 30, seed=0)
+        GroupOrder(np.zeros(3, int), [(0,)], [31], ["shard"], 30, seed=0)
 
 
 def test_the_first_epoch_of_a_corpus_order_follows_the_corpus():
@@ -178,6 +179,26 @@ def test_an_order_is_known_by_its_digest():
     assert plain.digest == groups(100, 5).digest
     others = [groups(100, 4), groups(100, 5, size=11), groups(100, 5, room=40), groups(101, 5)]
     assert len({plain.digest, *(other.digest for other in others)}) == 5
+
+
+def test_shards_that_no_row_is_read_from_change_neither_the_order_nor_its_digest():
+    group_of = np.repeat(np.arange(4), 10)
+
+    def order(names: list[str], needed: list[int], sizes: list[int]) -> GroupOrder:
+        return GroupOrder(group_of, [(shard,) for shard in needed], sizes, names, 20, seed=3)
+
+    plain = order(["a", "c", "e", "g"], [0, 1, 2, 3], [9, 10, 7, 8])
+    # Others have come before, between and after them.
+    later = order(["0", "a", "b", "c", "d", "e", "g", "z"], [1, 3, 5, 6], [1, 9, 2, 10, 3, 7, 8, 4])
+    for epoch in range(4):
+        assert plain.windows(epoch).rows.tolist() == later.windows(epoch).rows.tolist()
+    assert plain.digest == later.digest
+    others = [
+        order(["a", "c", "e", "h"], [0, 1, 2, 3], [9, 10, 7, 8]),
+        order(["a", "c", "e", "g"], [1, 0, 2, 3], [9, 10, 7, 8]),
+        order(["a", "c", "e", "g"], [0, 1, 2, 3], [9, 10, 8, 8]),
+    ]
+    assert len({plain.digest, *(other.digest for other in others)}) == 4
 
 
 def test_rows_are_drawn_from_the_draw():

@@ -30,6 +30,8 @@ from embedcache.share.rows.remote_keys import RemoteKeys
 from embedcache.share.transfer import JOBS
 from embedcache.teacher.outputs import LOGITS
 
+_LESS = "give a folder on another disk with --mirror"
+
 
 def is_remote(place: str) -> bool:
     """Return whether ``place`` is a remote: a URL, a folder that was pushed to, or the name of a remote.
@@ -153,6 +155,7 @@ class Mirror:
         Raises:
             InputError: if the remote has no such teacher.
             RemoteError: if the keys of its shards cannot be had.
+            StorageError: if the disk has no room for their row indexes.
         """
         if contract.id not in self._stores:
             keys = RemoteKeys(self._source, self.cache, self._stock, contract.id)
@@ -161,6 +164,9 @@ class Mirror:
                     f"{self._source.where} has no vectors of teacher {contract.id[:12]}: name another "
                     "--teacher"
                 )
+            # A shard that nobody has a row index of is fetched whole for it, and does not stay.
+            whole = sum(shard.bytes for shard in keys.whole_to_load())
+            refuse_too_much(self.cache.folder, keys.bytes_to_load() - whole, None, _LESS)
             index = self.cache.derived_folder / "index" / contract.id
             self._stores[contract.id] = StreamedStore(contract, keys, self._shards, index, self._meter)
         return self._stores[contract.id]
@@ -201,7 +207,7 @@ def _fill(prepared: Preparation, cache: Cache, wanted: Sequence[Wanted], jobs: i
     )
     missing = [file for file in wanted if not arrivals.has(file)]
     size = sum(file.file.bytes for file in missing)
-    refuse_too_much(cache.folder, size, None)
+    refuse_too_much(cache.folder, size, None, _LESS)
     meter.begin("fetch", total_files=len(missing), total_bytes=size)
     fetch_in_stages(prepared.source, cache, arrivals, missing, jobs)
     return arrivals

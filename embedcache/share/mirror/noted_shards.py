@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from embedcache.cache import Cache
@@ -20,19 +19,17 @@ from embedcache.fsio import (
     sealed,
     spelled_json,
 )
-from embedcache.locked_folder import locked_if_free, open_locked
+from embedcache.locked_folder import locked_folder, locked_if_free, open_locked
 from embedcache.share.mirror.chosen_shards import ChosenShards
+from embedcache.share.mirror.known_notes import KnownNotes, ShardKey
 from embedcache.share.mirror_notes import STREAM, StreamNote
 from embedcache.store import FolderShards, ShardStore
-
-ShardKey = tuple[str, str]
-"""Contract id and name of a shard."""
 
 
 class NotedShards:
     """The shards of a mirror on the disk.
 
-    The lock of :attr:`folder` is held by the caller that writes or deletes notes.
+    What reads, writes or deletes notes is called inside :meth:`locked`.
 
     Args:
         cache: the mirror.
@@ -60,6 +57,23 @@ class NotedShards:
             contract_id: FolderShards(cache.teacher_folder(contract) / "shards")
             for contract_id, contract in contracts.items()
         }
+        self._known = KnownNotes(self.folder, contracts.keys(), remote_id)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other threads and processes from changing notes inside the block.
+
+        Raises:
+            StorageError: if the folder of the notes cannot be locked or read.
+        """
+        with locked_folder(self.folder):
+            self._known.refresh()
+            yield
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that all shards of the remote with notes have, or will have."""
+        return self._known.bytes
 
     def names(self, contract_id: str) -> list[str]:
         """Return the names of a teacher's shards that are here."""
@@ -69,11 +83,6 @@ class NotedShards:
         """Return the file of a shard, whether it is here or not."""
         contract_id, name = key
         return self._containers[contract_id].path(name)
-
-    def note_path(self, key: ShardKey) -> Path:
-        """Return the file of the note of a shard, whether there is one or not."""
-        contract_id, name = key
-        return self.folder / contract_id / f"{name}.json"
 
     def is_here(self, key: ShardKey) -> bool:
         """Return whether a shard is here as a whole."""
@@ -92,10 +101,24 @@ class NotedShards:
 
     def touch(self, key: ShardKey) -> None:
         """Put down that a shard was wanted just now, if it has a note."""
-        # Not by the clock of the file system, which stands still for some milliseconds at a time.
-        now = time.time_ns()
-        with suppress(OSError):
-            os.utime(self.note_path(key), ns=(now, now))
+        self._known.touch(key)
+
+    def want(self, contract_id: str, names: Collection[str]) -> None:
+        """Put down that shards of a teacher are wanted; until the next call they are deleted last."""
+        self._known.want(contract_id, names)
+
+    def oldest_first(self, *, and_wanted: bool) -> Generator[StreamNote, None, None]:
+        """Yield notes of shards that may be deleted, the longest unused first; some may go meanwhile.
+
+        Args:
+            and_wanted: whether shards that are wanted follow those that are not.
+        """
+        return self._known.oldest_first(and_wanted=and_wanted)
+
+    def note(self, key: ShardKey) -> StreamNote | None:
+        """Return the note of a shard; None where there is none, or it is of another remote."""
+        note = self._known.get(key)
+        return note if note is not None and self._known.is_mine(note) else None
 
     def reserve(self, key: ShardKey, size: int) -> int:
         """Write the note of a shard that is about to be fetched.
@@ -110,42 +133,61 @@ class NotedShards:
         Raises:
             StorageError: if the note cannot be written; then there is none.
         """
-        path = self.note_path(key)
-        make_directory(path.parent)
-        content = spelled_json(sealed({"bytes": size, "remote": self._remote_id}))
+        note = StreamNote(self.folder, *key, size, self._remote_id)
+        make_directory(note.path.parent)
+        self._known.announce()
         try:
-            descriptor = open_locked(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            descriptor = open_locked(note.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         except FileNotFoundError as error:
-            raise explain_os_error(error, path) from error
+            raise explain_os_error(error, note.path) from error
         try:
-            with os.fdopen(descriptor, "wb", closefd=False) as note:
-                note.write(content)
+            _write_time(descriptor, None)
             os.fsync(descriptor)
         except BaseException as error:
             # A note whose lock is never let go would stand for a fetch that never ends.
             with suppress(OSError):
-                path.unlink(missing_ok=True)
+                note.path.unlink(missing_ok=True)
             os.close(descriptor)
             if isinstance(error, OSError):
-                raise explain_os_error(error, path) from error
+                raise explain_os_error(error, note.path) from error
             raise
+        self._known.add(note)
         return descriptor
 
-    def notes(self) -> list[StreamNote]:
-        """Return the notes of the shards that were fetched from the remote."""
-        notes = [self.read_note(path) for path in self.folder.glob("*/*.json")]
-        return [note for note in notes if note is not None]
+    def withdraw(self, key: ShardKey) -> None:
+        """Delete the note of a shard that could not be fetched."""
+        note = self.note(key)
+        if note is not None:
+            self._known.announce()
+            note.path.unlink(missing_ok=True)
+            self._known.discard(note)
 
-    def read_note(self, path: Path) -> StreamNote | None:
-        """Return what a note says; None where there is none, it is of another remote or is not whole."""
+    def put_time(self, held: int, key: ShardKey, changed: float) -> None:
+        """Write into a note when the object was last written, as its place tells before the fetch.
+
+        Called outside :meth:`locked` too: whoever fetches the shard holds the lock of its note.
+
+        Args:
+            held: what :meth:`reserve` returned.
+            key: the shard.
+            changed: the time.
+
+        Raises:
+            StorageError: if it cannot be written.
+        """
         try:
-            value = read_sealed_json(path)
-            if value["remote"] == self._remote_id and path.parent.name in self._contracts:
-                return StreamNote(path, int(value["bytes"]), path.stat().st_mtime)
-        except (OSError, ValueError, KeyError, TypeError):
-            # Of a process that was killed as it wrote the note, before it had fetched anything.
-            pass
-        return None
+            _write_time(held, changed)
+        except OSError as error:
+            raise explain_os_error(error, self.folder / key[0] / f"{key[1]}-….json") from error
+
+    def time_of_object(self, note: StreamNote) -> float | None:
+        """Return when the object of a shard was last written before the fetch; None where no note tells."""
+        try:
+            changed = read_sealed_json(note.path).get("changed")
+        except (OSError, ValueError):
+            # Of a process that was killed as it wrote the note.
+            return None
+        return float(changed) if isinstance(changed, (int, float)) else None
 
     def arriving(self, key: ShardKey) -> frozenset[tuple[str, int]]:
         """Return names and sizes of the temporary files of a shard: they change while it is fetched."""
@@ -155,30 +197,49 @@ class NotedShards:
                 sizes.add((path.name, path.stat().st_size))
         return frozenset(sizes)
 
-    def delete(self, key: ShardKey) -> None:
+    def delete(self, note: StreamNote) -> None:
         """Delete a shard, and its note.
 
         Raises:
             StorageError: if it cannot be deleted.
         """
-        remove_file(self.path(key))
-        self._forget(key)
+        if not self.is_here(note.key):
+            self._forget(note)
+            return
+        remove_file(self.path(note.key))
+        self._delete_note(note)
 
-    def clear(self, key: ShardKey) -> None:
-        """Remove what a killed fetch of a shard has left; a fetch that goes on holds the lock of the note.
+    def clear(self, key: ShardKey) -> bool:
+        """Remove what a killed fetch of a shard has left; return whether somebody fetches it now.
 
         Raises:
             StorageError: if it cannot be removed.
         """
-        with locked_if_free(self.note_path(key)) as is_held:
-            if is_held:
-                self._forget(key)
+        note = self._known.get(key)
+        if note is None:
+            return False
+        with locked_if_free(note.path) as is_held:
+            if is_held or not note.path.exists():
+                self._forget(note)
+                return False
+        return True
 
-    def _forget(self, key: ShardKey) -> None:
-        """Remove the note of a shard that is not here, and its temporary files."""
-        for path in self._temporary(key):
+    def _forget(self, note: StreamNote) -> None:
+        """Remove the note of a shard that is not here, and the temporary files of a fetch that was killed."""
+        for path in self._temporary(note.key):
             remove_file(path)
-        remove_file(self.note_path(key))
+        self._delete_note(note)
+
+    def _delete_note(self, note: StreamNote) -> None:
+        self._known.announce()
+        remove_file(note.path)
+        self._known.discard(note)
 
     def _temporary(self, key: ShardKey) -> list[Path]:
         return list(self.path(key).parent.glob(f"{TEMPORARY_PREFIX}*-{key[1]}.arrow"))
+
+
+def _write_time(descriptor: int, changed: float | None) -> None:
+    """Write a note, which may have been written before."""
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, spelled_json(sealed({"changed": changed})), 0)

@@ -1,11 +1,13 @@
 """Shards of a remote in a mirror: fetched when they are wanted, deleted when others need the room.
 
 Each shard that was fetched for a run has a note in ``derived/stream`` of the mirror. Only shards with a note
-are ever deleted, and only while the remote has them: a shard that was built or pulled here may be the only
-copy. The note is written before its shard is fetched, so all shards together never exceed the limit; the time
-of the note is when the shard was last wanted. A process holds the lock of the note while it fetches a shard,
-and the lock of the folder while it makes room, so any number of processes can work on one mirror of a
-machine. A shard that one process deletes stays readable for another that has it mapped.
+are ever deleted, and only while the remote has them as they were fetched: a shard that was built or pulled
+here may be the only copy, and so may one whose object on the remote was damaged since. The note is written
+before its shard is fetched, so all shards together never exceed the limit; its time is when the shard was
+last wanted. A process holds the lock of the note while it fetches a shard, and the lock of the folder while
+it makes room, so any number of processes can work on one mirror of a machine. A shard that one process
+deletes stays readable for another that has it mapped. What is done for one shard takes the same time however
+many there are.
 
 A remote that cannot be reached is asked again a few times, never while the folder is locked; then the error
 goes to the caller that needs the shard. Shards that the remote has lost are kept, so room may run out. A
@@ -19,15 +21,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from embedcache.cache import Cache
 from embedcache.contract import Contract
 from embedcache.errors import CorruptCacheError, StorageError
-from embedcache.locked_folder import locked_folder, locked_if_free
-from embedcache.share.mirror.noted_shards import NotedShards, ShardKey
+from embedcache.locked_folder import locked_if_free
+from embedcache.share.mirror.known_notes import ShardKey
+from embedcache.share.mirror.noted_shards import NotedShards
+from embedcache.share.mirror.remote_copy import has_copy
 from embedcache.share.mirror_notes import StreamNote
 from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.wanted import Wanted
@@ -103,7 +107,6 @@ class MirrorShards:
         self._shards = NotedShards(cache, contracts, source.id)
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="stream")
         self._lock = threading.Lock()
-        self._wanted: dict[str, set[str]] = {}
         self._pending: dict[ShardKey, Future[None]] = {}
 
     @property
@@ -122,10 +125,8 @@ class MirrorShards:
 
         Errors are raised when the shard is opened.
         """
-        with self._lock:
-            self._wanted[contract_id] = set(names)
-        for name in names:
-            self._shards.touch((contract_id, name))
+        with suppress(StorageError), self._shards.locked():
+            self._shards.want(contract_id, names)
         self.hurry(contract_id, names)
 
     def hurry(self, contract_id: str, names: Sequence[str]) -> None:
@@ -259,12 +260,11 @@ class MirrorShards:
         Raises:
             StorageError: if the note of the shard cannot be written, or waiting does not make room.
         """
-        with locked_folder(self._shards.folder):
+        with self._shards.locked():
             if self._shards.is_here(key):
                 self._shards.touch(key)
                 return _Turn(_State.HERE)
-            self._shards.clear(key)
-            if self._shards.note_path(key).exists():
+            if self._shards.clear(key):
                 return _Turn(_State.COMING)
             turn = self._make_room(key, on_remote, urgent=urgent)
             if turn.state is not _State.ROOM:
@@ -274,10 +274,14 @@ class MirrorShards:
     def _fetch(self, key: ShardKey, held: int) -> None:
         file = self._file(key)
         try:
+            # Asked before the fetch: an object that changes meanwhile has another time afterwards.
+            stat = self._source.stat(object_path(file.sha256))
+            if stat is not None and stat.changed is not None:
+                self._shards.put_time(held, key, stat.changed)
             self._arrivals.fetch(Wanted(file, file.path))
         except BaseException:
-            with locked_folder(self._shards.folder):
-                self._shards.note_path(key).unlink(missing_ok=True)
+            with self._shards.locked():
+                self._shards.withdraw(key)
             raise
         finally:
             os.close(held)
@@ -294,52 +298,54 @@ class MirrorShards:
         """
         if self._limit is None:
             return _Turn(_State.ROOM)
-        file, notes = self._file(key), self._shards.notes()
-        left, is_busy, doubtful = self._limit - file.bytes - sum(note.bytes for note in notes), False, []
-        with self._lock:
-            wanted = {(contract, name) for contract, names in self._wanted.items() for name in names}
-        for note in sorted(notes, key=lambda note: (note.key in wanted, note.used)):
-            if left >= 0 or (note.key in wanted and not urgent):
-                break
-            with locked_if_free(note.path) as is_held:
-                if not is_held:
-                    is_busy = True
-                    continue
-                if on_remote.get(note.key, True):
-                    left += note.bytes
-                    if note.key in on_remote or not self._shards.is_here(note.key):
-                        self._shards.delete(note.key)
+        size, is_busy = self._file(key).bytes, False
+        doubtful, lost = list[StreamNote](), list[StreamNote]()
+
+        def room() -> int:
+            """Return how many bytes are left beside the shard, once all that is doubtful has gone."""
+            return (self._limit or 0) - size - self._shards.bytes + sum(note.bytes for note in doubtful)
+
+        with closing(self._shards.oldest_first(and_wanted=urgent)) as notes:
+            while room() < 0 and (note := next(notes, None)) is not None:
+                with locked_if_free(note.path) as is_held:
+                    if not is_held:
+                        is_busy = True
+                    elif not on_remote.get(note.key, True):
+                        lost.append(note)
+                    elif note.key in on_remote or not self._shards.is_here(note.key):
+                        self._shards.delete(note)
                     else:
                         doubtful.append(note)
+        for note in lost:
+            # The remote is asked for it again only after all others.
+            self._shards.touch(note.key)
         if doubtful:
             return _Turn(_State.UNKNOWN, doubtful=tuple(doubtful))
-        if left < 0 and urgent and not is_busy:
+        if room() < 0 and urgent and not is_busy:
             # Nothing is left but what may be the only copy, and waiting changes nothing.
-            kept = self._limit - file.bytes - left
             raise StorageError(
-                f"cannot write {self._shards.path(key)}: it has {file.bytes:,} "
-                f"bytes, and of the {self._limit:,} that fetched shards may have, {kept:,} are of some that "
-                f"{self._source.where} does not have any more, which are kept: give a larger --cache-limit, "
-                "or another --mirror"
+                f"cannot write {self._shards.path(key)}: it has {size:,} bytes, and of the {self._limit:,} "
+                f"that fetched shards may have, {self._shards.bytes:,} are of some that {self._source.where} "
+                "does not have any more, which are kept: give a larger --cache-limit, or "
+                "another --mirror"
             )
-        return _Turn(_State.ROOM if left >= 0 else _State.NO_ROOM)
+        return _Turn(_State.ROOM if room() >= 0 else _State.NO_ROOM)
 
     def _is_on_remote(self, note: StreamNote) -> bool:
         """Ask the remote whether it has a shard; not while the folder is locked, for it may take long."""
         contract_id, name = note.key
-        if name not in self._listed[contract_id]:
-            return False
-        stat = self._source.stat(object_path(name))
-        return stat is not None and stat.bytes in (None, note.bytes)
+        file = self._listed[contract_id].get(name)
+        return file is not None and has_copy(self._source, file, self._shards.time_of_object(note))
 
     def _give_up(self, key: ShardKey) -> bool:
         """Delete a damaged shard that was fetched here and that the remote has; return whether it was."""
-        note = self._shards.read_note(self._shards.note_path(key))
+        with self._shards.locked():
+            note = self._shards.note(key)
         if note is None or not self._is_on_remote(note):
             return False
-        with locked_folder(self._shards.folder), locked_if_free(note.path) as is_held:
+        with self._shards.locked(), locked_if_free(note.path) as is_held:
             if is_held:
-                self._shards.delete(key)
+                self._shards.delete(note)
             return is_held
 
 

@@ -68,6 +68,11 @@ class StreamedStore:
         return max(sorted(set(names)), key=names.count) if names else "float16"
 
     @property
+    def shard_names(self) -> Sequence[str]:
+        """The name of each shard of the remote, by number; and an empty one for what is here for good."""
+        return [*self._names, ""]
+
+    @property
     def shard_sizes(self) -> Sequence[int]:
         """Bytes of each shard of the remote, by number; and 0 for the mirror's own."""
         return [*(shard.bytes for shard in self._keys.shards), 0]
