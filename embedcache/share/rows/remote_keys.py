@@ -21,7 +21,7 @@ from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.conversions import Conversions
 from embedcache.errors import CacheFormatError, CorruptCacheError, RemoteError, StorageError
-from embedcache.fsio import copy_file, regular_size, sha256_file, write_bytes
+from embedcache.fsio import regular_size, sha256_file
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KeyArray
 from embedcache.share.remote.documents import missing, unlike
@@ -30,6 +30,7 @@ from embedcache.share.remote.manifest import IndexObject, SharedFile, Stock
 from embedcache.share.remote.remote import BLOCK_BYTES, Remote, object_path
 from embedcache.share.retry import retrying, shortened
 from embedcache.share.rows.index_notes import IndexNotes
+from embedcache.share.rows.kept_files import link_kept, write_kept
 from embedcache.share.rows.shard_index import ShardIndex, index_bytes
 from embedcache.share.transfer import JOBS, run_all
 from embedcache.store.reading_order import reading_rank
@@ -122,7 +123,7 @@ class RemoteKeys:
         for shard, place in self._places.items():
             kept = self._kept_folder(cache) / place.name
             try:
-                copy_file(place, kept)
+                link_kept(place, kept)
             except StorageError:
                 kept = place
             found._places[shard] = kept
@@ -277,13 +278,13 @@ class RemoteKeys:
         if self.cache is not None:
             place = self._kept_folder(self.cache) / name
             try:
-                write_bytes(place, data)
+                write_kept(place, data)
             except StorageError:
                 # Beside a cache that cannot be written to.
                 place = self._scratch.folder / name
-                write_bytes(place, data)
+                write_kept(place, data)
             return place
-        write_bytes(self._scratch.folder / name, data)
+        write_kept(self._scratch.folder / name, data)
         return self._scratch.folder / name
 
     def _object(self, shard: SharedFile, index: IndexObject) -> bytes:
