@@ -17,6 +17,7 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.share.pulling.outcome import OnEstimate, PulledPart, PullEstimate
 from embedcache.share.pulling.partial import PartPull
 from embedcache.share.pulling.plan import Preparation, PullChoice, prepare, refuse_too_much
+from embedcache.share.pulling.same_names import refuse_same_names
 from embedcache.share.pulling.sample import ArrivalSamples, SampleCheck
 from embedcache.share.pulling.whole import WholePull
 from embedcache.share.transfer import JOBS
@@ -187,6 +188,7 @@ def _planned(
     meter = Meter(on_progress)
     prepared = prepare(cache, remote, choice, meter)
     work = (PartPull if choice.is_part else WholePull)(prepared, choice, jobs, meter)
+    refuse_same_names(prepared.folder, work.targets())
     estimate = work.estimate()
     refuse_too_much(prepared.folder, estimate.bytes, choice.max_bytes)
     return prepared, work, estimate

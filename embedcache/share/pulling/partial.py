@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from pathlib import PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,12 @@ class PartPull:
         self._of_teachers = [one for one in wanted if one.entry.teacher and one.entry.kind not in _OF_ROWS]
         texts = self._texts(prepared.cache)
         self._name = choice.alias or part_name(texts.info.name, texts.info.rows, choice.rows, choice.where)
+
+    def targets(self) -> list[str]:
+        """Return the paths in the cache that files are to lie at."""
+        of_corpus = [PurePosixPath(file.path).parts for file in self._of_corpus]
+        of_part = [str(PurePosixPath(parts[0], self._name, *parts[2:])) for parts in of_corpus]
+        return [*of_part, *(file.path for file in self._of_teachers)]
 
     def estimate(self) -> PullEstimate:
         """Return what is about to be fetched; nothing is written.

@@ -35,6 +35,10 @@ class WholePull:
         # To find them every shard that is here is opened: once is enough.
         self._unnoted: dict[str, tuple[str, ...]] = {}
 
+    def targets(self) -> list[str]:
+        """Return the paths in the cache that files are to lie at."""
+        return [file.path for file in self._prepared.plan.wanted]
+
     def estimate(self) -> PullEstimate:
         """Return what is about to be fetched; nothing is written."""
         wanted, cache = self._prepared.plan.wanted, self._prepared.cache
