@@ -19,6 +19,7 @@ from embedcache.share.pulling.partial import PartPull
 from embedcache.share.pulling.plan import Preparation, PullChoice, prepare, refuse_too_much
 from embedcache.share.pulling.same_names import refuse_same_names
 from embedcache.share.pulling.sample import ArrivalSamples, SampleCheck
+from embedcache.share.pulling.temporaries import abandoned_bytes
 from embedcache.share.pulling.whole import WholePull
 from embedcache.share.transfer import JOBS
 
@@ -113,17 +114,19 @@ def pull(
 
     Raises:
         InputError: if a name is not there, several versions are and none was chosen, the cache holds another
-            one, or more than ``max_bytes`` would have to be fetched. Nothing was written then, but for texts
-            that were read to choose rows by.
+            one, two names differ in case alone and the file system takes them for one, or more than
+            ``max_bytes`` would have to be fetched. Nothing was written then, but for texts that were read to
+            choose rows by.
         ContractMismatchError: if a teacher's name is another's in the cache.
         RemoteError: if the remote cannot be reached, or what lies there is refused.
-        StorageError: if the cache cannot be written; what has arrived stays.
+        StorageError: if the cache cannot be written, or another process writes another version of a corpus
+            or a view there meanwhile; what has arrived stays.
     """
     started = time.perf_counter()
     choice = PullChoice(
         teachers, corpora, text, alias, rows, where, codec, require_signature, max_bytes, skip_manifests
     )
-    prepared, work, estimate = _planned(cache, remote, choice, jobs, on_progress)
+    prepared, work, estimate = _planned(cache, remote, choice, jobs, on_progress, is_preview=False)
     if on_estimate is not None:
         on_estimate(estimate)
     # From here on something is written.
@@ -178,11 +181,17 @@ def preview_pull(
     choice = PullChoice(
         teachers, corpora, text, alias, rows, where, codec, require_signature, max_bytes, skip_manifests
     )
-    return _planned(cache, remote, choice, JOBS, on_progress)[2]
+    return _planned(cache, remote, choice, JOBS, on_progress, is_preview=True)[2]
 
 
 def _planned(
-    cache: Cache | str | Path, remote: str, choice: PullChoice, jobs: int, on_progress: OnCheck | None
+    cache: Cache | str | Path,
+    remote: str,
+    choice: PullChoice,
+    jobs: int,
+    on_progress: OnCheck | None,
+    *,
+    is_preview: bool,
 ) -> tuple[Preparation, PartPull | WholePull, PullEstimate]:
     """Return what is known of the remote, the work that it makes, and what that fetches, if it may be."""
     meter = Meter(on_progress)
@@ -190,5 +199,7 @@ def _planned(
     work = (PartPull if choice.is_part else WholePull)(prepared, choice, jobs, meter)
     refuse_same_names(prepared.folder, work.targets())
     estimate = work.estimate()
-    refuse_too_much(prepared.folder, estimate.bytes, choice.max_bytes)
+    # What killed pulls have left takes room that this one may need.
+    left = 0 if prepared.cache is None else abandoned_bytes(prepared.folder, delete=not is_preview)
+    refuse_too_much(prepared.folder, estimate.bytes, choice.max_bytes, freed=left if is_preview else 0)
     return prepared, work, estimate

@@ -136,15 +136,19 @@ class PartTexts:
         staged, lent = self._described(), self._lent()
         arrivals = Arrivals(self._source, staged, {}, (), self._meter)
         left: list[Wanted] = []
+        damaged: set[str] = set()
         for one in wanted:
             place = staged.folder / one.path
             if not _is_file(place, one) and one.entry.stem in lent:
                 _lend(lent[one.entry.stem], place)
             # Nobody checks what is derived as often as a cache itself; what is damaged comes again.
-            if not _is_file(place, one) or not _is_sound(place):
+            if not _is_file(place, one):
                 left.append(one)
+            elif not _is_sound(place):
+                left.append(one)
+                damaged.add(one.path)
         run_all(
-            arrivals.fetch,
+            lambda part: arrivals.fetch(part, anew=part.path in damaged),
             sorted(left, key=lambda one: -one.file.bytes),
             jobs=self._jobs,
             stop=self._source.stop,

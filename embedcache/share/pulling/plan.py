@@ -160,7 +160,9 @@ def refuse_more_than(most: int | None, size: int, less: str = _PULL_LESS) -> Non
         )
 
 
-def refuse_too_much(folder: Path, size: int, most: int | None, less: str = _PULL_LESS) -> None:
+def refuse_too_much(
+    folder: Path, size: int, most: int | None, less: str = _PULL_LESS, *, freed: int = 0
+) -> None:
     """See that so many bytes may be fetched, and have room.
 
     Args:
@@ -168,6 +170,7 @@ def refuse_too_much(folder: Path, size: int, most: int | None, less: str = _PULL
         size: how many, with what was fetched before.
         most: how many may be; None: as many as there is room for.
         less: for messages, how to fetch fewer.
+        freed: bytes that will be deleted before.
 
     Raises:
         InputError: if they are more than ``most``.
@@ -175,7 +178,7 @@ def refuse_too_much(folder: Path, size: int, most: int | None, less: str = _PULL
     """
     refuse_more_than(most, size, less)
     there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(there).free + freed
     if size + _SPARE_BYTES > free:
         raise StorageError(
             f"cannot write {folder}: {size:,} bytes would have to be fetched, and {free:,} are free; make "

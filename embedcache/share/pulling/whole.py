@@ -79,6 +79,8 @@ class WholePull:
         finally:
             arrivals.finish()
         recoder = self._recoder
+        missing = [one for one in missing if one.path not in arrivals.brought_by_others]
+        size = bytes_of(missing)
         return Fetched(
             files=len(missing),
             bytes=size,
