@@ -37,6 +37,12 @@ class Conversions(OwnNotes[str]):
         known = {name: other.source_of(name) for name in names}
         self.add({name: source for name, source in known.items() if source})
 
+    def has_copy(self, container: ShardContainer, source: str) -> bool:
+        """Return whether ``container`` has a copy of ``source``, noted here or by another process by now."""
+        self.refresh()
+        copies = [name for name, noted in self.all().items() if noted == source]
+        return any(_is_readable(container, name) for name in copies)
+
     def sources(self, container: ShardContainer) -> frozenset[str]:
         """Return the names of the shards whose copies are in ``container``."""
         there = [name for name in container.names() if self.get(name) is not None]

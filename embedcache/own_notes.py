@@ -61,6 +61,10 @@ class OwnNotes(Generic[NoteT]):
         """Return the notes by shard."""
         return dict(self._known)
 
+    def refresh(self) -> None:
+        """Take in what other processes have added since."""
+        self._take_in()
+
     def add(self, found: Mapping[str, NoteT]) -> None:
         """Remember notes. Where they cannot be written they last as long as this object."""
         fresh = {shard: note for shard, note in found.items() if self._known.get(shard) != note}
@@ -84,7 +88,6 @@ class OwnNotes(Generic[NoteT]):
             state = file_state(self._path)
             if state == self._seen:
                 return
-            self._seen = state
             value = read_sealed_json(self._path, _MOST_BYTES)
             if not _is_same(value.get("anchor"), _identity(self._anchor)):
                 return
@@ -93,6 +96,8 @@ class OwnNotes(Generic[NoteT]):
                 self._known |= {
                     shard: self._parse(said) for shard, said in notes.items() if is_shard_name(shard)
                 }
+                # Only now, for another thread that finds it seen counts on the notes.
+                self._seen = state
 
 
 @contextmanager

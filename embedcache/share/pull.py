@@ -17,7 +17,9 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.share.pulling.outcome import Fetched, OnEstimate, PullEstimate
 from embedcache.share.pulling.partial import PartPull
 from embedcache.share.pulling.plan import Preparation, PullChoice, prepare, refuse_too_much
+from embedcache.share.pulling.same_names import refuse_same_names
 from embedcache.share.pulling.sample import ArrivalSamples, SampleCheck
+from embedcache.share.pulling.temporaries import abandoned_bytes
 from embedcache.share.pulling.whole import WholePull
 from embedcache.share.transfer import JOBS
 
@@ -107,13 +109,15 @@ def pull(
 
     Raises:
         InputError: if a name is not there, several versions are and none was chosen, the cache holds another
-            one, or more than ``max_bytes`` would have to be fetched. Then nothing was written, except texts
-            that were read to choose rows by.
+            one, two names differ in case alone and the file system takes them for one, or more than
+            ``max_bytes`` would have to be fetched. Then nothing was written, except texts that were read to
+            choose rows by.
         ContractMismatchError: if a teacher's name is another's in the cache.
         CacheFormatError: if the folder holds other things, or a cache of a newer version.
         CorruptCacheError: if the cache is damaged.
         RemoteError: if the remote cannot be reached, or what lies there is refused.
-        StorageError: if the cache cannot be written; what has arrived stays.
+        StorageError: if the cache cannot be written, or another process writes another version of a corpus
+            or a view there meanwhile; what has arrived stays.
     """
     started = time.perf_counter()
     choice = PullChoice(
@@ -128,7 +132,7 @@ def pull(
         require_signature=require_signature,
         skip_manifests=skip_manifests,
     )
-    planned = _plan_pull(cache, remote, choice, jobs, on_progress)
+    planned = _plan_pull(cache, remote, choice, jobs, on_progress, is_preview=False)
     prepared = planned.prepared
     if on_estimate is not None:
         on_estimate(planned.estimate)
@@ -199,16 +203,25 @@ def preview_pull(
         require_signature=require_signature,
         skip_manifests=skip_manifests,
     )
-    return _plan_pull(cache, remote, choice, JOBS, on_progress).estimate
+    return _plan_pull(cache, remote, choice, JOBS, on_progress, is_preview=True).estimate
 
 
 def _plan_pull(
-    cache: Cache | str | Path, remote: str, choice: PullChoice, jobs: int, on_progress: OnCheck | None
+    cache: Cache | str | Path,
+    remote: str,
+    choice: PullChoice,
+    jobs: int,
+    on_progress: OnCheck | None,
+    *,
+    is_preview: bool,
 ) -> _PlannedPull:
-    """Plan a pull, and refuse it if it fetches too much."""
+    """Plan a pull, and refuse it if it fetches too much; but for a preview, delete what killed pulls left."""
     meter = Meter(on_progress)
     prepared = prepare(cache, remote, choice, meter)
     work = (PartPull if choice.is_part else WholePull)(prepared, choice, jobs, meter)
+    refuse_same_names(prepared.folder, work.targets())
     estimate = work.estimate()
-    refuse_too_much(prepared.folder, estimate.bytes, choice.max_bytes)
+    # What killed pulls have left takes room that this one may need.
+    left = 0 if prepared.cache is None else abandoned_bytes(prepared.folder, delete=not is_preview)
+    refuse_too_much(prepared.folder, estimate.bytes, choice.max_bytes, freed=left if is_preview else 0)
     return _PlannedPull(prepared, work, estimate)

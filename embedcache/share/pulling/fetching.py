@@ -14,7 +14,6 @@ from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.remote.layout import STAGES, stage_of
 from embedcache.share.remote.remote import Remote
-from embedcache.share.transfer import run_all
 
 
 def fetch_in_stages(
@@ -43,7 +42,7 @@ def fetch_in_stages(
                     refuse_wrong_rows(source, cache, folder, file.info, said=file.file.path)
         # The largest first: a large one at the end would leave the other threads idle.
         batch.sort(key=lambda file: -file.file.bytes)
-        run_all(arrivals.fetch, batch, jobs=jobs, stop=source.stop)
+        arrivals.fetch_all(batch, jobs)
 
 
 def refuse_wrong_rows(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +82,12 @@ class PartPull:
         ]
         texts = self._texts(prepared.cache)
         self._name = choice.alias or part_name(texts.info.name, texts.info.rows, choice.rows, choice.where)
+
+    def targets(self) -> list[str]:
+        """Return the paths in the cache that files are to lie at."""
+        of_corpus = [PurePosixPath(file.path).parts for file in self._of_corpus]
+        of_part = [str(PurePosixPath(parts[0], self._name, *parts[2:])) for parts in of_corpus]
+        return [*of_part, *(file.path for file in self._of_teachers)]
 
     def estimate(self) -> PullEstimate:
         """Return what is about to be fetched; nothing is written.

@@ -150,15 +150,19 @@ class PartTexts:
         staged, linkable = self._staged(), self._linkable()
         arrivals = Arrivals(self._source, staged, meter=self._meter)
         to_fetch: list[Wanted] = []
+        damaged: set[str] = set()
         for file in wanted:
             place = staged.folder / file.path
             if not _is_file(place, file) and file.entry.stem in linkable:
                 _link(linkable[file.entry.stem], place)
-            # Derived files are checked less often than a cache's own: a damaged one is fetched again.
-            if not _is_file(place, file) or not _is_sound(place):
+            if not _is_file(place, file):
                 to_fetch.append(file)
+            elif not _is_sound(place):
+                # Derived files are checked less often than a cache's own: a damaged one is fetched again.
+                to_fetch.append(file)
+                damaged.add(file.path)
         run_all(
-            arrivals.fetch,
+            lambda file: arrivals.fetch(file, anew=file.path in damaged),
             sorted(to_fetch, key=lambda file: -file.file.bytes),
             jobs=self._jobs,
             stop=self._source.stop,

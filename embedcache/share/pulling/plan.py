@@ -156,7 +156,9 @@ def refuse_more_than(most: int | None, size: int, less: str = _PULL_LESS) -> Non
         )
 
 
-def refuse_too_much(folder: Path, size: int, most: int | None, less: str = _PULL_LESS) -> None:
+def refuse_too_much(
+    folder: Path, size: int, most: int | None, less: str = _PULL_LESS, *, freed: int = 0
+) -> None:
     """Refuse to fetch more bytes than are allowed, or than the disk has room for.
 
     Args:
@@ -164,6 +166,7 @@ def refuse_too_much(folder: Path, size: int, most: int | None, less: str = _PULL
         size: how many bytes, with those that were fetched before.
         most: how many are allowed; None: as many as there is room for.
         less: for messages, how to fetch fewer.
+        freed: bytes that will be deleted before.
 
     Raises:
         InputError: if ``size`` is more than ``most``.
@@ -171,7 +174,7 @@ def refuse_too_much(folder: Path, size: int, most: int | None, less: str = _PULL
     """
     refuse_more_than(most, size, less)
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(existing).free + freed
     if size + _SPARE_BYTES > free:
         raise StorageError(
             f"cannot write {folder}: {size:,} bytes would have to be fetched, and {free:,} are free; make "

@@ -29,6 +29,10 @@ class WholePull:
         self._max_bytes = choice.max_bytes
         self._recoder = None if choice.codec is None else Recoder(choice.codec)
 
+    def targets(self) -> list[str]:
+        """Return the paths in the cache that files are to lie at."""
+        return [file.path for file in self._prepared.plan.wanted]
+
     def estimate(self) -> PullEstimate:
         """Return what is about to be fetched; nothing is written."""
         wanted, cache = self._prepared.plan.wanted, self._prepared.cache
@@ -68,6 +72,8 @@ class WholePull:
         finally:
             arrivals.finish()
         recoder = self._recoder
+        missing = [one for one in missing if one.path not in arrivals.brought_by_others]
+        size = bytes_of(missing)
         return Fetched(
             fetched=len(missing),
             fetched_bytes=size,

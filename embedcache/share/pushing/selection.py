@@ -210,7 +210,7 @@ def _teacher_files(
     codebooks = set()
     for name in container.names():
         source = conversions.source_of(name)
-        data = container.open(name)
+        data = _opened_shard(container, name)
         shard = open_without_codebook(data, name, container.where(name))
         if shard.header.contract != contract:
             raise CorruptCacheError(
@@ -291,4 +291,21 @@ def _check_of(container: FolderShards | LmdbShards, name: str) -> Callable[[], b
 
 
 def _shard_opener(container: FolderShards | LmdbShards, name: str) -> Callable[[], pa.Buffer]:
-    return lambda: container.open(name)
+    return lambda: _opened_shard(container, name)
+
+
+def _opened_shard(container: FolderShards | LmdbShards, name: str) -> pa.Buffer:
+    """Return the bytes of a shard.
+
+    Raises:
+        CorruptCacheError: if they cannot be had; one that is not listed any more is no damage.
+    """
+    try:
+        return container.open(name)
+    except CorruptCacheError as error:
+        if name in container.names():
+            raise
+        raise CorruptCacheError(
+            f"shard {container.where(name)} was replaced meanwhile, as 'embedcache compact' does: run the "
+            "same command again"
+        ) from error

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter
 from embedcache.errors import CacheFormatError, CorruptCacheError, RemoteError, StorageError
-from embedcache.fsio import copy_file, regular_size, sha256_file, write_bytes
+from embedcache.fsio import regular_size, sha256_file
 from embedcache.share.remote.download import download, read_object
 from embedcache.share.remote.manifest import IndexObject, SharedFile
 from embedcache.share.remote.remote import Remote
 from embedcache.share.retry import shortened
 from embedcache.share.rows.index_notes import IndexNotes
+from embedcache.share.rows.kept_files import link_kept, write_kept
 from embedcache.share.rows.shard_index import ShardIndex, index_bytes
 from embedcache.share.transfer import JOBS, run_all
 from embedcache.store.shard import ShardHeader
@@ -63,7 +64,7 @@ class RowIndexes:
         for shard, place in self._places.items():
             kept = self._folder_in(cache) / place.name
             try:
-                copy_file(place, kept)
+                link_kept(place, kept)
             except StorageError:
                 kept = place
             indexes._places[shard] = kept
@@ -172,10 +173,10 @@ class RowIndexes:
             place = self._file_in(self._cache, index)
             # Others may read a cache that cannot be written to.
             with suppress(StorageError):
-                write_bytes(place, data)
+                write_kept(place, data)
                 return place
         place = self._scratch.folder / f"{index.sha256}{_ENDING}"
-        write_bytes(place, data)
+        write_kept(place, data)
         return place
 
     def _make(self, shard: SharedFile, meter: Meter) -> tuple[IndexObject, bytes]:

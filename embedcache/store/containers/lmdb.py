@@ -114,6 +114,13 @@ class LmdbShards:
         names = (key.decode("ascii", "replace") for key in self._mapped.list_keys())
         return sorted(name for name in names if is_shard_name(name))
 
+    def has(self, name: str) -> bool:
+        """Return whether a shard is there by now; cheaper than :meth:`names`."""
+        if not self._is_there:
+            return False
+        self._mapped.refresh()
+        return self._mapped.get(name.encode()) is not None
+
     def open(self, name: str) -> pa.Buffer:
         """Return the bytes of a shard, memory-mapped."""
         if not self._mapped.writable:
