@@ -393,7 +393,7 @@ def failing(error: BaseException):
 )
 def test_failures_underneath_have_their_own_codes(monkeypatch, capsys, error, code, told):
     monkeypatch.setattr("distill.training.run.run_config", failing(error))
-    found, out, err = run_main(monkeypatch, capsys, "run", "--cache", "c")
+    found, out, err = run_main(monkeypatch, capsys, "run", "--cache", ".")
     assert (found, out) == (code, "")
     assert told in err
     assert "Traceback" not in err
@@ -407,14 +407,14 @@ def test_the_run_is_told_which_recipe_it_was_made_from(monkeypatch, capsys):
         raise TrainingError("far enough")
 
     monkeypatch.setattr("distill.training.run.run_config", run_config)
-    run_main(monkeypatch, capsys, "run", "--cache", "c", "--recipe", "distilcse/bert-base-kd")
-    run_main(monkeypatch, capsys, "run", "--cache", "c")
+    run_main(monkeypatch, capsys, "run", "--cache", ".", "--recipe", "distilcse/bert-base-kd")
+    run_main(monkeypatch, capsys, "run", "--cache", ".")
     assert told == [(2e-4, "distilcse/bert-base-kd"), (None, None)]
 
 
 def test_debug_shows_where_it_happened(monkeypatch, capsys):
     monkeypatch.setattr("distill.training.run.run_config", failing(TrainingError("a loss")))
-    code, _, err = run_main(monkeypatch, capsys, "--debug", "run", "--cache", "c")
+    code, _, err = run_main(monkeypatch, capsys, "--debug", "run", "--cache", ".")
     assert code == 1
     assert "Traceback" in err
     assert err.endswith("distill run: a loss\n")
