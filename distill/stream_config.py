@@ -23,6 +23,18 @@ class StreamConfig(StrictConfig):
         description="bytes of a remote's shards that are kept at a time, as in 20GB; rows then come in "
         "windows of half of it; default: all",
     )
+    require_signature: str | None = Field(
+        default=None,
+        description="file of a public ed25519 key: of a remote, only what this key has signed is looked at",
+    )
+    skip_manifests: list[str] | None = Field(
+        default=None,
+        description="of a remote, manifests whose names begin so, with six digits or more, are left out",
+    )
+    no_sample_check: bool = Field(
+        default=False,
+        description="compare no sample of a remote's vectors with the live teacher before training",
+    )
     window: PositiveInt | None = Field(
         default=None,
         description="rows of a window: the first epoch goes over the corpus window by window; default: the "
@@ -32,6 +44,12 @@ class StreamConfig(StrictConfig):
         default=None,
         description="train while a build goes on, and give up once no vectors came for so many minutes",
     )
+
+    @property
+    def of_remote(self) -> list[str]:
+        """The keys that are given and are for remotes alone."""
+        keys = ("mirror", "limit", "require_signature", "skip_manifests", "no_sample_check")
+        return [f"stream.{key}" for key in keys if getattr(self, key)]
 
     def filled(self) -> StreamConfig:
         """Return it with the window filled in where a build is waited for."""

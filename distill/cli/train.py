@@ -181,6 +181,25 @@ from distill.students.spec import FORMS
     "[default: all]",
 )
 @click.option(
+    "--require-signature",
+    metavar="KEYFILE",
+    help="Of a remote: train only on what this public ed25519 key has signed.",
+)
+@click.option(
+    "--skip-manifest",
+    "skip_manifests",
+    multiple=True,
+    metavar="DIGITS",
+    help="Of a remote: leave out the manifest whose name begins so, with six digits or more, and what it "
+    "alone lists; repeatable.",
+)
+@click.option(
+    "--no-sample-check",
+    is_flag=True,
+    default=None,
+    help="Of a remote: compare no sample of its vectors with the live teacher before training.",
+)
+@click.option(
     "--window",
     type=int,
     metavar="ROWS",
@@ -212,6 +231,7 @@ def run_command(
     The teacher is not in memory (a student made from it takes its weights once, at the start). Of several
     teachers every row needs a vector of each: scaled to length one and weighted, they are laid side by side.
     """
+    from distill.cache_place import refuse_missing_cache
     from distill.cli.progress import print_run, report
     from distill.config_origin import origins, telling_origin
     from distill.config_sources import SHORT_KEYS, load_config
@@ -221,6 +241,7 @@ def run_command(
     flags["teacher_weights"] = list(flags["teacher_weights"]) or None
     flags["views"] = list(flags["views"]) or None
     flags["dev_rows"] = list(flags["dev_rows"]) or None
+    flags["skip_manifests"] = list(flags["skip_manifests"]) or None
     if resumed is not None:
         refuse_settings("cache", *MACHINE)
         from distill.training.run import resume
@@ -235,6 +256,8 @@ def run_command(
         if dump_config:
             click.echo(config.to_yaml(), nl=False)
             return
+        # Before torch is imported, which takes seconds.
+        refuse_missing_cache(config)
         from distill.training.run import run_config
 
         set_by = origins((recipe, settings) if recipe and settings else None, config_file, assignments, typed)

@@ -15,6 +15,7 @@ PLACES = (
     *("cache", "out", "overwrite", "start", "model", "teacher_model"),
     *("device", "threads", "batch_tokens"),
     *("stream.mirror", "stream.wait"),
+    *("stream.require_signature", "stream.skip_manifests", "stream.no_sample_check"),
 )
 """Keys of settings that steps do not depend on."""
 

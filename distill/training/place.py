@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from distill.cache_place import refuse_missing_cache
 from distill.data.begun import open_begun_cache
 from distill.data.order import Feed
 from distill.data.waiting import Patience
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from distill.config import RunConfig
     from embedcache.check.progress import OnCheck
     from embedcache.contract import Contract
+    from embedcache.share.mirror.mirror import Mirror
     from embedcache.store import VectorStore
 
 _FROM_VECTORS = re.compile(r"\b(tokens|truncated|vectors|teachers|shards)\b", re.IGNORECASE)
@@ -36,6 +38,7 @@ class Place:
         open_store: opens the store of a contract; None: that of the cache.
         corpus: name of the corpus in the cache; None: as the configuration says.
         corpus_said: what the configuration of a run is to call it, to find it again; None: as the cache does.
+        mirror: of a remote, what fetches its shards.
     """
 
     cache: Cache
@@ -43,6 +46,7 @@ class Place:
     open_store: Callable[[Contract], VectorStore] | None = None
     corpus: str | None = None
     corpus_said: str | None = None
+    mirror: Mirror | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -76,12 +80,13 @@ def open_place(
     teacher = config.cached_teacher
     names = [teacher] if isinstance(teacher, str) else teacher or []
     asked = CorpusChoice.parse(config.corpus) if config.corpus is not None else None
+    refuse_missing_cache(config)
     is_remote = _is_remote(config.cache)
     # Of a cache of this machine a name alone says enough: whether it is the same corpus is looked at later.
     if asked is not None and digest is not None and (is_remote or asked.digest):
         asked = replace(asked, digest=digest)
     if not is_remote:
-        if given := [f"stream.{name}" for name in ("mirror", "limit") if getattr(stream, name) is not None]:
+        if given := stream.of_remote:
             raise ConfigError(
                 f"{' and '.join(given)}: only for a remote, and the cache {config.cache} is a folder: leave "
                 "it out, or give the name or URL of a remote as --cache"
@@ -106,13 +111,19 @@ def open_place(
             f"stream.wait: it is for a build that adds to a cache of this machine, and {config.cache} is a "
             "remote: leave --wait-for-build out"
         )
-    from embedcache.share.mirror.mirror import Mirror
+    from embedcache.share.mirror.mirror import Mirror, remaining_manifests
 
+    skipped = stream.skip_manifests or []
+    if skipped and digest is not None:
+        # One that was deleted since the run began needs no leaving out.
+        skipped = remaining_manifests(config.cache, skipped)
     with Mirror.open(
         config.cache,
         stream.mirror,
         teachers=names,
         corpus=None if asked is None else str(asked),
+        require_signature=stream.require_signature,
+        skip_manifests=skipped,
         limit=stream.limit,
         logits=LOSSES[config.loss.name].inside == "classes",
         on_progress=_fetching(tell),
@@ -124,6 +135,7 @@ def open_place(
             mirror.store,
             mirror.corpus,
             config.corpus or mirror.corpus_on_remote,
+            mirror,
         )
 
 

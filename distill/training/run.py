@@ -18,6 +18,7 @@ from distill.training.folder import (
 )
 from distill.training.place import Place, open_place
 from distill.training.record import new_record, refuse_other_data
+from distill.training.sample_check import check_samples
 from distill.training.setup import DistillTraining, machine_flags, open_training_data, prepare
 from distill.training.tracking import OnProgress, best_scores
 from distill.training.trainer import TrainResult
@@ -95,6 +96,7 @@ def run_config(config: RunConfig, on_progress: OnProgress | None = None, *, reci
         DataError: if vectors are missing or the corpus is too small.
         StudentError: if the student cannot be built or does not fit the teacher.
         TrainingError: if the loss becomes NaN or infinite.
+        RemoteError: if a remote's vectors are not the teacher's.
         EmbedCacheError: if the cache cannot be used.
     """
     with open_place(config, on_progress) as place:
@@ -105,6 +107,7 @@ def _run(place: Place, config: RunConfig, on_progress: OnProgress | None, recipe
     cache = place.cache
     dataset, config = open_training_data(place, config, on_progress)
     folder, config = claim_folder(config, lambda: _default_out(config, dataset.corpus.name))
+    check_samples(place, config, dataset, on_progress)
     training = prepare(cache, config, dataset, folder, on_progress)
     record = new_record(cache, dataset, config, training.parameters, recipe, training.notes)
     # From here on files are written; everything that can be refused has been.
@@ -144,6 +147,7 @@ def resume(
     with open_place(config, on_progress, digest=record["corpus"].get("digest")) as place:
         opened = place.cache
         dataset, config = open_training_data(place, config, on_progress)
+        check_samples(place, config, dataset, on_progress)
         training = prepare(opened, config, dataset, folder, on_progress)
         now = new_record(opened, dataset, config, training.parameters, record.get("recipe"), training.notes)
         refuse_other_data(record, now)

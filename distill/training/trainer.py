@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from distill.training.schedule import learning_rate_factor, warmup_steps
 from distill.training.selection import StudentEncoder
 from distill.training.state import RecentLosses, TrainState
 from distill.training.tracking import OnProgress, Tracker, TrainProgress
+from embedcache.errors import RemoteError, StorageError
 from embedcache.teacher.attention import use_short_attention
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class Trainer:
         Raises:
             TrainingError: if the loss becomes NaN or infinite; the best checkpoint so far stays.
             StorageError: if a checkpoint cannot be written; the one before stays.
+            RemoteError: if rows cannot be had of a remote; a checkpoint of the steps done is written first.
         """
         state = self._state
         self._saved = time.perf_counter()
@@ -145,7 +147,7 @@ class Trainer:
         self._model.train()
         while state.epoch < self._epochs and not self._has_stopped():
             loader, waited = self._loader(), state.waited
-            for batch in loader:
+            for batch in self._saved_where_a_remote_fails(loader):
                 self._recent.add(self._step(batch))
                 state.step, state.batch = state.step + 1, state.batch + 1
                 state.rows += len(batch.rows)
@@ -175,6 +177,17 @@ class Trainer:
             waited=state.waited / state.seconds,
             stopped_early=state.stopped and state.step < self.total_steps,
         )
+
+    def _saved_where_a_remote_fails(self, loader: Loader) -> Iterator[Batch]:
+        """Yield the batches; before an error of a remote is raised, write down what is trained until then."""
+        try:
+            yield from loader
+        except RemoteError:
+            # Of several processes, others may still have batches, and all have a part in a checkpoint.
+            if self._share.processes == 1 and self._state.step > self._resumed:
+                with suppress(StorageError):
+                    self._save_checkpoint()
+            raise
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from where a checkpoint was written.

@@ -75,13 +75,15 @@ FLAG_VALUES = {
     "dev_label": "gold",
     "mirror": "near",
     "cache_limit": 20_000_000,
+    "require_signature": "team-key.pub",
+    "no_sample_check": True,
     "window": 4096,
     "wait_for_build": 2.5,
     "out": "there",
     "overwrite": True,
 }
 # What is given several times has a test of its own.
-NOT_ALONE = {"teacher_weights", "views", "dev_rows"}
+NOT_ALONE = {"teacher_weights", "views", "dev_rows", "skip_manifests"}
 SETTINGS = [option for option in run_command.params if option.name not in NOT_SETTINGS | NOT_ALONE]
 
 
@@ -123,11 +125,13 @@ def test_flags_that_repeat_make_lists():
     several = ("--teacher", "a", "--teacher", "b", "--teacher-weight", "1", "--teacher-weight", "0.5")
     several += ("--view", "original", "--view", "crop")
     several += ("--dev-rows", "split=dev", "--dev-rows", "lang=en")
+    several += ("--skip-manifest", "abcdef", "--skip-manifest", "012345")
     expected = {
         "teacher": ["a", "b"],
         "teacher_weights": [1.0, 0.5],
         "training.views": ["original", "crop"],
         "evaluation.rows": ["split=dev", "lang=en"],
+        "stream.skip_manifests": ["abcdef", "012345"],
     }
     assert dumped("--cache", "c", *several) == {**dumped("--cache", "c"), **expected}
 
@@ -233,6 +237,14 @@ def test_the_commands_are_those_of_the_documentation():
             "evaluation.patience_epochs: 1.0 without a new best",
         ),
         (["run", "--resume", "nowhere"], "nowhere holds no run"),
+        (
+            ["run", "--cache", "CACHE", "--no-sample-check", "--skip-manifest", "abcdef"],
+            "--skip-manifest and --no-sample-check: only for a remote, and the cache",
+        ),
+        (
+            ["run", "--cache", "CACHE", "--require-signature", "k.pub"],
+            "--require-signature: only for a remote",
+        ),
         (["run", "--cache", "CACHE", "--where", "row < 1"], "1 of the 160 rows of corpus"),
         (["run", "--cache", "CACHE", "--where", "row < 1"], "expected one batch of 128 at least"),
     ],
@@ -381,7 +393,7 @@ def failing(error: BaseException):
 )
 def test_failures_underneath_have_their_own_codes(monkeypatch, capsys, error, code, told):
     monkeypatch.setattr("distill.training.run.run_config", failing(error))
-    found, out, err = run_main(monkeypatch, capsys, "run", "--cache", "c")
+    found, out, err = run_main(monkeypatch, capsys, "run", "--cache", ".")
     assert (found, out) == (code, "")
     assert told in err
     assert "Traceback" not in err
@@ -395,14 +407,14 @@ def test_the_run_is_told_which_recipe_it_was_made_from(monkeypatch, capsys):
         raise TrainingError("far enough")
 
     monkeypatch.setattr("distill.training.run.run_config", run_config)
-    run_main(monkeypatch, capsys, "run", "--cache", "c", "--recipe", "distilcse/bert-base-kd")
-    run_main(monkeypatch, capsys, "run", "--cache", "c")
+    run_main(monkeypatch, capsys, "run", "--cache", ".", "--recipe", "distilcse/bert-base-kd")
+    run_main(monkeypatch, capsys, "run", "--cache", ".")
     assert told == [(2e-4, "distilcse/bert-base-kd"), (None, None)]
 
 
 def test_debug_shows_where_it_happened(monkeypatch, capsys):
     monkeypatch.setattr("distill.training.run.run_config", failing(TrainingError("a loss")))
-    code, _, err = run_main(monkeypatch, capsys, "--debug", "run", "--cache", "c")
+    code, _, err = run_main(monkeypatch, capsys, "--debug", "run", "--cache", ".")
     assert code == 1
     assert "Traceback" in err
     assert err.endswith("distill run: a loss\n")
@@ -665,3 +677,30 @@ def test_a_folder_called_like_an_organisation_does_not_hide_its_models_on_the_hu
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org" / "a-clone").mkdir(parents=True)
     assert describe_missing("org/a-model") is None
+
+
+def test_a_mistyped_remote_is_told_with_those_that_have_a_name_before_torch_is_imported(tmp_path):
+    config = tmp_path / "remotes.json"
+    script = (
+        "import os, sys\n"
+        "from embedcache.share import add_remote\n"
+        "add_remote('s3', './bucket'); add_remote('team', './folder')\n"
+        "sys.argv = ['distill', 'run', '--cache', 'ss3']\n"
+        "from distill.cli.main import main\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as stop:\n"
+        "    print(stop.code, sorted({'torch', 'transformers', 'accelerate'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "EMBEDCACHE_CONFIG": str(config)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "2 []"
+    assert "no cache at ss3: the folder does not exist, and no remote has this name (there are s3, team)" in (
+        " ".join(done.stderr.split())
+    )

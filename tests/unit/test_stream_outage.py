@@ -17,6 +17,7 @@ from share_helpers import SHARD_ROWS, make_cache
 from stream_helpers import on_disk, same, shard_size
 
 from distill.cli.progress import describe
+from distill.data.source import DistillSource
 from distill.layout import CHECKPOINT
 from distill.training.run import resume
 from distill.training.tracking import TrainProgress
@@ -254,16 +255,36 @@ def test_a_run_ends_with_the_error_and_is_gone_on_with_later(source, settings, o
     assert same(run, tmp_path / "other")
 
 
-def test_without_a_checkpoint_the_same_command_begins_anew(source, settings, outage, tmp_path):
+@pytest.mark.parametrize("step", [1, 5, 9])
+def test_what_was_trained_is_written_down_where_no_checkpoint_was_due(
+    source, settings, outage, tmp_path, step
+):
     remote, run = str(source.parent / "remote"), tmp_path / "run"
-    settings = {**settings, "checkpoint_every": 1000, "mirror": str(tmp_path / "mirror")}
+    settings = {**settings, "checkpoint_every": 1000}
 
     def look(progress: TrainProgress) -> None:
-        if progress.phase == "train" and progress.step == 1:
+        if progress.phase == "train" and progress.step == step:
             outage.begin()
 
-    with pytest.raises(RemoteError, match="run the same command again") as ended:
-        small_run(remote, run, **settings, on_progress=look)
-    assert "--resume" not in str(ended.value)
+    with pytest.raises(RemoteError, match="'distill run --resume"):
+        small_run(remote, run, **settings, mirror=str(tmp_path / "mirror"), on_progress=look)
     outage.end()
+    assert resume(run).resumed >= step
+    small_run(remote, tmp_path / "other", **settings, mirror=str(tmp_path / "elsewhere"))
+    assert same(run, tmp_path / "other")
+
+
+def test_where_nothing_was_trained_the_same_command_begins_anew(source, settings, tmp_path, monkeypatch):
+    remote, run = str(source.parent / "remote"), tmp_path / "run"
+    settings = {**settings, "mirror": str(tmp_path / "mirror")}
+
+    def fail(*_: object) -> None:
+        raise RemoteError("cannot read a shard: run the same command again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DistillSource, "prepare", fail)
+        with pytest.raises(RemoteError, match="run the same command again") as ended:
+            small_run(remote, run, **settings)
+    assert "--resume" not in str(ended.value)
+    assert not (run / CHECKPOINT).exists()
     assert small_run(remote, run, **settings).resumed == 0

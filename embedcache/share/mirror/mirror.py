@@ -9,19 +9,27 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 
-from embedcache.cache import Cache
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.cache import Cache, CachedTeacher
 from embedcache.check.findings import Kind
+from embedcache.check.live import Computing
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.contract import Contract
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.fsio import make_directory
 from embedcache.locked_folder import locked_file
+from embedcache.sample_notes import bad_shards
 from embedcache.share.mirror.limit import refuse_small_limit
+from embedcache.share.mirror.sample import MirrorSamples, TextsOf
 from embedcache.share.mirror.shards import MirrorShards
 from embedcache.share.mirror.streamed import StreamedStore
+from embedcache.share.mirror_notes import streamed_shards
 from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.fetching import fetch_in_stages
 from embedcache.share.pulling.plan import Preparation, PullChoice, prepare, refuse_too_much
+from embedcache.share.pulling.sample import SampleCheck
 from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.remote.manifest import SharedFile
 from embedcache.share.remote.remote import MARKER, Remote
@@ -63,6 +71,7 @@ class Mirror:
         cache: the mirror, which has everything else of the remote.
         shards: fetches shards into it.
         meter: counts row indexes that are fetched.
+        is_restricted: whether some pushes to the remote are not looked at.
 
     Attributes:
         cache: the mirror.
@@ -72,11 +81,20 @@ class Mirror:
     """
 
     def __init__(
-        self, prepared: Preparation, corpus: Wanted, cache: Cache, shards: MirrorShards, meter: Meter
+        self,
+        prepared: Preparation,
+        corpus: Wanted,
+        cache: Cache,
+        shards: MirrorShards,
+        meter: Meter,
+        *,
+        is_restricted: bool = False,
     ) -> None:
         self.cache = cache
         self._source, self._stock = prepared.source, prepared.stock
         self._shards, self._meter = shards, meter
+        self._is_restricted = is_restricted
+        self._samples = MirrorSamples(cache, prepared.source.id, prepared.plan.contracts)
         self.corpus_on_remote = PurePosixPath(corpus.file.path).parent.name
         self.corpus = PurePosixPath(corpus.path).parent.name
         self._stores: dict[str, StreamedStore] = {}
@@ -89,6 +107,8 @@ class Mirror:
         *,
         teachers: Collection[str] = (),
         corpus: str | None = None,
+        require_signature: str | Path | None = None,
+        skip_manifests: Collection[str] = (),
         limit: int | None = None,
         logits: bool = False,
         jobs: int = JOBS,
@@ -105,6 +125,8 @@ class Mirror:
             teachers: names or contract ids of teachers whose vectors are wanted; default: all. The documents
                 of the others come too, as far as their names are clear.
             corpus: the corpus to have, ``NAME`` or ``NAME@DIGEST``; default: the only one of the remote.
+            require_signature: file of a public ed25519 key; only manifests that it signed are looked at.
+            skip_manifests: leave out manifests whose names begin so.
             limit: bytes of fetched shards that are kept at a time; default: any number.
             logits: whether shards of logits, which are small, come at once and as a whole.
             jobs: transfers at once.
@@ -117,8 +139,14 @@ class Mirror:
         """
         place = default_mirror(remote) if folder is None else Path(folder).expanduser()
         meter = Meter(on_progress)
+        choice = PullChoice(
+            corpora=() if corpus is None else [corpus],
+            require_signature=require_signature,
+            skip_manifests=skip_manifests,
+            into_mirror=True,
+        )
         with _alone(place):
-            prepared = _prepare(place, remote, teachers, corpus, meter)
+            prepared = _prepare(place, remote, choice, teachers, meter)
             described = _corpus_in(prepared)
             if limit is not None:
                 refuse_small_limit(limit, prepared.plan, teachers, prepared.cache)
@@ -135,7 +163,8 @@ class Mirror:
             jobs,
             on_wait,
         )
-        return cls(prepared, described, cache, shards, meter)
+        is_restricted = require_signature is not None or bool(skip_manifests)
+        return cls(prepared, described, cache, shards, meter, is_restricted=is_restricted)
 
     def __enter__(self) -> Mirror:
         return self
@@ -168,15 +197,52 @@ class Mirror:
             whole = sum(shard.bytes for shard in keys.whole_to_load())
             refuse_too_much(self.cache.folder, keys.bytes_to_load() - whole, None, _LESS)
             index = self.cache.derived_folder / "index" / contract.id
-            self._stores[contract.id] = StreamedStore(contract, keys, self._shards, index, self._meter)
+            left_out = bad_shards(self.cache, contract.id)
+            if self._is_restricted:
+                # Earlier runs may have fetched shards of pushes that are not to be looked at.
+                left_out |= streamed_shards(self.cache, contract.id)
+            self._stores[contract.id] = StreamedStore(
+                contract, keys, self._shards, index, self._meter, left_out
+            )
         return self._stores[contract.id]
+
+    def compare_sample(
+        self,
+        teacher: CachedTeacher,
+        positions: NDArray[np.integer],
+        texts_of: TextsOf,
+        computing: Computing,
+    ) -> SampleCheck | None:
+        """Compare a sample of rows with the live teacher; see :meth:`MirrorSamples.compare`.
+
+        Args:
+            teacher: the teacher.
+            positions: of the rows in :meth:`store`.
+            texts_of: returns the texts of rows, by their places in ``positions``.
+            computing: how to run the teacher.
+
+        Raises:
+            RemoteError: if a shard cannot be had, or is refused.
+            StorageError: if there is no room for it.
+        """
+        return self._samples.compare(teacher, self.store(teacher.contract), positions, texts_of, computing)
+
+
+def remaining_manifests(remote: str, begins: Collection[str]) -> list[str]:
+    """Return those of ``begins`` that the name of a manifest on a remote begins with.
+
+    Raises:
+        InputError: if there is no remote of that name.
+        RemoteError: if it cannot be reached.
+    """
+    names = Remote(location_of(remote)).manifest_ids()
+    return [begin for begin in begins if any(name.startswith(begin) for name in names)]
 
 
 def _prepare(
-    place: Path, remote: str, teachers: Collection[str], corpus: str | None, meter: Meter
+    place: Path, remote: str, choice: PullChoice, teachers: Collection[str], meter: Meter
 ) -> Preparation:
     """Plan to fetch all teachers, or if that fails, for example as two have one name, the ones asked for."""
-    choice = PullChoice(corpora=() if corpus is None else [corpus], into_mirror=True)
     try:
         # Logits, and what another teacher was derived from, are teachers of their own.
         return prepare(place, remote, choice, meter)

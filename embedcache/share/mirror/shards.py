@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -114,10 +114,15 @@ class MirrorShards:
         """Whether shards are deleted to make room for others."""
         return self._limit is not None
 
-    def own(self, contract_id: str) -> ShardStore | None:
-        """Return the store of a teacher's shards that are here and not on the remote; None without any."""
-        listed = self._listed[contract_id]
-        names = [name for name in self._shards.names(contract_id) if name not in listed]
+    def own(self, contract_id: str, left_out: Collection[str] = ()) -> ShardStore | None:
+        """Return the store of a teacher's shards that are here and not on the remote; None without any.
+
+        Args:
+            contract_id: the teacher's.
+            left_out: names of shards that are not in it either.
+        """
+        others = {*self._listed[contract_id], *left_out}
+        names = [name for name in self._shards.names(contract_id) if name not in others]
         return self._shards.store(contract_id, names) if names else None
 
     def want(self, contract_id: str, names: Sequence[str]) -> None:
@@ -153,6 +158,20 @@ class MirrorShards:
         with self._telling(name):
             self._join(key)
             return self._opened(key)
+
+    def open_several(self, contract_id: str, names: Sequence[str]) -> ShardStore:
+        """Return a store of several shards, fetched where they are not here; errors as :meth:`open`."""
+        self.hurry(contract_id, names)
+        since = time.monotonic()
+        while True:
+            for name in names:
+                self.open(contract_id, name)
+            try:
+                return self._shards.store(contract_id, names)
+            except FileNotFoundError:
+                # Another process has made room meanwhile.
+                if time.monotonic() - since > _LONGEST_WAIT_SECONDS:
+                    raise
 
     def _opened(self, key: ShardKey) -> ShardStore:
         since = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,13 +38,20 @@ class StreamedStore:
         shards: brings them here.
         index: folder of the derived index of the mirror, which is that of a cache with all shards.
         meter: counts row indexes that are fetched.
+        left_out: shards that are in the mirror and not on the remote, and are not read either.
 
     Raises:
         RemoteError: if a row index cannot be had, or is refused.
     """
 
     def __init__(
-        self, contract: Contract, keys: RemoteKeys, shards: MirrorShards, index: Path, meter: Meter
+        self,
+        contract: Contract,
+        keys: RemoteKeys,
+        shards: MirrorShards,
+        index: Path,
+        meter: Meter,
+        left_out: Collection[str] = (),
     ) -> None:
         self._contract, self._keys, self._shards = contract, keys, shards
         self._names = [shard.sha256 for shard in keys.shards]
@@ -52,7 +59,7 @@ class StreamedStore:
         self._arrays = [keys.index(shard).keys for shard in keys.shards]
         self._starts = np.cumsum([0, *map(len, self._arrays)], dtype=np.int64)
         self._finder = self._find(index) if self._names else None
-        self._own = shards.own(contract.id)
+        self._own = shards.own(contract.id, left_out)
         self._opened: dict[int, ShardStore] = {}
         self._near: set[int] = set()
 
@@ -76,6 +83,11 @@ class StreamedStore:
     def shard_sizes(self) -> Sequence[int]:
         """Bytes of each shard of the remote, by number; and 0 for the mirror's own."""
         return [*(shard.bytes for shard in self._keys.shards), 0]
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        """The name of each shard of the remote, by number."""
+        return self._names
 
     def __len__(self) -> int:
         """Return the number of distinct keys on the remote."""
@@ -152,6 +164,15 @@ class StreamedStore:
         rows = np.empty_like(sorted_rows)
         rows[order] = sorted_rows
         return rows
+
+    def opened(self, numbers: NDArray[np.integer]) -> ShardStore:
+        """Return a store of some of the remote's shards, by number; those that are not here are fetched.
+
+        Raises:
+            RemoteError: if one cannot be had, or is refused.
+            StorageError: if there is no room for it.
+        """
+        return self._shards.open_several(self._contract.id, [self._names[number] for number in numbers])
 
     def vectors(self, positions: Positions) -> Vectors:
         """Return the vectors at ``positions`` as float32, shape (n, d); errors as :meth:`gather`."""
