@@ -134,7 +134,7 @@ class MirrorSamples:
             return SampleCheck(teacher.name, NOT_COMPARED, 0, told), note
         if (missing := self._missing_model(teacher, computing)) is not None:
             return SampleCheck(teacher.name, NOT_COMPARED, 0, missing), note
-        drawn = np.fromiter((name in fresh for name in store.shard_names), np.bool_, len(rows))
+        drawn = np.fromiter((name in fresh for name in store.shard_names[:-1]), np.bool_, len(rows))
         if rows[drawn].sum() < LEAST_SAMPLE:
             # Rows that were compared before stand beside those few.
             drawn = np.ones_like(drawn)
@@ -192,10 +192,10 @@ class MirrorSamples:
 def _rows_by_shard(store: StreamedStore, positions: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return how many of some rows each shard of the remote has."""
     shards = len(store.shard_names)
-    rows = np.zeros(shards + 1, dtype=np.int64)
+    rows = np.zeros(shards, dtype=np.int64)
     for start in range(0, len(positions), _ROWS_AT_ONCE):
         numbers = store.shards_at(positions[start : start + _ROWS_AT_ONCE].astype(np.int64))
-        rows += np.bincount(numbers, minlength=shards + 1)
+        rows += np.bincount(numbers, minlength=shards)
     # What is in the mirror alone did not come from the remote.
     return rows[:-1]
 

@@ -84,11 +84,6 @@ class StreamedStore:
         """Bytes of each shard of the remote, by number; and 0 for the mirror's own."""
         return [*(shard.bytes for shard in self._keys.shards), 0]
 
-    @property
-    def shard_names(self) -> Sequence[str]:
-        """The name of each shard of the remote, by number."""
-        return self._names
-
     def __len__(self) -> int:
         """Return the number of distinct keys on the remote."""
         return 0 if self._finder is None else self._finder.finder.distinct
