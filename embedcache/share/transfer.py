@@ -16,6 +16,9 @@ JOBS = 8
 THREADS = "share"
 """What the names of the threads begin with: the command line waits for none of them after Ctrl-C."""
 
+PULL_PATIENCE_SECONDS = 2.0
+"""How long an interrupted pull waits for its threads: what they leave behind is deleted by the next pull."""
+
 _GLANCE_SECONDS = 0.2
 
 

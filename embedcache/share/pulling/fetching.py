@@ -14,7 +14,7 @@ from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.remote.layout import STAGES, stage_of
 from embedcache.share.remote.remote import Remote
-from embedcache.share.transfer import run_all
+from embedcache.share.transfer import PULL_PATIENCE_SECONDS, run_all
 
 
 def fetch_in_stages(
@@ -35,7 +35,7 @@ def fetch_in_stages(
                     refuse_wrong_rows(source, cache, folder, one.info, said=one.file.path)
         # The largest first, or the last one would leave the other threads idle.
         batch.sort(key=lambda one: -one.file.bytes)
-        run_all(arrivals.fetch, batch, jobs=jobs, stop=source.stop)
+        run_all(arrivals.fetch, batch, jobs=jobs, stop=source.stop, patience=PULL_PATIENCE_SECONDS)
 
 
 def refuse_wrong_rows(
