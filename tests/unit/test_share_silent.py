@@ -134,12 +134,19 @@ def test_nothing_but_plain_words_comes_to_the_terminal(silent: int) -> None:
 
 
 @contextmanager
-def dripping(pause: float) -> Iterator[int]:
-    """Serve ``SENT`` as any object of S3 and the web, ten bytes at a time with pauses; yield the port."""
+def dripping(pause: float, silent: threading.Event | None = None) -> Iterator[int]:
+    """Serve ``SENT`` as any object of S3 and the web, ten bytes at a time with pauses; yield the port.
+
+    Once ``silent`` is set, nothing is answered any more.
+    """
+    ended = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
             self._begin(200, SENT)
+
+        def do_PUT(self) -> None:
+            self._begin(200, b"")
 
         def do_GET(self) -> None:
             span = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
@@ -151,6 +158,8 @@ def dripping(pause: float) -> Iterator[int]:
                 self.wfile.flush()
 
         def _begin(self, status: int, data: bytes) -> None:
+            if silent is not None and silent.is_set():
+                ended.wait()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
@@ -163,8 +172,29 @@ def dripping(pause: float) -> Iterator[int]:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield server.server_port
+        ended.set()
         server.shutdown()
         thread.join()
+
+
+@pytest.mark.parametrize("doing", ["read", "write"])
+@pytest.mark.usefixtures("short_limits")
+def test_a_bucket_that_falls_silent_is_waited_for_longer_once_alone(
+    doing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amazon, "_WRITE_SECONDS", 2.0)
+    silent = threading.Event()
+    with dripping(0.0, silent) as port:
+        remote = remote_at("s3", port)
+        assert remote.read("a", 1000) == SENT
+        silent.set()
+        began = time.monotonic()
+        with pytest.raises(RemoteError, match="tried 5 times"):
+            remote.read("a", 1000) if doing == "read" else remote.write("a", b"data")
+        # The first of five tries makes three requests, and the others make one. A request that writes takes
+        # seven seconds more: the bytes that were sent count for so long.
+        longest = 1.0 if doing == "read" else 2.0 + 7.0
+        assert time.monotonic() - began < 3 * longest + 4 + 6
 
 
 @pytest.mark.parametrize("kind", ["s3", "http"])

@@ -114,7 +114,7 @@ class BucketPlace:
         if not self._answers and self._once is not self._writing:
             # Writing waits for long. A server that does not answer at all is noticed sooner by looking.
             self._look(path)
-        with self._errors():
+        with self._noted():
             try:
                 stream = self._writing.open_output_stream(self._path(path), compression=None)
             except FileNotFoundError as error:
@@ -154,9 +154,15 @@ class BucketPlace:
     @contextmanager
     def _client(self) -> Iterator[FileSystem]:
         """Yield the client for what is read, and take note of whether the server answers."""
+        with self._noted():
+            yield self._files if self._answers else self._once
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Watch over a request, and take note of whether the server answers."""
         try:
             with self._errors():
-                yield self._files if self._answers else self._once
+                yield
         except OSError as error:
             if _SILENT in str(error):
                 self._answers = False
