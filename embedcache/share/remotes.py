@@ -76,7 +76,8 @@ def add_remote(name: str, url: str) -> str:
     kept = parse_location(url).url
     with _locked():
         known = list_remotes()
-        if known.get(name, kept) != kept:
+        # Earlier versions spelled some URLs in another way.
+        if name in known and parse_location(known[name]).url != kept:
             raise InputError(
                 f"{name!r} is {known[name]} already: choose another name, or 'embedcache remote remove "
                 f"{name}' first"

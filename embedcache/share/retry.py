@@ -1,7 +1,8 @@
-"""Trying again after a network error; the final error says how often it was tried."""
+"""Trying again after a network error, and saying so while it takes long; the final error says how often."""
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import threading
@@ -13,10 +14,14 @@ from embedcache.check.findings import printable
 from embedcache.errors import EmbedCacheError, RemoteError
 
 T = TypeVar("T")
+_LOGGER = logging.getLogger("embedcache")
 
 TRIES = 5
 FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 8.0
+# Waits that are shorter are not told of, nor are those of the same place that follow one soon.
+TOLD_AFTER_SECONDS = 3.0
+_SELDOM_SECONDS = 5.0
 
 # What a server says where another try would end alike.
 _REFUSED = re.compile(
@@ -26,7 +31,7 @@ _REFUSED = re.compile(
 )
 # The answer of some servers to an upload that sends its checksum last.
 _WANTS_LENGTH = re.compile(r"HTTP status 411|MissingContentLength")
-_SHOWN = 300
+_SHOWN, _TOLD = 300, 100
 
 
 class RemediedError(OSError):
@@ -70,6 +75,8 @@ def shortened(text: str, most: int = _SHOWN) -> str:
 def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event | None = None) -> T:
     """Return what ``act`` returns, trying again with growing pauses where it raises an ``OSError``.
 
+    Once that takes some seconds, a warning says so.
+
     Args:
         doing: what is being done, for the error: ``read objects/ab/cd…``.
         where: on which remote.
@@ -81,7 +88,7 @@ def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event
         FileNotFoundError: if what is asked for is not there.
         EmbedCacheError: whatever ``act`` raises of those.
     """
-    attempt = 1
+    attempt, began = 1, time.monotonic()
     while True:
         try:
             return act()
@@ -99,11 +106,36 @@ def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1), _LONGEST_PAUSE_SECONDS)
         # At random: clients that were dropped together must not come back together.
         pause = asked + pause * (0.5 + random.random())  # noqa: S311 - no secret
+        if time.monotonic() - began + pause >= TOLD_AFTER_SECONDS:
+            _waits.tell(where, f"try {attempt + 1} of {TRIES} to {doing} ({shortened(reason, _TOLD)})")
         if stop is None:
             time.sleep(pause)
         else:
             stop.wait(pause)
         attempt += 1
+
+
+class _Waits:
+    """Says which places are still waited for, as warnings of the logger ``embedcache``.
+
+    Where nobody has configured logging, Python writes warnings to standard error.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def tell(self, where: str, what: str) -> None:
+        """Say that ``where`` is waited for, unless that was said a moment ago: many threads may wait."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._told.get(where, -_SELDOM_SECONDS) < _SELDOM_SECONDS:
+                return
+            self._told[where] = now
+        _LOGGER.warning("still waiting for %s: %s", where, what)
+
+
+_waits = _Waits()
 
 
 def _final_remedy(error: OSError, said: str) -> str:
@@ -115,6 +147,8 @@ def _final_remedy(error: OSError, said: str) -> str:
             "this server does not know AWS's newer checksums: set AWS_REQUEST_CHECKSUM_CALCULATION="
             "when_required and run the same command again"
         )
+    if isinstance(error, NotADirectoryError):
+        return "a part of the path is a file, not a folder: choose another folder"
     if isinstance(error, PermissionError) or _REFUSED.search(said):
         return "see to the credentials, the permissions and the spelling of the URL"
     return ""

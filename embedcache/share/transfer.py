@@ -15,6 +15,9 @@ U = TypeVar("U")
 JOBS = 8
 """Transfers at once. Each holds a block, or maps a file, of some megabytes."""
 
+PULL_PATIENCE_SECONDS = 2.0
+"""How long an interrupted pull waits for its threads: what they leave behind is deleted by the next pull."""
+
 _GLANCE_SECONDS = 0.2
 
 

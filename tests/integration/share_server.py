@@ -100,6 +100,7 @@ class Proxy:
         port: where it listens.
         drop: share of connections that are cut off after some bytes.
         upload: bytes a second that go to the server, over all connections; default: as many as come.
+        download: the same for bytes that come from the server.
         cut: connections cut off so far.
     """
 
@@ -107,6 +108,7 @@ class Proxy:
     port: int = 0
     drop: float = 0.0
     upload: float | None = None
+    download: float | None = None
     cut: int = 0
 
     def __post_init__(self) -> None:
@@ -138,7 +140,7 @@ class Proxy:
         with client, suppress(OSError), socket.create_connection(("127.0.0.1", self.target)) as server:
             up = threading.Thread(target=self._pump, args=(client, server, None, self.upload), daemon=True)
             up.start()
-            self._pump(server, client, limit, None)
+            self._pump(server, client, limit, self.download)
 
     def _pump(
         self, source: socket.socket, sink: socket.socket, limit: int | None, rate: float | None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -137,6 +139,42 @@ def test_a_small_object_is_written_while_large_ones_are(
     proxy.close()
 
 
+def test_an_interrupted_pull_over_a_slow_link_ends_soon(
+    server: tuple[Path, int], bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One shard of 6 MB, which takes half a minute.
+    cache = make_cache(
+        tmp_path / "cache", sentences(4000, seed=5), name="one", dimension=768, shard_rows=4000
+    )
+    remote = f"s3://{BUCKET}/slow-pull"
+    push(cache, remote)
+    proxy = Proxy(server[1], download=200e3)
+    command = [sys.executable, "-m", "embedcache", "pull", remote, "--cache", str(tmp_path / "there")]
+    settings = {**os.environ, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{proxy.port}"}
+    # Whoever runs the tests in the background may have had it ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        child = subprocess.Popen(command, env=settings, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    folder = tmp_path / "there" / "teachers"
+    deadline = time.monotonic() + 120
+    while not list(folder.glob("*/shards/.tmp-*")):
+        assert child.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    # In the middle of the first block.
+    time.sleep(1)
+    began = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    told = child.communicate(timeout=60)[1]
+    assert time.monotonic() - began < 6
+    assert child.returncode == 130, told
+    proxy.close()
+    pull(tmp_path / "there", remote)
+    assert content(tmp_path / "there") == content(cache.folder)
+
+
 def test_wrong_credentials_are_told_of_at_once(
     bucket: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -147,6 +185,36 @@ def test_wrong_credentials_are_told_of_at_once(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "loopback-secret")
     with pytest.raises(RemoteError, match="no remote at"):
         pull(tmp_path / "there", f"s3://{BUCKET}/anything")
+
+
+def test_a_bucket_that_is_not_there_is_told_of_at_once(bucket: Path, tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "cache", TEXTS[:64], name="one")
+    for act in (
+        lambda: list_remote("s3://nobucket/x"),
+        lambda: pull(tmp_path / "there", "s3://nobucket/x"),
+        lambda: push(cache, "s3://nobucket/x"),
+    ):
+        with pytest.raises(
+            RemoteError, match=r"tried once\): there is no bucket nobucket; see to the spelling"
+        ):
+            act()
+    with pytest.raises(RemoteError, match=r"no remote at .*or push something there"):
+        list_remote(f"s3://{BUCKET}/nothing")
+
+
+def test_missing_credentials_are_told_of_at_once(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(RemoteError, match=r"tried once\): no credentials were found"):
+        list_remote(f"s3://{BUCKET}/nothing")
+    monkeypatch.setenv("AWS_PROFILE", "nope")
+    with pytest.raises(
+        RemoteError, match=r"tried once\): AWS_PROFILE is 'nope', and .* no credentials of that"
+    ):
+        list_remote(f"s3://{BUCKET}/nothing")
 
 
 def test_connections_that_drop_delay_and_damage_nothing(

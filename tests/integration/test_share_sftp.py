@@ -85,8 +85,8 @@ def port(server: tuple[int, Path], monkeypatch: pytest.MonkeyPatch) -> int:
     return server[0]
 
 
-def make_key(path: Path) -> None:
-    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
+def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> None:
+    command = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-f", str(path)]
     subprocess.run(command, check=True)
 
 
@@ -206,4 +206,30 @@ def test_a_user_who_may_not_log_in_is_told_so_at_once(
     shutil.copy(Path(os.environ["HOME"]) / ".ssh" / "known_hosts", tmp_path / ".ssh")
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(RemoteError, match=r"tried once.*see to the credentials"):
+        pull(tmp_path / "there", url_of(port, tmp_path / "remote"))
+    # A key that the server does not know.
+    make_key(tmp_path / ".ssh" / "id_ed25519")
+    with pytest.raises(RemoteError, match=r"tried once.*could not log in: Authentication failed.*ssh agent"):
+        pull(tmp_path / "there", url_of(port, tmp_path / "remote"))
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "rsa"])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_locked_key_is_told_of_at_once(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, named: bool
+) -> None:
+    settings = tmp_path / ".ssh"
+    settings.mkdir()
+    shutil.copy(Path(os.environ["HOME"]) / ".ssh" / "known_hosts", settings)
+    key = settings / ("team" if named else f"id_{kind}")
+    make_key(key, kind, passphrase="locked")  # noqa: S106 - it is to stay locked
+    if named:
+        # A key that is not on this machine does no harm.
+        (settings / "config").write_text(
+            f"Host 127.0.0.1\n  IdentityFile {key}\n  IdentityFile ~/.ssh/none\n"
+        )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(
+        RemoteError, match=rf"tried once\).*a passphrase locks the key {key}; .*'ssh-add {key}'"
+    ):
         pull(tmp_path / "there", url_of(port, tmp_path / "remote"))

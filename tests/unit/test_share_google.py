@@ -18,7 +18,7 @@ from embedcache.errors import InputError, RemoteError
 from embedcache.share.places import google, open_place, parse_location
 from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.remote.remote import Remote
-from embedcache.share.retry import RemediedError
+from embedcache.share.retry import RefusedError, RemediedError
 
 GIVE = r"set GOOGLE_APPLICATION_CREDENTIALS .*'gcloud auth application-default login'"
 
@@ -243,6 +243,21 @@ def test_an_upload_that_the_server_forgets_is_begun_anew(answers: Any) -> None:
     with pytest.raises(RemoteError, match=r"tried 5 times\): the server has forgotten an upload"):
         Remote(parse_location("gs://team/x")).write("a", b"data")
     assert [("upload_id" in path) for path, _ in answers.asked].count(False) == 5
+
+
+def test_a_server_that_has_never_answered_is_not_waited_for_again() -> None:
+    said = (
+        "google::cloud::Status(DEADLINE_EXCEEDED: Retry policy exhausted, with a last message of "
+        "PerformWork() - CURL error [28]=Timeout was reached error_info={reason=, domain=, metadata={}})"
+    )
+    errors = google.GoogleErrors()
+    with pytest.raises(RefusedError, match="Timeout was reached"), errors():
+        raise OSError(said)
+    with errors():
+        pass
+    with pytest.raises(OSError, match="Timeout was reached") as error, errors():
+        raise OSError(said)
+    assert not isinstance(error.value, RefusedError)
 
 
 def test_a_file_that_counts_as_closed_is_no_fault_of_the_caller() -> None:

@@ -20,7 +20,7 @@ from share_helpers import TEXTS, content, make_cache
 from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.errors import InputError, RemoteError, StorageError
-from embedcache.share import pull, push, retry
+from embedcache.share import pull, push, remotes, retry
 from embedcache.share.places import Location, open_place, parse_location
 from embedcache.share.places.base import Stat
 from embedcache.share.places.bucket import BucketPlace
@@ -125,13 +125,55 @@ def test_what_is_no_place_is_refused(text: str) -> None:
         ("file:/x", "file:///x"),
         ("s3:/key:s3cr3t@bucket/x", "s3://..."),
         ("s3:/bucket?secret_key=s3cr3t", "s3://..."),
+        ("s3//bucket/x", "s3://bucket/x"),
+        ("HTTPS//host/x", "https://host/x"),
+        ("hf:datasets/ann/x", "hf://datasets/ann/x"),
+        ("s3//key:s3cr3t@bucket/x", "s3://..."),
     ],
 )
-def test_a_slash_too_few_makes_no_folder(text: str, meant: str) -> None:
+def test_a_slash_or_colon_too_few_makes_no_folder(text: str, meant: str) -> None:
     with pytest.raises(InputError, match=rf"did you mean {re.escape(meant)}\? ") as found:
         parse_location(text)
     assert "s3cr3t" not in str(found.value)
     assert parse_location(f"./{text}").scheme == "file"
+
+
+@pytest.mark.parametrize("text", ["s3", "s3/x", "s3x//y", "gs.d/x", "files//x", "/srv/s3//x"])
+def test_a_folder_may_begin_like_a_url(text: str) -> None:
+    assert parse_location(text).scheme == "file"
+
+
+def test_a_port_is_shown_plainly() -> None:
+    url = "s3://bucket/x?endpoint_override=127.0.0.1:9199&scheme=http"
+    assert parse_location(url).url == url
+    # So it was spelled before.
+    assert parse_location(url.replace(":9199", "%3A9199")).url == url
+
+
+def test_a_name_with_an_earlier_spelling_of_the_same_url_is_the_same_remote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(remotes.CONFIG_VARIABLE, str(tmp_path / "remotes.json"))
+    url = "s3://bucket/x?endpoint_override=127.0.0.1:9199"
+    remotes._write({"team": url.replace(":9199", "%3A9199")})
+    assert remotes.location_of("team").url == url
+    assert remotes.add_remote("team", url) == url
+    with pytest.raises(InputError, match="already"):
+        remotes.add_remote("team", "s3://other")
+
+
+@pytest.mark.parametrize("inside", ["", "/x", "/x/y"])
+def test_a_file_is_no_remote_and_is_told_of_at_once(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "afile").write_bytes(b"")
+    with pytest.raises(InputError, match=r"afile is a file, and a remote is a folder") as error:
+        pull(tmp_path / "there", f"{tmp_path / 'afile'}{inside}")
+    assert error.value.exit_code == 2
+
+
+def test_a_file_among_the_folders_of_a_remote_is_told_of_at_once(tmp_path: Path) -> None:
+    (tmp_path / "objects").write_bytes(b"")
+    with pytest.raises(RemoteError, match=r"tried once\).*a part of the path is a file"):
+        Remote(parse_location(str(tmp_path))).files_in("objects")
 
 
 def test_the_endpoint_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,7 +447,7 @@ def served(tmp_path: Path) -> Iterator[str]:
 
 def test_a_web_server_is_pulled_from(tmp_path: Path, served: str) -> None:
     cache = make_cache(tmp_path / "cache")
-    with pytest.raises(RemoteError, match="no remote at http"):
+    with pytest.raises(RemoteError, match=r"no remote at http.*see to the spelling$"):
         pull(tmp_path / "there", served)
     push(cache, str(tmp_path / "web" / "remote"))
     _Quiet.cut = 3

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -29,6 +30,35 @@ class Stat:
 
     bytes: int | None
     changed: float | None = None
+
+
+# Large blocks cost few requests. Small ones show progress and hear an interrupt where the connection is slow.
+_FIRST_BLOCK_BYTES, _SMALLEST_BLOCK_BYTES = 1 << 20, 1 << 18
+_FAST_SECONDS, _SLOW_SECONDS = 0.5, 2.0
+
+
+def growing_blocks(read: Callable[[int], bytes], most: int) -> Iterator[memoryview]:
+    """Yield what ``read`` returns until that is empty, in blocks that suit the speed of the connection.
+
+    The first block is small. Blocks double while one takes less than half a second, and halve when one takes
+    more than two.
+
+    Args:
+        read: returns at most so many bytes; none at the end.
+        most: size of the largest block.
+    """
+    size = min(_FIRST_BLOCK_BYTES, most)
+    while True:
+        began = time.monotonic()
+        block = read(size)
+        seconds = time.monotonic() - began
+        if not block:
+            return
+        if seconds < _FAST_SECONDS:
+            size = min(2 * size, most)
+        elif seconds > _SLOW_SECONDS:
+            size = max(size // 2, min(_SMALLEST_BLOCK_BYTES, most))
+        yield memoryview(block)
 
 
 def final_name(name: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from embedcache.share.places.base import Data, Stat
+from embedcache.share.places.base import Data, Stat, growing_blocks
 from embedcache.share.retry import RefusedError
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
 
 _MOST_OPEN = 32
+# How Arrow's client of S3 says that a time limit was reached.
+_SILENT = "curlCode: 28"
 
 
 class BucketPlace:
@@ -25,7 +27,10 @@ class BucketPlace:
         where: the URL.
         filesystem: the bucket's client.
         base: bucket and prefix, ``bucket/prefix``.
-        deleting: the client that objects are deleted with, which tries only once; default: ``filesystem``.
+        writing: the client that objects are written with; default: ``filesystem``.
+        deleting: the client that objects are deleted with, which tries only once; default: ``once``.
+        once: the client that tries only once, for what is asked before the server has answered, and after it
+            has fallen silent; default: ``filesystem``.
         errors: watches over each request, and turns what the client raises into an ``OSError``.
     """
 
@@ -36,12 +41,18 @@ class BucketPlace:
         where: str,
         filesystem: FileSystem,
         base: str,
+        *,
+        writing: FileSystem | None = None,
         deleting: FileSystem | None = None,
+        once: FileSystem | None = None,
         errors: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._where, self._files, self._base = where, filesystem, base
-        self._deleting = deleting or filesystem
+        self._writing, self._once = writing or filesystem, once or filesystem
+        self._deleting = deleting or self._once
         self._errors = errors
+        # Whether the server is known to answer. A silent one is not to be waited for again and again.
+        self._answers = False
         self._open: dict[str, NativeFile] = {}
         self._lock = threading.Lock()
 
@@ -55,8 +66,10 @@ class BucketPlace:
         from pyarrow.fs import FileSelector, FileType
 
         selector = FileSelector(self._path(folder), allow_not_found=True)
-        with self._errors():
-            entries = self._files.get_file_info(selector)
+        with self._client() as files:
+            entries = files.get_file_info(selector)
+        if not entries and not folder:
+            self._require_bucket()
         return {info.base_name: _stat(info) for info in entries if info.type == FileType.File}
 
     def temporary(self, folder: str) -> dict[str, Stat]:
@@ -67,21 +80,23 @@ class BucketPlace:
         """Return size and time of an object."""
         from pyarrow.fs import FileType
 
-        with self._errors():
-            info = self._files.get_file_info(self._path(path))
+        with self._client() as files:
+            info = files.get_file_info(self._path(path))
         return _stat(info) if info.type == FileType.File else None
 
     def blocks(self, path: str, size: int) -> Iterator[memoryview]:
         """Yield the bytes of an object; of S3, each block with a request of its own."""
         # A stream, not a file: of Google, :meth:`_opened` tells why.
-        with self._errors(), self._files.open_input_stream(self._path(path), compression=None) as source:
-            while block := source.read(size):
-                yield memoryview(block)
+        with (
+            self._client() as files,
+            files.open_input_stream(self._path(path), compression=None) as source,
+        ):
+            yield from growing_blocks(source.read, size)
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return a part of an object, with one request where parts of it were read before."""
-        with self._errors():
-            source = self._opened(path)
+        with self._client() as files:
+            source = self._opened(files, path)
             try:
                 # Arrow refuses to begin behind the end.
                 within = max(0, min(length, source.size() - start))
@@ -96,9 +111,12 @@ class BucketPlace:
 
     def write(self, path: str, data: Data) -> None:
         """Write an object, which is there once all of it is."""
-        with self._errors():
+        if not self._answers and self._once is not self._writing:
+            # Writing waits for long. A server that does not answer at all is noticed sooner by looking.
+            self._look(path)
+        with self._noted():
             try:
-                stream = self._files.open_output_stream(self._path(path), compression=None)
+                stream = self._writing.open_output_stream(self._path(path), compression=None)
             except FileNotFoundError as error:
                 raise self._no_bucket() from error
             try:
@@ -133,13 +151,52 @@ class BucketPlace:
                 if info.type != FileType.NotFound:
                     raise
 
+    @contextmanager
+    def _client(self) -> Iterator[FileSystem]:
+        """Yield the client for what is read, and take note of whether the server answers."""
+        with self._noted():
+            yield self._files if self._answers else self._once
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Watch over a request, and take note of whether the server answers."""
+        try:
+            with self._errors():
+                yield
+        except OSError as error:
+            if _SILENT in str(error):
+                self._answers = False
+            raise
+        self._answers = True
+
+    def _look(self, path: str) -> None:
+        """Raise ``OSError`` if the server is silent; other errors are left to what is done next."""
+        try:
+            self.stat(path)
+        except OSError as error:
+            if _SILENT in str(error):
+                raise
+
+    def _require_bucket(self) -> None:
+        """Raise :class:`RefusedError` where there is no bucket, as far as the server tells."""
+        from pyarrow.fs import FileType
+
+        try:
+            with self._errors():
+                info = self._once.get_file_info(self._base.partition("/")[0])
+        except OSError:
+            # Not everybody who may read objects may look at the bucket.
+            return
+        if info.type == FileType.NotFound:
+            raise self._no_bucket()
+
     def _no_bucket(self) -> RefusedError:
         bucket = self._base.partition("/")[0]
         return RefusedError(
             f"there is no bucket {bucket}", "see to the spelling of the URL, or make the bucket"
         )
 
-    def _opened(self, path: str) -> NativeFile:
+    def _opened(self, files: FileSystem, path: str) -> NativeFile:
         """Return an object to read parts of, opened.
 
         It stays open, for opening takes a request. Of Google it takes two: the second begins to read the
@@ -151,7 +208,7 @@ class BucketPlace:
                 # What was used last stays longest.
                 self._open[path] = source
         if source is None:
-            source = self._files.open_input_file(self._path(path))
+            source = files.open_input_file(self._path(path))
             with self._lock:
                 self._open[path] = source
                 if len(self._open) > _MOST_OPEN:

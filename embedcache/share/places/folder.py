@@ -11,7 +11,7 @@ from pathlib import Path
 
 from embedcache.errors import StorageError
 from embedcache.fsio import TEMPORARY_PREFIX, regular_size, remove_file, write_bytes
-from embedcache.share.places.base import Data, Stat, final_name
+from embedcache.share.places.base import Data, Stat, final_name, growing_blocks
 
 # What a network share answers while its server is away. A full or read-only disk, a quota that is used up and
 # missing permissions are none of these: trying again does not help there.
@@ -51,8 +51,7 @@ class FolderPlace:
     def blocks(self, path: str, size: int) -> Iterator[memoryview]:
         """Yield the bytes of a regular file."""
         with self._opened(path) as handle:
-            while block := handle.read(size):
-                yield memoryview(block)
+            yield from growing_blocks(handle.read, size)
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return a part of a regular file."""

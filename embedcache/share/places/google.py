@@ -118,6 +118,9 @@ def _meant(code: str, said: str, answered: bool) -> OSError:
         what = f"no credentials for Google Cloud Storage were found: {token}"
         return RefusedError(what, f"{_GIVE}; {_PUBLIC}")
     what = f"{code}: {said}" if said else code
+    if code == "DEADLINE_EXCEEDED" and not answered:
+        # The client has waited for two minutes by then, and has no setting for that.
+        return RefusedError(what, "the server does not answer: see to the connection")
     if code == "UNAUTHENTICATED":
         return RefusedError(what, f"give credentials that allow this: {_GIVE}")
     if code == "PERMISSION_DENIED":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from embedcache.errors import InputError
+from embedcache.share.places.amazon import amazon_place
 from embedcache.share.places.base import Place
 from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.places.folder import FolderPlace
@@ -27,12 +27,11 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "https": (),
     "hf": (),
 }
-# A folder may have such a name, but a URL with a missing slash is likelier.
-_ONE_SLASH = re.compile(rf"({'|'.join(_OPTIONS)}):/(?!/)", re.IGNORECASE)
+# A folder may have such a name, but a URL with a missing slash or colon is likelier.
+_LOOKALIKE = re.compile(rf"({'|'.join(_OPTIONS)})(?::/?|//)(?!/)", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 # Characters of a path that have no other meaning in a URL.
 _PLAIN = "/!$&'()*+,;=:@~"
-_REQUEST_SECONDS, _CONNECT_SECONDS = 30.0, 10.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,8 @@ class Location:
             return self.path
         user = f"{self.user}@" if self.user else ""
         port = f":{self.port}" if self.port else ""
-        options = f"?{urlencode(self.options)}" if self.options else ""
+        # Slashes and colons, as in HOST:PORT, have no other meaning there.
+        options = f"?{urlencode(self.options, safe='/:')}" if self.options else ""
         return f"{self.scheme}://{user}{self.host}{port}{quote(self.path, safe=_PLAIN)}{options}"
 
 
@@ -76,13 +76,13 @@ def parse_location(text: str) -> Location:
     if "://" not in text:
         if not text or "\0" in text:
             raise InputError("a remote needs a place: give a folder or a URL like s3://BUCKET/FOLDER")
-        if slip := _ONE_SLASH.match(text):
+        if slip := _LOOKALIKE.match(text):
             start = f"{slip[1].lower()}://{'/' if slip[1].lower() == 'file' else ''}"
             # Possible secrets and control codes are not shown.
             is_plain = text.isprintable() and not {"@", "?"} & set(text)
             raise InputError(
-                f"a remote that begins with {slip[1]}:/: did you mean {start}"
-                f"{text[slip.end() :] if is_plain else '...'}? A folder of that name is ./{slip[1]}:"
+                f"a remote that begins with {slip[0]}: did you mean {start}"
+                f"{text[slip.end() :] if is_plain else '...'}? A folder of that name is ./{slip[0]}"
             )
         return Location("file", "", str(Path(text).expanduser().absolute()))
     scheme = text.partition("://")[0].lower()
@@ -149,13 +149,14 @@ def open_place(location: Location) -> Place:
     """Return the place at ``location``; nothing is read there yet.
 
     Raises:
-        InputError: if an option has a value that cannot be used.
+        InputError: if an option has a value that cannot be used, or a file is where the folder should be.
         MissingExtraError: if the place needs a package that is not installed; the message names the extra.
     """
     if location.scheme == "file":
-        return FolderPlace(Path(location.path))
+        return FolderPlace(_folder(location.path))
     if location.scheme == "s3":
-        return _s3(location)
+        base = f"{location.host}{location.path}"
+        return amazon_place(location.url, base, dict(location.options), anonymous=_is_anonymous(location))
     if location.scheme == "gs":
         return _gs(location)
     if location.scheme == "sftp":
@@ -163,6 +164,17 @@ def open_place(location: Location) -> Place:
     if location.scheme == "hf":
         return HubPlace(location.url, location.host, location.path.lstrip("/"))
     return WebPlace(location.url)
+
+
+def _folder(path: str) -> Path:
+    """Return the path of a folder, which need not be there yet."""
+    folder = Path(path)
+    for part in (folder, *folder.parents):
+        if part.is_dir():
+            break
+        if part.is_file():
+            raise InputError(f"{part} is a file, and a remote is a folder: give the folder")
+    return folder
 
 
 def _gs(location: Location) -> BucketPlace:
@@ -180,46 +192,3 @@ def _is_anonymous(location: Location) -> bool:
             "it out"
         )
     return value is not None
-
-
-def _s3(location: Location) -> BucketPlace:
-    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
-
-    options, anonymous = dict(location.options), _is_anonymous(location)
-    endpoint = options.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL_S3")
-    endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL")
-    scheme = options.get("scheme")
-    if endpoint and "://" in endpoint:
-        named, _, endpoint = endpoint.rstrip("/").partition("://")
-        scheme = scheme or named.lower()
-    if endpoint and "@" in endpoint:
-        raise InputError(
-            "the address of an S3 server with a name or password in it: leave that out of "
-            "AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL, and give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        )
-    if scheme not in (None, "http", "https"):
-        raise InputError("an s3:// URL with another scheme than http or https: give one of them, or none")
-    region = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if not region and not endpoint:
-        try:
-            region = resolve_s3_region(location.host)
-        except OSError:
-            # The first request tells what is wrong.
-            region = None
-
-    def client(tries: int) -> S3FileSystem:
-        return S3FileSystem(
-            anonymous=anonymous,
-            region=region,
-            scheme=scheme or "https",
-            endpoint_override=endpoint or None,
-            request_timeout=_REQUEST_SECONDS,
-            connect_timeout=_CONNECT_SECONDS,
-            # Small objects are sent in one request instead of three.
-            allow_delayed_open=True,
-            # Otherwise small objects and deletions wait until all parts of a large one are sent.
-            background_writes=False,
-            retry_strategy=AwsStandardS3RetryStrategy(max_attempts=tries),
-        )
-
-    return BucketPlace(location.url, client(3), f"{location.host}{location.path}", deleting=client(1))

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import stat as modes
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from embedcache.errors import MissingExtraError
 from embedcache.fsio import TEMPORARY_PREFIX
-from embedcache.share.places.base import Data, Stat, final_name
+from embedcache.share.places.base import Data, Stat, final_name, growing_blocks
+from embedcache.share.retry import RefusedError
 
 if TYPE_CHECKING:
     import paramiko
 
-_TIMEOUT_SECONDS = 60
+# A silent server is asked five times. All of that is to take about a minute.
+_BANNER_SECONDS = 10
+# Longer than the other, or the error would not say what was waited for.
+_CONNECT_SECONDS = 11
+# A server that has answered may take longer: to log somebody in, or to read from a slow disk.
+_ANSWER_SECONDS = 30
 _AHEAD = 64
 # Servers refuse more than a few connections at once.
 _CONNECTIONS = 4
@@ -57,17 +64,16 @@ class SftpPlace:
         """Return size and time of a regular file."""
         with self._connected() as sftp:
             try:
-                found = sftp.lstat(self._path(path))
+                entry = sftp.lstat(self._path(path))
             except FileNotFoundError:
                 return None
-        return Stat(found.st_size, found.st_mtime) if modes.S_ISREG(found.st_mode or 0) else None
+        return Stat(entry.st_size, entry.st_mtime) if modes.S_ISREG(entry.st_mode or 0) else None
 
     def blocks(self, path: str, size: int) -> Iterator[memoryview]:
         """Yield the bytes of a file, requested ahead of their arrival."""
         with self._connected() as sftp, sftp.open(self._path(path), "rb") as source:
             source.prefetch(max_concurrent_requests=_AHEAD)
-            while block := source.read(size):
-                yield memoryview(block)
+            yield from growing_blocks(source.read, size)
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return a part of a file, whose pieces are requested before the first has arrived."""
@@ -146,27 +152,90 @@ class SftpPlace:
 
     def _connect(self) -> paramiko.SFTPClient:
         paramiko = _library()
-        found = _ssh_config(self._host)
+        settings = _ssh_config(self._host)
         client = paramiko.SSHClient()
         client.load_system_host_keys()
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        keys = found.get("identityfile")
-        client.connect(
-            str(found.get("hostname", self._host)),
-            port=self._port or int(str(found.get("port", 22))),
-            username=self._user or str(found.get("user", getpass.getuser())),
-            key_filename=keys if isinstance(keys, list) else None,
-            timeout=_TIMEOUT_SECONDS,
-            banner_timeout=_TIMEOUT_SECONDS,
-            auth_timeout=_TIMEOUT_SECONDS,
-        )
-        sftp = client.open_sftp()
-        channel = sftp.get_channel()
-        if channel is not None:
-            channel.settimeout(_TIMEOUT_SECONDS)
+        named = settings.get("identityfile")
+        # The settings may name keys that this machine does not have.
+        keys = [key for key in named if Path(key).is_file()] if isinstance(named, list) else []
+        user = self._user or str(settings.get("user", getpass.getuser()))
+        try:
+            client.connect(
+                str(settings.get("hostname", self._host)),
+                port=self._port or int(str(settings.get("port", 22))),
+                username=user,
+                key_filename=keys or None,
+                timeout=_CONNECT_SECONDS,
+                banner_timeout=_BANNER_SECONDS,
+                auth_timeout=_ANSWER_SECONDS,
+                channel_timeout=_ANSWER_SECONDS,
+            )
+            # Not the client's own method, which waits without end for a server that falls silent here.
+            channel = client.get_transport().open_session()
+            channel.settimeout(_ANSWER_SECONDS)
+            channel.invoke_subsystem("sftp")
+            sftp = paramiko.SFTPClient(channel)
+        except BaseException as error:
+            refused = _refuses_login(client, error)
+            client.close()
+            if refused:
+                raise _login_refused(f"{user}@{self._host}", keys, error) from error
+            raise
         # A client that is garbage-collected closes its connection.
         sftp.client = client
         return sftp
+
+
+def _refuses_login(client: paramiko.SSHClient, error: BaseException) -> bool:
+    """Return whether a connection failed because the login was refused, which trying again does not help."""
+    paramiko = _library()
+    transport = client.get_transport()
+    # A connection that broke is not active. The key of the server arrives before the login.
+    is_at_login = (
+        transport is not None
+        and transport.is_active()
+        and transport.host_key is not None
+        and not transport.is_authenticated()
+    )
+    said = str(error)
+    is_about_server = isinstance(error, paramiko.BadHostKeyException) or "known_hosts" in said
+    return (
+        is_at_login
+        and isinstance(error, paramiko.SSHException)
+        and not is_about_server
+        and "timeout" not in said
+    )
+
+
+def _login_refused(who: str, keys: Sequence[str], error: BaseException) -> RefusedError:
+    """Return the error of a login that was refused; it names the key that is locked, if one is."""
+    usual = [Path("~/.ssh", f"id_{kind}").expanduser() for kind in ("rsa", "ecdsa", "ed25519")]
+    locked = [str(key) for key in dict.fromkeys([*map(Path, keys), *usual]) if _is_locked(key)]
+    if locked:
+        return RefusedError(
+            f"{who} could not log in: a passphrase locks the key {locked[0]}",
+            f"add the key to the ssh agent with 'ssh-add {locked[0]}', and run the same command again",
+        )
+    return RefusedError(
+        f"{who} could not log in: {error}",
+        "see to the credentials: the name of the user, and the keys of the ssh agent and of ~/.ssh",
+    )
+
+
+def _is_locked(key: Path) -> bool:
+    paramiko = _library()
+    if not key.is_file():
+        return False
+    for kind in (paramiko.RSAKey, paramiko.ECDSAKey, paramiko.Ed25519Key):
+        try:
+            kind.from_private_key_file(str(key))
+        except paramiko.PasswordRequiredException:
+            return True
+        except (OSError, ValueError, paramiko.SSHException):
+            continue
+        return False
+    return False
 
 
 def _close(sftp: paramiko.SFTPClient) -> None:
@@ -199,4 +268,9 @@ def _library() -> Any:
         import paramiko
     except ImportError as error:
         raise MissingExtraError("sftp:// needs paramiko: pip install 'embedcache[sftp]'") from error
+    # It logs tracebacks of broken connections, which Python would write to standard error. Whoever has
+    # configured logging still gets them.
+    logger = logging.getLogger("paramiko.transport")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
     return paramiko

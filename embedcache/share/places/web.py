@@ -15,7 +15,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from embedcache.share.places.base import Data, RangesNotServedError, Stat
 
-_TIMEOUT_SECONDS = 60
+# A silent server is asked five times. All of that is to take about a minute.
+_TIMEOUT_SECONDS = 10
 # A server that sends a byte now and then never runs into the time limit of a connection.
 SLOWEST_BYTES_A_SECOND, SLOW_SECONDS = 1000, 60.0
 LARGEST_LISTING = 32 << 20

@@ -31,7 +31,7 @@ from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.remote.download import download
 from embedcache.share.remote.remote import Remote
 from embedcache.share.retry import shortened
-from embedcache.share.transfer import Stopped, run_all
+from embedcache.share.transfer import PULL_PATIENCE_SECONDS, run_all
 from embedcache.store.containers import FolderShards, LmdbShards
 from embedcache.token_table import TokenTable
 
@@ -139,10 +139,10 @@ class Arrivals:
             except _Busy:
                 busy.append(file)
 
-        run_all(fetch, wanted, jobs=jobs, stop=self._remote.stop)
+        run_all(fetch, wanted, jobs=jobs, stop=self._remote.stop, patience=PULL_PATIENCE_SECONDS)
         if busy:
             with self._meter.called("wait for another pull"):
-                run_all(self.fetch, busy, jobs=jobs, stop=self._remote.stop)
+                run_all(self.fetch, busy, jobs=jobs, stop=self._remote.stop, patience=PULL_PATIENCE_SECONDS)
 
     def fetch(self, wanted: Wanted, *, anew: bool = False) -> None:
         """Bring a file into the cache; one that another pull of this machine is fetching is waited for.

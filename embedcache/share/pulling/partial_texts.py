@@ -31,7 +31,7 @@ from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.fetching import refuse_wrong_rows
 from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.remote.remote import Remote
-from embedcache.share.transfer import run_all
+from embedcache.share.transfer import PULL_PATIENCE_SECONDS, run_all
 
 _OF_VECTORS = {"tokens", "truncated"}
 
@@ -166,6 +166,7 @@ class PartTexts:
             sorted(to_fetch, key=lambda file: -file.file.bytes),
             jobs=self._jobs,
             stop=self._source.stop,
+            patience=PULL_PATIENCE_SECONDS,
         )
         fresh = {file.path for file in wanted} - self._checked
         for texts in self._all:

@@ -33,7 +33,7 @@ from embedcache.share.remote.manifest import SharedFile
 from embedcache.share.rows.remote_keys import RemoteKeys
 from embedcache.share.rows.row_ranges import RowRange, put_rows, ranges_of, read_rows
 from embedcache.share.rows.shard_index import ShardIndex
-from embedcache.share.transfer import JOBS, run_all
+from embedcache.share.transfer import JOBS, PULL_PATIENCE_SECONDS, run_all
 from embedcache.store.base import TAKEN_AS, VectorBatch, way_of_making
 from embedcache.store.containers import FolderShards, LmdbShards
 
@@ -239,7 +239,13 @@ class _Taking:
         missing.sort(key=lambda one: -one.file.bytes)
         for kind in (Kind.CODEBOOK, Kind.SHARD):
             batch = [one for one in missing if one.entry.kind is kind]
-            run_all(self._arrivals.fetch, batch, jobs=self._jobs, stop=self._remote.stop)
+            run_all(
+                self._arrivals.fetch,
+                batch,
+                jobs=self._jobs,
+                stop=self._remote.stop,
+                patience=PULL_PATIENCE_SECONDS,
+            )
         self.bytes += size
         for shard in plan.whole:
             self._store.adopt(shard.sha256)
@@ -330,7 +336,7 @@ class _Taking:
             self._read_whole(file, index, rows[mine], out[mine])
 
         if self._gives_ranges:
-            run_all(read, work, jobs=self._jobs, stop=self._remote.stop)
+            run_all(read, work, jobs=self._jobs, stop=self._remote.stop, patience=PULL_PATIENCE_SECONDS)
         if self._gives_ranges:
             self.bytes += sum(span.size for _, _, _, span in work)
         else:

@@ -135,10 +135,8 @@ class Remote:
             RemoteError: if there is none, or as :meth:`is_there`.
         """
         if not self.is_there():
-            raise RemoteError(
-                f"no remote at {self.where}: it has no {MARKER}; see to the spelling, or push something "
-                "there with 'embedcache push'"
-            )
+            push = "" if self.place.read_only else ", or push something there with 'embedcache push'"
+            raise RemoteError(f"no remote at {self.where}: it has no {MARKER}; see to the spelling{push}")
 
     def prepare(self) -> None:
         """Make this a remote where it is none yet.

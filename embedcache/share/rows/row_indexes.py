@@ -24,7 +24,7 @@ from embedcache.share.retry import shortened
 from embedcache.share.rows.index_notes import IndexNotes
 from embedcache.share.rows.kept_files import link_kept, write_kept
 from embedcache.share.rows.shard_index import ShardIndex, index_bytes
-from embedcache.share.transfer import JOBS, run_all
+from embedcache.share.transfer import JOBS, PULL_PATIENCE_SECONDS, run_all
 from embedcache.store.shard import ShardHeader
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class RowIndexes:
             meter.add(files=1)
 
         try:
-            run_all(fetch, left, jobs=jobs, stop=self._remote.stop)
+            run_all(fetch, left, jobs=jobs, stop=self._remote.stop, patience=PULL_PATIENCE_SECONDS)
         finally:
             self._notes.add(self._made)
 
