@@ -23,6 +23,8 @@ from embedcache.errors import InputError, RemoteError
 from embedcache.housekeeping import collect_garbage
 from embedcache.keys import KeyArray
 from embedcache.share import PullEstimate, preview_pull, pull, push
+from embedcache.share.places.base import RangesNotServedError
+from embedcache.share.places.folder import FolderPlace
 from embedcache.share.pulling.partial import part_name
 from embedcache.share.pulling.partial_texts import PartTexts
 from embedcache.share.remote.remote import Remote
@@ -299,6 +301,27 @@ def test_limits_hold_for_what_a_part_takes(tmp_path: Path, remote: str) -> None:
     whole = preview_pull(tmp_path / "new", remote).bytes
     done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=PART_ROWS, max_bytes=whole)
     assert 0 < done.fetched_bytes < whole
+
+
+def test_a_limit_holds_where_the_remote_gives_no_parts_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = str(tmp_path / "remote")
+    texts = sentences(3000)
+    push(make_cache(tmp_path / "mine", texts, shard_rows=3000), remote)
+    choice: dict[str, Any] = {"corpora": ["corpus"], "where": "row % 300 = 0"}
+    by_range = pull(tmp_path / "ranges", remote, **choice).fetched_bytes
+
+    def no_ranges(self: FolderPlace, path: str, start: int, length: int) -> bytes:
+        raise RangesNotServedError("whole files alone")
+
+    monkeypatch.setattr(FolderPlace, "read_range", no_ranges)
+    whole = pull(tmp_path / "whole", remote, **choice).fetched_bytes
+    assert whole > by_range
+    told = f"{whole:,} bytes would have to be fetched.*gives no parts of files, so whole shards"
+    with pytest.raises(InputError, match=told):
+        pull(tmp_path / "there", remote, max_bytes=whole - 1, **choice)
+    assert pull(tmp_path / "there", remote, max_bytes=whole, **choice).fetched_bytes < whole
 
 
 def test_the_estimate_is_told_before_anything_is_fetched(tmp_path: Path, remote: str) -> None:

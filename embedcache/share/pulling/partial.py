@@ -32,9 +32,10 @@ from embedcache.share.pulling.outcome import (
 )
 from embedcache.share.pulling.partial_texts import PartTexts
 from embedcache.share.pulling.partial_vectors import PartVectors, estimate_vectors
-from embedcache.share.pulling.plan import Preparation, PullChoice, refuse_too_much
+from embedcache.share.pulling.plan import PULL_LESS, Preparation, PullChoice, refuse_too_much
 from embedcache.share.pulling.take_rows import RowsPlan
 from embedcache.share.pulling.wanted import Wanted
+from embedcache.share.rows.whole_fetches import less_without_ranges
 
 _LONGEST_NAME = 100
 _LONGEST_CONDITION = 40
@@ -128,7 +129,12 @@ class PartPull:
         plans = self._plan_vectors(cache, vectors, chosen)
         part, was_there = self._store(cache, whole, chosen.rows)
         self._fetch_teachers(cache, chosen.teachers)
-        taken = vectors.take(plans)
+
+        def check_whole_shards(size: int) -> None:
+            less = less_without_ranges(PULL_LESS, self._prepared.source.where)
+            refuse_too_much(cache.folder, self._meter.bytes + size, self._choice.max_bytes, less)
+
+        taken = vectors.take(plans, check_whole_shards)
         # A shard that a run was just fetching was not here before.
         keep_rows(cache, contracts, keys)
         chosen.texts.drop(part)

@@ -28,7 +28,8 @@ from embedcache.share.remote.remote import Remote
 # Room that is left for what other processes write meanwhile.
 _SPARE_BYTES = 64 << 20
 
-_PULL_LESS = "pull less with --teacher, --corpus, --rows or --no-text"
+PULL_LESS = "pull less with --teacher, --corpus, --rows or --no-text"
+"""How to fetch fewer bytes, for refusals."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def _why_nothing(source: Remote) -> str:
     )
 
 
-def refuse_more_than(most: int | None, size: int, less: str = _PULL_LESS) -> None:
+def refuse_more_than(most: int | None, size: int, less: str = PULL_LESS) -> None:
     """Refuse to fetch more bytes than are allowed.
 
     Args:
@@ -156,7 +157,7 @@ def refuse_more_than(most: int | None, size: int, less: str = _PULL_LESS) -> Non
         )
 
 
-def refuse_too_much(folder: Path, size: int, most: int | None, less: str = _PULL_LESS) -> None:
+def refuse_too_much(folder: Path, size: int, most: int | None, less: str = PULL_LESS) -> None:
     """Refuse to fetch more bytes than are allowed, or than the disk has room for.
 
     Args:
