@@ -439,7 +439,7 @@ def test_shards_without_a_row_index_are_read_whole_and_told_of_before(
     cli.main(words, standalone_mode=False)
     out, err = capsys.readouterr()
     assert err.count("without a row index") == 1
-    assert "row index" not in out
+    assert "without a row index" not in out
 
 
 def test_what_comes_is_planned_once(tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,6 +488,22 @@ def test_the_command_line_takes_parts(
     assert found["part"]["corpus"] == "few"
     assert [one["missing"] for one in found["part"]["vectors"]] == [0]
     assert Cache(there).corpus("few").texts() == TEXTS[:9]
+
+
+def test_vectors_have_a_line_of_their_own_beside_files(
+    tmp_path: Path, remote: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = str(tmp_path / "there")
+    words = ["pull", remote, "--cache", there, "--corpus", "corpus", "--rows", "50"]
+    cli.main([*words, "--dry-run"], standalone_mode=False)
+    assert "vectors and row indexes, about" in capsys.readouterr().out
+    cli.main([*words, "--json"], standalone_mode=False)
+    done = json.loads(capsys.readouterr().out)
+    files = preview_pull(tmp_path / "new", remote, corpora=["corpus"], rows=50).bytes
+    assert done["fetched_bytes"] - done["fetched_row_bytes"] == files
+    cli.main([*words, "--where", "row > 20"], standalone_mode=False)
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"fetched │ [1-9]\d* │ [^│]* │ │ vectors and row indexes │ │ [1-9]", out)
 
 
 def test_the_command_line_keeps_another_codec(

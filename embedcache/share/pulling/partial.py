@@ -178,9 +178,11 @@ class PartPull:
         files = {file.path: file for file in [*chosen.fetched, *chosen.teachers]}
         needed = {file.path: file for file in [*chosen.needed, *self._of_teachers]}
         fetched = list(files.values())
+        row_bytes = vectors.index_bytes + sum(each.bytes for each in taken)
         return Fetched(
             fetched=len(fetched),
-            fetched_bytes=bytes_of(fetched) + vectors.index_bytes + sum(each.bytes for each in taken),
+            fetched_bytes=bytes_of(fetched) + row_bytes,
+            fetched_row_bytes=row_bytes,
             fetched_text_rows=text_rows_of(fetched),
             fetched_vectors=sum(each.taken for each in taken),
             present=len(needed) - len(fetched),
