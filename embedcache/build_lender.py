@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -219,7 +220,14 @@ class Lender:
                 self._check_sample(store.contract, keys, texts_of, encode, compute_dtype)
             loan = self.plan(store, keys)
             self.source.refuse_too_much(self.folder, loan.rows.bytes)
-            taken = take_rows(store, self.usable, loan.rows, shard_rows=shard_rows, meter=self.source.meter)
+            taken = take_rows(
+                store,
+                self.usable,
+                loan.rows,
+                shard_rows=shard_rows,
+                meter=self.source.meter,
+                check_size=partial(self.source.refuse_whole_shards, self.folder),
+            )
             self.source.taken.append(taken)
             self.source.coarser_rows += loan.coarser_rows
         return taken.rows
@@ -323,7 +331,9 @@ class Lender:
             store = aside.store(contract)
             remote_keys = self.usable.into(aside)
             plan = plan_rows(store, remote_keys, keys, codec=self._codec)
-            take_rows(store, remote_keys, plan, meter=source.meter)
+            source.refuse_too_much(self.folder, plan.bytes)
+            check_size = partial(source.refuse_whole_shards, self.folder)
+            take_rows(store, remote_keys, plan, meter=source.meter, check_size=check_size)
             positions = store.locate(key_array(texts))
             return worst_line(compare_vectors(store, positions, live, again, compute_dtype))
 

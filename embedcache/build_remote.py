@@ -18,7 +18,7 @@ from embedcache.share.pulling.take_rows import TakenRows
 from embedcache.share.remote.manifest import SharedFile, Stock
 from embedcache.share.remote.open_stock import open_stock
 from embedcache.share.remote.remote import Remote
-from embedcache.share.rows.whole_fetches import no_ranges_notes
+from embedcache.share.rows.whole_fetches import less_without_ranges, no_ranges_notes
 
 if TYPE_CHECKING:
     from embedcache.contract import Contract
@@ -125,6 +125,15 @@ class RemoteRows:
         """
         most = self.options.max_bytes
         refuse_too_much(folder, self.meter.bytes + size, most, _LESS)
+
+    def refuse_whole_shards(self, folder: Path, size: int) -> None:
+        """Refuse to fetch ``size`` more bytes of whole shards, which a remote without ranges takes.
+
+        Raises:
+            InputError, StorageError: as :meth:`refuse_too_much`.
+        """
+        less = less_without_ranges(_LESS, self.remote.where)
+        refuse_too_much(folder, self.meter.bytes + size, self.options.max_bytes, less)
 
     def refusal(self, size: int) -> str:
         """Return why a build would refuse to fetch so many bytes in all; empty if it would not."""

@@ -70,6 +70,9 @@ def remote_ls_command(remote: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(listing.to_json(), indent=2))
         sys.exit(1 if listing.refused else 0)
+    if not (listing.pushes or listing.refused):
+        click.echo(f"nothing has been pushed to {listing.remote} yet")
+        return
     print_table(
         ("teacher", "contract", "rows", "size", "model", "licence"),
         [

@@ -203,6 +203,12 @@ def sync_command(
 
     computing = _computing(teacher_model, no_sample_check)
     pulled: list[PullResult] = []
+    told: list[str] = []
+
+    def on_estimate(estimate: PullEstimate) -> None:
+        tell_estimate(estimate)
+        told.extend(estimate.told)
+
     try:
         with interruptible() as on_progress:
             done = sync(
@@ -211,15 +217,16 @@ def sync_command(
                 text=not no_text,
                 sample_check=not no_sample_check,
                 computing=computing,
+                on_estimate=on_estimate,
                 on_pulled=pulled.append,
                 on_progress=on_progress,
                 **rest,
             )
     except (EmbedCacheError, KeyboardInterrupt):
         if pulled:
-            report(SyncResult(pulled[0], None), show_pulled, as_json)
+            report(SyncResult(pulled[0], None), partial(show_pulled, told=told), as_json)
         raise
-    report(done, show_sync, as_json)
+    report(done, partial(show_sync, told=told), as_json)
     if done.pulled is not None:
         exit_if_bad(done.pulled.samples)
 

@@ -28,6 +28,8 @@ DoneT = TypeVar(
 def _rate(count: int, seconds: float) -> str:
     from embedcache.cli.tables import size
 
+    if not count:
+        return f"{seconds:,.1f} s"
     return f"{seconds:,.1f} s, {size(count / max(seconds, 1e-9))}/s"
 
 
@@ -41,19 +43,19 @@ def report(done: DoneT, show: Callable[[DoneT], None], as_json: bool) -> None:
         show(done)
 
 
-def show_sync(done: SyncResult) -> None:
-    """Print what a sync did."""
-    show_pulled(done)
+def show_sync(done: SyncResult, told: Collection[str] = ()) -> None:
+    """Print what a sync did, but for what was ``told`` before."""
+    show_pulled(done, told)
     if done.pushed is None:
         click.echo("nothing was pushed: bad vectors must not be sent on")
     else:
         show_push(done.pushed)
 
 
-def show_pulled(done: SyncResult) -> None:
-    """Print what the pull of a sync did."""
+def show_pulled(done: SyncResult, told: Collection[str] = ()) -> None:
+    """Print what the pull of a sync did, but for what was ``told`` before."""
     if done.pulled is not None:
-        show_pull(done.pulled)
+        show_pull(done.pulled, told)
 
 
 def show_push(done: PushResult) -> None:
@@ -88,7 +90,8 @@ def show_pull(done: PullResult, told: Collection[str] = ()) -> None:
     print_table(
         (f"pull from {done.remote}", "files", "size"),
         [
-            ("fetched", f"{done.fetched:,}", size(done.fetched_bytes)),
+            ("fetched", f"{done.fetched:,}", size(done.fetched_bytes - done.fetched_row_bytes)),
+            *([("vectors and row indexes", "", size(done.fetched_row_bytes))] if done.part else []),
             *converted,
             ("already there", f"{done.present:,}", size(done.present_bytes)),
         ],
@@ -140,6 +143,7 @@ def show_estimate(estimate: PullEstimate) -> None:
 
     lines = [
         ("to be fetched", f"{estimate.files:,}", size(estimate.bytes)),
+        *([("vectors and row indexes, about", "", size(estimate.vector_bytes))] if estimate.corpus else []),
         ("already there", f"{estimate.present:,}", size(estimate.present_bytes)),
     ]
     print_table((f"pull from {estimate.remote}", "files", "size"), lines)

@@ -126,6 +126,8 @@ class _Scales:
         todo = []
         for number, store in enumerate(self._stores):
             todo += [(number, shard) for shard in store.shards if shard.name not in names]
+            # A shard that an earlier store has is not looked at again, so its rows are counted here.
+            self._found.same += sum(len(shard) for shard in store.shards if shard.name in names)
             names |= {shard.name for shard in store.shards}
         done, total = 0, sum(len(shard) for _, shard in todo)
         self._report(0, total)

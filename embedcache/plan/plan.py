@@ -133,17 +133,18 @@ def plan_build(
     name = check_name(name or corpus_name_from(paths[0]))
     folder = opened.corpora_folder / name if opened else None
     of_views, texts_of_views = views_of_build(views, paths, reading_options, folder)
-    if isinstance(teacher, (str, Path)):
-        settings: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "max_length": max_length}
-        settings |= {"truncate_dim": truncate_dim, "normalize": normalize, "name": teacher_name}
-        teacher = load_teacher(teacher, **settings, device=device, trust_remote_code=trust_remote_code)
-    wanted = teachers_of(teacher, outputs)
     report = on_progress or (lambda *_: None)
     with ExitStack() as stack:
         lent = None
+        # A remote that is not there is told of at once; to load a teacher takes seconds.
         if remote is not None:
             beside = planned_remote(remote, opened, lambda now: report(now.phase, now.rows, now.seconds))
             lent = stack.enter_context(beside)
+        if isinstance(teacher, (str, Path)):
+            settings: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "max_length": max_length}
+            settings |= {"truncate_dim": truncate_dim, "normalize": normalize, "name": teacher_name}
+            teacher = load_teacher(teacher, **settings, device=device, trust_remote_code=trust_remote_code)
+        wanted = teachers_of(teacher, outputs)
         holdings = [
             _holdings(opened, one.contract, asked) if lent is None else lent.add(one.contract, asked)
             for one, asked in zip(wanted, codecs, strict=True)

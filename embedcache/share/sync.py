@@ -10,6 +10,7 @@ from embedcache.cache import Cache
 from embedcache.check.live import Computing
 from embedcache.check.progress import OnCheck
 from embedcache.share.pull import PullResult, pull
+from embedcache.share.pulling.outcome import OnEstimate
 from embedcache.share.pulling.sample import bad_samples
 from embedcache.share.push import PushResult, push
 from embedcache.share.remote.remote import Remote
@@ -52,6 +53,7 @@ def sync(
     sample_check: bool = True,
     computing: Computing | None = None,
     jobs: int = JOBS,
+    on_estimate: OnEstimate | None = None,
     on_pulled: Callable[[PullResult], None] | None = None,
     on_progress: OnCheck | None = None,
 ) -> SyncResult:
@@ -68,6 +70,7 @@ def sync(
         max_bytes, require_signature, skip_manifests, sample_check, computing: as for
             :func:`embedcache.share.pull.pull`.
         jobs: transfers at once.
+        on_estimate: called once with what is about to be pulled, before it is.
         on_pulled: called with the result of the pull as soon as it is done, before the push.
         on_progress: called as the work goes on.
 
@@ -94,6 +97,7 @@ def sync(
             sample_check=sample_check,
             computing=computing,
             jobs=jobs,
+            on_estimate=on_estimate,
             on_progress=on_progress,
         )
         if on_pulled is not None:

@@ -30,6 +30,7 @@ from embedcache.codecs import pq
 from embedcache.errors import ContractMismatchError, InputError, RemoteError, StorageError, TeacherError
 from embedcache.share import pull, push
 from embedcache.share.places import parse_location
+from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.pulling import plan as pull_plan
 from embedcache.share.pulling.sample import note_sampled
@@ -448,6 +449,32 @@ def test_no_more_is_fetched_than_was_allowed(
     monkeypatch.setattr(pull_plan, "_SPARE_BYTES", 1 << 60)
     with pytest.raises(StorageError, match="are free; make room, or build without --remote"):
         built(tmp_path / "five", MINE, team, sample=False)
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_no_more_is_fetched_than_was_allowed_where_a_remote_gives_no_parts_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: bool
+) -> None:
+    team = tmp_path / "team"
+    push(built(tmp_path / "theirs", THEIRS, None, shard_rows=1000), str(team))
+    wanted = THEIRS[::20]
+    by_range = remote_of(built(tmp_path / "ranges", wanted, team, sample=sample)).bytes
+
+    def no_ranges(self: FolderPlace, path: str, start: int, length: int) -> bytes:
+        raise RangesNotServedError("whole files alone")
+
+    monkeypatch.setattr(FolderPlace, "read_range", no_ranges)
+    whole = remote_of(built(tmp_path / "whole", wanted, team, sample=sample)).bytes
+    assert whole > by_range
+
+    def limited(most: int) -> Cache:
+        options = RemoteOptions(str(team), sample_check=sample, max_bytes=most)
+        return built(tmp_path / "limited", wanted, options)
+
+    with pytest.raises(InputError, match=f"{whole:,} bytes .*gives no parts of files, so whole shards"):
+        limited(whole - 1)
+    assert not list((tmp_path / "limited").rglob("shards/*"))
+    limited(whole)
 
 
 def test_a_remote_in_pq_serves_a_corpus_too_small_to_learn_a_codebook_from(tmp_path: Path) -> None:

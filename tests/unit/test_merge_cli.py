@@ -65,6 +65,17 @@ def test_what_was_done_is_shown(tmp_path: Path, caches: list[str]) -> None:
     assert "0 files of 0 B written" in again.output
 
 
+def test_shards_that_two_caches_share_are_counted_as_the_same(tmp_path: Path) -> None:
+    batch = vectors_of(TEXTS[:40])
+    cache_of(tmp_path / "a", [batch])
+    cache_of(tmp_path / "b", [batch, vectors_of(TEXTS[40:60])])
+    result = run("merge", tmp_path / "a", tmp_path / "b", "--into", tmp_path / "all", "--dry-run", "--json")
+    (teacher,) = json.loads(result.output)["teachers"]
+    assert (teacher["same"], teacher["rows"]) == (40, 60)
+    shown = run("merge", tmp_path / "a", tmp_path / "b", "--into", tmp_path / "all")
+    assert "40 the same" in " ".join(shown.output.split())
+
+
 def test_json_has_all_of_it(tmp_path: Path, caches: list[str]) -> None:
     result = run("merge", *caches, "--into", tmp_path / "all", "--prefer", "first", "--json")
     found = json.loads(result.output)

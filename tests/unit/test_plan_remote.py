@@ -221,6 +221,19 @@ def test_a_plan_says_that_the_build_would_refuse_to_fetch_so_much(
             assert embedcache.build(source, **given, remote=options).last_build is not None
 
 
+def test_a_remote_that_is_not_there_is_told_of_before_the_teacher_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def untouched(*arguments: object, **settings: object) -> Any:
+        raise AssertionError("the teacher was loaded")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("embedcache.teacher.load.load_teacher", untouched)
+    source = written(tmp_path / "texts.txt", ["a text"])
+    with pytest.raises(InputError, match=r"no remote .*taem"):
+        plan_build(source, teacher="minilm-l6", remote="taem")
+
+
 def test_a_plan_fetches_no_more_row_indexes_than_it_may(
     team: str, tmp_path: Path, settings: dict[str, Any]
 ) -> None:

@@ -429,6 +429,26 @@ def test_a_cache_that_is_not_there_yet_lacks_everything(tmp_path: Path, shell: A
     assert shell(*words, str(tmp_path / "theirs"))[0] == 0
 
 
+def test_a_sync_says_what_it_is_about_to_fetch_and_no_rate_of_nothing(tmp_path: Path, shell: Any) -> None:
+    remote, there = str(tmp_path / "remote"), tmp_path / "there"
+    push(make_cache(tmp_path / "mine"), remote)
+    code, out, err = shell("sync", remote, "--cache", there)
+    assert code == 0
+    assert re.search(r"[1-9]\d* files to be fetched, .* with 240 rows of texts and 240 vectors", err)
+    # The push after it has nothing to send.
+    assert out.count("B/s") == 1
+    out, err = shell("sync", remote, "--cache", there)[1:]
+    assert "0 files to be fetched" in err
+    assert "B/s" not in out
+
+
+def test_a_remote_that_nobody_has_pushed_to_is_listed_in_one_line(tmp_path: Path, shell: Any) -> None:
+    remote = tmp_path / "remote"
+    manifest = push(make_cache(tmp_path / "mine"), str(remote)).manifest
+    (remote / "manifests" / f"{manifest}.json").unlink()
+    assert shell("remote", "ls", remote)[:2] == (0, f"nothing has been pushed to {remote} yet\n")
+
+
 def test_a_remote_is_told_from_a_cache(tmp_path: Path, shell: Any) -> None:
     make_cache(tmp_path / "mine")
     remote, mine = str(tmp_path / "remote"), str(tmp_path / "mine")

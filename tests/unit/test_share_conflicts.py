@@ -12,7 +12,7 @@ from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.errors import ContractMismatchError, InputError
 from embedcache.fsio import write_sealed_json
-from embedcache.share import collect_remote, compare_with_remote, pull, push
+from embedcache.share import collect_remote, compare_with_remote, pull, push, sync
 from embedcache.split import split_cache
 from embedcache.testing import fake_teacher
 from embedcache.views.plan import ViewOptions
@@ -200,6 +200,62 @@ def test_a_name_never_comes_to_stand_for_two_teachers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="two teachers called 'fake'"):
         pull(tmp_path / "there", remote)
     assert not (tmp_path / "there").exists()
+
+
+def test_of_two_teachers_of_one_name_the_one_in_the_cache_is_meant(tmp_path: Path) -> None:
+    remote = str(tmp_path / "remote")
+    mine = make_cache(tmp_path / "mine")
+    other = fake_teacher(8, seed=4, max_length=32)
+    push(mine, remote, by="Ann")
+    # The same corpus: the teachers alone are two.
+    second = push(make_cache(tmp_path / "theirs", teacher=other), remote, by="Bob").manifest
+    before = content(mine.folder)
+    done = pull(mine, remote)
+    (note,) = [line for line in done.told if "another teacher called 'fake'" in line]
+    assert f"{other.contract.id[:12]}, manifest {second[:12]}, pushed by Bob" in note
+    assert content(mine.folder) == before
+    assert pull(mine, remote, teachers=["fake"], text=False).told == done.told
+    synced = sync(mine, remote)
+    assert synced.pulled is not None
+    assert synced.pulled.told == done.told
+    # What the note says brings the other one too, and then nothing else has to be said.
+    (arguments,) = re.findall(r"'embedcache pull \S+ --teacher (\S+) --no-text --as NAME'", note)
+    pull(mine, remote, teachers=[arguments], text=False, alias="bobs")
+    assert {teacher.name: teacher.contract for teacher in mine.teachers()}["bobs"] == other.contract
+
+
+def test_who_has_neither_of_two_teachers_of_one_name_learns_how_to_get_on(tmp_path: Path) -> None:
+    remote = str(tmp_path / "remote")
+    other = fake_teacher(8, seed=4, max_length=32)
+    first = make_cache(tmp_path / "mine")
+    push(first, remote, by="Ann")
+    second = push(make_cache(tmp_path / "theirs", teacher=other), remote, by="Bob").manifest
+    there = tmp_path / "there"
+    with pytest.raises(InputError, match="two teachers called 'fake'") as caught:
+        pull(there, remote)
+    message = str(caught.value)
+    assert f"{other.contract.id[:12]}, manifest {second[:12]}, pushed by Bob" in message
+    assert f"'embedcache remote gc {remote} --drop MANIFEST --yes'" in message
+    with pytest.raises(InputError, match="several teachers 'fake'"):
+        pull(there, remote, teachers=["fake"])
+    assert not there.exists()
+    pull(there, remote, teachers=[first.teacher().contract.id[:12]])
+    pull(there, remote)
+    assert [teacher.contract for teacher in Cache(there).teachers()] == [first.teacher().contract]
+    # The other way out: the second push is taken back.
+    collect_remote(remote, drop=[second], delete=True)
+    pull(tmp_path / "anew", remote)
+
+
+def test_another_name_belongs_to_the_corpus_where_both_are_named(tmp_path: Path) -> None:
+    remote = str(tmp_path / "remote")
+    push(make_cache(tmp_path / "mine"), remote)
+    there = tmp_path / "there"
+    done = pull(there, remote, teachers=["fake"], corpora=["corpus"], alias="other")
+    assert any("--as other names the corpus" in line for line in done.told)
+    assert (Cache(there).corpus_names(), Cache(there).teacher().name) == (["other"], "fake")
+    with pytest.raises(InputError, match=r"choose one with --as$"):
+        pull(there, remote, corpora=["corpus"], alias="a b")
 
 
 def test_a_version_is_put_down_to_one_push_and_to_who_made_that(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from embedcache.errors import InputError, RemoteError
 from embedcache.housekeeping import collect_garbage
 from embedcache.keys import KeyArray
 from embedcache.share import PullEstimate, preview_pull, pull, push
+from embedcache.share.places.base import RangesNotServedError
+from embedcache.share.places.folder import FolderPlace
 from embedcache.share.pulling.partial import part_name
 from embedcache.share.pulling.partial_texts import PartTexts
 from embedcache.share.remote.remote import Remote
@@ -301,6 +303,27 @@ def test_limits_hold_for_what_a_part_takes(tmp_path: Path, remote: str) -> None:
     assert 0 < done.fetched_bytes < whole
 
 
+def test_a_limit_holds_where_the_remote_gives_no_parts_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = str(tmp_path / "remote")
+    texts = sentences(3000)
+    push(make_cache(tmp_path / "mine", texts, shard_rows=3000), remote)
+    choice: dict[str, Any] = {"corpora": ["corpus"], "where": "row % 300 = 0"}
+    by_range = pull(tmp_path / "ranges", remote, **choice).fetched_bytes
+
+    def no_ranges(self: FolderPlace, path: str, start: int, length: int) -> bytes:
+        raise RangesNotServedError("whole files alone")
+
+    monkeypatch.setattr(FolderPlace, "read_range", no_ranges)
+    whole = pull(tmp_path / "whole", remote, **choice).fetched_bytes
+    assert whole > by_range
+    told = f"{whole:,} bytes would have to be fetched.*gives no parts of files, so whole shards"
+    with pytest.raises(InputError, match=told):
+        pull(tmp_path / "there", remote, max_bytes=whole - 1, **choice)
+    assert pull(tmp_path / "there", remote, max_bytes=whole, **choice).fetched_bytes < whole
+
+
 def test_the_estimate_is_told_before_anything_is_fetched(tmp_path: Path, remote: str) -> None:
     seen = []
 
@@ -416,7 +439,7 @@ def test_shards_without_a_row_index_are_read_whole_and_told_of_before(
     cli.main(words, standalone_mode=False)
     out, err = capsys.readouterr()
     assert err.count("without a row index") == 1
-    assert "row index" not in out
+    assert "without a row index" not in out
 
 
 def test_what_comes_is_planned_once(tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,6 +488,22 @@ def test_the_command_line_takes_parts(
     assert found["part"]["corpus"] == "few"
     assert [one["missing"] for one in found["part"]["vectors"]] == [0]
     assert Cache(there).corpus("few").texts() == TEXTS[:9]
+
+
+def test_vectors_have_a_line_of_their_own_beside_files(
+    tmp_path: Path, remote: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = str(tmp_path / "there")
+    words = ["pull", remote, "--cache", there, "--corpus", "corpus", "--rows", "50"]
+    cli.main([*words, "--dry-run"], standalone_mode=False)
+    assert "vectors and row indexes, about" in capsys.readouterr().out
+    cli.main([*words, "--json"], standalone_mode=False)
+    done = json.loads(capsys.readouterr().out)
+    files = preview_pull(tmp_path / "new", remote, corpora=["corpus"], rows=50).bytes
+    assert done["fetched_bytes"] - done["fetched_row_bytes"] == files
+    cli.main([*words, "--where", "row > 20"], standalone_mode=False)
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"fetched │ [1-9]\d* │ [^│]* │ │ vectors and row indexes │ │ [1-9]", out)
 
 
 def test_the_command_line_keeps_another_codec(

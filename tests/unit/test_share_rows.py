@@ -533,6 +533,42 @@ def test_a_server_that_gives_no_parts_is_read_whole(tmp_path: Path) -> None:
     assert np.array_equal(cache.lookup(TEXTS[10:30]), theirs.lookup(TEXTS[10:30]))
 
 
+def test_a_size_is_checked_before_shards_are_read_whole(tmp_path: Path) -> None:
+    remote = tmp_path / "remote"
+    push(theirs_of(tmp_path / "theirs"), str(remote))
+    downloads: list[str] = []
+
+    class Whole(FolderPlace):
+        def read_range(self, path: str, start: int, length: int) -> bytes:
+            raise RangesNotServedError("whole files alone")
+
+        def blocks(self, path: str, size: int) -> Iterator[memoryview]:
+            downloads.append(path)
+            return super().blocks(path, size)
+
+    cache = mine_at(tmp_path / "mine")
+    shards = [shard for shard in manifest_of(remote)["files"] if "/shards/" in shard["path"]]
+    sizes: list[int] = []
+
+    def refuse(size: int) -> None:
+        sizes.append(size)
+        raise InputError("too much")
+
+    wanted = TEXTS[10:30] + TEXTS[500:520]
+    keys = keys_of(remote, cache, Whole(remote))
+    keys.load()
+    downloads.clear()
+    store = cache.store(TEACHER.contract)
+    plan = plan_rows(store, keys, key_array(wanted))
+    with pytest.raises(InputError, match="too much"):
+        take_rows(store, keys, plan, shard_rows=10, check_size=refuse)
+    assert not downloads
+    # What is cut into four shards reads each of theirs more than once.
+    (size,) = sizes
+    assert taken(cache, remote, wanted, Whole(remote), shard_rows=10).bytes == size
+    assert size > max(shard["bytes"] for shard in shards)
+
+
 def test_a_run_that_was_stopped_is_finished_by_the_next(tmp_path: Path) -> None:
     theirs = theirs_of(tmp_path / "theirs")
     remote = tmp_path / "remote"

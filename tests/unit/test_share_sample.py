@@ -328,8 +328,8 @@ def test_a_sync_does_not_send_bad_vectors_back(tmp_path: Path, live: _Live) -> N
     for _ in range(2):
         code, out = run("sync", remote, "--cache", there, "--by", "Bob")
         assert (code, "nothing was pushed: bad vectors must not be sent on" in out) == (1, True)
-    code, out = run("sync", remote, "--cache", there, "--json")
-    assert (code, json.loads(out)["pushed"]) == (1, None)
+    result = CliRunner().invoke(cli, ["sync", remote, "--cache", str(there), "--json"])
+    assert (result.exit_code, json.loads(result.stdout)["pushed"]) == (1, None)
     assert manifests_of(remote) == before
 
 

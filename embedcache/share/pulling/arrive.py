@@ -31,7 +31,7 @@ from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.remote.download import download
 from embedcache.share.remote.remote import Remote
 from embedcache.share.retry import shortened
-from embedcache.share.transfer import PULL_PATIENCE_SECONDS, run_all
+from embedcache.share.transfer import PULL_PATIENCE_SECONDS, Stopped, run_all
 from embedcache.store.containers import FolderShards, LmdbShards
 from embedcache.token_table import TokenTable
 

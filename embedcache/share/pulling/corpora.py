@@ -127,17 +127,23 @@ class CorpusPlanner:
             raise InputError(
                 f"the cache holds another corpus called {name!r} (digest {local.info.digest[:12]}, "
                 f"{local.info.rows:,} rows; {self._where} has {self._shown(versions)}): pull that under "
-                f"another name with --corpus {choice.name}@DIGEST --as NAME, or pull others with --corpus"
+                f"another name with {self._command(f'--corpus {choice.name}@DIGEST --as NAME')}, or pull "
+                "others with --corpus"
             )
         return self._only(choice, versions)
 
     def _only(self, choice: CorpusChoice, versions: Mapping[str, _Version]) -> _Version:
         if len(versions) > 1:
+            command = self._command(f"--corpus {choice.name}@DIGEST")
             raise InputError(
                 f"{self._where} has {len(versions)} corpora called {choice.name!r} "
-                f"({self._shown(versions)}): choose one with --corpus {choice.name}@DIGEST"
+                f"({self._shown(versions)}): choose one with {command}"
             )
         return next(iter(versions.values()))
+
+    def _command(self, options: str) -> str:
+        """Return how to pull with these options, for messages; a mirror is filled by other commands."""
+        return options if self._into_mirror else f"'embedcache pull {self._where} {options}'"
 
     def _shown(self, versions: Mapping[str, _Version]) -> str:
         return "; ".join(
@@ -172,7 +178,8 @@ class CorpusPlanner:
             if not files:
                 raise RemoteError(
                     f"{inside}/{DESCRIPTION} of {self._where} names {part.file_name[:12]}…, and no manifest "
-                    "lists it: the manifest is damaged or hostile; pull others alone, with --corpus"
+                    "lists it: the manifest is damaged or hostile; pull others alone, with "
+                    f"{self._command('--corpus NAME')}"
                 )
             wanted.append(Wanted(files[0], f"{target}/{part.file_name}", info=info))
         return wanted
@@ -191,15 +198,15 @@ class CorpusPlanner:
             if local.of != corpus.digest or local.digest not in records:
                 raise InputError(
                     f"the cache holds another view {view!r} of corpus {name!r} than {self._where}: take it "
-                    "away with 'embedcache rm view', or pull the corpus under another name with --corpus "
-                    f"{choice.name} --as NAME"
+                    "away with 'embedcache rm view', or pull the corpus under another name with "
+                    f"{self._command(f'--corpus {choice.name} --as NAME')}"
                 )
             records = {local.digest: records[local.digest]}
         if len(records) > 1:
             shown = "; ".join(listed_by(self._stock, file) for _, file in records.values())
             raise InputError(
                 f"{self._where} has {len(records)} views {view!r} of corpus {choice.name!r} ({shown}): "
-                f"choose those of one manifest with --corpus {choice.name}@MANIFEST"
+                f"choose those of one manifest with {self._command(f'--corpus {choice.name}@MANIFEST')}"
             )
         ((record, file),) = records.values()
         descriptions = self._stock.versions(f"{inside}/{DESCRIPTION}")
@@ -208,7 +215,7 @@ class CorpusPlanner:
         if not right or set(right[0][0].columns) != {ORIGINAL} or right[0][0].rows != corpus.rows:
             raise RemoteError(
                 f"{inside} of {self._where} is refused: its recipe and its description do not fit together; "
-                "pull others alone, with --corpus"
+                f"pull others alone, with {self._command('--corpus NAME')}"
             )
         info, described = right[0]
         wanted = self._parts(inside, target, info)

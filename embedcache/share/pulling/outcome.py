@@ -94,7 +94,8 @@ class Fetched:
 
     Attributes:
         fetched: files fetched.
-        fetched_bytes: their size.
+        fetched_bytes: their size, and that of the vectors and row indexes of a part.
+        fetched_row_bytes: how much of that are vectors and row indexes of a part, which are no files.
         fetched_text_rows: rows of corpora and views among that.
         fetched_vectors: vectors among that.
         present: files that the cache had already.
@@ -107,6 +108,7 @@ class Fetched:
 
     fetched: int
     fetched_bytes: int
+    fetched_row_bytes: int
     fetched_text_rows: int
     fetched_vectors: int
     present: int

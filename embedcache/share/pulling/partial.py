@@ -33,9 +33,10 @@ from embedcache.share.pulling.outcome import (
 )
 from embedcache.share.pulling.partial_texts import PartTexts
 from embedcache.share.pulling.partial_vectors import PartVectors, estimate_vectors
-from embedcache.share.pulling.plan import Preparation, PullChoice, refuse_too_much
+from embedcache.share.pulling.plan import PULL_LESS, Preparation, PullChoice, refuse_too_much
 from embedcache.share.pulling.take_rows import RowsPlan
 from embedcache.share.pulling.wanted import Wanted
+from embedcache.share.rows.whole_fetches import less_without_ranges
 
 _LONGEST_NAME = 100
 _LONGEST_CONDITION = 40
@@ -135,7 +136,12 @@ class PartPull:
         plans = self._plan_vectors(cache, vectors, chosen)
         part, was_there = self._store(cache, whole, chosen.rows)
         self._fetch_teachers(cache, chosen.teachers)
-        taken = vectors.take(plans)
+
+        def check_whole_shards(size: int) -> None:
+            less = less_without_ranges(PULL_LESS, self._prepared.source.where)
+            refuse_too_much(cache.folder, self._meter.bytes + size, self._choice.max_bytes, less)
+
+        taken = vectors.take(plans, check_whole_shards)
         # A shard that a run was just fetching was not here before.
         keep_rows(cache, contracts, keys)
         chosen.texts.drop(part)
@@ -179,9 +185,11 @@ class PartPull:
         files = {file.path: file for file in [*chosen.fetched, *chosen.teachers]}
         needed = {file.path: file for file in [*chosen.needed, *self._of_teachers]}
         fetched = list(files.values())
+        row_bytes = vectors.index_bytes + sum(each.bytes for each in taken)
         return Fetched(
             fetched=len(fetched),
-            fetched_bytes=bytes_of(fetched) + vectors.index_bytes + sum(each.bytes for each in taken),
+            fetched_bytes=bytes_of(fetched) + row_bytes,
+            fetched_row_bytes=row_bytes,
             fetched_text_rows=text_rows_of(fetched),
             fetched_vectors=sum(each.taken for each in taken),
             present=len(needed) - len(fetched),

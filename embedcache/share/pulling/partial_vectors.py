@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from embedcache.cache import Cache
@@ -117,24 +117,41 @@ class PartVectors:
             for vectors in self._lacking
         ]
 
-    def take(self, plans: Sequence[RowsPlan]) -> list[TakenVectors]:
+    def take(self, plans: Sequence[RowsPlan], check_size: Callable[[int], None]) -> list[TakenVectors]:
         """Fetch what :meth:`plan` has returned, and return what became of each teacher's vectors.
 
         The cache has to have the teachers' contracts and names.
 
+        Args:
+            plans: what is fetched of each teacher.
+            check_size: called where the remote serves no ranges, before whole shards are fetched instead,
+                with the bytes that are then still to be fetched; raises if that is too much.
+
         Raises:
-            InputError: if a vector does not fit the codec.
+            InputError: if a vector does not fit the codec, or as ``check_size``.
             RemoteError: if something cannot be had, or is refused.
             StorageError: if the cache cannot be written; what has arrived stays.
         """
         results, unranged = [], 0
         names = {teacher.contract: teacher.name for teacher in reversed(self._cache.teachers())}
-        for vectors, plan in zip(self._lacking, plans, strict=True):
+        for number, (vectors, plan) in enumerate(zip(self._lacking, plans, strict=True)):
             taken = TakenRows()
+            of_next_teachers = sum(plan.bytes for plan in plans[number + 1 :])
+
+            def check_with_next(size: int, more: int = of_next_teachers) -> None:
+                check_size(size + more)
+
             if len(plan):
                 store = self._cache.store(vectors.contract)
                 try:
-                    taken = take_rows(store, vectors.remote_keys, plan, jobs=self._jobs, meter=self._meter)
+                    taken = take_rows(
+                        store,
+                        vectors.remote_keys,
+                        plan,
+                        jobs=self._jobs,
+                        meter=self._meter,
+                        check_size=check_with_next,
+                    )
                 finally:
                     store.finish()
             unranged += taken.unranged_shards

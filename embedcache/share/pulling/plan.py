@@ -28,7 +28,8 @@ from embedcache.share.remote.remote import Remote
 # Room that is left for what other processes write meanwhile.
 _SPARE_BYTES = 64 << 20
 
-_PULL_LESS = "pull less with --teacher, --corpus, --rows or --no-text"
+PULL_LESS = "pull less, with --teacher, --corpus, --rows or --no-text of 'embedcache pull'"
+"""How to fetch fewer bytes, for refusals."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class PullChoice:
         if self.alias is not None and len(self.corpora or self.teachers) != 1:
             raise InputError("--as needs one --corpus, or else one --teacher, that it is another name of")
         if self.alias is not None:
-            check_name(self.alias)
+            check_name(self.alias, "--as")
         if self.codec is not None:
             check_kept_codec(self.codec)
 
@@ -140,7 +141,7 @@ def _why_nothing(source: Remote) -> str:
     )
 
 
-def refuse_more_than(most: int | None, size: int, less: str = _PULL_LESS) -> None:
+def refuse_more_than(most: int | None, size: int, less: str = PULL_LESS) -> None:
     """Refuse to fetch more bytes than are allowed.
 
     Args:
@@ -157,7 +158,7 @@ def refuse_more_than(most: int | None, size: int, less: str = _PULL_LESS) -> Non
 
 
 def refuse_too_much(
-    folder: Path, size: int, most: int | None, less: str = _PULL_LESS, *, freed: int = 0
+    folder: Path, size: int, most: int | None, less: str = PULL_LESS, *, freed: int = 0
 ) -> None:
     """Refuse to fetch more bytes than are allowed, or than the disk has room for.
 
@@ -209,7 +210,7 @@ def _plan(source: Remote, stock: Stock, cache: Cache | None, scratch: Path, choi
         corpora = f"several corpora ({', '.join(asked)}): choose one with --corpus" if asked else "no corpus"
         raise InputError(f"{source.where} has {corpora}")
     choices = [CorpusChoice.parse(text) for text in asked] if choice.text else []
-    teachers = TeacherPlanner(stock, documents, cache, source.where)
+    teachers = TeacherPlanner(stock, documents, cache, source.where, into_mirror=choice.into_mirror)
     # A part gets a name of its own, so a corpus here with the name of the whole is not in its way.
     corpora_here = None if choice.is_part else cache
     corpora_planner = CorpusPlanner(
@@ -219,4 +220,9 @@ def _plan(source: Remote, stock: Stock, cache: Cache | None, scratch: Path, choi
     wanted = teachers.plan(teachers.choose(choice.teachers), None if names_corpus else choice.alias)
     wanted += corpora_planner.plan(choices, choice.alias if names_corpus and not choice.is_part else None)
     told = [f"manifest {digits[:12]} was left out, as was asked for" for digits in choice.skip_manifests]
+    if choice.alias is not None and names_corpus and len(choice.teachers) == 1:
+        told.append(
+            f"--as {choice.alias} names the corpus; to give the teacher another name, pull it alone, with "
+            "--teacher NAME --no-text --as OTHER"
+        )
     return PullPlan(wanted, teachers.contracts, [*told, *teachers.told, *corpora_planner.told])

@@ -6,7 +6,7 @@ range and stored in new shards, whose provenance says that they were taken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -153,6 +153,7 @@ def take_rows(
     shard_rows: int = DEFAULT_SHARD_ROWS,
     jobs: int = JOBS,
     meter: Meter | None = None,
+    check_size: Callable[[int], None] | None = None,
 ) -> TakenRows:
     """Bring rows of a remote into ``store``.
 
@@ -167,6 +168,8 @@ def take_rows(
         shard_rows: rows of a shard that is made of rows taken alone.
         jobs: transfers at once.
         meter: counts what arrives.
+        check_size: called where the remote serves no ranges, before whole shards are fetched instead, with
+            the bytes that are then still to be fetched; raises if that is too much.
 
     Raises:
         InputError: if a vector does not fit the plan's codec.
@@ -182,10 +185,18 @@ def take_rows(
     shards, rows, lacking = plan.shards[left], plan.rows[left], plan.keys[left]
     ranged = plan.bytes - sum(shard.bytes for shard in plan.whole)
     meter.begin("fetch rows", total_rows=len(rows), total_bytes=ranged)
-    for pile in taking.piles(shards):
-        for start in range(0, len(pile), shard_rows):
-            some = pile[start : start + shard_rows]
-            taking.fetch_rows(lacking[some], shards[some], rows[some])
+    batches = [
+        pile[start : start + shard_rows]
+        for pile in taking.piles(shards)
+        for start in range(0, len(pile), shard_rows)
+    ]
+    for number, batch in enumerate(batches):
+
+        def check_whole(left: Sequence[_Numbers] = batches[number:]) -> None:
+            if check_size is not None:
+                check_size(sum(taking.whole_bytes(shards[some]) for some in left))
+
+        taking.fetch_rows(lacking[batch], shards[batch], rows[batch], check_whole)
     return TakenRows(
         rows=len(plan),
         bytes=taking.bytes,
@@ -259,8 +270,21 @@ class _Taking:
             found.setdefault(kind, []).append(np.arange(mine.start, mine.stop))
         return [np.concatenate(found[kind]) for kind in sorted(found)]
 
-    def fetch_rows(self, keys: KeyArray, shards: _Numbers, rows: _Numbers) -> None:
-        """Fetch rows that can be stored together, and store them as one shard."""
+    def whole_bytes(self, shards: _Numbers) -> int:
+        """Return the size of the shards with these numbers, each counted once."""
+        return sum(self._keys.shards[number].bytes for number in np.unique(shards).tolist())
+
+    def fetch_rows(
+        self, keys: KeyArray, shards: _Numbers, rows: _Numbers, check_whole: Callable[[], None]
+    ) -> None:
+        """Fetch rows that can be stored together, and store them as one shard.
+
+        Args:
+            keys: of the rows.
+            shards: number of the shard of each.
+            rows: its row there.
+            check_whole: called before their shards are fetched whole; raises if that is too much.
+        """
         files = [self._keys.shards[number] for number, _ in _by_shard(shards)]
         parts = [mine for _, mine in _by_shard(shards)]
         indexes = [self._keys.index(file) for file in files]
@@ -273,7 +297,7 @@ class _Taking:
                 "they are damaged or hostile"
             )
         vector = np.empty((len(keys), width), dtype=codec.dtype)
-        self._read(files, indexes, parts, rows, vector)
+        self._read(files, indexes, parts, rows, vector, check_whole)
         scales = [
             index.scale[rows[mine]]
             for index, mine in zip(indexes, parts, strict=True)
@@ -313,6 +337,7 @@ class _Taking:
         parts: Sequence[slice],
         rows: _Numbers,
         out: NDArray[Any],
+        check_whole: Callable[[], None],
     ) -> None:
         """Read the vectors of rows of several shards into ``out``, several ranges at a time."""
         pairs = list(zip(files, indexes, parts, strict=True))
@@ -320,8 +345,10 @@ class _Taking:
             (file, index, mine, span) for file, index, mine in pairs for span in ranges_of(index, rows[mine])
         ]
 
-        def read(one: tuple[SharedFile, ShardIndex, slice, RowRange]) -> None:
-            file, index, mine, span = one
+        read_sizes: list[int] = []
+
+        def read(part: tuple[SharedFile, ShardIndex, slice, RowRange]) -> None:
+            file, index, mine, span = part
             if self._gives_ranges:
                 try:
                     data = read_rows(self._remote, file, index, span)
@@ -329,17 +356,18 @@ class _Taking:
                     self._gives_ranges = False
                     return
                 put_rows(index, span, data, rows[mine], out[mine])
+                read_sizes.append(span.size)
                 self._meter.add(size=span.size)
 
-        def read_whole(one: tuple[SharedFile, ShardIndex, slice]) -> None:
-            file, index, mine = one
+        def read_whole(part: tuple[SharedFile, ShardIndex, slice]) -> None:
+            file, index, mine = part
             self._read_whole(file, index, rows[mine], out[mine])
 
         if self._gives_ranges:
             run_all(read, work, jobs=self._jobs, stop=self._remote.stop, patience=PULL_PATIENCE_SECONDS)
-        if self._gives_ranges:
-            self.bytes += sum(span.size for _, _, _, span in work)
-        else:
+        self.bytes += sum(read_sizes)
+        if not self._gives_ranges:
+            check_whole()
             run_all(read_whole, pairs, jobs=self._jobs, stop=self._remote.stop)
             self.bytes += sum(file.bytes for file in files)
             self.unranged |= {file.sha256 for file in files}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 
 from embedcache.cache import Cache
 from embedcache.check.findings import Kind
@@ -10,7 +11,7 @@ from embedcache.contract import Contract, describe_differences
 from embedcache.derived import PROJECTION, projection_digest
 from embedcache.errors import ContractMismatchError, InputError, RemoteError
 from embedcache.share.pulling.wanted import Wanted
-from embedcache.share.remote.documents import Documents
+from embedcache.share.remote.documents import Documents, listed_by
 from embedcache.share.remote.manifest import SharedFile, Stock
 
 _LEAST_DIGITS = 6
@@ -24,21 +25,39 @@ class TeacherPlanner:
         documents: reads its documents.
         cache: what is pulled into; None where there is no cache yet.
         where: the remote, for messages.
+        into_mirror: whether ``cache`` is a mirror. A teacher that is in a mirror is not preferred to others
+            of its name, so that every mirror reads the same.
     """
 
-    def __init__(self, stock: Stock, documents: Documents, cache: Cache | None, where: str) -> None:
+    def __init__(
+        self,
+        stock: Stock,
+        documents: Documents,
+        cache: Cache | None,
+        where: str,
+        *,
+        into_mirror: bool = False,
+    ) -> None:
         self._stock, self._documents, self._cache, self._where = stock, documents, cache, where
+        self._into_mirror = into_mirror
         self.told: list[str] = []
         self.contracts: dict[str, Contract] = {}
 
     def choose(self, names: Collection[str]) -> list[str]:
         """Return the contract ids of the teachers with these names or ids; of all where there are none.
 
+        Of several teachers of one name, the one that the cache calls so is meant; the others are told of.
+
+        Args:
+            names: names, or the first six digits or more of contract ids.
+
         Raises:
             InputError: if there is no such teacher, or several.
         """
         known = self._stock.teacher_names
-        chosen = set() if names else set(known)
+        namesakes = self._namesakes_of_own()
+        chosen = set() if names else set(known) - set(namesakes)
+        left_out = set() if names else set(namesakes)
         for name in names:
             by_name = {contract_id for contract_id, called in known.items() if name in called}
             by_digits = {
@@ -46,6 +65,9 @@ class TeacherPlanner:
                 for contract_id in known
                 if len(name) >= _LEAST_DIGITS and contract_id.startswith(name)
             }
+            if (own := self._own_contracts.get(name)) in by_name:
+                left_out |= by_name - {own}
+                by_name &= {own}
             matches = by_name or by_digits
             if not matches:
                 names_there = sorted({called for names_of in known.values() for called in names_of})
@@ -58,6 +80,8 @@ class TeacherPlanner:
                     + " or ".join(contract_id[:12] for contract_id in sorted(matches))
                 )
             chosen |= matches
+        left_out -= chosen
+        self.told += [self._left_out_note(contract_id, namesakes) for contract_id in sorted(left_out)]
         return sorted(chosen)
 
     def plan(self, ids: Sequence[str], alias: str | None) -> list[Wanted]:
@@ -89,7 +113,7 @@ class TeacherPlanner:
             what = f"has {len(versions)} contracts" if versions else "has no contract"
             raise RemoteError(
                 f"teacher {contract_id[:12]} of {self._where} {what}, expected one: a manifest is damaged or "
-                "hostile; pull other teachers alone, with --teacher"
+                f"hostile; pull other teachers alone, with {self._command('--teacher NAME')}"
             )
         self.contracts[contract_id] = self._documents.contract(versions[0])
         return [self._document(versions[0])]
@@ -102,7 +126,7 @@ class TeacherPlanner:
         if not versions:
             raise RemoteError(
                 f"teacher {contract_id[:12]} of {self._where} has no name: a manifest is damaged or hostile; "
-                "pull other teachers alone, with --teacher"
+                f"pull other teachers alone, with {self._command('--teacher NAME')}"
             )
         wanted = []
         for path, same_path in sorted(versions.items()):
@@ -133,7 +157,7 @@ class TeacherPlanner:
         if len(tables) > 1 and not self._is_there(tables[0].path):
             raise RemoteError(
                 f"{self._where} has {len(tables)} different {tables[0].path}: one of them is damaged or "
-                "hostile; pull other teachers alone, with --teacher"
+                f"hostile; pull other teachers alone, with {self._command('--teacher NAME')}"
             )
         plain = [*kinds.get(Kind.CODEBOOK, []), *kinds.get(Kind.SHARD, []), *tables[:1]]
         if (digest := projection_digest(contract)) is not None:
@@ -152,6 +176,40 @@ class TeacherPlanner:
     def _document(self, file: SharedFile) -> Wanted:
         return Wanted(file, file.path, data=self._documents.data(file))
 
+    @cached_property
+    def _own_contracts(self) -> dict[str, str]:
+        """The names of the cache's teachers, which are preferred, and their contract ids."""
+        teachers = [] if self._cache is None or self._into_mirror else self._cache.teachers()
+        return {teacher.name: teacher.contract.id for teacher in teachers}
+
+    def _namesakes_of_own(self) -> dict[str, str]:
+        """Return teachers whose name is, here and on the remote, another teacher's: contract id -> name."""
+        known, own = self._stock.teacher_names, self._own_contracts
+        return {
+            contract_id: name
+            for contract_id, names in known.items()
+            for name in sorted(names & set(own))
+            if own[name] != contract_id and name in known.get(own[name], ())
+        }
+
+    def _left_out_note(self, contract_id: str, namesakes: Mapping[str, str]) -> str:
+        name = namesakes[contract_id]
+        command = self._command(f"--teacher {contract_id[:12]} --no-text --as NAME")
+        return (
+            f"{self._where} has another teacher called {name!r} ({self._shown(contract_id, name)}) than the "
+            f"one in the cache ({self._own_contracts[name][:12]}): it is left out; to have both, pull it "
+            f"with {command}"
+        )
+
+    def _shown(self, contract_id: str, name: str) -> str:
+        """Return a teacher's contract id, and who has pushed it under this name."""
+        (file,) = self._stock.versions(f"teachers/{contract_id}/names/{name}.json")[:1]
+        return f"{contract_id[:12]}, {listed_by(self._stock, file)}"
+
+    def _command(self, options: str) -> str:
+        """Return how to pull with these options, for messages; a mirror is filled by other commands."""
+        return options if self._into_mirror else f"'embedcache pull {self._where} {options}'"
+
     def _refuse_shared_names(self, wanted: Sequence[Wanted]) -> None:
         """Refuse a name that would stand for two teachers: nobody could tell which one is meant."""
         teachers = [] if self._cache is None else self._cache.teachers()
@@ -162,16 +220,19 @@ class TeacherPlanner:
                 continue
             name, contract = file.entry.stem, self.contracts[file.entry.teacher]
             if owners.setdefault(name, contract.id) != contract.id:
+                both = (owners[name], contract.id)
+                shown = "; ".join(self._shown(contract_id, name) for contract_id in both)
                 raise InputError(
-                    f"{self._where} has two teachers called {name!r}, {owners[name][:12]} and "
-                    f"{contract.id[:12]}: pull one of them with --teacher CONTRACT_ID, the other with --as "
-                    "NAME too"
+                    f"{self._where} has two teachers called {name!r} ({shown}): pull one of them with "
+                    f"{self._command('--teacher CONTRACT_ID')}; then that one is meant, and the other can be "
+                    f"pulled with {self._command('--teacher CONTRACT_ID --no-text --as NAME')}. To take a "
+                    f"push back: 'embedcache remote gc {self._where} --drop MANIFEST --yes'"
                 )
             if name in local and local[name] != contract:
                 differences = local[name].differences(contract)
                 raise ContractMismatchError(
                     f"the cache holds {name!r} with another contract than {self._where} "
-                    f"({describe_differences(differences)}): pull it under another name, with --teacher "
-                    f"{contract.id[:12]} --as NAME",
+                    f"({describe_differences(differences)}): pull it under another name, with "
+                    f"{self._command(f'--teacher {contract.id[:12]} --no-text --as NAME')}",
                     differences,
                 )

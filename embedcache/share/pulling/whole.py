@@ -77,6 +77,7 @@ class WholePull:
         return Fetched(
             fetched=len(missing),
             fetched_bytes=size,
+            fetched_row_bytes=0,
             fetched_text_rows=text_rows_of(missing),
             fetched_vectors=vectors_of(missing),
             present=len(wanted) - len(missing),

@@ -24,6 +24,16 @@ def no_index_notes(several: Sequence[RemoteKeys]) -> list[str]:
     return [f"{told}read the keys, {size:,} bytes; 'embedcache push' from a cache that has them adds it"]
 
 
+def less_without_ranges(less: str, where: str) -> str:
+    """Return how to fetch fewer bytes, for refusals, with why whole shards count.
+
+    Args:
+        less: how to fetch fewer bytes.
+        where: a remote that gives no parts of files.
+    """
+    return f"{less}; {where} gives no parts of files, so whole shards would be fetched for some of their rows"
+
+
 def no_ranges_notes(where: str, shards: int) -> list[str]:
     """Return the message on shards that were fetched whole because a remote gives no parts of files."""
     if not shards:
