@@ -55,8 +55,8 @@ class PushResult:
         others: objects that other processes sent meanwhile.
         others_bytes: their size.
         signed_by: the key it was signed with, as ``ssh-keygen -l`` prints it; empty without one.
-        told: what is worth telling: shards that were left out, other corpora of a name that was pushed,
-            manifests of others that cannot be read.
+        told: what is worth telling: shards that were left out, other corpora and teachers of a name that was
+            pushed, licences, manifests of others that cannot be read.
         seconds: how long it took.
     """
 
@@ -202,10 +202,10 @@ def _deliver(
 
 
 def _notes(state: RemoteState, selection: Selection, manifest: str) -> list[str]:
-    """Return notes on the other manifests of a remote: corpora of the same name, and damaged manifests."""
+    """Return notes on the other manifests of a remote: names that are taken there, and damaged manifests."""
     where, survey = state.remote.where, state.survey()
     return [
-        *namesake_notes(where, survey.manifests, selection.corpora, manifest),
+        *namesake_notes(where, survey.manifests, selection.corpora, selection.teachers, manifest),
         *(
             f"manifests/{name}.json of {where} cannot be read ({why}): pulls have to do without it"
             for name, why in survey.refused.items()
