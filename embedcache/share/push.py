@@ -1,5 +1,7 @@
 """Push a cache: send the files that a remote lacks, then write a manifest that lists all of them.
 
+A licence that no manifest declares yet is news, too: then a manifest is written although no file is new.
+
 Each file is read, its digest is checked, and it is written whole. The manifest is written when everything it
 lists lies on the remote with the right size; until then nobody sees any of it.
 """
@@ -20,6 +22,12 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError, RemoteError
 from embedcache.share.pushing.bad_samples import note_sent, refuse_bad
 from embedcache.share.pushing.card import card_of
+from embedcache.share.pushing.licences import (
+    contradiction_notes,
+    licence_notes,
+    new_licences,
+    unkept_notes,
+)
 from embedcache.share.pushing.namesakes import namesake_notes
 from embedcache.share.pushing.news import only_news
 from embedcache.share.pushing.own_indexes import index_objects, with_indexes
@@ -101,9 +109,9 @@ def push(
         teachers: push these alone, names or contract ids; default: all.
         corpora: push these alone; default: all. Vectors are not chosen by it.
         text: whether corpora and their views are pushed; without them vectors serve who has the same texts.
-        text_licence: licence of the texts, for the card.
-        by: who pushes, for the card; it is kept with the time.
-        message: what for, for the card.
+        text_licence: licence of the texts; it is kept even where no file is new.
+        by: who pushes, for the card; it is kept with the time, where there is something to add.
+        message: what for, for the card, as ``by``.
         sign: file of a private ed25519 key, OpenSSH's or PEM, to sign the manifest with.
         jobs: transfers at once.
         alone: nobody else pushes or deletes there meanwhile, so claims are not used; for places that do not
@@ -117,6 +125,7 @@ def push(
             vectors are among it that a sample of a pull has found bad.
         CorruptCacheError: if a file of the cache is damaged; nothing of it is sent.
         RemoteError: if the remote cannot be reached or written.
+        StorageError: if there is no room here for row indexes of the remote.
     """
     started = time.perf_counter()
     opened = cache if isinstance(cache, Cache) else Cache(cache)
@@ -146,6 +155,7 @@ def push(
     )
     note_sent(opened, target, selection, delivery.sent)
     notes += _notes(state, selection, manifest)
+    notes += unkept_notes(selection, by=by, message=message, text_licence=text_licence, manifest=manifest)
     return _result(delivery, state, manifest, signer, notes, time.perf_counter() - started)
 
 
@@ -170,7 +180,7 @@ def _check_texts(texts: Mapping[str, str]) -> None:
 def _deliver(
     delivery: _Delivery, state: RemoteState, selection: Selection, claims: Claims, declare: Callable[[], str]
 ) -> str:
-    """Send what is missing, and declare it where no manifest lists all of it.
+    """Send what is missing, and declare it where manifests lack files of it or a licence.
 
     Args:
         delivery: the objects.
@@ -191,7 +201,7 @@ def _deliver(
         delivery.run(state.objects())
         # Others may have declared the same by now, or somebody may have deleted it.
         state.look_again()
-        if all(file in state.stock() for file in selection.shared):
+        if _is_listed(selection, state) and not new_licences(selection, state.stock().manifests):
             return ""
         delivery.check_rest()
         delivery.refuse_gaps()
@@ -201,10 +211,18 @@ def _deliver(
         return manifest
 
 
+def _is_listed(selection: Selection, state: RemoteState) -> bool:
+    """Return whether manifests that count list all files of a push."""
+    return all(file in state.stock() for file in selection.shared)
+
+
 def _notes(state: RemoteState, selection: Selection, manifest: str) -> list[str]:
-    """Return notes on the other manifests of a remote: names that are taken there, and damaged manifests."""
+    """Return notes on the other manifests of a remote: licences, names that are taken, damaged manifests."""
     where, survey = state.remote.where, state.survey()
+    is_for_licences = manifest and _is_listed(selection, state)
     return [
+        *licence_notes(new_licences(selection, state.stock().manifests) if is_for_licences else ()),
+        *contradiction_notes(where, survey.manifests, selection, manifest),
         *namesake_notes(where, survey.manifests, selection.corpora, selection.teachers, manifest),
         *(
             f"manifests/{name}.json of {where} cannot be read ({why}): pulls have to do without it"
