@@ -8,6 +8,7 @@ from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter, OnCheck
+from embedcache.errors import RemoteError
 from embedcache.share.pulling.plan import open_if_there
 from embedcache.share.pushing.copies import original_on_remote
 from embedcache.share.pushing.namesakes import difference_notes
@@ -92,11 +93,12 @@ def compare_with_remote(
         CacheFormatError: if the folder is no cache.
         CorruptCacheError: if a file of it is damaged.
         RemoteError: if the remote cannot be reached, or a manifest is refused.
+        StorageError: if there is no room for row indexes.
     """
     opened = open_if_there(cache)
     source = Remote(location_of(remote))
     source.require()
-    stock = Stock(source.manifests(opened, skip=skip_manifests))
+    stock = _stock(source, opened, skip_manifests)
     mine, told = _compared(opened, source, stock, Meter(on_progress))
     here = {(file.path, file.sha256): file for file in mine}
     there = {(file.path, file.sha256): file for file in stock}
@@ -112,6 +114,24 @@ def compare_with_remote(
         ),
         told,
     )
+
+
+def _stock(source: Remote, cache: Cache | None, skip_manifests: Collection[str]) -> Stock:
+    """Return the files of a remote.
+
+    Raises:
+        InputError: if there is no manifest to leave out.
+        RemoteError: if the remote cannot be reached, or a manifest is refused.
+    """
+    survey = source.survey(cache, skip=skip_manifests)
+    for name, why in survey.refused.items():
+        more = f" and {len(survey.refused) - 1:,} more" if len(survey.refused) > 1 else ""
+        raise RemoteError(
+            f"manifests/{name}.json of {source.where}{more} is refused ({why}): it is damaged, hostile or of "
+            f"a newer embedcache; compare without it, with --skip-manifest {name[:12]}, or delete it there "
+            "with 'embedcache remote gc --drop'"
+        )
+    return Stock(survey.manifests)
 
 
 def _compared(
