@@ -29,6 +29,7 @@ from embedcache.share.pushing.licences import (
     unkept_notes,
 )
 from embedcache.share.pushing.namesakes import namesake_notes
+from embedcache.share.pushing.new_remote import refuse_unfit_place
 from embedcache.share.pushing.news import only_news
 from embedcache.share.pushing.own_indexes import index_objects, with_indexes
 from embedcache.share.pushing.remote_state import RemoteState
@@ -121,8 +122,9 @@ def push(
         on_progress: called as the work goes on.
 
     Raises:
-        InputError: if a name is not in the cache, there is nothing to push, an argument cannot be used, or
-            vectors are among it that a sample of a pull has found bad.
+        InputError: if a name is not in the cache, there is nothing to push, an argument cannot be used,
+            vectors are among it that a sample of a pull has found bad, cache and remote lie inside each
+            other, or a folder that is no remote holds other files.
         CorruptCacheError: if a file of the cache is damaged; nothing of it is sent.
         RemoteError: if the remote cannot be reached or written.
         StorageError: if there is no room here for row indexes of the remote.
@@ -132,6 +134,7 @@ def push(
     signer = None if sign is None else Signer.load(Path(sign))
     _check_texts({"--by": by, "--message": message, "--text-licence": text_licence})
     target = Remote(location_of(remote))
+    refuse_unfit_place(target, opened.folder)
     meter = Meter(on_progress)
     meter.begin("read the cache")
     selection = select_files(opened, teachers=teachers, corpora=corpora, text=text, text_licence=text_licence)
