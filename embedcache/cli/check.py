@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedcache.cli.options import cache_option, json_option, live_teacher_options, reader_options
-from embedcache.cli.progress import progress_line, ticker
+from embedcache.cli.progress import progress_line, seconds_left, ticker
 from embedcache.cli.tables import WIDTH_WITHOUT_TERMINAL, size
 from embedcache.sizes import counted
 
@@ -176,10 +176,11 @@ def describe(progress: CheckProgress) -> str:
             return progress.phase
         return progress_line(progress.phase, progress.rows, progress.seconds, progress.total_rows)
     rate = progress.bytes / max(progress.seconds, 1e-9)
-    left = max(progress.total_bytes - progress.bytes, 0) / max(rate, 1e-9)
+    left = seconds_left(max(progress.total_bytes - progress.bytes, 0), rate)
+    shown = "" if left is None else f", {left:,.0f} s left"
     return (
         f"{progress.phase} {progress.files:,}/{progress.total_files:,}, {size(progress.bytes)} of "
-        f"{size(progress.total_bytes)}, {size(rate)}/s, {left:,.0f} s left"
+        f"{size(progress.total_bytes)}, {size(rate)}/s{shown}"
     )
 
 

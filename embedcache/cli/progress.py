@@ -11,6 +11,8 @@ from datetime import timedelta
 _LINE_SECONDS = 30.0
 _RATED_SECONDS = 0.1
 """A rate over less time says nothing; it can be a billion rows a second."""
+_MOST_SECONDS_LEFT = 100 * 24 * 3600.0
+"""More time left than this is no forecast: next to nothing is done yet, or others are waited for."""
 
 
 @contextmanager
@@ -63,5 +65,16 @@ def progress_line(what: str, done: int, seconds: float, total: int = 0, unit: st
     if seconds < _RATED_SECONDS:
         return f"{what} {done:,}{whole}{unit}"
     rate = done / seconds
-    left = f", {timedelta(seconds=round((total - done) / rate))} left" if total and rate > 0 else ""
-    return f"{what} {done:,}{whole}{unit}, {rate:,.0f}{unit}/s{left}"
+    left = seconds_left(total - done, rate) if total else None
+    shown = "" if left is None else f", {timedelta(seconds=round(left))} left"
+    return f"{what} {done:,}{whole}{unit}, {rate:,.0f}{unit}/s{shown}"
+
+
+def seconds_left(count: float, rate: float) -> float | None:
+    """Return how long ``count`` more units take; None where the rate is too low to tell.
+
+    Args:
+        count: units that are left.
+        rate: units a second.
+    """
+    return count / rate if count < rate * _MOST_SECONDS_LEFT else None

@@ -200,7 +200,7 @@ def _deliver(
         RemoteError: if the remote cannot be reached or written.
     """
     # From the first look at what is there until all is declared, nobody may delete any of it.
-    with claims.alive():
+    with claims.alive(delivery.show_deletion):
         delivery.run(state.objects())
         # Others may have declared the same by now, or somebody may have deleted it.
         state.look_again()
@@ -314,7 +314,15 @@ class _Delivery:
             self._claims.give_up()
             left -= arrived | mine
             if left:
-                self._claims.wait(left, lambda: self._meter.add())
+                with self._meter.aside("wait for other pushes"):
+                    self._claims.wait(left, self._show_pushes)
+
+    def show_deletion(self, others: int) -> None:
+        """Show that nothing is sent while other processes delete files there."""
+        self._meter.begin(f"wait until nobody deletes there ({others:,} now)")
+
+    def _show_pushes(self, others: int) -> None:
+        self._meter.begin(f"wait for {counted(others, 'other push', 'es')}")
 
     def check_rest(self) -> None:
         """Check the files of the cache that were not sent from here: the manifest vouches for them, too.
