@@ -99,18 +99,19 @@ def compare_with_remote(
     source = Remote(location_of(remote))
     source.require()
     stock = _stock(source, opened, skip_manifests)
-    mine, told = _compared(opened, source, stock, Meter(on_progress))
-    here = {(file.path, file.sha256): file for file in mine}
-    there = {(file.path, file.sha256): file for file in stock}
+    counted_files, told = _compared(opened, source, stock, Meter(on_progress))
+    cache_files = {(file.path, file.sha256): file for file in counted_files}
+    remote_files = {(file.path, file.sha256): file for file in stock}
     teachers = [] if opened is None else opened.teachers()
-    here_called = {teacher.contract.id: teacher.name for teacher in reversed(teachers)}
-    there_called = {contract: min(names, default="") for contract, names in stock.teacher_names.items()}
-    called = {**there_called, **here_called}
-    units = sorted({_unit(file) for file in (*here.values(), *there.values())})
+    cache_names = {teacher.contract.id: teacher.name for teacher in reversed(teachers)}
+    remote_names = {contract: min(names, default="") for contract, names in stock.teacher_names.items()}
+    names_of = {**remote_names, **cache_names}
+    units = sorted({_unit(file) for file in (*cache_files.values(), *remote_files.values())})
     return RemoteDifference(
         source.where,
         tuple(
-            _line(kind, name, called, _of(here, kind, name), _of(there, kind, name)) for kind, name in units
+            _line(kind, name, names_of, _of(cache_files, kind, name), _of(remote_files, kind, name))
+            for kind, name in units
         ),
         told,
     )
