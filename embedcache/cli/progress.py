@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _LINE_SECONDS = 30.0
 _RATED_SECONDS = 0.1
 """A rate over less time says nothing; it can be a billion rows a second."""
+_MOST_SECONDS_LEFT = 100 * 24 * 3600.0
+"""More time left than this is no forecast: next to nothing is done yet, or others are waited for."""
 
 
 @contextmanager
@@ -85,8 +87,19 @@ def progress_line(what: str, done: int, seconds: float, total: int = 0, unit: st
     if seconds < _RATED_SECONDS:
         return f"{what} {done:,}{whole}{unit}"
     rate = done / seconds
-    left = f", {timedelta(seconds=round((total - done) / rate))} left" if total and rate > 0 else ""
-    return f"{what} {done:,}{whole}{unit}, {rate:,.0f}{unit}/s{left}"
+    left = seconds_left(total - done, rate) if total else None
+    shown = "" if left is None else f", {timedelta(seconds=round(left))} left"
+    return f"{what} {done:,}{whole}{unit}, {rate:,.0f}{unit}/s{shown}"
+
+
+def seconds_left(count: float, rate: float) -> float | None:
+    """Return how long ``count`` more units take; None where the rate is too low to tell.
+
+    Args:
+        count: units that are left.
+        rate: units a second.
+    """
+    return count / rate if count < rate * _MOST_SECONDS_LEFT else None
 
 
 def check_line(progress: CheckProgress) -> str:
@@ -96,8 +109,9 @@ def check_line(progress: CheckProgress) -> str:
             return progress.phase
         return progress_line(progress.phase, progress.rows, progress.seconds, progress.total_rows)
     rate = progress.bytes / max(progress.seconds, 1e-9)
-    left = max(progress.total_bytes - progress.bytes, 0) / max(rate, 1e-9)
+    left = seconds_left(max(progress.total_bytes - progress.bytes, 0), rate)
+    shown = "" if left is None else f", {left:,.0f} s left"
     return (
         f"{progress.phase} {progress.files:,}/{progress.total_files:,}, {size(progress.bytes)} of "
-        f"{size(progress.total_bytes)}, {size(rate)}/s, {left:,.0f} s left"
+        f"{size(progress.total_bytes)}, {size(rate)}/s{shown}"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter, OnCheck
+from embedcache.errors import RemoteError
 from embedcache.share.pulling.plan import open_if_there
 from embedcache.share.pushing.copies import original_on_remote
 from embedcache.share.pushing.namesakes import difference_notes
@@ -15,8 +16,8 @@ from embedcache.share.pushing.news import only_news
 from embedcache.share.pushing.remote_state import RemoteState
 from embedcache.share.pushing.selection import select_files
 from embedcache.share.remote.manifest import SharedFile, Stock
-from embedcache.share.remote.open_stock import open_stock
 from embedcache.share.remote.remote import Remote
+from embedcache.share.remotes import location_of
 from embedcache.sizes import counted
 
 TEACHER, CORPUS = "teacher", "corpus"
@@ -92,24 +93,46 @@ def compare_with_remote(
         CacheFormatError: if the folder is no cache.
         CorruptCacheError: if a file of it is damaged.
         RemoteError: if the remote cannot be reached, or a manifest is refused.
+        StorageError: if there is no room for row indexes.
     """
     opened = open_if_there(cache)
-    source, stock = open_stock(remote, opened, skip=skip_manifests)
-    mine, told = _compared(opened, source, stock, Meter(on_progress))
-    here = {(file.path, file.sha256): file for file in mine}
-    there = {(file.path, file.sha256): file for file in stock}
+    source = Remote(location_of(remote))
+    source.require()
+    stock = _stock(source, opened, skip_manifests)
+    counted_files, told = _compared(opened, source, stock, Meter(on_progress))
+    cache_files = {(file.path, file.sha256): file for file in counted_files}
+    remote_files = {(file.path, file.sha256): file for file in stock}
     teachers = [] if opened is None else opened.teachers()
-    here_called = {teacher.contract.id: teacher.name for teacher in reversed(teachers)}
-    there_called = {contract: min(names, default="") for contract, names in stock.teacher_names.items()}
-    called = {**there_called, **here_called}
-    units = sorted({_unit(file) for file in (*here.values(), *there.values())})
+    cache_names = {teacher.contract.id: teacher.name for teacher in reversed(teachers)}
+    remote_names = {contract: min(names, default="") for contract, names in stock.teacher_names.items()}
+    names_of = {**remote_names, **cache_names}
+    units = sorted({_unit(file) for file in (*cache_files.values(), *remote_files.values())})
     return RemoteDifference(
         source.where,
         tuple(
-            _line(kind, name, called, _of(here, kind, name), _of(there, kind, name)) for kind, name in units
+            _line(kind, name, names_of, _of(cache_files, kind, name), _of(remote_files, kind, name))
+            for kind, name in units
         ),
         told,
     )
+
+
+def _stock(source: Remote, cache: Cache | None, skip_manifests: Collection[str]) -> Stock:
+    """Return the files of a remote.
+
+    Raises:
+        InputError: if there is no manifest to leave out.
+        RemoteError: if the remote cannot be reached, or a manifest is refused.
+    """
+    survey = source.survey(cache, skip=skip_manifests)
+    for name, why in survey.refused.items():
+        more = f" and {len(survey.refused) - 1:,} more" if len(survey.refused) > 1 else ""
+        raise RemoteError(
+            f"manifests/{name}.json of {source.where}{more} is refused ({why}): it is damaged, hostile or of "
+            f"a newer embedcache; compare without it, with --skip-manifest {name[:12]}, or delete it there "
+            "with 'embedcache remote gc --drop'"
+        )
+    return Stock(survey.manifests)
 
 
 def _compared(

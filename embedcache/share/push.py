@@ -1,5 +1,7 @@
 """Push a cache: send the files that a remote lacks, then write a manifest that lists all of them.
 
+A licence that no manifest declares yet is news, too: then a manifest is written although no file is new.
+
 Each file is read, its digest is checked, and it is written whole. The manifest is written when everything it
 lists lies on the remote with the right size; until then nobody sees any of it.
 """
@@ -20,7 +22,14 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError, RemoteError
 from embedcache.share.pushing.bad_samples import note_sent, refuse_bad
 from embedcache.share.pushing.card import card_of
+from embedcache.share.pushing.licences import (
+    contradiction_notes,
+    licence_notes,
+    new_licences,
+    unkept_notes,
+)
 from embedcache.share.pushing.namesakes import namesake_notes
+from embedcache.share.pushing.new_remote import refuse_unfit_place
 from embedcache.share.pushing.news import only_news
 from embedcache.share.pushing.own_indexes import index_objects, with_indexes
 from embedcache.share.pushing.remote_state import RemoteState
@@ -55,8 +64,8 @@ class PushResult:
         others: objects that other processes sent meanwhile.
         others_bytes: their size.
         signed_by: the key it was signed with, as ``ssh-keygen -l`` prints it; empty without one.
-        told: what is worth telling: shards that were left out, other corpora of a name that was pushed,
-            manifests of others that cannot be read.
+        told: what is worth telling: shards that were left out, other corpora and teachers of a name that was
+            pushed, licences, manifests of others that cannot be read.
         seconds: how long it took.
     """
 
@@ -101,9 +110,9 @@ def push(
         teachers: push these alone, names or contract ids; default: all.
         corpora: push these alone; default: all. Vectors are not chosen by it.
         text: whether corpora and their views are pushed; without them vectors serve who has the same texts.
-        text_licence: licence of the texts, for the card.
-        by: who pushes, for the card; it is kept with the time.
-        message: what for, for the card.
+        text_licence: licence of the texts; it is kept even where no file is new.
+        by: who pushes, for the card; it is kept with the time, where there is something to add.
+        message: what for, for the card, as ``by``.
         sign: file of a private ed25519 key, OpenSSH's or PEM, to sign the manifest with.
         jobs: transfers at once.
         alone: nobody else pushes or deletes there meanwhile, so claims are not used; for places that do not
@@ -113,16 +122,19 @@ def push(
         on_progress: called as the work goes on.
 
     Raises:
-        InputError: if a name is not in the cache, there is nothing to push, an argument cannot be used, or
-            vectors are among it that a sample of a pull has found bad.
+        InputError: if a name is not in the cache, there is nothing to push, an argument cannot be used,
+            vectors are among it that a sample of a pull has found bad, cache and remote lie inside each
+            other, or a folder that is no remote holds other files.
         CorruptCacheError: if a file of the cache is damaged; nothing of it is sent.
         RemoteError: if the remote cannot be reached or written.
+        StorageError: if there is no room here for row indexes of the remote.
     """
     started = time.perf_counter()
     opened = cache if isinstance(cache, Cache) else Cache(cache)
     signer = None if sign is None else Signer.load(Path(sign))
     _check_texts({"--by": by, "--message": message, "--text-licence": text_licence})
     target = Remote(location_of(remote))
+    refuse_unfit_place(target, opened.folder)
     meter = Meter(on_progress)
     meter.begin("read the cache")
     selection = select_files(opened, teachers=teachers, corpora=corpora, text=text, text_licence=text_licence)
@@ -146,6 +158,7 @@ def push(
     )
     note_sent(opened, target, selection, delivery.sent)
     notes += _notes(state, selection, manifest)
+    notes += unkept_notes(selection, by=by, message=message, text_licence=text_licence, manifest=manifest)
     return _result(delivery, state, manifest, signer, notes, time.perf_counter() - started)
 
 
@@ -170,7 +183,7 @@ def _check_texts(texts: Mapping[str, str]) -> None:
 def _deliver(
     delivery: _Delivery, state: RemoteState, selection: Selection, claims: Claims, declare: Callable[[], str]
 ) -> str:
-    """Send what is missing, and declare it where no manifest lists all of it.
+    """Send what is missing, and declare it where manifests lack files of it or a licence.
 
     Args:
         delivery: the objects.
@@ -187,11 +200,11 @@ def _deliver(
         RemoteError: if the remote cannot be reached or written.
     """
     # From the first look at what is there until all is declared, nobody may delete any of it.
-    with claims.alive():
+    with claims.alive(delivery.show_deletion):
         delivery.run(state.objects())
         # Others may have declared the same by now, or somebody may have deleted it.
         state.look_again()
-        if all(file in state.stock() for file in selection.shared):
+        if _is_listed(selection, state) and not new_licences(selection, state.stock().manifests):
             return ""
         delivery.check_rest()
         delivery.refuse_gaps()
@@ -201,11 +214,19 @@ def _deliver(
         return manifest
 
 
+def _is_listed(selection: Selection, state: RemoteState) -> bool:
+    """Return whether manifests that count list all files of a push."""
+    return all(file in state.stock() for file in selection.shared)
+
+
 def _notes(state: RemoteState, selection: Selection, manifest: str) -> list[str]:
-    """Return notes on the other manifests of a remote: corpora of the same name, and damaged manifests."""
+    """Return notes on the other manifests of a remote: licences, names that are taken, damaged manifests."""
     where, survey = state.remote.where, state.survey()
+    is_for_licences = manifest and _is_listed(selection, state)
     return [
-        *namesake_notes(where, survey.manifests, selection.corpora, manifest),
+        *licence_notes(new_licences(selection, state.stock().manifests) if is_for_licences else ()),
+        *contradiction_notes(where, survey.manifests, selection, manifest),
+        *namesake_notes(where, survey.manifests, selection.corpora, selection.teachers, manifest),
         *(
             f"manifests/{name}.json of {where} cannot be read ({why}): pulls have to do without it"
             for name, why in survey.refused.items()
@@ -293,7 +314,15 @@ class _Delivery:
             self._claims.give_up()
             left -= arrived | mine
             if left:
-                self._claims.wait(left, lambda: self._meter.add())
+                with self._meter.aside("wait for other pushes"):
+                    self._claims.wait(left, self._show_pushes)
+
+    def show_deletion(self, others: int) -> None:
+        """Show that nothing is sent while other processes delete files there."""
+        self._meter.begin(f"wait until nobody deletes there ({others:,} now)")
+
+    def _show_pushes(self, others: int) -> None:
+        self._meter.begin(f"wait for {counted(others, 'other push', 'es')}")
 
     def check_rest(self) -> None:
         """Check the files of the cache that were not sent from here: the manifest vouches for them, too.

@@ -71,15 +71,15 @@ def test_who_waits_goes_on_when_the_claim_is_given_up(tmp_path: Path) -> None:
         one.take({"a" * 64})
         waits: list[int] = []
 
-        def on_wait() -> None:
-            waits.append(1)
+        def on_wait(others: int) -> None:
+            waits.append(others)
             if len(waits) == 2:
                 one.give_up()
 
         two.wait({"a" * 64}, on_wait)
-        assert len(waits) == 2
+        assert waits == [1, 1]
         # Of what nobody claims there is nothing to wait for.
-        two.wait({"b" * 64}, lambda: pytest.fail("waited"))
+        two.wait({"b" * 64}, lambda others: pytest.fail("waited"))
 
 
 def test_nobody_waits_for_a_process_of_this_machine_that_is_gone(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_nobody_waits_for_a_process_of_this_machine_that_is_gone(tmp_path: Path)
     child.join()
     assert len(files_of(tmp_path, "claims")) == 3
     with claims_on(tmp_path).alive() as mine:
-        mine.wait({"a" * 64}, lambda: pytest.fail("waited"))
+        mine.wait({"a" * 64}, lambda others: pytest.fail("waited"))
         with mine.planning():
             assert mine.of_others() == {}
     assert files_of(tmp_path, "claims") == {}
@@ -149,7 +149,7 @@ def test_waiting_ends_when_everything_is_to_stop(tmp_path: Path) -> None:
         other.take({"a" * 64})
         mine.remote.stop.set()
         with pytest.raises(RemoteError, match="stopped while waiting"):
-            mine.wait({"a" * 64}, lambda: None)
+            mine.wait({"a" * 64}, lambda others: None)
 
 
 def test_what_a_dead_push_had_claimed_is_taken_over(tmp_path: Path) -> None:

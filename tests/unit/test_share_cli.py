@@ -311,6 +311,8 @@ def test_a_manifest_that_cannot_be_read_is_told_of_everywhere_and_skipped_when_t
         assert (code, out) == (1, "")
         assert f"manifests/{bad}.json" in err
         assert f"--skip-manifest {bad[:12]}" in err
+        # Only options that the command has are named.
+        assert ("--require-signature" in err) == (words[0] == "pull")
     assert not (tmp_path / "there").exists()
     code, out, _ = shell("remote", "ls", remote)
     assert code == 1

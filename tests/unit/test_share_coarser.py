@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from share_helpers import TEXTS, make_cache, make_key, manifest_of, put_manifest
 
 from embedcache.cache import Cache
+from embedcache.errors import StorageError
 from embedcache.share import compare_with_remote, pull, push
 from embedcache.share.rows.remote_keys import RemoteKeys
 from embedcache.split import split_cache
@@ -110,6 +112,28 @@ def test_diff_counts_what_push_sends(tmp_path: Path, team: str, cut: Path) -> No
     assert to_push(str(tmp_path / "elsewhere")) == len(shards_of(cut))
 
 
+def test_row_indexes_are_not_fetched_where_there_is_no_room_for_them(
+    tmp_path: Path, team: str, cut: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Rows that were taken from the remote are looked up in its row indexes, too.
+    taken = tmp_path / "taken"
+    pull(taken, team, corpora=["corpus"], rows=10, sample_check=False)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    for cache in (cut, taken):
+        for path in cache.glob("derived/remotes/*/*.index"):
+            path.unlink()
+        for act in (push, compare_with_remote):
+            with pytest.raises(StorageError, match=r"bytes would have to be fetched, and 1,000 are free"):
+                act(cache, team)
+        assert not list(cache.glob("derived/remotes/*/*.index"))
+    monkeypatch.undo()
+    # Those that are here need no room.
+    compare_with_remote(cut, team)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    compare_with_remote(cut, team)
+
+
 def test_what_a_key_has_not_signed_does_not_count(tmp_path: Path, team: str, cut: Path) -> None:
     private, _ = make_key(tmp_path, "key")
     done = push(cut, team, sign=private)
@@ -118,7 +142,7 @@ def test_what_a_key_has_not_signed_does_not_count(tmp_path: Path, team: str, cut
 
 
 def test_teachers_are_looked_at_one_by_one(tmp_path: Path, team: str) -> None:
-    other = fake_teacher(8, seed=3)
+    other = fake_teacher(8, seed=3, name="other")
     mine = make_cache(tmp_path / "mine", TEXTS[:40], teacher=other, codec="int8", name="mine")
     assert push(mine, team).told == ()
     assert objects_of(team) >= set(mine.container(other.contract).names())

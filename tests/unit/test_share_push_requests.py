@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from share_helpers import TEXTS, claims_left, content, files_of, make_cache, make_key, objects_of
@@ -134,11 +135,11 @@ def test_what_is_taken_back_after_the_first_look_is_pushed_again(
     first = push(cache, remote).manifest
     alive = Claims.alive
 
-    def late(claims: Claims) -> object:
+    def late(claims: Claims, *arguments: Any) -> object:
         # The worst moment: the manifests were read, and no sign of life keeps anybody from deleting.
         monkeypatch.undo()
         collect_remote(remote, hours=0.0, drop=[first], delete=True)
-        return alive(claims)
+        return alive(claims, *arguments)
 
     monkeypatch.setattr(Claims, "alive", late)
     done = push(cache, remote)

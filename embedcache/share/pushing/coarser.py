@@ -13,7 +13,7 @@ from embedcache.cache import Cache
 from embedcache.check.progress import Meter
 from embedcache.codecs import CODEC_NAMES, get_codec, pq
 from embedcache.keys import KEY_BYTES
-from embedcache.share.pushing.local_keys import keys_of, rows_on
+from embedcache.share.pushing.local_keys import keys_of, load_keys, rows_on
 from embedcache.share.pushing.remote_state import RemoteState
 from embedcache.share.pushing.selection import LocalFile, Selection
 from embedcache.share.remote.manifest import SharedFile, Stock
@@ -42,6 +42,7 @@ def without_coarser(
     Raises:
         CorruptCacheError: if a shard that is looked at is damaged.
         RemoteError: if the remote cannot be reached, or a row index is refused.
+        StorageError: if there is no room for row indexes.
     """
     if not any(_rank(local.codec) for local in selection.files if local.codec):
         return selection, []
@@ -120,7 +121,7 @@ class _Finer:
         remote_keys = self._all_but(too_small | self.unindexed)
         if not remote_keys.shards:
             return remote_keys
-        remote_keys.load(self._meter, self._jobs)
+        load_keys(remote_keys, self._cache, self._meter, self._jobs)
         return remote_keys.of_codecs(CODEC_NAMES[: rank + 1])
 
     def _all_but(self, without: set[str]) -> RemoteKeys:

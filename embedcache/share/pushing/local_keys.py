@@ -1,4 +1,4 @@
-"""The keys of shards of a cache, and which of them others have."""
+"""The keys of shards of a cache, and which of them a remote has."""
 
 from __future__ import annotations
 
@@ -7,10 +7,33 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from embedcache.cache import Cache
+from embedcache.check.progress import Meter
 from embedcache.check.verify.shards import open_without_codebook
 from embedcache.keys import KeyArray
+from embedcache.share.pulling.plan import refuse_too_much
 from embedcache.share.pushing.selection import LocalFile
 from embedcache.share.rows.remote_keys import RemoteKeys
+
+_LESS = "let a push look at fewer with --teacher"
+
+
+def load_keys(remote_keys: RemoteKeys, cache: Cache, meter: Meter, jobs: int) -> None:
+    """Fetch the row indexes of a remote that are not here, once it is seen that there is room for them.
+
+    Args:
+        remote_keys: what the remote has.
+        cache: keeps the row indexes.
+        meter: counts them and their bytes.
+        jobs: transfers at once.
+
+    Raises:
+        RemoteError: if one cannot be had, or is refused.
+        StorageError: if there is no room for them.
+    """
+    if size := remote_keys.bytes_to_load():
+        refuse_too_much(cache.folder, size, None, _LESS)
+    remote_keys.load(meter, jobs)
 
 
 def keys_of(local: LocalFile) -> KeyArray:

@@ -1,34 +1,71 @@
-"""Warn when a remote has another corpus of the same name."""
+"""Warn when a remote has another corpus or another teacher of the same name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from embedcache.share.remote.manifest import CorpusLine, Manifest
+from embedcache.share.remote.manifest import CorpusLine, Manifest, TeacherLine
 from embedcache.sizes import counted
 
 
 def namesake_notes(
-    where: str, manifests: Iterable[Manifest], pushed: Iterable[CorpusLine], manifest: str
+    where: str,
+    manifests: Sequence[Manifest],
+    corpora: Iterable[CorpusLine],
+    teachers: Iterable[TeacherLine],
+    manifest: str,
 ) -> list[str]:
-    """Warn of corpora that were pushed while the remote has another of the same name.
+    """Warn of names that a push has given a second meaning on a remote.
+
+    Names that had this meaning there before the push are left out: taking this push back would not help.
 
     Args:
         where: the remote.
-        manifests: those on it that can be read.
-        pushed: the corpora.
+        manifests: those that were on it before, as far as they can be read.
+        corpora: the corpora that were pushed.
+        teachers: the teachers that were pushed.
         manifest: id of the manifest that the push has written; empty where there was nothing to add.
     """
-    undo = f", once 'embedcache remote gc {where} --drop {manifest[:12]} --yes' has taken this push back"
-    told = []
-    for corpus, shown in _namesakes(manifests, pushed):
-        told.append(
+    if not manifest:
+        return []
+    known = {(line.name, line.digest) for listed in manifests for line in listed.corpora}
+    fresh = [corpus for corpus in corpora if (corpus.name, corpus.digest) not in known]
+    undo = f"embedcache remote gc {where} --drop {manifest[:12]} --yes"
+    return [*_corpus_notes(where, manifests, fresh, undo), *_teacher_notes(where, manifests, teachers, undo)]
+
+
+def _corpus_notes(
+    where: str, manifests: Iterable[Manifest], corpora: Iterable[CorpusLine], undo: str
+) -> Iterator[str]:
+    for corpus, shown in _namesakes(manifests, corpora):
+        yield (
             f"corpus {corpus.name!r}: {where} has another of that name ({shown}) than this one "
             f"({corpus.digest[:12]}): who has neither is refused a pull there without --corpus "
             f"{corpus.name}@DIGEST; to share this one under another name, push what 'embedcache split CACHE "
-            f"--corpus {corpus.name} --as NAME --out DIR' makes{undo if manifest else ''}"
+            f"--corpus {corpus.name} --as NAME --out DIR' makes, once '{undo}' has taken this push back"
         )
-    return told
+
+
+def _teacher_notes(
+    where: str, manifests: Iterable[Manifest], teachers: Iterable[TeacherLine], undo: str
+) -> Iterator[str]:
+    owners: dict[str, set[str]] = {}
+    for listed in manifests:
+        for line in listed.teachers:
+            for name in line.names:
+                owners.setdefault(name, set()).add(line.contract)
+    for teacher in teachers:
+        for name in teacher.names:
+            others = owners.get(name, set())
+            if others and teacher.contract not in others:
+                shown = ", ".join(contract[:12] for contract in sorted(others))
+                yield (
+                    f"teacher {name!r}: {where} has another of that name ({shown}) than this one "
+                    f"({teacher.contract[:12]}): a pull or a sync there is refused without --teacher "
+                    f"CONTRACT_ID; to share this one under another name, get it so with 'embedcache pull "
+                    f"{where} --cache NEW --teacher {teacher.contract[:12]} --as NAME', take this push back "
+                    f"with '{undo}', and push NEW"
+                )
 
 
 def difference_notes(where: str, manifests: Iterable[Manifest], here: Iterable[CorpusLine]) -> list[str]:

@@ -30,6 +30,7 @@ def only_news(
     Raises:
         CorruptCacheError: if a shard that is looked at is damaged.
         RemoteError: if the remote cannot be reached, or a row index is refused.
+        StorageError: if there is no room for row indexes.
     """
     selection, notes = without_copies(selection, state)
     for without in (without_taken, without_coarser):

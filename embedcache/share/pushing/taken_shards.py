@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter
-from embedcache.share.pushing.local_keys import keys_of, rows_on
+from embedcache.share.pushing.local_keys import keys_of, load_keys, rows_on
 from embedcache.share.pushing.remote_state import RemoteState
 from embedcache.share.pushing.selection import LocalFile, Selection
 from embedcache.share.rows.remote_keys import RemoteKeys
@@ -28,6 +28,7 @@ def without_taken(
     Raises:
         CorruptCacheError: if such a shard is damaged.
         RemoteError: if the remote cannot be reached, or a row index is refused.
+        StorageError: if there is no room for row indexes.
     """
     taken: dict[str, list[LocalFile]] = {}
     for local in selection.files:
@@ -43,7 +44,7 @@ def without_taken(
             continue
         own = {local.file.sha256 for local in fresh}
         remote_keys = RemoteKeys(state.remote, cache, stock, contract_id, without=own)
-        remote_keys.load(meter, jobs)
+        load_keys(remote_keys, cache, meter, jobs)
         masks = rows_on(remote_keys, [keys_of(local) for local in fresh])
         dropped |= {local.file.path for local, mask in zip(fresh, masks, strict=True) if mask.all()}
     return selection.without(dropped), []

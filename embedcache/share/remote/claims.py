@@ -16,7 +16,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -24,6 +24,7 @@ from embedcache.corpus.description import is_digest
 from embedcache.errors import EmbedCacheError, RemoteError
 from embedcache.fsio import canonical_json
 from embedcache.share.places import Stat
+from embedcache.share.remote.beats import AheadBeats
 from embedcache.share.remote.marks import may_run, new_mark
 from embedcache.share.remote.remote import Remote
 from embedcache.sizes import counted
@@ -37,6 +38,9 @@ LISTING_SECONDS = 30.0
 
 GONE_SECONDS = 3600.0
 """A push without a beat for this long no longer blocks deletion."""
+
+OnWait = Callable[[int], None]
+"""Called with how many processes are waited for."""
 
 _BEATS = 6
 _CLOCK_TRIES = 10
@@ -61,6 +65,11 @@ class AtWorkError(RemoteError):
             f"{GONE_SECONDS / 60:.0f} minutes: nothing was deleted; run the same command again later"
         )
         self.others = others
+
+
+def _marks(names: Iterable[str]) -> set[str]:
+    """Return the marks of the processes that files in ``claims/`` are of."""
+    return {name.partition(".")[0] for name in names}
 
 
 @dataclass(frozen=True)
@@ -101,12 +110,16 @@ class Claims:
     _last_beat: float = 0.0
     _overslept: bool = False
     _known: dict[str, frozenset[str]] = field(default_factory=dict)
+    _ahead: AheadBeats = field(default_factory=AheadBeats)
 
     @contextmanager
-    def alive(self) -> Iterator[Claims]:
+    def alive(self, on_wait: OnWait | None = None) -> Iterator[Claims]:
         """Give signs of life while the block runs, and delete the files of this process afterwards.
 
         The block begins once no other process deletes anything there.
+
+        Args:
+            on_wait: called now and then with the number of the processes that delete.
 
         Raises:
             RemoteError: if the place does not list what was written there.
@@ -114,7 +127,9 @@ class Claims:
         with self._beating():
             if not self.alone:
                 self._until_listed(f"{self.mark}.beat")
-                while any(name.endswith(".gc") for name in self._look().alive):
+                while deleting := _marks(name for name in self._look().alive if name.endswith(".gc")):
+                    if on_wait is not None:
+                        on_wait(len(deleting))
                     self._pause(_POLL_SECONDS)
             yield self
 
@@ -131,7 +146,7 @@ class Claims:
         """
         with self._beating():
             self._note("gc", b"gc")
-            if others := {name.partition(".")[0] for name in self._look(GONE_SECONDS).alive}:
+            if others := _marks(self._look(GONE_SECONDS).alive):
                 raise AtWorkError(self.remote.where, len(others))
             yield self
 
@@ -236,12 +251,12 @@ class Claims:
                     self._known[name] = claims[name] = digests
         return claims
 
-    def wait(self, left: Collection[str], on_wait: Callable[[], None]) -> None:
+    def wait(self, left: Collection[str], on_wait: OnWait) -> None:
         """Wait until a claim on ``left`` is given up, or its process is gone.
 
         Args:
             left: digests of missing objects; where none of them is claimed, nothing is waited for.
-            on_wait: called now and then.
+            on_wait: called now and then with the number of the processes that have claimed some of them.
 
         Raises:
             RemoteError: if claims cannot be listed or read.
@@ -249,7 +264,7 @@ class Claims:
         missing = set(left)
         first = {name for name, digests in self.of_others().items() if digests & missing}
         while first and first <= self.of_others().keys():
-            on_wait()
+            on_wait(len(_marks(first)))
             self._pause(_POLL_SECONDS)
 
     def _planners(self) -> list[str]:
@@ -301,6 +316,8 @@ class Claims:
             return False
         if now is None or now.changed is None or beat.changed is None:
             return True
+        if beat.changed > now.changed:
+            return self._ahead.lives(mark, beat.changed, limit)
         return now.changed - beat.changed < limit
 
     def _read(self, name: str) -> frozenset[str] | None:
