@@ -158,7 +158,7 @@ def push(
     )
     note_sent(opened, target, selection, delivery.sent)
     notes += _notes(state, selection, manifest)
-    notes += unkept_notes(selection, by=by, message=message, text_licence=text_licence, manifest=manifest)
+    notes += unkept_notes(selection, message=message, text_licence=text_licence, manifest=manifest)
     return _result(delivery, state, manifest, signer, notes, time.perf_counter() - started)
 
 

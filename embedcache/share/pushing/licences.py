@@ -74,21 +74,17 @@ def contradiction_notes(
     return notes
 
 
-def unkept_notes(
-    selection: Selection, *, by: str, message: str, text_licence: str, manifest: str
-) -> list[str]:
+def unkept_notes(selection: Selection, *, message: str, text_licence: str, manifest: str) -> list[str]:
     """Return notes on what was given for the card of a push and stands nowhere.
 
     Args:
         selection: what was pushed.
-        by, message, text_licence: as given.
+        message, text_licence: as given.
         manifest: id of the manifest that the push has written; empty where there was nothing to add.
     """
     notes = []
-    given = [option for option, text in (("--by", by), ("--message", message)) if text]
-    if given and not manifest:
-        was = "was" if len(given) == 1 else "were"
-        notes.append(f"{' and '.join(given)} {was} not kept: earlier manifests list all of this push")
+    if message and not manifest:
+        notes.append("--message was not kept: earlier manifests list all of this push")
     if text_licence and not selection.corpora:
         notes.append("--text-licence was not kept: no texts were pushed")
     return notes
