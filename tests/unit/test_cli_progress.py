@@ -10,8 +10,7 @@ from embedcache.build_report import BuildProgress
 from embedcache.check.progress import CheckProgress
 from embedcache.cli import progress as progress_module
 from embedcache.cli.build import build_progress, describe
-from embedcache.cli.check import describe as describe_check
-from embedcache.cli.progress import progress_line, ticker, watched
+from embedcache.cli.progress import check_line, progress_line, ticker, watched
 from embedcache.cli.tables import bars, size
 from embedcache.sizes import counted
 
@@ -44,8 +43,8 @@ def test_a_line_tells_rate_and_time_left() -> None:
 
 def test_no_time_left_is_shown_where_the_rate_does_not_tell_it() -> None:
     waiting = CheckProgress("send", total_files=14, total_bytes=63_600, seconds=10.0)
-    assert describe_check(waiting) == "send 0/14, 0 B of 63.6 kB, 0 B/s"
-    assert describe_check(replace(waiting, bytes=600)) == "send 0/14, 600 B of 63.6 kB, 60 B/s, 1,050 s left"
+    assert check_line(waiting) == "send 0/14, 0 B of 63.6 kB, 0 B/s"
+    assert check_line(replace(waiting, bytes=600)) == "send 0/14, 600 B of 63.6 kB, 60 B/s, 1,050 s left"
     assert progress_line("copy", 1, 1000, 10**9) == "copy 1/1,000,000,000 rows, 0 rows/s"
 
 

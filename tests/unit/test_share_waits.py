@@ -12,7 +12,7 @@ import pytest
 from share_helpers import claims_on, content, make_cache, objects_of
 
 from embedcache.check.progress import CheckProgress
-from embedcache.cli.check import describe
+from embedcache.cli.progress import check_line
 from embedcache.share import push
 from embedcache.share.remote import beats
 from embedcache.share.remote import claims as claims_module
@@ -90,7 +90,7 @@ def test_a_push_says_what_it_waits_for(tmp_path: Path) -> None:
 
     def on_progress(progress: CheckProgress) -> None:
         with seen:
-            shown.append(describe(progress))
+            shown.append(check_line(progress))
             seen.notify_all()
 
     def wait_for(line: str) -> None:

@@ -250,13 +250,7 @@ class _Taking:
         missing.sort(key=lambda one: -one.file.bytes)
         for kind in (Kind.CODEBOOK, Kind.SHARD):
             batch = [one for one in missing if one.entry.kind is kind]
-            run_all(
-                self._arrivals.fetch,
-                batch,
-                jobs=self._jobs,
-                stop=self._remote.stop,
-                patience=PULL_PATIENCE_SECONDS,
-            )
+            self._arrivals.fetch_all(batch, self._jobs)
         self.bytes += size
         for shard in plan.whole:
             self._store.adopt(shard.sha256)
