@@ -8,7 +8,6 @@ from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter, OnCheck
-from embedcache.errors import RemoteError
 from embedcache.share.pulling.plan import open_if_there
 from embedcache.share.pushing.copies import original_on_remote
 from embedcache.share.pushing.namesakes import difference_notes
@@ -125,13 +124,7 @@ def _stock(source: Remote, cache: Cache | None, skip_manifests: Collection[str])
         RemoteError: if the remote cannot be reached, or a manifest is refused.
     """
     survey = source.survey(cache, skip=skip_manifests)
-    for name, why in survey.refused.items():
-        more = f" and {len(survey.refused) - 1:,} more" if len(survey.refused) > 1 else ""
-        raise RemoteError(
-            f"manifests/{name}.json of {source.where}{more} is refused ({why}): it is damaged, hostile or of "
-            f"a newer embedcache; compare without it, with --skip-manifest {name[:12]}, or delete it there "
-            "with 'embedcache remote gc --drop'"
-        )
+    survey.require_all(source.where, lambda name: f"compare without it, with --skip-manifest {name},")
     return Stock(survey.manifests)
 
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache import model_note
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.check.live import Computing
 from embedcache.check.verify.deep import (
@@ -28,12 +25,11 @@ from embedcache.check.verify.deep import (
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.errors import ContractMismatchError, InputError, TeacherError
-from embedcache.fsio import canonical_json
 from embedcache.keys import key_array
 from embedcache.reuse import shard_places
 from embedcache.sample_notes import SampleNote, SampleNotes
 from embedcache.share.mirror.streamed import StreamedStore
-from embedcache.share.pulling.sample import NOT_COMPARED, SampleCheck, is_at_hand
+from embedcache.share.pulling.sample import NOT_COMPARED, SampleCheck, digest_of, missing_model_note
 from embedcache.sizes import counted
 from embedcache.store import Positions, ShardStore
 
@@ -109,7 +105,7 @@ class MirrorSamples:
         check, note = self._compare(teacher, store, note, fresh, rows, positions, texts_of, computing)
         if check is not None and check.verdict == NOT_COMPARED:
             # Once is enough for what a run can do nothing about.
-            told = _digest([check.told, names])
+            told = digest_of([check.told, names])
             check, note = (None, note) if note.told == told else (check, replace(note, told=told))
         self._notes.add({teacher.contract.id: note})
         return check
@@ -132,7 +128,7 @@ class MirrorSamples:
                 f"expected at least {LEAST_SAMPLE}"
             )
             return SampleCheck(teacher.name, NOT_COMPARED, 0, told), note
-        if (missing := self._missing_model(teacher, computing)) is not None:
+        if (missing := missing_model_note(self._cache, teacher, computing, "a run")) is not None:
             return SampleCheck(teacher.name, NOT_COMPARED, 0, missing), note
         drawn = np.fromiter((name in fresh for name in store.shard_names[:-1]), np.bool_, len(rows))
         if rows[drawn].sum() < LEAST_SAMPLE:
@@ -161,18 +157,6 @@ class MirrorSamples:
         verdict = BAD if note.bad else line.verdict
         note = replace(note, verdict=verdict, known=note.known | frozenset(fresh))
         return SampleCheck(teacher.name, line.verdict, len(texts), line.meaning), note
-
-    def _missing_model(self, teacher: CachedTeacher, computing: Computing) -> str | None:
-        """Return what to tell where a teacher's model is not on this machine."""
-        # A folder that somebody else's note names is not looked for here.
-        noted = computing.teacher_model or model_note.read(self._cache.derived_folder, teacher.contract.id)
-        spec = noted or self._cache.model_source(teacher)
-        if is_at_hand(spec) or (noted is not None and Path(noted).expanduser().is_dir()):
-            return None
-        return (
-            f"the model {str(spec)[:80]!r} is not on this machine; a run with --teacher-model FOLDER "
-            "compares once you have it"
-        )
 
     def _bad(self, teacher: str, line: DeepLine, texts: int) -> str:
         return (
@@ -246,7 +230,3 @@ def _largest_error(found: Vectors, expected: Vectors) -> float:
     """Return how far a row is at most from the one expected, relative to the length of that."""
     lengths = np.maximum(np.linalg.norm(expected, axis=1), np.finfo(np.float32).tiny)
     return float((np.linalg.norm(found - expected, axis=1) / lengths).max())
-
-
-def _digest(value: object) -> str:
-    return sha256(canonical_json(value)).hexdigest()

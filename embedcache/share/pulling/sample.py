@@ -170,7 +170,7 @@ class ArrivalSamples:
     ) -> tuple[list[SampleCheck], SampleNote]:
         """Tell that a model is missing, once for the same shards of the remote."""
         from_remote = self._from_remote(teacher.contract.id, open_shards, note.verdict)
-        told = _digest([check.told, sorted(from_remote)])
+        told = digest_of([check.told, sorted(from_remote)])
         return ([], note) if note.told == told else ([check], replace(note, told=told))
 
     def _note_at_begin(self, contract_id: str) -> SampleNote:
@@ -224,7 +224,7 @@ class ArrivalSamples:
             texts.info.digest for corpus in self._cache.corpora() for texts in (corpus, *corpus.views())
         ]
         here = self._shards(teacher.contract.id)
-        return _digest([sorted(shards), sorted(here), sorted(corpora)])
+        return digest_of([sorted(shards), sorted(here), sorted(corpora)])
 
     def _teachers(self) -> Iterable[CachedTeacher]:
         teachers = {teacher.contract.id: teacher for teacher in reversed(self._cache.teachers())}
@@ -245,7 +245,8 @@ def note_sampled(cache: Cache, remote: Remote, contract_id: str, verdict: str) -
     notes.add({contract_id: replace(notes.of(contract_id), verdict=verdict)})
 
 
-def _digest(value: object) -> str:
+def digest_of(value: object) -> str:
+    """Return the sha256 of a value's canonical JSON: what a note keeps of what was told."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
@@ -286,17 +287,27 @@ def _remedy(teacher: str) -> str:
 
 def _missing_model(cache: Cache, teacher: CachedTeacher, computing: Computing) -> SampleCheck | None:
     """Return what to tell if a teacher's model is not on this machine, else None."""
+    note = missing_model_note(cache, teacher, computing, "the same command")
+    return None if note is None else SampleCheck(teacher.name, NOT_COMPARED, 0, note)
+
+
+def missing_model_note(cache: Cache, teacher: CachedTeacher, computing: Computing, again: str) -> str | None:
+    """Return a note if a teacher's model is not on this machine, else None.
+
+    Args:
+        cache: the cache that has the teacher.
+        teacher: the teacher.
+        computing: how to run it.
+        again: what compares once the model is here, for the note.
+    """
     # A folder counts if this machine has noted it, not if it is named by what came with the teacher.
     noted = computing.teacher_model or model_note.read(cache.derived_folder, teacher.contract.id)
     spec = noted or cache.model_source(teacher)
     if is_at_hand(spec) or (noted is not None and Path(noted).expanduser().is_dir()):
         return None
-    return SampleCheck(
-        teacher.name,
-        NOT_COMPARED,
-        0,
-        f"the model {str(spec)[:80]!r} is not on this machine; the same command with --teacher-model FOLDER "
-        "compares once you have it",
+    return (
+        f"the model {str(spec)[:80]!r} is not on this machine; {again} with --teacher-model FOLDER compares "
+        "once you have it"
     )
 
 

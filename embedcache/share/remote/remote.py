@@ -73,6 +73,23 @@ class Survey:
     manifests: tuple[Manifest, ...]
     refused: Mapping[str, str]
 
+    def require_all(self, where: str, advice: Callable[[str], str]) -> None:
+        """See that none is refused: what it lists would be missing without a word.
+
+        Args:
+            where: the remote.
+            advice: says how to do without the manifest whose name begins so.
+
+        Raises:
+            RemoteError: if one is refused.
+        """
+        for name, why in self.refused.items():
+            more = f" and {len(self.refused) - 1:,} more" if len(self.refused) > 1 else ""
+            raise RemoteError(
+                f"manifests/{name}.json of {where}{more} is refused ({why}): it is damaged, hostile or of a "
+                f"newer embedcache; {advice(name[:12])} or delete it there with 'embedcache remote gc --drop'"
+            )
+
 
 class Remote:
     """The objects and manifests at a location.
@@ -291,13 +308,13 @@ class Remote:
             RemoteError: if one cannot be read, or is not what a manifest has to be.
         """
         survey = self.survey(cache, only, skip)
-        for name, why in survey.refused.items():
-            more = f" and {len(survey.refused) - 1:,} more" if len(survey.refused) > 1 else ""
-            raise RemoteError(
-                f"manifests/{name}.json of {self.where}{more} is refused ({why}): it is damaged, hostile or "
-                f"of a newer embedcache; do without it with --skip-manifest {name[:12]}, take what one key "
-                "has signed with --require-signature, or delete it there with 'embedcache remote gc --drop'"
-            )
+        survey.require_all(
+            self.where,
+            lambda name: (
+                f"do without it with --skip-manifest {name}, take what one key has signed with "
+                "--require-signature,"
+            ),
+        )
         return list(survey.manifests)
 
     def survey(
