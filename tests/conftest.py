@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +58,22 @@ def loaded_teacher(tiny_teacher: Path) -> Teacher:
     from embedcache.teacher.load import load_teacher
 
     return load_teacher(tiny_teacher, device="cpu")
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Let SIGINT raise a KeyboardInterrupt in this process, which whatever is tested sees.
+
+    Shells let what they start in the background ignore it. The garbage collector swallows what is raised in a
+    callback of its own, and hypothesis has one there.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

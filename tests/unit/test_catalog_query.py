@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -442,14 +442,6 @@ def test_wrong_usage(cache: Cache, tmp_path: Path) -> None:
     assert "does not say its format" in str(outcome.exception)
     outcome = run(cache, "SELECT 1", "--memory", "much")
     assert "--memory much was given" in str(outcome.exception)
-
-
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """Ctrl-C is heard; shells let what they start in the background ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 ENDLESS = "SELECT sum(a.range * b.range) FROM range(100000000) a, range(100000000) b"
