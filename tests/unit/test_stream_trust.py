@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from distill_helpers import TEXTS, build, small_run
 from share_helpers import make_key
 from stream_helpers import on_disk, same, shard_size
@@ -85,6 +86,8 @@ def encoders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counted(computing: Computing, contract: Any, **options: Any) -> Encoder:
         names.append(options["name"])
+        # As weights do that a model's file lacks.
+        torch.rand(1)
         return make(computing, contract, **options)
 
     monkeypatch.setattr(Computing, "encoder", counted)
