@@ -20,7 +20,7 @@ def resume_option(*allowed: str) -> Callable[[F], F]:
     Args:
         allowed: parameters of the command that may be given anew.
     """
-    options = [f"--{name}" for name in allowed]
+    options = [f"--{name.replace('_', '-')}" for name in allowed]
     return click.option(
         "--resume",
         "resumed",

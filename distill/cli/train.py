@@ -18,6 +18,8 @@ from distill.cli.resume import MACHINE, refuse_settings, resume_option
 from distill.cli.typed import naming_options
 from distill.students.spec import FORMS
 
+_WITH_RESUME = ("cache", *MACHINE, "no_sample_check")
+
 
 @click.command("run")
 @click.option("--cache", metavar="DIR", help="The cache's folder, or the name or URL of a remote.")
@@ -215,7 +217,7 @@ from distill.students.spec import FORMS
 )
 @click.option("--out", metavar="DIR", help="The run's folder.  [default: runs/CORPUS-STUDENT-LOSS]")
 @source_options
-@resume_option("cache", *MACHINE)
+@resume_option(*_WITH_RESUME)
 @output_options
 def run_command(
     recipe: str | None,
@@ -243,10 +245,10 @@ def run_command(
     flags["dev_rows"] = list(flags["dev_rows"]) or None
     flags["skip_manifests"] = list(flags["skip_manifests"]) or None
     if resumed is not None:
-        refuse_settings("cache", *MACHINE)
+        refuse_settings(*_WITH_RESUME)
         from distill.training.run import resume
 
-        changed = {name: flags[name] for name in ("cache", *MACHINE)}
+        changed = {name: flags[name] for name in _WITH_RESUME}
         report(lambda on_progress: resume(resumed, **changed, on_progress=on_progress), print_run, as_json)
         return
     typed = {SHORT_KEYS.get(key, key): value for key, value in flags.items()}

@@ -17,6 +17,8 @@ from embedcache.fsio import canonical_json
 _PLACES = ("cache", "corpus", "teacher", "teacher_model", "start", "out", "overwrite", "seed", "tracking")
 _MACHINE = ("device", "threads", "checkpoint_every")
 _LATER = ("text", "text2", "label")
+# Of how vectors come: these decide which of them are read, and in which order.
+_STREAM = ("limit", "window", "require_signature", "skip_manifests")
 
 _SEED_IN_NAME = re.compile(r"[-_]?seed[-_]?\d+(?:-[0-9a-f]{10})?$|-[0-9a-f]{10}$")
 
@@ -85,12 +87,27 @@ def run_setting(record: Mapping[str, Any], config: Mapping[str, Any]) -> dict[st
     # Configurations of earlier versions lack keys that others leave empty.
     given = {key: value for key, value in evaluation.items() if value is not None or key not in _LATER}
     facts["evaluation"] = {**given, "data": record.get("dev")}
+    facts.pop("stream", None)
+    if stream := _stream_setting(record, config.get("stream") or {}):
+        facts["stream"] = stream
     facts["corpus"] = (record.get("corpus") or {}).get("digest")
     facts["teachers"] = [one.get("contract_id") for one in record.get("teachers") or []]
     if record.get("start"):
         before = _start_setting(record)
         facts["start"] = before.digest if before is not None else record["start"].get("contract_id")
     return facts
+
+
+def _stream_setting(record: Mapping[str, Any], stream: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of the stream decides how a run ends; nothing where everything is as by default.
+
+    The mirror, the sample check and how long a build is waited for do not.
+    """
+    given = {key: stream[key] for key in _STREAM if stream.get(key)}
+    if record.get("order") is None:
+        # All shards fitted into the limit, so the rows were not cut into windows.
+        given.pop("limit", None)
+    return given
 
 
 def _start_setting(record: Mapping[str, Any]) -> Setting | None:

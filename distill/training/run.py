@@ -18,7 +18,7 @@ from distill.training.folder import (
 )
 from distill.training.place import Place, open_place
 from distill.training.record import new_record, refuse_other_data
-from distill.training.sample_check import check_samples
+from distill.training.sample_check import SampleChecks
 from distill.training.setup import DistillTraining, machine_flags, open_training_data, prepare
 from distill.training.tracking import OnProgress, best_scores
 from distill.training.trainer import TrainResult
@@ -107,14 +107,15 @@ def _run(place: Place, config: RunConfig, on_progress: OnProgress | None, recipe
     cache = place.cache
     dataset, config = open_training_data(place, config, on_progress)
     folder, config = claim_folder(config, lambda: _default_out(config, dataset.corpus.name))
-    check_samples(place, config, dataset, on_progress)
+    samples = SampleChecks(place, config, dataset, on_progress)
+    samples.check_first_window()
     training = prepare(cache, config, dataset, folder, on_progress)
     record = new_record(cache, dataset, config, training.parameters, recipe, training.notes)
     # From here on files are written; everything that can be refused has been.
     with training.exclusive():
         if training.is_first:
             start_folder(folder, config, dataset, record)
-        return _train(training, record, on_progress)
+        return _train(training, record, samples, on_progress)
 
 
 def resume(
@@ -123,6 +124,7 @@ def resume(
     cache: str | None = None,
     device: str | None = None,
     threads: int | None = None,
+    no_sample_check: bool | None = None,
     on_progress: OnProgress | None = None,
 ) -> Run:
     """Go on with a run that was interrupted, from its last checkpoint; without one, from the start.
@@ -134,6 +136,8 @@ def resume(
         folder: the run's folder.
         cache: where the cache is now; default: where it was.
         device, threads: of the machine that it goes on upon; default: as before.
+        no_sample_check: whether vectors of a remote are trained on without comparing a sample of them with
+            the live teacher; default: as before.
         on_progress: called after every step.
 
     Raises:
@@ -142,18 +146,24 @@ def resume(
     """
     folder = Path(folder).expanduser()
     record = read_interrupted(folder, "run")
-    flags = {**machine_flags(device, threads), "cache": cache, "out": str(folder)}
+    flags = {
+        **machine_flags(device, threads),
+        "cache": cache,
+        "out": str(folder),
+        "stream.no_sample_check": no_sample_check,
+    }
     config = load_config(folder / CONFIG, flags=flags)
     with open_place(config, on_progress, digest=record["corpus"].get("digest")) as place:
         opened = place.cache
         dataset, config = open_training_data(place, config, on_progress)
-        check_samples(place, config, dataset, on_progress)
+        samples = SampleChecks(place, config, dataset, on_progress)
+        samples.check_first_window()
         training = prepare(opened, config, dataset, folder, on_progress)
         now = new_record(opened, dataset, config, training.parameters, record.get("recipe"), training.notes)
         refuse_other_data(record, now)
         with training.exclusive():
             training.go_on(now, lambda: start_folder(folder, config, dataset, now), on_progress)
-            return _train(training, now, on_progress)
+            return _train(training, now, samples, on_progress)
 
 
 def run(*, on_progress: OnProgress | None = None, **settings: Any) -> Run:
@@ -172,9 +182,11 @@ def run(*, on_progress: OnProgress | None = None, **settings: Any) -> Run:
     return run_config(load_config(flags=keyword_flags(settings, SHORT_KEYS)), on_progress)
 
 
-def _train(training: DistillTraining, record: dict[str, Any], on_progress: OnProgress | None) -> Run:
+def _train(
+    training: DistillTraining, record: dict[str, Any], samples: SampleChecks, on_progress: OnProgress | None
+) -> Run:
     resumed = training.trainer.step
-    result = training.train(on_progress)
+    result = training.train(on_progress, samples.check_later)
     dataset = training.dataset
     run = Run(
         training.folder,

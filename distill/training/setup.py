@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from distill.config import RunConfig, TrainerConfig
+    from distill.data.loader import CheckRows
     from distill.data.source import Source
     from distill.training.objective import Objective
     from embedcache.teacher.load import Teacher
@@ -194,8 +195,8 @@ class Training:
         else:
             continue_folder(self.folder, self.config.to_yaml(), dict(record), self.trainer.step)
 
-    def train(self, on_progress: OnProgress | None) -> TrainResult:
-        """Train, and write down how it goes."""
+    def train(self, on_progress: OnProgress | None, check: CheckRows | None = None) -> TrainResult:
+        """Train, and write down how it goes; for the arguments and errors see :meth:`Trainer.train`."""
         config = self.config
         # The folder has to be there before anybody trains.
         self.accelerator.wait_for_everyone()
@@ -208,7 +209,7 @@ class Training:
             cpu_threads(config.training.threads),
             advising(self.folder),
         ):
-            return self.trainer.train(tracker, on_progress if self.is_first else None)
+            return self.trainer.train(tracker, on_progress if self.is_first else None, check)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from distill.data.loader import Loader
+from distill.data.loader import CheckRows, Loader
 from distill.data.source import Share
 from distill.errors import CheckpointError, TrainingError
 from distill.students.student import forward
@@ -133,20 +133,31 @@ class Trainer:
         context: AbstractContextManager[Any] = self._accelerator.autocast()
         return context
 
-    def train(self, tracker: Tracker, on_progress: OnProgress | None = None) -> TrainResult:
+    def train(
+        self,
+        tracker: Tracker,
+        on_progress: OnProgress | None = None,
+        check: CheckRows | None = None,
+    ) -> TrainResult:
         """Run all steps, or what is left of them, and return how it ended.
+
+        Args:
+            tracker: takes the metrics.
+            on_progress: called after every step.
+            check: called with the rows of each window before the first of them is trained on.
 
         Raises:
             TrainingError: if the loss becomes NaN or infinite; the best checkpoint so far stays.
             StorageError: if a checkpoint cannot be written; the one before stays.
-            RemoteError: if rows cannot be had of a remote; a checkpoint of the steps done is written first.
+            RemoteError: if rows cannot be had of a remote, in this process or in another one; a checkpoint of
+                the steps done is written first.
         """
         state = self._state
         self._saved = time.perf_counter()
         started = self._saved - state.seconds
         self._model.train()
         while state.epoch < self._epochs and not self._has_stopped():
-            loader, waited = self._loader(), state.waited
+            loader, waited = self._loader(check), state.waited
             for batch in self._saved_where_a_remote_fails(loader):
                 self._recent.add(self._step(batch))
                 state.step, state.batch = state.step + 1, state.batch + 1
@@ -183,11 +194,28 @@ class Trainer:
         try:
             yield from loader
         except RemoteError:
-            # Of several processes, others may still have batches, and all have a part in a checkpoint.
-            if self._share.processes == 1 and self._state.step > self._resumed:
+            # It is raised in all processes, see _raise_together, and all have a part in a checkpoint.
+            if self._state.step > self._resumed:
                 with suppress(StorageError):
                     self._save_checkpoint()
+            # A launcher ends all processes as soon as one has failed: the first may still be writing.
+            self._accelerator.wait_for_everyone()
             raise
+
+    def _raise_together(self, error: RemoteError | None) -> None:
+        """Raise the error of a remote in all processes where one of them has met it.
+
+        Each process reads from the remote by itself. One that ended alone would leave the others waiting for
+        its part of the next step.
+
+        Args:
+            error: what this process has met; None if nothing.
+        """
+        messages = gather_objects("" if error is None else str(error), self._share)
+        if error is not None:
+            raise error
+        for message in filter(None, messages):
+            raise RemoteError(message)
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from where a checkpoint was written.
@@ -268,7 +296,7 @@ class Trainer:
         }
         Checkpoint(tensors, facts).save(self._folder)
 
-    def _loader(self) -> Loader:
+    def _loader(self, check: CheckRows | None) -> Loader:
         state = self._state
         batches = self._source.batches(self._batch_size, seed=self._config.seed, epoch=state.epoch)
         return Loader(
@@ -279,6 +307,8 @@ class Trainer:
             share=self._share,
             pin=self._device.type == "cuda",
             breaks=batches.breaks,
+            check=check,
+            agree=self._raise_together,
         )
 
     def _look(self, tracker: Tracker) -> None:

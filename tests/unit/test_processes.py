@@ -147,6 +147,35 @@ def test_two_processes_resume_what_two_began_and_one_does_not(views_cache, tmp_p
     np.testing.assert_array_equal(losses(tmp_path / "run"), losses(tmp_path / "whole"))
 
 
+WINDOWS = [*LOSSES["congen"], "--set", "student.dropout=0.2", "--window", "80"]
+
+
+@pytest.fixture(scope="module")
+def whole_of_two(views_cache, tmp_path_factory):
+    """A run of two processes in two windows that nothing happens to."""
+    folder = tmp_path_factory.mktemp("two")
+    command = Command(arguments(views_cache, "layers:1", folder / "run", 2, *WINDOWS))
+    assert launch(command, folder / "output", 2) == [0, 0]
+    return folder / "run"
+
+
+@pytest.mark.parametrize(("lost", "step"), [((0, 1), 1), ((1, 1), 1), ((1, 2), STEPS_AN_EPOCH)])
+def test_two_processes_write_a_checkpoint_where_a_remote_fails_one_of_them(
+    views_cache, tmp_path, whole_of_two, lost, step
+):
+    """Batches are prepared for each of the two windows of the first epoch, and once for the second."""
+    command = Command(arguments(views_cache, "layers:1", tmp_path / "run", 2, *WINDOWS), lose_remote=lost)
+    ended = launch(command, tmp_path / "output", 2)
+    printed = (tmp_path / "output" / "0.txt").read_text()
+    assert ended[0] == 1 and ended[1] != 0, printed
+    assert "the remote is gone; the run goes on from its last checkpoint with 'distill run --resume" in printed
+    again = launch(Command(["run", "--resume", str(tmp_path / "run")]), tmp_path / "output-again", 2)
+    assert again == [0, 0], (tmp_path / "output-again" / "0.txt").read_text()
+    assert f"resumed from step {step}" in (tmp_path / "output-again" / "0.txt").read_text()
+    expected = student_of(whole_of_two)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in student_of(tmp_path / "run").items())
+
+
 KILLS = [
     pytest.param({"kill_at_step": 4}, id="step-4"),
     *(

@@ -167,6 +167,30 @@ def test_a_fine_tuning_has_the_seeds_of_both_its_stages(tmp_path):
     assert read_setting(second("else", 0, run="/gone", **other.to_json())).digest != new.digest
 
 
+@pytest.mark.parametrize(
+    ("stream", "order", "is_same"),
+    [
+        ({"mirror": "/there", "no_sample_check": True, "wait": 10.0}, None, True),
+        ({"limit": None, "window": None, "require_signature": None, "skip_manifests": None}, None, True),
+        # Everything fitted into the limit, so the order was that of a run without one.
+        ({"limit": 10**9}, None, True),
+        ({"limit": 10**9}, "digest", False),
+        ({"window": 65536}, None, False),
+        ({"require_signature": "key.pub"}, None, False),
+        ({"skip_manifests": ["abcdef"]}, None, False),
+    ],
+)
+def test_how_vectors_came_tells_runs_apart_only_where_it_changes_the_student(
+    tmp_path, stream, order, is_same
+):
+    plain, streamed = run_of(tmp_path / "plain", 0), run_of(tmp_path / "streamed", 0)
+    record = json.loads((streamed / "run.json").read_text())
+    (streamed / "run.json").write_text(json.dumps({**record, "order": order}))
+    config = yaml.safe_load((streamed / "config.yaml").read_text())
+    (streamed / "config.yaml").write_text(yaml.safe_dump({**config, "stream": stream}))
+    assert (read_setting(plain).digest == read_setting(streamed).digest) is is_same
+
+
 def test_runs_without_a_readable_configuration_are_no_group(tmp_path, data):
     runs = [run_of(tmp_path / f"r{seed}", seed) for seed in range(2)]
     (runs[1] / "config.yaml").write_text("seed: [", encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distill_helpers import build_ten_shards, small_run
+from distill_helpers import build_ten_shards, metrics, small_run
 from share_helpers import SHARD_ROWS, make_cache
 from stream_helpers import on_disk, same, shard_size
 
@@ -20,6 +20,7 @@ from distill.cli.progress import describe
 from distill.data.source import DistillSource
 from distill.layout import CHECKPOINT
 from distill.training.run import resume
+from distill.training.selection import PairSelector
 from distill.training.tracking import TrainProgress
 from embedcache.cache import Cache
 from embedcache.errors import RemoteError, StorageError
@@ -272,6 +273,32 @@ def test_what_was_trained_is_written_down_where_no_checkpoint_was_due(
     assert resume(run).resumed >= step
     small_run(remote, tmp_path / "other", **settings, mirror=str(tmp_path / "elsewhere"))
     assert same(run, tmp_path / "other")
+
+
+def test_a_remote_that_fails_during_an_evaluation_ends_the_run_in_the_same_way(
+    source, settings, outage, tmp_path, monkeypatch
+):
+    remote, run = str(source.parent / "remote"), tmp_path / "run"
+    settings = {**settings, "checkpoint_every": 1000}
+    score = PairSelector.score
+
+    def score_without_remote(selector: PairSelector, encode: Any) -> float:
+        outage.begin()
+        return score(selector, encode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PairSelector, "score", score_without_remote)
+        with pytest.raises(RemoteError, match="'distill run --resume"):
+            small_run(remote, run, **settings, mirror=str(tmp_path / "mirror"))
+    outage.end()
+    assert resume(run).resumed >= settings["eval_every"]
+    small_run(remote, tmp_path / "other", **settings, mirror=str(tmp_path / "elsewhere"))
+    assert same(run, tmp_path / "other")
+    scores = [
+        [(line["step"], line["held_out_spearman"]) for line in metrics(folder) if "held_out_spearman" in line]
+        for folder in (run, tmp_path / "other")
+    ]
+    assert scores[0] == scores[1]
 
 
 def test_where_nothing_was_trained_the_same_command_begins_anew(source, settings, tmp_path, monkeypatch):

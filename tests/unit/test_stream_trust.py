@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from distill_helpers import TEXTS, build, small_run
 from share_helpers import make_key
 from stream_helpers import on_disk, same, shard_size
@@ -85,6 +86,8 @@ def encoders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counted(computing: Computing, contract: Any, **options: Any) -> Encoder:
         names.append(options["name"])
+        # As weights do that a model's file lacks.
+        torch.rand(1)
         return make(computing, contract, **options)
 
     monkeypatch.setattr(Computing, "encoder", counted)
@@ -189,6 +192,52 @@ def test_one_bad_shard_of_ten_is_found(honest, settings, teacher_folder, tmp_pat
     mirror = Cache(tmp_path / "mirror")
     # The good ones that came with it are not held to be bad.
     assert len(bad_shards(mirror, mirror.teacher().contract.id)) == 1
+
+
+def test_a_bad_shard_of_a_later_window_ends_the_run_before_it_is_trained_on(
+    honest, settings, encoders, teacher_folder, tmp_path
+):
+    remote = tmp_path / "remote"
+    push(honest, str(remote))
+    push(evil_cache(tmp_path, teacher_folder, TEXTS[64:80]), str(remote), corpora=[], text=False)
+    settings = {**settings, "window": 32, "dropout": 0.2}
+    steps: list[int] = []
+
+    def look(progress: TrainProgress) -> None:
+        if progress.phase == "train":
+            steps.append(progress.step)
+
+    with pytest.raises(RemoteError, match=r"nothing was trained on them.*--resume .* --no-sample-check' goes on"):
+        small_run(remote, tmp_path / "a", **settings, on_progress=look)
+    # Two windows of 32 rows, 12 of which are held out, in batches of 16; the next one has rows of the third.
+    assert steps == [1, 2, 3]
+    assert encoders == ["tiny"] * 3
+    mirror = Cache(tmp_path / "mirror")
+    assert len(bad_shards(mirror, mirror.teacher().contract.id)) == 1
+    with pytest.raises(RemoteError, match=r"an earlier sample found other vectors.*'distill run --resume"):
+        resume(tmp_path / "a")
+    assert resume(tmp_path / "a", no_sample_check=True).resumed == 3
+    assert encoders == ["tiny"] * 3
+    other = {**settings, "mirror": str(tmp_path / "other")}
+    small_run(remote, tmp_path / "b", **other, no_sample_check=True)
+    assert same(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("windows", [{"window": 32}, {"cache_limit": 4}])
+def test_every_window_is_compared_once_and_that_changes_nothing_about_the_student(
+    honest, settings, encoders, tmp_path, windows
+):
+    remote = tmp_path / "remote"
+    push(honest, str(remote))
+    if "cache_limit" in windows:
+        windows = {"cache_limit": windows["cache_limit"] * shard_size(honest, "tiny")}
+    settings = {**settings, **windows, "epochs": 2, "dropout": 0.2}
+    small_run(remote, tmp_path / "a", **settings)
+    # Ten shards in five windows; in the second epoch nothing is new.
+    assert encoders == ["tiny"] * 5
+    small_run(remote, tmp_path / "b", **{**settings, "mirror": str(tmp_path / "other")}, no_sample_check=True)
+    assert encoders == ["tiny"] * 5
+    assert same(tmp_path / "a", tmp_path / "b")
 
 
 def test_of_several_teachers_each_is_compared(evil, settings, encoders, second_folder, tmp_path):

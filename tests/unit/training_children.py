@@ -11,7 +11,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from unittest import mock
+
+if TYPE_CHECKING:
+    from distill.data.collate import Batch
 
 # Forked from a server that has everything imported, a child begins to train at once.
 _PRELOADED = ["distill.training.run", "distill.cli.main", "accelerate", "sentence_transformers", "pytest"]
@@ -32,12 +36,15 @@ class Command:
         kill_at_write: (file, number): it is killed at that write step, counted from 0, of files so called.
         slow_write: a file whose first write the first process takes seconds for, so that the others come in
             between where they do not wait; who writes it leaves ``PROCESS.txt.wrote`` beside what it prints.
+        lose_remote: (process, number): in this process a remote fails as batches are prepared for that time,
+            counted from 0.
     """
 
     arguments: Sequence[str]
     kill_at_step: int | None = None
     kill_at_write: tuple[str, int] | None = None
     slow_write: str | None = None
+    lose_remote: tuple[int, int] | None = None
 
 
 def _kill() -> None:
@@ -60,10 +67,20 @@ def _child(command: Command, process: int, processes: int, port: int, output: st
         }
     os.environ["OMP_NUM_THREADS"] = "1"
     from distill.cli.main import main
+    from distill.data.source import DistillSource
     from distill.training.tracking import Tracker
     from embedcache import fsio
+    from embedcache.errors import RemoteError
 
     log, seen = Tracker.log, 0
+    prepare, prepared = DistillSource.prepare, 0
+
+    def prepare_or_fail(source: DistillSource, *arguments: Any) -> list[Batch]:
+        nonlocal prepared
+        if command.lose_remote == (process, prepared):
+            raise RemoteError("the remote is gone")
+        prepared += 1
+        return prepare(source, *arguments)
 
     def logged(tracker: Tracker, step: int, values: dict[str, float]) -> None:
         if step == command.kill_at_step and process == 0:
@@ -84,7 +101,10 @@ def _child(command: Command, process: int, processes: int, port: int, output: st
 
     fsio.on_write_step = written
     sys.argv = ["distill", *command.arguments]
-    with mock.patch.object(Tracker, "log", logged):
+    with (
+        mock.patch.object(Tracker, "log", logged),
+        mock.patch.object(DistillSource, "prepare", prepare_or_fail),
+    ):
         main()
 
 

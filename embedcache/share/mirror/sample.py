@@ -161,8 +161,8 @@ class MirrorSamples:
     def _bad(self, teacher: str, line: DeepLine, texts: int) -> str:
         return (
             f"the remote has other vectors than the teacher's of {teacher!r} ({line.measure}: "
-            f"{line.stored:.2g} of {texts} texts, the teacher itself {line.noise:.2g}): nothing was trained; "
-            f"{_REMEDY}"
+            f"{line.stored:.2g} of {texts} texts, the teacher itself {line.noise:.2g}): nothing was trained on "
+            f"them; {_REMEDY}"
         )
 
     def _still_bad(self, teacher: str, shards: int) -> str:
