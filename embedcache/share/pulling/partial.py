@@ -22,6 +22,7 @@ from embedcache.corpus.subset import store_subset, subset_keys
 from embedcache.errors import InputError
 from embedcache.share.mirror_notes import keep_rows
 from embedcache.share.pulling.arrive import Arrivals
+from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.fetching import fetch_in_stages
 from embedcache.share.pulling.outcome import (
     Fetched,
@@ -33,7 +34,7 @@ from embedcache.share.pulling.outcome import (
 )
 from embedcache.share.pulling.partial_texts import PartTexts
 from embedcache.share.pulling.partial_vectors import PartVectors, estimate_vectors
-from embedcache.share.pulling.plan import PULL_LESS, Preparation, PullChoice, refuse_too_much
+from embedcache.share.pulling.plan import PULL_LESS, Preparation, refuse_too_much
 from embedcache.share.pulling.take_rows import RowsPlan
 from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.rows.whole_fetches import less_without_ranges

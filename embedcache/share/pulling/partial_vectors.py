@@ -9,8 +9,9 @@ from embedcache.cache import Cache
 from embedcache.check.progress import Meter
 from embedcache.contract import Contract
 from embedcache.keys import KeyArray
+from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.outcome import TakenVectors
-from embedcache.share.pulling.plan import Preparation, PullChoice
+from embedcache.share.pulling.plan import Preparation
 from embedcache.share.pulling.take_rows import RowsPlan, TakenRows, plan_rows, take_rows
 from embedcache.share.rows.remote_keys import RemoteKeys
 from embedcache.share.rows.whole_fetches import no_index_notes, no_ranges_notes

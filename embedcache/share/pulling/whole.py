@@ -7,9 +7,10 @@ from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.share.mirror_notes import keep_shards
 from embedcache.share.pulling.arrive import Arrivals
+from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.fetching import fetch_in_stages
 from embedcache.share.pulling.outcome import Fetched, PullEstimate, bytes_of, text_rows_of, vectors_of
-from embedcache.share.pulling.plan import Preparation, PullChoice, refuse_too_much
+from embedcache.share.pulling.plan import Preparation, refuse_too_much
 from embedcache.share.pulling.recode import Recoder
 from embedcache.sizes import counted
 
