@@ -166,5 +166,6 @@ def _plan_pull(
     estimate = work.estimate()
     # What killed pulls have left takes room that this one may need.
     left = 0 if prepared.cache is None else abandoned_bytes(prepared.folder, delete=not is_preview)
-    refuse_too_much(prepared.folder, estimate.bytes, choice.max_bytes, freed=left if is_preview else 0)
+    least = estimate.least_bytes + estimate.least_vector_bytes
+    refuse_too_much(prepared.folder, least, choice.max_bytes, freed=left if is_preview else 0)
     return _PlannedPull(prepared, work, estimate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -336,6 +337,73 @@ def test_the_estimate_is_told_before_anything_is_fetched(tmp_path: Path, remote:
     assert found == preview_pull(tmp_path / "new", remote, PullChoice(corpora=["corpus"], rows=50))
 
 
+@pytest.mark.parametrize("codec", [None, "int8"])
+def test_the_estimate_of_what_is_here_looks_at_what_is_here(
+    tmp_path: Path, remote: str, codec: str | None
+) -> None:
+    there = tmp_path / "there"
+    first = PullChoice(corpora=["corpus"], rows=30, codec=codec)
+    pull(there, remote, first)
+    some = PullChoice(corpora=["corpus"], where="row % 9 = 0", codec=codec)
+    pull(there, remote, some)
+    for choice in (first, some):
+        again = preview_pull(there, remote, choice)
+        assert (again.files, again.vectors, again.vector_bytes) == (0, 0, 0)
+    # More rows of a part whose texts and row indexes are here.
+    more = PullChoice(corpora=["corpus"], rows=PART_ROWS, codec=codec)
+    estimate = preview_pull(there, remote, more)
+    needed = estimate.vector_bytes
+    with pytest.raises(InputError, match=f"{needed:,} bytes would have to be fetched.*--max-bytes"):
+        preview_pull(there, remote, replace(more, max_bytes=needed - 1))
+    done = pull(there, remote, replace(more, max_bytes=needed))
+    assert (done.fetched_bytes, done.fetched_vectors) == (needed, estimate.vectors)
+    assert estimate.least_vector_bytes == needed > 0
+
+
+def test_the_estimate_leaves_out_what_the_remote_has_not(
+    tmp_path: Path, remote: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = make_cache(tmp_path / "few", [*TEXTS[:10], *TEXTS[200:230]], teacher=OTHER, name="few")
+    push(few, remote)
+    choice = PullChoice(corpora=["corpus"], rows=40, teachers=["other"])
+    before = preview_pull(tmp_path / "there", remote, choice)
+    assert pull(tmp_path / "there", remote, choice).fetched_vectors == 10
+    # Of the texts that have no vector here, the remote has none either, though it has others.
+    after = preview_pull(tmp_path / "there", remote, choice)
+    assert (before.vectors, after.vectors, after.vector_bytes) == (40, 0, 0)
+    words = ["pull", remote, "--cache", str(tmp_path / "there"), "--corpus", "corpus", "--rows", "40"]
+    cli.main([*words, "--teacher", "other", "--dry-run"], standalone_mode=False)
+    assert "with 0 rows of texts, and 0 vectors, 0 B" in capsys.readouterr().out
+
+
+def test_the_texts_of_views_count_in_the_estimate_of_a_condition(tmp_path: Path, remote: str) -> None:
+    choice = PullChoice(corpora=["corpus"], where="row >= 0")
+    estimate = preview_pull(tmp_path / "there", remote, choice)
+    done = pull(tmp_path / "there", remote, choice)
+    assert (done.fetched, done.fetched_bytes - done.fetched_row_bytes) == (estimate.files, estimate.bytes)
+    assert estimate.least_bytes < estimate.bytes
+    few = pull(tmp_path / "other", remote, PullChoice(corpora=["corpus"], where="row = 3"))
+    assert estimate.least_bytes <= few.fetched_bytes - few.fetched_row_bytes < estimate.bytes
+
+
+def test_a_preview_refuses_what_a_pull_refuses_before_it_fetches_anything(
+    tmp_path: Path, remote: str
+) -> None:
+    choice = PullChoice(corpora=["corpus"], rows=PART_ROWS)
+    estimate = preview_pull(tmp_path / "there", remote, choice)
+    # A cache without vectors has to look at all row indexes.
+    least = estimate.bytes + estimate.least_vector_bytes
+    assert estimate.bytes < least < estimate.bytes + estimate.vector_bytes
+    for ask in (preview_pull, pull):
+        with pytest.raises(InputError, match=f"{least:,} bytes would have to be fetched"):
+            ask(tmp_path / "there", remote, replace(choice, max_bytes=least - 1))
+        assert not (tmp_path / "there").exists()
+    told = preview_pull(tmp_path / "there", remote, replace(choice, max_bytes=least)).told
+    assert any("more than the" in line and "is refused as soon as" in line for line in told)
+    with pytest.raises(InputError, match="--max-bytes"):
+        pull(tmp_path / "there", remote, replace(choice, max_bytes=least))
+
+
 def test_texts_that_were_read_are_garbage_after_a_while(tmp_path: Path, remote: str) -> None:
     pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], where="row % 7 = 0", alias="some"))
     before = content(tmp_path / "there")
@@ -417,6 +485,22 @@ def test_a_part_of_pq_comes_with_its_codebook(tmp_path: Path) -> None:
     assert np.array_equal(there.lookup(texts[:20]), mine.lookup(texts[:20]))
     assert len(there.store(there.teacher().contract)) == 20
     assert verify(tmp_path / "there").findings == ()
+
+
+def test_a_limit_counts_the_codebooks_of_a_part(tmp_path: Path) -> None:
+    texts, remote = sentences(600, seed=1), str(tmp_path / "remote")
+    push(make_cache(tmp_path / "mine", texts, codec="pq", shard_rows=300), remote)
+    choice = PullChoice(corpora=["corpus"], rows=20)
+    needed = pull(tmp_path / "there", remote, choice).fetched_bytes
+    with pytest.raises(InputError, match=f"{needed:,} bytes would have to be fetched"):
+        pull(tmp_path / "less", remote, replace(choice, max_bytes=needed - 1))
+    assert pull(tmp_path / "enough", remote, replace(choice, max_bytes=needed)).fetched_bytes == needed
+    (book,) = (Path(tmp_path) / "mine").rglob("codebooks/*.npy")
+    estimate = preview_pull(tmp_path / "new", remote, choice)
+    shards = size_of(remote, "/shards/") * 20 // 600
+    assert estimate.vector_bytes == pytest.approx(
+        estimate.least_vector_bytes + book.stat().st_size + shards, abs=2
+    )
 
 
 def test_shards_without_a_row_index_are_read_whole_and_told_of_before(

@@ -120,6 +120,18 @@ def test_what_was_converted_is_not_fetched_again(tmp_path: Path, remote: str, ag
     assert "pull into another cache" in told
 
 
+@pytest.mark.parametrize("choice", [{"text": False}, {"codec": "int8"}, {"codec": "int8", "text": False}])
+def test_preview_limit_and_pull_count_the_same_bytes(
+    tmp_path: Path, remote: str, choice: dict[str, Any]
+) -> None:
+    size = preview_pull(tmp_path / "there", remote, PullChoice(**choice)).bytes
+    for ask in (preview_pull, pull):
+        with pytest.raises(InputError, match=f"{size:,} bytes would have to be fetched"):
+            ask(tmp_path / "there", remote, PullChoice(**choice, max_bytes=size - 1))
+    assert pull(tmp_path / "there", remote, PullChoice(**choice, max_bytes=size)).fetched_bytes == size
+    assert preview_pull(tmp_path / "there", remote, PullChoice(**choice, max_bytes=0)).bytes == 0
+
+
 def test_only_what_is_new_is_fetched_and_converted(tmp_path: Path, remote: str) -> None:
     pull(tmp_path / "there", remote, PullChoice(codec="int8"))
     more = sentences(SHARD_ROWS, seed=9)

@@ -46,6 +46,7 @@ class WholePull:
             manifests=len(self._prepared.stock.manifests),
             files=len(missing),
             bytes=bytes_of(missing),
+            least_bytes=bytes_of(missing),
             text_rows=text_rows_of(missing),
             vectors=vectors_of(missing),
             present=len(wanted) - len(missing),
