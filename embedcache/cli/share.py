@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from embedcache.share import PullEstimate
 
 
+_teachers = click.option(
+    "--teacher", "teachers", multiple=True, metavar="NAME", help="This teacher.  [default: all]"
+)
+_corpora_there = click.option(
+    "--corpus",
+    "corpora",
+    multiple=True,
+    metavar="NAME[@DIGEST]",
+    help="This corpus; of several versions the one whose digest, or manifest's, begins so.  [default: all]",
+)
 _no_text = click.option("--no-text", is_flag=True, help="Leave out corpora; push or pull vectors only.")
 _WRITER = (
     click.option("--by", default="", metavar="NAME", help="Who pushes; kept on the remote, with the time."),
@@ -77,7 +87,7 @@ _PART = (
 @click.command("push")
 @click.argument("remote")
 @cache_option
-@click.option("--teacher", "teachers", multiple=True, metavar="NAME", help="This teacher.  [default: all]")
+@_teachers
 @click.option("--corpus", "corpora", multiple=True, metavar="NAME", help="This corpus.  [default: all]")
 @_no_text
 @all_of(*_WRITER)
@@ -91,33 +101,20 @@ def push_command(
     Any number of people may push at once; nothing is overwritten, and nothing is sent twice. Interrupted, the
     same command goes on.
     """
-    from embedcache.share import push
+    from embedcache.share import PushChoice, push
 
     as_json = rest.pop("as_json")
+    choice = PushChoice(teachers, corpora, text=not no_text)
     with interruptible() as on_progress:
-        done = push(
-            cache,
-            remote,
-            teachers=teachers,
-            corpora=corpora,
-            text=not no_text,
-            on_progress=on_progress,
-            **rest,
-        )
+        done = push(cache, remote, choice, on_progress=on_progress, **rest)
     report(done, show_push, as_json)
 
 
 @click.command("pull")
 @click.argument("remote")
 @cache_option
-@click.option("--teacher", "teachers", multiple=True, metavar="NAME", help="This teacher.  [default: all]")
-@click.option(
-    "--corpus",
-    "corpora",
-    multiple=True,
-    metavar="NAME[@DIGEST]",
-    help="This corpus; of several versions the one whose digest, or manifest's, begins so.  [default: all]",
-)
+@_teachers
+@_corpora_there
 @_no_text
 @click.option("--as", "alias", metavar="NAME", help="Call the one --corpus, or else the one --teacher, so.")
 @all_of(*_PART)
@@ -139,7 +136,7 @@ def pull_command(
     dry_run: bool,
     jobs: int,
     as_json: bool,
-    **choice: Any,
+    **chosen: Any,
 ) -> None:
     """Fetch what REMOTE, a name or a URL, has and the cache lacks.
 
@@ -150,8 +147,9 @@ def pull_command(
     With --rows or --where a part of one --corpus becomes a corpus of its own, and of the teachers only the
     vectors of its texts come.
     """
-    from embedcache.share import preview_pull, pull
+    from embedcache.share import PullChoice, preview_pull, pull
 
+    choice = PullChoice(text=not no_text, **chosen)
     computing = _computing(teacher_model, no_sample_check)
     told: list[str] = []
 
@@ -161,18 +159,17 @@ def pull_command(
 
     with interruptible() as on_progress:
         if dry_run:
-            estimate = preview_pull(cache, remote, text=not no_text, on_progress=on_progress, **choice)
+            estimate = preview_pull(cache, remote, choice, on_progress=on_progress)
         else:
             done = pull(
                 cache,
                 remote,
-                text=not no_text,
+                choice,
                 sample_check=not no_sample_check,
                 computing=computing,
                 jobs=jobs,
                 on_estimate=on_estimate,
                 on_progress=on_progress,
-                **choice,
             )
     if dry_run:
         report(estimate, show_estimate, as_json)
@@ -184,6 +181,8 @@ def pull_command(
 @click.command("sync")
 @click.argument("remote")
 @cache_option
+@_teachers
+@_corpora_there
 @_no_text
 @all_of(*_WRITER, *_READER)
 @jobs_option
@@ -191,16 +190,32 @@ def pull_command(
 def sync_command(
     remote: str,
     cache: str,
+    teachers: tuple[str, ...],
+    corpora: tuple[str, ...],
     no_text: bool,
+    max_bytes: int | None,
+    require_signature: str | None,
+    skip_manifests: tuple[str, ...],
     no_sample_check: bool,
     teacher_model: str | None,
     as_json: bool,
     **rest: Any,
 ) -> None:
-    """Pull what the cache lacks, then push what REMOTE, a name or a URL, lacks."""
-    from embedcache.errors import EmbedCacheError
-    from embedcache.share import PullResult, SyncResult, sync
+    """Pull what the cache lacks, then push what REMOTE, a name or a URL, lacks.
 
+    --teacher and --corpus choose for both. They take names that only one of the two sides knows.
+    """
+    from embedcache.errors import EmbedCacheError
+    from embedcache.share import PullChoice, PullResult, SyncResult, sync
+
+    choice = PullChoice(
+        teachers,
+        corpora,
+        text=not no_text,
+        max_bytes=max_bytes,
+        require_signature=require_signature,
+        skip_manifests=skip_manifests,
+    )
     computing = _computing(teacher_model, no_sample_check)
     pulled: list[PullResult] = []
     told: list[str] = []
@@ -214,7 +229,7 @@ def sync_command(
             done = sync(
                 cache,
                 remote,
-                text=not no_text,
+                choice,
                 sample_check=not no_sample_check,
                 computing=computing,
                 on_estimate=on_estimate,

@@ -163,10 +163,13 @@ def _described(estimate: PullEstimate) -> str:
     from embedcache.cli.tables import size
     from embedcache.sizes import counted
 
-    files = f"{counted(estimate.files, 'file')} to be fetched, {size(estimate.bytes)}"
+    at_most = "at most " if estimate.least_bytes < estimate.bytes else ""
+    files = f"{at_most}{counted(estimate.files, 'file')} to be fetched, {size(estimate.bytes)}"
     if not estimate.corpus:
         return f"{files}, with {_rows(estimate.text_rows, estimate.vectors)}"
-    vectors = f"at most {counted(estimate.vectors, 'vector')}, about {size(estimate.vector_bytes)}"
+    vectors = f"{counted(estimate.vectors, 'vector')}, {size(estimate.vector_bytes)}"
+    if estimate.least_vector_bytes < estimate.vector_bytes:
+        vectors = f"at most {counted(estimate.vectors, 'vector')}, about {size(estimate.vector_bytes)}"
     rows = f"{counted(estimate.text_rows, 'row')} of texts"
     return f"for corpus {estimate.corpus!r}: {files}, with {rows}, and {vectors}"
 

@@ -10,9 +10,11 @@ from embedcache.share.listing import (
     list_remote,
 )
 from embedcache.share.pull import PullResult, preview_pull, pull
+from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.outcome import PulledPart, PullEstimate, TakenVectors
 from embedcache.share.pulling.sample import SampleCheck
 from embedcache.share.push import PushResult, push
+from embedcache.share.pushing.selection import PushChoice
 from embedcache.share.remote.manifest import CorpusLine
 from embedcache.share.remotes import add_remote, list_remotes, remove_remote
 from embedcache.share.sync import SyncResult, sync
@@ -23,9 +25,11 @@ __all__ = [
     "Deletion",
     "DifferenceLine",
     "Fault",
+    "PullChoice",
     "PullEstimate",
     "PullResult",
     "PulledPart",
+    "PushChoice",
     "PushResult",
     "RemoteCheck",
     "RemoteDifference",

@@ -7,16 +7,16 @@ every moment: if a pull is killed, nothing is lost, and the next one goes on fro
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.check.live import Computing
 from embedcache.check.progress import Meter, OnCheck
+from embedcache.share.pulling.choice import EVERYTHING, PullChoice
 from embedcache.share.pulling.outcome import Fetched, OnEstimate, PullEstimate
 from embedcache.share.pulling.partial import PartPull
-from embedcache.share.pulling.plan import Preparation, PullChoice, prepare, refuse_too_much
+from embedcache.share.pulling.plan import Preparation, prepare, refuse_too_much
 from embedcache.share.pulling.same_names import refuse_same_names
 from embedcache.share.pulling.sample import ArrivalSamples, SampleCheck
 from embedcache.share.pulling.temporaries import abandoned_bytes
@@ -63,17 +63,8 @@ class _PlannedPull:
 def pull(
     cache: Cache | str | Path,
     remote: str,
+    choice: PullChoice = EVERYTHING,
     *,
-    teachers: Collection[str] = (),
-    corpora: Collection[str] = (),
-    text: bool = True,
-    alias: str | None = None,
-    rows: int | None = None,
-    where: str | None = None,
-    codec: str | None = None,
-    max_bytes: int | None = None,
-    require_signature: str | Path | None = None,
-    skip_manifests: Collection[str] = (),
     sample_check: bool = True,
     computing: Computing | None = None,
     jobs: int = JOBS,
@@ -82,23 +73,10 @@ def pull(
 ) -> PullResult:
     """Fetch what ``remote`` has and ``cache`` lacks. Repeated, it fetches only what is still missing.
 
-    With ``rows`` or ``where`` a part of one corpus becomes a corpus of its own, and of the teachers only the
-    vectors of its texts come.
-
     Args:
         cache: the cache or its folder; it is made if it is not there.
         remote: the name or the URL of a remote.
-        teachers: pull these alone, names or contract ids; default: all.
-        corpora: pull these alone, ``NAME`` or ``NAME@DIGEST``; default: all. Vectors are not chosen by it.
-        text: whether corpora and their views are pulled.
-        alias: what the one corpus of ``corpora``, or else the one teacher of ``teachers``, is called here.
-        rows: so many rows of the one corpus of ``corpora``, the first of those that ``where`` takes.
-        where: pull only the rows of the one corpus of ``corpora`` for which this condition in SQL holds.
-        codec: store vectors in this codec if that is smaller; ``float16`` or ``int8``.
-        max_bytes: refuse to fetch more than this.
-        require_signature: file of a public ed25519 key; only manifests that it signed are looked at.
-        skip_manifests: leave out manifests whose names begin with these six digits or more, with all that
-            they alone list.
+        choice: what is pulled; default: all.
         sample_check: whether a sample of the vectors of each teacher is compared with the live teacher, if
             its model is on this machine. If False, vectors that earlier samples found bad are kept for good.
         computing: how to run that teacher; default: as when the vectors were made. If it names a model, that
@@ -110,8 +88,8 @@ def pull(
     Raises:
         InputError: if a name is not there, several versions are and none was chosen, the cache holds another
             one, two names differ in case alone and the file system takes them for one, or more than
-            ``max_bytes`` would have to be fetched. Then nothing was written, except texts that were read to
-            choose rows by.
+            ``choice.max_bytes`` would have to be fetched. Then nothing was written, except texts that were
+            read to choose rows by.
         ContractMismatchError: if a teacher's name is another's in the cache.
         CacheFormatError: if the folder holds other things, or a cache of a newer version.
         CorruptCacheError: if the cache is damaged.
@@ -120,18 +98,6 @@ def pull(
             or a view there meanwhile; what has arrived stays.
     """
     started = time.perf_counter()
-    choice = PullChoice(
-        teachers=teachers,
-        corpora=corpora,
-        text=text,
-        alias=alias,
-        rows=rows,
-        where=where,
-        codec=codec,
-        max_bytes=max_bytes,
-        require_signature=require_signature,
-        skip_manifests=skip_manifests,
-    )
     planned = _plan_pull(cache, remote, choice, jobs, on_progress, is_preview=False)
     prepared = planned.prepared
     if on_estimate is not None:
@@ -160,17 +126,8 @@ def pull(
 def preview_pull(
     cache: Cache | str | Path,
     remote: str,
+    choice: PullChoice = EVERYTHING,
     *,
-    teachers: Collection[str] = (),
-    corpora: Collection[str] = (),
-    text: bool = True,
-    alias: str | None = None,
-    rows: int | None = None,
-    where: str | None = None,
-    codec: str | None = None,
-    max_bytes: int | None = None,
-    require_signature: str | Path | None = None,
-    skip_manifests: Collection[str] = (),
     on_progress: OnCheck | None = None,
 ) -> PullEstimate:
     """Say what :func:`pull` would fetch; only manifests and the small documents they list are read.
@@ -178,31 +135,17 @@ def preview_pull(
     Args:
         cache: the cache or its folder; nothing is made where there is none.
         remote: the name or the URL of a remote.
-        teachers, corpora, text, alias, rows, where, codec: what would be pulled, as for :func:`pull`.
-        max_bytes: refuse if more than this would have to be fetched.
-        require_signature, skip_manifests: which manifests are looked at, as for :func:`pull`.
+        choice: what would be pulled; default: all.
         on_progress: called as the work goes on.
 
     Raises:
         InputError: if a name is not there, several versions are and none was chosen, the cache holds another
-            one, or more than ``max_bytes`` would have to be fetched.
+            one, or more than ``choice.max_bytes`` would have to be fetched.
         ContractMismatchError: if a teacher's name is another's in the cache.
         CacheFormatError: if the folder holds other things, or a cache of a newer version.
         RemoteError: if the remote cannot be reached, or what lies there is refused.
         StorageError: if the disk has no room for what would be fetched.
     """
-    choice = PullChoice(
-        teachers=teachers,
-        corpora=corpora,
-        text=text,
-        alias=alias,
-        rows=rows,
-        where=where,
-        codec=codec,
-        max_bytes=max_bytes,
-        require_signature=require_signature,
-        skip_manifests=skip_manifests,
-    )
     return _plan_pull(cache, remote, choice, JOBS, on_progress, is_preview=True).estimate
 
 
@@ -223,5 +166,6 @@ def _plan_pull(
     estimate = work.estimate()
     # What killed pulls have left takes room that this one may need.
     left = 0 if prepared.cache is None else abandoned_bytes(prepared.folder, delete=not is_preview)
-    refuse_too_much(prepared.folder, estimate.bytes, choice.max_bytes, freed=left if is_preview else 0)
+    least = estimate.least_bytes + estimate.least_vector_bytes
+    refuse_too_much(prepared.folder, least, choice.max_bytes, freed=left if is_preview else 0)
     return _PlannedPull(prepared, work, estimate)

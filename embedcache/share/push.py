@@ -33,7 +33,7 @@ from embedcache.share.pushing.new_remote import refuse_unfit_place
 from embedcache.share.pushing.news import only_news
 from embedcache.share.pushing.own_indexes import index_objects, with_indexes
 from embedcache.share.pushing.remote_state import RemoteState
-from embedcache.share.pushing.selection import LocalObject, Selection, select_files
+from embedcache.share.pushing.selection import EVERYTHING, LocalObject, PushChoice, Selection, select_files
 from embedcache.share.remote.claims import STALE_SECONDS, Claims
 from embedcache.share.remote.manifest import MOST_FILES, Manifest
 from embedcache.share.remote.remote import Remote, object_path
@@ -89,10 +89,8 @@ class PushResult:
 def push(
     cache: Cache | str | Path,
     remote: str,
+    choice: PushChoice = EVERYTHING,
     *,
-    teachers: Collection[str] = (),
-    corpora: Collection[str] = (),
-    text: bool = True,
     text_licence: str = "",
     by: str = "",
     message: str = "",
@@ -107,9 +105,7 @@ def push(
     Args:
         cache: the cache or its folder.
         remote: the name or the URL of a remote; it is made where there is none.
-        teachers: push these alone, names or contract ids; default: all.
-        corpora: push these alone; default: all. Vectors are not chosen by it.
-        text: whether corpora and their views are pushed; without them vectors serve who has the same texts.
+        choice: what is pushed; default: all.
         text_licence: licence of the texts; it is kept even where no file is new.
         by: who pushes, for the card; it is kept with the time, where there is something to add.
         message: what for, for the card, as ``by``.
@@ -137,7 +133,7 @@ def push(
     refuse_unfit_place(target, opened.folder)
     meter = Meter(on_progress)
     meter.begin("read the cache")
-    selection = select_files(opened, teachers=teachers, corpora=corpora, text=text, text_licence=text_licence)
+    selection = select_files(opened, choice, text_licence=text_licence)
     if len(selection.files) > MOST_FILES:
         raise InputError(
             f"{len(selection.files):,} files, more than the {MOST_FILES:,} of a push: push teachers one by "

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embedcache.cache import Cache
 from embedcache.check.live import Computing
 from embedcache.check.progress import OnCheck
+from embedcache.corpus.choice import CorpusChoice
+from embedcache.errors import InputError
 from embedcache.share.pull import PullResult, pull
+from embedcache.share.pulling.choice import EVERYTHING, PullChoice
 from embedcache.share.pulling.outcome import OnEstimate
 from embedcache.share.pulling.sample import bad_samples
 from embedcache.share.push import PushResult, push
+from embedcache.share.pushing.selection import PushChoice
 from embedcache.share.remote.remote import Remote
 from embedcache.share.remotes import location_of
 from embedcache.share.transfer import JOBS
@@ -40,16 +44,13 @@ class SyncResult:
 def sync(
     cache: Cache | str | Path,
     remote: str,
+    choice: PullChoice = EVERYTHING,
     *,
-    text: bool = True,
     by: str = "",
     message: str = "",
     text_licence: str = "",
     sign: str | Path | None = None,
     alone: bool = False,
-    max_bytes: int | None = None,
-    require_signature: str | Path | None = None,
-    skip_manifests: Collection[str] = (),
     sample_check: bool = True,
     computing: Computing | None = None,
     jobs: int = JOBS,
@@ -65,19 +66,20 @@ def sync(
     Args:
         cache: the cache or its folder.
         remote: the name or the URL of a remote.
-        text: whether corpora and their views are pulled and pushed.
+        choice: what is pulled; its teachers, corpora and ``text`` choose what is pushed, too. Of the names in
+            it, one may be known to the remote or to the cache alone. Default: all.
         by, message, text_licence, sign, alone: as for :func:`embedcache.share.push.push`.
-        max_bytes, require_signature, skip_manifests, sample_check, computing: as for
-            :func:`embedcache.share.pull.pull`.
+        sample_check, computing: as for :func:`embedcache.share.pull.pull`.
         jobs: transfers at once.
         on_estimate: called once with what is about to be pulled, before it is.
         on_pulled: called with the result of the pull as soon as it is done, before the push.
         on_progress: called as the work goes on.
 
     Raises:
-        InputError: if there is no remote of that name; if the pull cannot tell which version of a corpus is
-            meant, the cache holds another one, or more than ``max_bytes`` would have to be fetched; or if the
-            push has nothing to send, a key cannot be used, or vectors of the cache were found bad.
+        InputError: if there is no remote of that name; if a name is neither there nor here, the choice is a
+            part of a corpus or gives another name, the pull cannot tell which version of a corpus is meant,
+            the cache holds another one, or more than ``choice.max_bytes`` would have to be fetched; or if
+            the push has nothing to send, a key cannot be used, or vectors of the cache were found bad.
         ContractMismatchError: if a teacher's name is another's in the cache.
         MissingExtraError: if manifests are to be signed, or their signatures read, without ``cryptography``.
         CacheFormatError: if the folder is no cache, or one of a newer version.
@@ -85,15 +87,18 @@ def sync(
         RemoteError: if the remote cannot be reached or written to, or what lies there is refused.
         StorageError: if the cache cannot be written; what has arrived stays.
     """
+    if choice.is_part or choice.alias is not None:
+        raise InputError(
+            "a sync takes whole corpora under their own names: pull with --rows, --where or --as, then push"
+        )
+    # A digest tells versions of the remote apart; the cache has one of each name.
+    names = [CorpusChoice.parse(text).name for text in choice.corpora]
     pulled = None
     if _has_manifests(remote):
         pulled = pull(
             cache,
             remote,
-            text=text,
-            max_bytes=max_bytes,
-            require_signature=require_signature,
-            skip_manifests=skip_manifests,
+            replace(choice, allow_local_names=True),
             sample_check=sample_check,
             computing=computing,
             jobs=jobs,
@@ -107,7 +112,7 @@ def sync(
     pushed = push(
         cache,
         remote,
-        text=text,
+        PushChoice(choice.teachers, names, choice.text),
         text_licence=text_licence,
         by=by,
         message=message,

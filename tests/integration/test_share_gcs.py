@@ -33,7 +33,7 @@ from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.errors import RemoteError
-from embedcache.share import compare_with_remote, list_remote, pull, push, retry
+from embedcache.share import PullChoice, compare_with_remote, list_remote, pull, push, retry
 from embedcache.share.places import google, open_place, parse_location
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
@@ -151,7 +151,7 @@ def test_rows_are_read_by_range(server: Server, tmp_path: Path) -> None:
     cache = make_cache(tmp_path / "cache", TEXTS, name="one", dimension=384, shard_rows=512)
     push(cache, remote)
     (shard,) = (cache.folder / "teachers").glob("*/shards/*.arrow")
-    part = pull(tmp_path / "part", remote, corpora=["one"], rows=20).part
+    part = pull(tmp_path / "part", remote, PullChoice(corpora=["one"], rows=20)).part
     assert part is not None
     assert (part.rows, part.of) == (20, len(TEXTS))
     source = tmp_path / "mine.txt"

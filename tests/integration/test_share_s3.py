@@ -34,7 +34,7 @@ from share_server import (
 
 from embedcache.check import verify
 from embedcache.errors import RemoteError
-from embedcache.share import list_remote, pull, push
+from embedcache.share import PushChoice, list_remote, pull, push
 from embedcache.share.places import open_place, parse_location
 from embedcache.testing import sentences
 
@@ -332,7 +332,7 @@ def test_a_pull_is_nearly_as_fast_as_a_plain_download(bucket: Path, tmp_path: Pa
     texts = [f"text {number}" for number in range(rows)]
     cache = make_cache(tmp_path / "cache", texts, name="large", dimension=dimension, shard_rows=shard_rows)
     remote = f"s3://{BUCKET}/large"
-    push(cache, remote, text=False)
+    push(cache, remote, PushChoice(text=False))
     endpoint = os.environ["AWS_ENDPOINT_URL_S3"].removeprefix("http://")
     # Without the row indexes, which a whole pull does not need.
     wanted = set(content(cache.folder).values())

@@ -28,7 +28,7 @@ from embedcache.check import verify
 from embedcache.cli.main import main
 from embedcache.codecs import pq
 from embedcache.errors import ContractMismatchError, InputError, RemoteError, StorageError, TeacherError
-from embedcache.share import pull, push
+from embedcache.share import PullChoice, pull, push
 from embedcache.share.places import parse_location
 from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.places.folder import FolderPlace
@@ -323,7 +323,7 @@ def test_what_was_taken_is_not_sent_back(team: Path, tmp_path: Path) -> None:
     pull(tmp_path / "there", str(tmp_path / "other"))
     assert content(tmp_path / "there") == content(mine.folder)
     # Whoever pulls from the first has everything as well.
-    pull(tmp_path / "fourth", str(team), text=False)
+    pull(tmp_path / "fourth", str(team), PullChoice(text=False))
     assert np.array_equal(Cache(tmp_path / "fourth").lookup(wanted), mine.lookup(wanted))
 
 
@@ -335,7 +335,7 @@ def test_what_was_taken_is_sent_where_a_key_of_it_is_missing(team: Path, tmp_pat
     assert taken == 2
     assert len(mine.store(TEACHER.contract)) == 200
     push(mine, str(other))
-    pull(tmp_path / "there", str(other), text=False)
+    pull(tmp_path / "there", str(other), PullChoice(text=False))
     assert len(Cache(tmp_path / "there").lookup(THEIRS[::5])) == 200
 
 
@@ -718,7 +718,7 @@ def test_what_is_trusted_can_be_said(team: Path, tmp_path: Path) -> None:
 
 
 def test_a_cache_that_pulled_everything_fetches_no_index(team: Path, tmp_path: Path) -> None:
-    pull(tmp_path / "mine", str(team), text=False, sample_check=False)
+    pull(tmp_path / "mine", str(team), PullChoice(text=False), sample_check=False)
     mine = built(tmp_path / "mine", MINE, team, sample=False)
     assert mine.last_build is not None
     assert (mine.last_build.reused, mine.last_build.encoded, remote_of(mine).bytes) == (950, 50, 0)

@@ -24,7 +24,7 @@ from embedcache.check.verify import Verification
 from embedcache.convert import convert
 from embedcache.housekeeping import collect_garbage
 from embedcache.keys import key_array
-from embedcache.share import pull, push
+from embedcache.share import PullChoice, pull, push
 from embedcache.share.mirror.mirror import Mirror
 from embedcache.store import FolderShards, MemoryShards, Shard, ShardStore
 from embedcache.store.base import TAKEN_AS
@@ -304,7 +304,12 @@ def test_a_stream_reads_what_a_whole_cache_reads(both: Cache, finer: Cache, tmp_
 
 def test_a_part_of_a_remote_has_the_finer_rows(both: Cache, finer: Cache, tmp_path: Path) -> None:
     push(both, str(tmp_path / "remote"))
-    pull(tmp_path / "mine", str(tmp_path / "remote"), corpora=["corpus"], rows=100, sample_check=False)
+    pull(
+        tmp_path / "mine",
+        str(tmp_path / "remote"),
+        PullChoice(corpora=["corpus"], rows=100),
+        sample_check=False,
+    )
     mine = Cache(tmp_path / "mine")
     assert np.array_equal(mine.lookup(TEXTS[:100]), finer.lookup(TEXTS[:100]))
     assert {shard.header.codec for shard in mine.store(CONTRACT).shards} == {"float32"}
@@ -316,9 +321,7 @@ def test_rows_that_are_kept_in_a_codec_come_in_it_where_they_can(tmp_path: Path,
     pull(
         tmp_path / "mine",
         str(tmp_path / "remote"),
-        corpora=["corpus"],
-        rows=100,
-        codec="float16",
+        PullChoice(corpora=["corpus"], rows=100, codec="float16"),
         sample_check=False,
     )
     store = Cache(tmp_path / "mine").store(CONTRACT)

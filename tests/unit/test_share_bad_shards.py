@@ -25,7 +25,7 @@ from embedcache.housekeeping import compact, remove_teacher
 from embedcache.merge import merge_caches
 from embedcache.merge import target as merge_target
 from embedcache.sample_notes import SampleNotes, bad_shards
-from embedcache.share import pull, push
+from embedcache.share import PullChoice, pull, push
 from embedcache.share.remote.remote import Remote
 from embedcache.share.remotes import location_of
 from embedcache.split import split_cache
@@ -265,7 +265,7 @@ def test_bad_vectors_are_not_mapped_to_another_teachers(team: str, mine: Path) -
     assert made.open_new() == 1
     assert len(made) == len(GOOD)
     # What somebody keeps is mapped.
-    pull(mine, team, teachers=["fake"], sample_check=False)
+    pull(mine, team, PullChoice(teachers=["fake"]), sample_check=False)
     assert extend_projection(cache, derived, corpus="evil") == len(EVIL)
 
 

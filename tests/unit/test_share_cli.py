@@ -27,6 +27,7 @@ from embedcache.cli.main import main
 from embedcache.cli.options import read_size
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.share import (
+    PullChoice,
     SampleCheck,
     add_remote,
     list_remote,
@@ -336,7 +337,7 @@ def test_a_manifest_that_cannot_be_read_is_told_of_everywhere_and_skipped_when_t
 def test_what_a_manifest_that_is_skipped_alone_lists_is_not_pulled(tmp_path: Path) -> None:
     push(make_cache(tmp_path / "one", TEXTS[:80], name="one"), str(tmp_path / "remote"))
     second = push(make_cache(tmp_path / "two", TEXTS[80:160], name="two"), str(tmp_path / "remote"))
-    pull(tmp_path / "there", str(tmp_path / "remote"), skip_manifests=[second.manifest])
+    pull(tmp_path / "there", str(tmp_path / "remote"), PullChoice(skip_manifests=[second.manifest]))
     assert content(tmp_path / "there") == content(tmp_path / "one")
 
 
@@ -595,6 +596,17 @@ def test_a_pull_compares_a_sample_where_the_model_is_at_hand(
     assert len(asked) == 1
     assert shell("pull", tmp_path / "remote", "--cache", tmp_path / "other", "--no-sample-check")[0] == 0
     assert len(asked) == 1
+
+
+def test_a_sync_of_one_corpus_leaves_others_where_they_are(tmp_path: Path, shell: Any) -> None:
+    mine, theirs, remote = tmp_path / "mine", tmp_path / "theirs", tmp_path / "remote"
+    for folder, name in ((mine, "one"), (mine, "two"), (theirs, "three"), (theirs, "four")):
+        make_cache(folder, TEXTS[:20], name=name)
+    push(theirs, str(remote))
+    chosen = ("--teacher", "fake", "--corpus", "one", "--corpus", "three")
+    assert shell("sync", remote, "--cache", mine, *chosen)[0] == 0
+    assert Cache(mine).corpus_names() == ["one", "three", "two"]
+    assert {corpus.name for corpus in list_remote(str(remote)).corpora} == {"four", "one", "three"}
 
 
 def test_a_folder_that_a_stranger_names_is_not_loaded(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from share_helpers import TEXTS, make_cache, make_key, manifest_of, put_manifest
 
 from embedcache.cache import Cache
 from embedcache.errors import StorageError
-from embedcache.share import compare_with_remote, pull, push
+from embedcache.share import PullChoice, compare_with_remote, pull, push
 from embedcache.share.rows.remote_keys import RemoteKeys
 from embedcache.split import split_cache
 from embedcache.testing import fake_teacher, sentences
@@ -42,7 +42,7 @@ def team(tmp_path: Path) -> str:
 @pytest.fixture
 def cut(tmp_path: Path, team: str) -> Path:
     """Return a cache with int8 rows of a hundred of the texts, the last of them cut from a copy."""
-    pull(tmp_path / "small", team, codec="int8", sample_check=False)
+    pull(tmp_path / "small", team, PullChoice(codec="int8"), sample_check=False)
     split_cache(tmp_path / "small", tmp_path / "cut", corpora=["corpus"], first=100, name="some")
     assert codecs_of(tmp_path / "cut") == {"int8"}
     assert shards_of(tmp_path / "cut") - shards_of(tmp_path / "small")
@@ -117,7 +117,7 @@ def test_row_indexes_are_not_fetched_where_there_is_no_room_for_them(
 ) -> None:
     # Rows that were taken from the remote are looked up in its row indexes, too.
     taken = tmp_path / "taken"
-    pull(taken, team, corpora=["corpus"], rows=10, sample_check=False)
+    pull(taken, team, PullChoice(corpora=["corpus"], rows=10), sample_check=False)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     for cache in (cut, taken):

@@ -20,7 +20,7 @@ from embedcache.check import verify
 from embedcache.cli.main import cli, main
 from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import canonical_json
-from embedcache.share import CollectResult, collect_remote, list_remote, pull, push
+from embedcache.share import CollectResult, PullChoice, collect_remote, list_remote, pull, push
 from embedcache.share.remote import remote as remote_module
 from embedcache.share.remote.claims import Claims
 from embedcache.share.remote.remote import Remote
@@ -221,13 +221,13 @@ def test_what_a_key_has_signed_stays_for_those_who_ask_for_it(tmp_path: Path) ->
     push(cache, str(tmp_path / "remote"))
     age(tmp_path / "remote")
     assert collect(tmp_path / "remote").found == ()
-    pull(tmp_path / "signed", str(tmp_path / "remote"), require_signature=public)
+    pull(tmp_path / "signed", str(tmp_path / "remote"), PullChoice(require_signature=public))
     # Once the larger one is signed as well, it stands for the other.
     push(cache, str(tmp_path / "remote"), sign=private)
     age(tmp_path / "remote")
     gone = {one.path.partition("/")[0] for one in collect(tmp_path / "remote").found}
     assert gone >= {"manifests", "signatures"}
-    pull(tmp_path / "there", str(tmp_path / "remote"), require_signature=public)
+    pull(tmp_path / "there", str(tmp_path / "remote"), PullChoice(require_signature=public))
     assert content(tmp_path / "there") == content(cache.folder)
 
 

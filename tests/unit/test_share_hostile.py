@@ -28,7 +28,7 @@ from embedcache.cache import Cache
 from embedcache.corpus.part import part_bytes
 from embedcache.errors import EmbedCacheError, RemoteError
 from embedcache.fsio import sealed, spelled_json
-from embedcache.share import list_remote, pull
+from embedcache.share import PullChoice, list_remote, pull
 from embedcache.share import push as push_cache
 from embedcache.share.remote import remote as remote_module
 from embedcache.share.remote.manifest import Manifest
@@ -441,7 +441,7 @@ def test_two_contracts_of_one_teacher_are_refused(remote: Path) -> None:
 
 
 def test_a_link_in_the_cache_is_not_written_through(remote: Path, tmp_path: Path) -> None:
-    pull(tmp_path / "box" / "cache", str(remote), text=False)
+    pull(tmp_path / "box" / "cache", str(remote), PullChoice(text=False))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "box" / "cache" / "corpora").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(EmbedCacheError, match="symbolic link"):

@@ -15,7 +15,7 @@ from huggingface_hub import HfApi, HfFileSystem, constants
 from share_helpers import content, make_cache
 
 from embedcache.errors import InputError, RemoteError
-from embedcache.share import compare_with_remote, list_remote, pull, push
+from embedcache.share import PullChoice, compare_with_remote, list_remote, pull, push
 from embedcache.share.places import open_place, parse_location
 from embedcache.share.places.base import RangesNotServedError, Stat
 from embedcache.share.places.hub import HubPlace
@@ -86,7 +86,7 @@ def test_a_remote_in_a_repository_is_pulled_from(hub: Hub, tmp_path: Path) -> No
     assert any(one.host == "storage" for one in hub.asked)
     with pytest.raises(RemoteError, match="can only be read"):
         push(cache, remote)
-    part = pull(tmp_path / "part", remote, corpora=["corpus"], rows=10)
+    part = pull(tmp_path / "part", remote, PullChoice(corpora=["corpus"], rows=10))
     assert part.part is not None
     assert part.part.rows == 10
 

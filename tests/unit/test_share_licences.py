@@ -9,7 +9,7 @@ from share_helpers import TEXTS, files_of, make_cache, make_key
 
 from embedcache.cache import Cache
 from embedcache.fsio import read_sealed_json, write_sealed_json
-from embedcache.share import collect_remote, list_remote, push
+from embedcache.share import PushChoice, collect_remote, list_remote, push
 
 
 @pytest.fixture
@@ -81,5 +81,5 @@ def test_what_was_given_for_a_card_that_was_not_written_is_told_of(cache: Cache,
     assert done.told == ("--message was not kept: earlier manifests list all of this push",)
     # Everybody gives a name with every sync.
     assert push(cache, remote, by="Ann").told == ()
-    told = push(cache, remote, text=False, text_licence="cc0").told
+    told = push(cache, remote, PushChoice(text=False), text_licence="cc0").told
     assert told == ("--text-licence was not kept: no texts were pushed",)

@@ -14,7 +14,7 @@ from share_helpers import SHARD_ROWS, TEXTS, files_of, make_cache, manifest_of, 
 
 from embedcache.cache import Cache
 from embedcache.cli.main import cli
-from embedcache.share import compare_with_remote, preview_pull, pull, push, sync
+from embedcache.share import PullChoice, compare_with_remote, preview_pull, pull, push, sync
 from embedcache.store.base import CONVERTED_FROM
 from embedcache.store.shard import Shard, shard_bytes
 from embedcache.testing import sentences
@@ -32,7 +32,7 @@ def remote(tmp_path: Path) -> str:
 @pytest.fixture
 def there(tmp_path: Path, remote: str) -> Path:
     """Return a cache with copies of all of the remote's shards, and no note on them."""
-    pull(tmp_path / "there", remote, codec="int8")
+    pull(tmp_path / "there", remote, PullChoice(codec="int8"))
     shutil.rmtree(tmp_path / "there" / "derived" / "remotes")
     return tmp_path / "there"
 
@@ -123,7 +123,7 @@ def test_diff_counts_a_copy_that_has_other_texts_than_what_it_names(tmp_path: Pa
 
 
 def test_sync_of_a_copied_folder_sends_no_copies(tmp_path: Path, remote: str) -> None:
-    pull(tmp_path / "there", remote, codec="int8")
+    pull(tmp_path / "there", remote, PullChoice(codec="int8"))
     shutil.copytree(tmp_path / "there", tmp_path / "theirs")
     before = objects(remote)
     done = sync(tmp_path / "theirs", remote)

@@ -14,7 +14,7 @@ from share_helpers import TEXTS, content, make_cache
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.merge import merge_caches
-from embedcache.share import compare_with_remote, pull, push
+from embedcache.share import PullChoice, compare_with_remote, pull, push
 from embedcache.split import split_cache
 from embedcache.store.base import CONVERTED_FROM, TAKEN_AS
 from embedcache.testing import FakeEncoder, fake_teacher
@@ -40,7 +40,7 @@ def team(tmp_path: Path) -> str:
 @pytest.fixture
 def mine(tmp_path: Path, team: str) -> Path:
     """Return a cache that has taken a quarter of the rows, which came alone."""
-    pull(tmp_path / "mine", team, sample_check=False, **PART)
+    pull(tmp_path / "mine", team, PullChoice(**PART), sample_check=False)
     assert said(tmp_path / "mine", TAKEN_AS) == ["float16"]
     return tmp_path / "mine"
 
@@ -76,7 +76,7 @@ def test_what_is_left_of_taken_rows_is_not_fetched_again_nor_sent_back(
     cut = shards_of(tmp_path / "merged") - shards_of(tmp_path / "other")
     assert not cut & whole
     # All of the keys are here: nothing comes, and no vector that has lost comes back.
-    pull(tmp_path / "merged", team, sample_check=False, **PART)
+    pull(tmp_path / "merged", team, PullChoice(**PART), sample_check=False)
     assert shards_of(tmp_path / "merged") == cut | shards_of(tmp_path / "other")
     assert np.array_equal(
         Cache(tmp_path / "merged").lookup(disputed), Cache(tmp_path / "other").lookup(disputed)
@@ -114,16 +114,16 @@ def test_a_part_of_taken_rows_is_not_sent_back(tmp_path: Path, team: str, mine: 
 
 
 def test_a_part_of_a_converted_copy_is_not_taken_for_the_whole(tmp_path: Path, team: str) -> None:
-    pull(tmp_path / "small", team, codec="int8", sample_check=False)
+    pull(tmp_path / "small", team, PullChoice(codec="int8"), sample_check=False)
     assert all(said(tmp_path / "small", CONVERTED_FROM))
     # The copies are not fetched again; a part of one lacks rows of what it was made of.
     copies = shards_of(tmp_path / "small")
-    pull(tmp_path / "small", team, codec="int8", sample_check=False)
+    pull(tmp_path / "small", team, PullChoice(codec="int8"), sample_check=False)
     assert shards_of(tmp_path / "small") == copies
     split_cache(tmp_path / "small", tmp_path / "part", corpora=["corpus"], first=60, name="some")
     whole = [one for one in said(tmp_path / "part", CONVERTED_FROM) if one]
     assert len(whole) == 1
-    pull(tmp_path / "part", team, codec="int8", sample_check=False)
+    pull(tmp_path / "part", team, PullChoice(codec="int8"), sample_check=False)
     assert shards_of(tmp_path / "part") > copies
     assert np.array_equal(Cache(tmp_path / "part").lookup(TEXTS), Cache(tmp_path / "small").lookup(TEXTS))
 
@@ -131,7 +131,7 @@ def test_a_part_of_a_converted_copy_is_not_taken_for_the_whole(tmp_path: Path, t
 def test_converted_copies_that_come_whole_are_not_fetched_again_nor_sent_back(
     tmp_path: Path, team: str
 ) -> None:
-    pull(tmp_path / "small", team, codec="int8", sample_check=False)
+    pull(tmp_path / "small", team, PullChoice(codec="int8"), sample_check=False)
     make_cache(tmp_path / "other", ["a text that nobody has"], teacher=TEACHER, name="other")
     merge_caches([tmp_path / "other", tmp_path / "small"], tmp_path / "merged")
     split_cache(tmp_path / "merged", tmp_path / "part", corpora=["corpus"])
@@ -148,5 +148,5 @@ def test_converted_copies_that_come_whole_are_not_fetched_again_nor_sent_back(
     # What a copy of the cache says of itself is not believed, and so not handed on.
     shutil.copytree(tmp_path / "small", tmp_path / "stranger")
     merge_caches([tmp_path / "stranger"], tmp_path / "misled")
-    pull(tmp_path / "misled", team, sample_check=False, corpora=["corpus"])
+    pull(tmp_path / "misled", team, PullChoice(corpora=["corpus"]), sample_check=False)
     assert len(shards_of(tmp_path / "misled")) > len(shards_of(tmp_path / "small"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from embedcache.codecs import get_codec
 from embedcache.errors import InputError, RemoteError
 from embedcache.housekeeping import collect_garbage
 from embedcache.keys import KeyArray
-from embedcache.share import PullEstimate, preview_pull, pull, push
+from embedcache.share import PullChoice, PullEstimate, preview_pull, pull, push
 from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.pulling.partial import part_name
@@ -53,7 +54,7 @@ def size_of(remote: str, kind: str) -> int:
 
 
 def test_the_first_rows_become_a_corpus_of_their_own(tmp_path: Path, remote: str) -> None:
-    done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=50)
+    done = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=50))
     mine, there = Cache(tmp_path / "mine"), Cache(tmp_path / "there")
     assert there.corpus_names() == ["corpus-first-50"]
     part, whole = there.corpus(), mine.corpus()
@@ -77,7 +78,7 @@ def test_only_the_parts_that_are_needed_travel(tmp_path: Path, remote: str) -> N
     assert len(parts) == len(TEXTS) // PART_ROWS
     for rows, expected in [(1, 1), (PART_ROWS, 1), (PART_ROWS + 1, 2), (len(TEXTS), 4)]:
         there = tmp_path / f"there-{rows}"
-        pull(there, remote, corpora=["corpus"], rows=rows)
+        pull(there, remote, PullChoice(corpora=["corpus"], rows=rows))
         staged = {path.stem for path in there.rglob("*.arrow")}
         assert len(staged & parts) == expected
     # Of whole parts there is one copy: the corpus has them too.
@@ -87,7 +88,7 @@ def test_only_the_parts_that_are_needed_travel(tmp_path: Path, remote: str) -> N
 def test_the_rows_for_which_a_condition_holds(tmp_path: Path, remote: str) -> None:
     where = "length(text) % 3 = 0"
     chosen = [text for text in TEXTS if len(text) % 3 == 0]
-    done = pull(tmp_path / "there", remote, corpora=["corpus"], where=where, alias="thirds")
+    done = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], where=where, alias="thirds"))
     there = Cache(tmp_path / "there")
     assert there.corpus_names() == ["thirds"]
     assert there.corpus().texts() == chosen
@@ -96,7 +97,7 @@ def test_the_rows_for_which_a_condition_holds(tmp_path: Path, remote: str) -> No
     assert done.part is not None
     assert (done.part.rows, done.part.of) == (len(chosen), len(TEXTS))
     assert verify(tmp_path / "there").findings == ()
-    both = pull(tmp_path / "there", remote, corpora=["corpus"], where=where, rows=5)
+    both = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], where=where, rows=5))
     assert both.part is not None
     assert there.corpus(both.part.corpus).texts() == chosen[:5]
     assert both.fetched_bytes == 0
@@ -106,7 +107,7 @@ def test_a_condition_may_look_into_views(tmp_path: Path, remote: str) -> None:
     where = "row IN (SELECT row FROM views WHERE view = 'crop' AND text LIKE '%a%')"
     whole = Cache(tmp_path / "mine").corpus()
     expected = [text for text, crop in zip(TEXTS, whole.view("crop").texts(), strict=True) if "a" in crop]
-    pull(tmp_path / "there", remote, corpora=["corpus"], where=where, alias="some")
+    pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], where=where, alias="some"))
     assert Cache(tmp_path / "there").corpus().texts() == expected
 
 
@@ -129,7 +130,7 @@ def test_conditions_that_cannot_be_used_are_refused(
     tmp_path: Path, remote: str, where: str, told: str
 ) -> None:
     with pytest.raises(InputError, match=told) as found:
-        pull(tmp_path / "there", remote, corpora=["corpus"], where=where)
+        pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], where=where))
     assert "derived" not in str(found.value)
     if (tmp_path / "there").exists():
         assert Cache(tmp_path / "there").corpus_names() == []
@@ -142,7 +143,7 @@ def test_a_condition_that_cannot_be_used_is_refused_before_anything_is_fetched(
 ) -> None:
     for attempt in (pull, preview_pull):
         with pytest.raises(InputError) as found:
-            attempt(tmp_path / "there", remote, corpora=["corpus"], where=where)
+            attempt(tmp_path / "there", remote, PullChoice(corpora=["corpus"], where=where))
         assert "teacher" not in str(found.value)
         assert not (tmp_path / "there").exists()
 
@@ -158,10 +159,10 @@ def test_labels_of_any_type_may_be_asked_for_before_they_are_here() -> None:
 
 def test_a_second_pull_of_the_same_fetches_nothing(tmp_path: Path, remote: str) -> None:
     for choice in ({"rows": 50}, {"where": "row % 2 = 0"}, {"rows": 70, "where": "row % 2 = 1"}):
-        pull(tmp_path / "there", remote, corpora=["corpus"], **choice)
+        pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], **choice))
         before = content(tmp_path / "there")
-        assert preview_pull(tmp_path / "there", remote, corpora=["corpus"], **choice).bytes == 0
-        again = pull(tmp_path / "there", remote, corpora=["corpus"], **choice)
+        assert preview_pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], **choice)).bytes == 0
+        again = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], **choice))
         assert (again.fetched, again.fetched_bytes) == (0, 0)
         assert (again.fetched_text_rows, again.fetched_vectors) == (0, 0)
         assert again.part is not None
@@ -171,15 +172,15 @@ def test_a_second_pull_of_the_same_fetches_nothing(tmp_path: Path, remote: str) 
 
 
 def test_more_rows_fetch_the_difference_alone(tmp_path: Path, remote: str) -> None:
-    pull(tmp_path / "there", remote, corpora=["corpus"], rows=30)
-    more = pull(tmp_path / "there", remote, corpora=["corpus"], rows=PART_ROWS)
+    pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=30))
+    more = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=PART_ROWS))
     # The texts of both are those of one part.
     assert more.fetched == 0
     assert more.part is not None
     (vectors,) = more.part.vectors
     assert 0 < vectors.taken == more.part.texts - vectors.present
     assert vectors.present >= 30
-    last = pull(tmp_path / "there", remote, corpora=["corpus"], rows=PART_ROWS + 1)
+    last = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=PART_ROWS + 1))
     assert last.fetched == 2
     assert verify(tmp_path / "there").findings == ()
     names = Cache(tmp_path / "there").corpus_names()
@@ -188,13 +189,13 @@ def test_more_rows_fetch_the_difference_alone(tmp_path: Path, remote: str) -> No
 
 def test_a_part_of_what_is_here_is_cut_without_the_remote(tmp_path: Path, remote: str) -> None:
     pull(tmp_path / "there", remote)
-    estimate = preview_pull(tmp_path / "there", remote, corpora=["corpus"], where="row >= 100")
+    estimate = preview_pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], where="row >= 100"))
     assert (estimate.files, estimate.bytes) == (0, 0)
-    done = pull(tmp_path / "there", remote, corpora=["corpus"], where="row >= 100", alias="rest")
+    done = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], where="row >= 100", alias="rest"))
     assert (done.fetched, done.fetched_bytes) == (0, 0)
     assert Cache(tmp_path / "there").corpus("rest").texts() == TEXTS[100:]
     # Nor is anything in the way of the whole after a part.
-    pull(tmp_path / "other", remote, corpora=["corpus"], rows=70)
+    pull(tmp_path / "other", remote, PullChoice(corpora=["corpus"], rows=70))
     pull(tmp_path / "other", remote)
     assert content(tmp_path / "other").items() >= content(tmp_path / "mine").items()
     assert verify(tmp_path / "other").findings == ()
@@ -202,21 +203,21 @@ def test_a_part_of_what_is_here_is_cut_without_the_remote(tmp_path: Path, remote
 
 def test_teachers_can_be_chosen(tmp_path: Path, remote: str) -> None:
     push(make_cache(tmp_path / "mine", TEXTS[:20], teacher=OTHER, name="few"), remote)
-    done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=40, teachers=["other"])
+    done = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=40, teachers=["other"]))
     there = Cache(tmp_path / "there")
     assert [teacher.name for teacher in there.teachers()] == ["other"]
     assert there.corpus_names() == ["corpus-first-40"]
     assert done.part is not None
     (vectors,) = done.part.vectors
     assert (vectors.taken, vectors.missing) == (20, done.part.texts - 20)
-    both = pull(tmp_path / "there", remote, corpora=["corpus"], rows=40)
+    both = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=40))
     assert both.part is not None
     assert {one.teacher for one in both.part.vectors} == {"fake", "other"}
     assert len(there.lookup(TEXTS[:40], teacher="fake")) == 40
 
 
 def test_as_many_rows_as_there_are_is_the_whole(tmp_path: Path, remote: str) -> None:
-    pull(tmp_path / "there", remote, corpora=["corpus"], rows=10_000)
+    pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=10_000))
     mine = content(tmp_path / "mine")
     there = content(tmp_path / "there")
     assert {path: digest for path, digest in there.items() if path.startswith("corpora/")} == {
@@ -230,12 +231,12 @@ def test_names_that_are_taken_are_not_overwritten(tmp_path: Path, remote: str) -
     before = content(tmp_path / "there")
     for choice in ({"rows": 30}, {"where": "row < 10 AND row <> 3"}):
         with pytest.raises(InputError, match=r"another corpus called 'mine' .* --as NAME"):
-            pull(tmp_path / "there", remote, corpora=["corpus"], alias="mine", **choice)
+            pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], alias="mine", **choice))
         assert {
             path: digest for path, digest in content(tmp_path / "there").items() if path in before
         } == before
     # What stands there already is what would be put there.
-    done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=10, alias="mine")
+    done = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=10, alias="mine"))
     assert done.part is not None
     assert Cache(tmp_path / "there").corpus("mine").view_names() == ["crop"]
 
@@ -271,22 +272,22 @@ def test_choices_that_make_no_part_are_refused(
 ) -> None:
     for ask in (pull, preview_pull):
         with pytest.raises(InputError, match=told):
-            ask(tmp_path / "there", remote, **choice)  # type: ignore[operator]
+            ask(tmp_path / "there", remote, PullChoice(**choice))
     assert not (tmp_path / "there").exists()
 
 
 def test_a_preview_fetches_nothing(tmp_path: Path, remote: str) -> None:
     before = files_of(Path(remote), ".")
-    found = preview_pull(tmp_path / "there", remote, corpora=["corpus"], rows=PART_ROWS)
+    found = preview_pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=PART_ROWS))
     assert not (tmp_path / "there").exists()
     assert files_of(Path(remote), ".") == before
     assert found.corpus == f"corpus-first-{PART_ROWS}"
     assert found.bytes < size_of(remote, "corpora/")
     assert 0 < found.vectors <= 2 * PART_ROWS
     assert found.vector_bytes > 0
-    done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=PART_ROWS)
+    done = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=PART_ROWS))
     assert done.fetched == found.files
-    assert preview_pull(tmp_path / "there", remote, corpora=["corpus"], rows=PART_ROWS).files == 0
+    assert preview_pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=PART_ROWS)).files == 0
     whole = preview_pull(tmp_path / "new", remote)
     assert (whole.files, whole.corpus) == (len(manifest_of(Path(remote))["files"]), "")
     assert not (tmp_path / "new").exists()
@@ -296,10 +297,10 @@ def test_a_preview_fetches_nothing(tmp_path: Path, remote: str) -> None:
 def test_limits_hold_for_what_a_part_takes(tmp_path: Path, remote: str) -> None:
     for most in (1000, 30_000):
         with pytest.raises(InputError, match="--max-bytes"):
-            pull(tmp_path / "there", remote, corpora=["corpus"], rows=PART_ROWS, max_bytes=most)
+            pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=PART_ROWS, max_bytes=most))
         assert not (tmp_path / "there").exists() or Cache(tmp_path / "there").corpus_names() == []
     whole = preview_pull(tmp_path / "new", remote).bytes
-    done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=PART_ROWS, max_bytes=whole)
+    done = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=PART_ROWS, max_bytes=whole))
     assert 0 < done.fetched_bytes < whole
 
 
@@ -310,18 +311,18 @@ def test_a_limit_holds_where_the_remote_gives_no_parts_of_files(
     texts = sentences(3000)
     push(make_cache(tmp_path / "mine", texts, shard_rows=3000), remote)
     choice: dict[str, Any] = {"corpora": ["corpus"], "where": "row % 300 = 0"}
-    by_range = pull(tmp_path / "ranges", remote, **choice).fetched_bytes
+    by_range = pull(tmp_path / "ranges", remote, PullChoice(**choice)).fetched_bytes
 
     def no_ranges(self: FolderPlace, path: str, start: int, length: int) -> bytes:
         raise RangesNotServedError("whole files alone")
 
     monkeypatch.setattr(FolderPlace, "read_range", no_ranges)
-    whole = pull(tmp_path / "whole", remote, **choice).fetched_bytes
+    whole = pull(tmp_path / "whole", remote, PullChoice(**choice)).fetched_bytes
     assert whole > by_range
     told = f"{whole:,} bytes would have to be fetched.*gives no parts of files, so whole shards"
     with pytest.raises(InputError, match=told):
-        pull(tmp_path / "there", remote, max_bytes=whole - 1, **choice)
-    assert pull(tmp_path / "there", remote, max_bytes=whole, **choice).fetched_bytes < whole
+        pull(tmp_path / "there", remote, PullChoice(max_bytes=whole - 1, **choice))
+    assert pull(tmp_path / "there", remote, PullChoice(max_bytes=whole, **choice)).fetched_bytes < whole
 
 
 def test_the_estimate_is_told_before_anything_is_fetched(tmp_path: Path, remote: str) -> None:
@@ -330,14 +331,81 @@ def test_the_estimate_is_told_before_anything_is_fetched(tmp_path: Path, remote:
     def note(found: object) -> None:
         seen.append((found, (tmp_path / "there").exists()))
 
-    pull(tmp_path / "there", remote, corpora=["corpus"], rows=50, on_estimate=note)
+    pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=50), on_estimate=note)
     ((found, was_there),) = seen
     assert not was_there
-    assert found == preview_pull(tmp_path / "new", remote, corpora=["corpus"], rows=50)
+    assert found == preview_pull(tmp_path / "new", remote, PullChoice(corpora=["corpus"], rows=50))
+
+
+@pytest.mark.parametrize("codec", [None, "int8"])
+def test_the_estimate_of_what_is_here_looks_at_what_is_here(
+    tmp_path: Path, remote: str, codec: str | None
+) -> None:
+    there = tmp_path / "there"
+    first = PullChoice(corpora=["corpus"], rows=30, codec=codec)
+    pull(there, remote, first)
+    some = PullChoice(corpora=["corpus"], where="row % 9 = 0", codec=codec)
+    pull(there, remote, some)
+    for choice in (first, some):
+        again = preview_pull(there, remote, choice)
+        assert (again.files, again.vectors, again.vector_bytes) == (0, 0, 0)
+    # More rows of a part whose texts and row indexes are here.
+    more = PullChoice(corpora=["corpus"], rows=PART_ROWS, codec=codec)
+    estimate = preview_pull(there, remote, more)
+    needed = estimate.vector_bytes
+    with pytest.raises(InputError, match=f"{needed:,} bytes would have to be fetched.*--max-bytes"):
+        preview_pull(there, remote, replace(more, max_bytes=needed - 1))
+    done = pull(there, remote, replace(more, max_bytes=needed))
+    assert (done.fetched_bytes, done.fetched_vectors) == (needed, estimate.vectors)
+    assert estimate.least_vector_bytes == needed > 0
+
+
+def test_the_estimate_leaves_out_what_the_remote_has_not(
+    tmp_path: Path, remote: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = make_cache(tmp_path / "few", [*TEXTS[:10], *TEXTS[200:230]], teacher=OTHER, name="few")
+    push(few, remote)
+    choice = PullChoice(corpora=["corpus"], rows=40, teachers=["other"])
+    before = preview_pull(tmp_path / "there", remote, choice)
+    assert pull(tmp_path / "there", remote, choice).fetched_vectors == 10
+    # Of the texts that have no vector here, the remote has none either, though it has others.
+    after = preview_pull(tmp_path / "there", remote, choice)
+    assert (before.vectors, after.vectors, after.vector_bytes) == (40, 0, 0)
+    words = ["pull", remote, "--cache", str(tmp_path / "there"), "--corpus", "corpus", "--rows", "40"]
+    cli.main([*words, "--teacher", "other", "--dry-run"], standalone_mode=False)
+    assert "with 0 rows of texts, and 0 vectors, 0 B" in capsys.readouterr().out
+
+
+def test_the_texts_of_views_count_in_the_estimate_of_a_condition(tmp_path: Path, remote: str) -> None:
+    choice = PullChoice(corpora=["corpus"], where="row >= 0")
+    estimate = preview_pull(tmp_path / "there", remote, choice)
+    done = pull(tmp_path / "there", remote, choice)
+    assert (done.fetched, done.fetched_bytes - done.fetched_row_bytes) == (estimate.files, estimate.bytes)
+    assert estimate.least_bytes < estimate.bytes
+    few = pull(tmp_path / "other", remote, PullChoice(corpora=["corpus"], where="row = 3"))
+    assert estimate.least_bytes <= few.fetched_bytes - few.fetched_row_bytes < estimate.bytes
+
+
+def test_a_preview_refuses_what_a_pull_refuses_before_it_fetches_anything(
+    tmp_path: Path, remote: str
+) -> None:
+    choice = PullChoice(corpora=["corpus"], rows=PART_ROWS)
+    estimate = preview_pull(tmp_path / "there", remote, choice)
+    # A cache without vectors has to look at all row indexes.
+    least = estimate.bytes + estimate.least_vector_bytes
+    assert estimate.bytes < least < estimate.bytes + estimate.vector_bytes
+    for ask in (preview_pull, pull):
+        with pytest.raises(InputError, match=f"{least:,} bytes would have to be fetched"):
+            ask(tmp_path / "there", remote, replace(choice, max_bytes=least - 1))
+        assert not (tmp_path / "there").exists()
+    told = preview_pull(tmp_path / "there", remote, replace(choice, max_bytes=least)).told
+    assert any("more than the" in line and "is refused as soon as" in line for line in told)
+    with pytest.raises(InputError, match="--max-bytes"):
+        pull(tmp_path / "there", remote, replace(choice, max_bytes=least))
 
 
 def test_texts_that_were_read_are_garbage_after_a_while(tmp_path: Path, remote: str) -> None:
-    pull(tmp_path / "there", remote, corpora=["corpus"], where="row % 7 = 0", alias="some")
+    pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], where="row % 7 = 0", alias="some"))
     before = content(tmp_path / "there")
     assert collect_garbage(Cache(tmp_path / "there")) == []
     found = collect_garbage(Cache(tmp_path / "there"), hours=0)
@@ -347,13 +415,15 @@ def test_texts_that_were_read_are_garbage_after_a_while(tmp_path: Path, remote: 
 
 
 def test_texts_that_were_read_are_verified_and_come_again(tmp_path: Path, remote: str) -> None:
-    pull(tmp_path / "there", remote, corpora=["corpus"], where="row % 7 = 0", alias="some")
+    pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], where="row % 7 = 0", alias="some"))
     staged = next((tmp_path / "there" / "derived").rglob("*.arrow"))
     sound = staged.read_bytes()
     staged.write_bytes(sound[:-20] + b"x" * 20)
     (found,) = verify(tmp_path / "there").damage
     assert found.kind == "part of a remote's corpus"
-    again = pull(tmp_path / "there", remote, corpora=["corpus"], where="row % 5 = 0", alias="others")
+    again = pull(
+        tmp_path / "there", remote, PullChoice(corpora=["corpus"], where="row % 5 = 0", alias="others")
+    )
     assert again.fetched == 1
     assert staged.read_bytes() == sound
     staged.write_bytes(sound[:-20] + b"x" * 20)
@@ -363,14 +433,14 @@ def test_texts_that_were_read_are_verified_and_come_again(tmp_path: Path, remote
 
 
 def test_a_part_goes_round(tmp_path: Path, remote: str) -> None:
-    pull(tmp_path / "there", remote, corpora=["corpus"], rows=50)
+    pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=50))
     before = len(files_of(Path(remote), "objects"))
     push(tmp_path / "there", remote)
     # The corpus is new there; the vectors are not.
     assert len(files_of(Path(remote), "objects")) == before + len(
         list((tmp_path / "there" / "corpora").rglob("*.*"))
     )
-    pull(tmp_path / "third", remote, corpora=["corpus-first-50"])
+    pull(tmp_path / "third", remote, PullChoice(corpora=["corpus-first-50"]))
     assert Cache(tmp_path / "third").corpus().texts() == TEXTS[:50]
 
 
@@ -378,16 +448,16 @@ def test_a_part_goes_round(tmp_path: Path, remote: str) -> None:
 def test_vectors_go_into_whichever_store_there_is(tmp_path: Path, remote: str, kind: str) -> None:
     own = sentences(SHARD_ROWS, seed=2)
     make_cache(tmp_path / "there", own, store=kind, name="own")
-    pull(tmp_path / "there", remote, corpora=["corpus"], rows=50)
+    pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=50))
     there = Cache(tmp_path / "there")
     assert there.store(there.teacher().contract).kind == kind
     assert np.array_equal(there.lookup(TEXTS[:50]), Cache(tmp_path / "mine").lookup(TEXTS[:50]))
-    assert pull(tmp_path / "there", remote, corpora=["corpus"], rows=50).fetched_bytes == 0
+    assert pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=50)).fetched_bytes == 0
     assert not verify(tmp_path / "there").damage
 
 
 def test_vectors_of_a_part_are_kept_in_another_codec(tmp_path: Path, remote: str) -> None:
-    done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=50, codec="int8")
+    done = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=50, codec="int8"))
     there, mine = Cache(tmp_path / "there"), Cache(tmp_path / "mine")
     store = there.store(there.teacher().contract)
     assert {shard.codec.name for shard in store.shards} == {"int8"}
@@ -396,10 +466,13 @@ def test_vectors_of_a_part_are_kept_in_another_codec(tmp_path: Path, remote: str
     expected = get_codec("int8")
     vectors = expected.decode(expected.encode(mine.lookup(TEXTS[:50])))
     assert np.array_equal(there.lookup(TEXTS[:50]), vectors)
-    assert pull(tmp_path / "there", remote, corpora=["corpus"], rows=50, codec="int8").fetched_bytes == 0
+    assert (
+        pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=50, codec="int8")).fetched_bytes
+        == 0
+    )
     # What a pull of the whole has converted is not fetched again for a part.
-    pull(tmp_path / "whole", remote, codec="int8")
-    assert pull(tmp_path / "whole", remote, corpora=["corpus"], rows=50).fetched_bytes == 0
+    pull(tmp_path / "whole", remote, PullChoice(codec="int8"))
+    assert pull(tmp_path / "whole", remote, PullChoice(corpora=["corpus"], rows=50)).fetched_bytes == 0
     assert verify(tmp_path / "whole").findings == verify(tmp_path / "there").findings == ()
 
 
@@ -407,11 +480,27 @@ def test_a_part_of_pq_comes_with_its_codebook(tmp_path: Path) -> None:
     texts, remote = sentences(600, seed=1), str(tmp_path / "remote")
     mine = make_cache(tmp_path / "mine", texts, codec="pq", shard_rows=300)
     push(mine, remote)
-    pull(tmp_path / "there", remote, corpora=["corpus"], rows=20)
+    pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=20))
     there = Cache(tmp_path / "there")
     assert np.array_equal(there.lookup(texts[:20]), mine.lookup(texts[:20]))
     assert len(there.store(there.teacher().contract)) == 20
     assert verify(tmp_path / "there").findings == ()
+
+
+def test_a_limit_counts_the_codebooks_of_a_part(tmp_path: Path) -> None:
+    texts, remote = sentences(600, seed=1), str(tmp_path / "remote")
+    push(make_cache(tmp_path / "mine", texts, codec="pq", shard_rows=300), remote)
+    choice = PullChoice(corpora=["corpus"], rows=20)
+    needed = pull(tmp_path / "there", remote, choice).fetched_bytes
+    with pytest.raises(InputError, match=f"{needed:,} bytes would have to be fetched"):
+        pull(tmp_path / "less", remote, replace(choice, max_bytes=needed - 1))
+    assert pull(tmp_path / "enough", remote, replace(choice, max_bytes=needed)).fetched_bytes == needed
+    (book,) = (Path(tmp_path) / "mine").rglob("codebooks/*.npy")
+    estimate = preview_pull(tmp_path / "new", remote, choice)
+    shards = size_of(remote, "/shards/") * 20 // 600
+    assert estimate.vector_bytes == pytest.approx(
+        estimate.least_vector_bytes + book.stat().st_size + shards, abs=2
+    )
 
 
 def test_shards_without_a_row_index_are_read_whole_and_told_of_before(
@@ -423,16 +512,18 @@ def test_shards_without_a_row_index_are_read_whole_and_told_of_before(
         file.pop("index")
     put_manifest(Path(remote), value)
     size = sum(file["bytes"] for file in shards)
-    before = preview_pull(tmp_path / "there", remote, corpora=["corpus"], rows=50)
+    before = preview_pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=50))
     estimates: list[PullEstimate] = []
-    done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=50, on_estimate=estimates.append)
+    done = pull(
+        tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=50), on_estimate=estimates.append
+    )
     (told,) = done.told
     assert told.startswith(f"{len(shards)} shards of {remote} without a row index: fetched whole")
     assert f", {size:,} bytes;" in told
     assert before.told == estimates[0].told == done.told
     assert done.fetched_bytes > size
     assert len(Cache(tmp_path / "there").lookup(TEXTS[:50])) == 50
-    again = pull(tmp_path / "there", remote, corpora=["corpus"], rows=50)
+    again = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=50))
     assert (again.fetched_bytes, again.told) == (0, ())
     # The command says it once, before.
     words = ["pull", remote, "--cache", str(tmp_path / "other"), "--corpus", "corpus", "--rows", "50"]
@@ -451,7 +542,7 @@ def test_what_comes_is_planned_once(tmp_path: Path, remote: str, monkeypatch: py
         return locate(keys, wanted, kept)
 
     monkeypatch.setattr(RemoteKeys, "locate", counted)
-    done = pull(tmp_path / "there", remote, corpora=["corpus"], rows=50)
+    done = pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=50))
     assert done.part is not None
     assert looked_up == [one.taken for one in done.part.vectors] == [100]
 
@@ -499,7 +590,7 @@ def test_vectors_have_a_line_of_their_own_beside_files(
     assert "vectors and row indexes, about" in capsys.readouterr().out
     cli.main([*words, "--json"], standalone_mode=False)
     done = json.loads(capsys.readouterr().out)
-    files = preview_pull(tmp_path / "new", remote, corpora=["corpus"], rows=50).bytes
+    files = preview_pull(tmp_path / "new", remote, PullChoice(corpora=["corpus"], rows=50)).bytes
     assert done["fetched_bytes"] - done["fetched_row_bytes"] == files
     cli.main([*words, "--where", "row > 20"], standalone_mode=False)
     out = " ".join(capsys.readouterr().out.split())

@@ -29,7 +29,7 @@ from embedcache.conversions import converted_from
 from embedcache.describe import describe_teacher
 from embedcache.errors import InputError, RemoteError
 from embedcache.housekeeping import compact
-from embedcache.share import compare_with_remote, preview_pull, pull, push
+from embedcache.share import PullChoice, compare_with_remote, preview_pull, pull, push
 from embedcache.share.pulling.recode import keeps_less, recoded
 from embedcache.store import ShardStore
 from embedcache.store.base import CONVERTED_FROM
@@ -57,7 +57,7 @@ def codecs_of(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("codec", ["float16", "int8"])
 def test_what_arrives_is_kept_in_another_codec(tmp_path: Path, remote: str, codec: str) -> None:
-    done = pull(tmp_path / "there", remote, codec=codec)
+    done = pull(tmp_path / "there", remote, PullChoice(codec=codec))
     assert codecs_of(tmp_path / "there") == [codec] * SHARDS
     assert done.converted == SHARDS
     assert 0 < done.converted_bytes == store_of(tmp_path / "there").bytes_on_disk < done.fetched_bytes
@@ -71,7 +71,7 @@ def test_what_arrives_is_kept_in_another_codec(tmp_path: Path, remote: str, code
 
 
 def test_copies_say_what_they_were_made_of_and_what_that_lost(tmp_path: Path, remote: str) -> None:
-    pull(tmp_path / "there", remote, codec="int8")
+    pull(tmp_path / "there", remote, PullChoice(codec="int8"))
     before = {shard.name: shard for shard in store_of(tmp_path / "mine").shards}
     after = store_of(tmp_path / "there").shards
     assert {converted_from(shard) for shard in after} == set(before)
@@ -90,10 +90,10 @@ def test_copies_say_what_they_were_made_of_and_what_that_lost(tmp_path: Path, re
 
 
 def test_everybody_gets_the_same_copies(tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pull(tmp_path / "one", remote, codec="int8")
+    pull(tmp_path / "one", remote, PullChoice(codec="int8"))
     # Blocks are for memory's sake alone.
     monkeypatch.setattr("embedcache.share.pulling.recode._BLOCK_ROWS", 7)
-    pull(tmp_path / "two", remote, codec="int8", jobs=1)
+    pull(tmp_path / "two", remote, PullChoice(codec="int8"), jobs=1)
     one, two = (content(tmp_path / name) for name in ("one", "two"))
     assert {path for path in one if "/shards/" not in path} == {
         path for path in two if "/shards/" not in path
@@ -103,16 +103,16 @@ def test_everybody_gets_the_same_copies(tmp_path: Path, remote: str, monkeypatch
         assert np.array_equal(a.stored.vector, b.stored.vector)
         assert a.header.error == pytest.approx(b.header.error, abs=1e-6)
     monkeypatch.undo()
-    pull(tmp_path / "three", remote, codec="int8")
+    pull(tmp_path / "three", remote, PullChoice(codec="int8"))
     assert content(tmp_path / "three") == one
 
 
 @pytest.mark.parametrize("again", [None, "int8", "float16", "float32"])
 def test_what_was_converted_is_not_fetched_again(tmp_path: Path, remote: str, again: str | None) -> None:
-    pull(tmp_path / "there", remote, codec="int8")
+    pull(tmp_path / "there", remote, PullChoice(codec="int8"))
     before = content(tmp_path / "there")
-    assert preview_pull(tmp_path / "there", remote, codec=again).files == 0
-    done = pull(tmp_path / "there", remote, codec=again)
+    assert preview_pull(tmp_path / "there", remote, PullChoice(codec=again)).files == 0
+    done = pull(tmp_path / "there", remote, PullChoice(codec=again))
     assert (done.fetched, done.fetched_bytes, done.converted) == (0, 0, 0)
     assert content(tmp_path / "there") == before
     (told,) = done.told
@@ -120,11 +120,23 @@ def test_what_was_converted_is_not_fetched_again(tmp_path: Path, remote: str, ag
     assert "pull into another cache" in told
 
 
+@pytest.mark.parametrize("choice", [{"text": False}, {"codec": "int8"}, {"codec": "int8", "text": False}])
+def test_preview_limit_and_pull_count_the_same_bytes(
+    tmp_path: Path, remote: str, choice: dict[str, Any]
+) -> None:
+    size = preview_pull(tmp_path / "there", remote, PullChoice(**choice)).bytes
+    for ask in (preview_pull, pull):
+        with pytest.raises(InputError, match=f"{size:,} bytes would have to be fetched"):
+            ask(tmp_path / "there", remote, PullChoice(**choice, max_bytes=size - 1))
+    assert pull(tmp_path / "there", remote, PullChoice(**choice, max_bytes=size)).fetched_bytes == size
+    assert preview_pull(tmp_path / "there", remote, PullChoice(**choice, max_bytes=0)).bytes == 0
+
+
 def test_only_what_is_new_is_fetched_and_converted(tmp_path: Path, remote: str) -> None:
-    pull(tmp_path / "there", remote, codec="int8")
+    pull(tmp_path / "there", remote, PullChoice(codec="int8"))
     more = sentences(SHARD_ROWS, seed=9)
     push(make_cache(tmp_path / "mine", more, name="more", codec="float32"), remote)
-    done = pull(tmp_path / "there", remote, codec="int8")
+    done = pull(tmp_path / "there", remote, PullChoice(codec="int8"))
     assert (done.fetched, done.converted) == (3, 1)
     assert codecs_of(tmp_path / "there") == ["int8"] * (SHARDS + 1)
     assert len(Cache(tmp_path / "there").lookup(more)) == SHARD_ROWS
@@ -133,11 +145,11 @@ def test_only_what_is_new_is_fetched_and_converted(tmp_path: Path, remote: str) 
 def test_nothing_is_converted_to_what_takes_more_room(tmp_path: Path) -> None:
     remote = str(tmp_path / "remote")
     push(make_cache(tmp_path / "mine", codec="int8"), remote)
-    done = pull(tmp_path / "there", remote, codec="float16")
+    done = pull(tmp_path / "there", remote, PullChoice(codec="float16"))
     assert done.converted == 0
     assert done.told == (f"{SHARDS} shards stored as int8 taken so: as float16 no less would be kept",)
     assert content(tmp_path / "there") == content(tmp_path / "mine")
-    same = pull(tmp_path / "same", remote, codec="int8")
+    same = pull(tmp_path / "same", remote, PullChoice(codec="int8"))
     assert (same.converted, same.told) == (0, ())
     assert content(tmp_path / "same") == content(tmp_path / "mine")
 
@@ -147,7 +159,7 @@ def test_a_shard_of_pq_stays_as_it_is(tmp_path: Path) -> None:
     texts = sentences(300, seed=1)
     cache = make_cache(tmp_path / "mine", texts, codec="pq", shard_rows=300)
     push(cache, remote)
-    assert pull(tmp_path / "there", remote, codec="int8").converted == 0
+    assert pull(tmp_path / "there", remote, PullChoice(codec="int8")).converted == 0
     assert content(tmp_path / "there") == content(cache.folder)
 
 
@@ -171,7 +183,7 @@ def test_codecs_that_cannot_be_used_are_refused_before_anything_is_read(
     tmp_path: Path, codec: str, told: str
 ) -> None:
     with pytest.raises(InputError, match=told):
-        pull(tmp_path / "there", str(tmp_path / "nowhere"), codec=codec)
+        pull(tmp_path / "there", str(tmp_path / "nowhere"), PullChoice(codec=codec))
     assert not (tmp_path / "there").exists()
 
 
@@ -179,16 +191,16 @@ def test_codecs_that_cannot_be_used_are_refused_before_anything_is_read(
 def test_copies_go_into_whichever_store_there_is(tmp_path: Path, remote: str, kind: str) -> None:
     own = sentences(SHARD_ROWS, seed=2)
     make_cache(tmp_path / "there", own, store=kind, codec="float16", name="own")
-    pull(tmp_path / "there", remote, codec="float16")
+    pull(tmp_path / "there", remote, PullChoice(codec="float16"))
     assert store_of(tmp_path / "there").kind == kind
     assert set(codecs_of(tmp_path / "there")) == {"float16"}
-    assert pull(tmp_path / "there", remote, codec="float16").fetched == 0
+    assert pull(tmp_path / "there", remote, PullChoice(codec="float16")).fetched == 0
     assert len(Cache(tmp_path / "there").lookup([*own, *TEXTS])) == len(own) + len(TEXTS)
     assert not verify(tmp_path / "there").damage
 
 
 def test_copies_are_no_news_to_the_remote_they_were_made_from(tmp_path: Path, remote: str) -> None:
-    pull(tmp_path / "there", remote, codec="int8")
+    pull(tmp_path / "there", remote, PullChoice(codec="int8"))
     before = files_of(Path(remote), ".")
     again = push(tmp_path / "there", remote)
     assert (again.sent, again.manifest) == (0, "")
@@ -214,7 +226,7 @@ def test_a_shard_is_checked_before_it_is_converted(tmp_path: Path, remote: str, 
     data[len(data) // 2] ^= 1
     place.write_bytes(data)
     with pytest.raises(RemoteError, match="arrive"):
-        pull(tmp_path / "there", remote, codec="int8", jobs=1)
+        pull(tmp_path / "there", remote, PullChoice(codec="int8"), jobs=1)
     assert shard["sha256"] not in {converted_from(one) for one in store_of(tmp_path / "there").shards}
 
 
@@ -222,7 +234,7 @@ def test_shards_of_other_teachers_are_refused_as_ever(tmp_path: Path, remote: st
     other = make_cache(tmp_path / "other", TEXTS[:40], teacher=fake_teacher(8, seed=7), codec="float32")
     replace_file(Path(remote), "/shards/", next(other.folder.glob("teachers/*/shards/*.arrow")).read_bytes())
     with pytest.raises(RemoteError, match="it belongs to the teacher"):
-        pull(tmp_path / "there", remote, codec="int8", jobs=1)
+        pull(tmp_path / "there", remote, PullChoice(codec="int8"), jobs=1)
 
 
 def test_vectors_that_do_not_fit_a_codec_are_told_of(tmp_path: Path, remote: str) -> None:
@@ -235,16 +247,16 @@ def test_vectors_that_do_not_fit_a_codec_are_told_of(tmp_path: Path, remote: str
     )
     replace_file(Path(remote), "/shards/", data.to_pybytes())
     with pytest.raises(InputError, match=r"cannot be kept as int8 \(row 3 of .* pull without --codec"):
-        pull(tmp_path / "there", remote, codec="int8", jobs=1)
+        pull(tmp_path / "there", remote, PullChoice(codec="int8"), jobs=1)
     assert hashlib.sha256(data).hexdigest() not in content(tmp_path / "there").values()
 
 
 def test_a_damaged_copy_is_made_again(tmp_path: Path, remote: str) -> None:
-    pull(tmp_path / "there", remote, codec="int8")
+    pull(tmp_path / "there", remote, PullChoice(codec="int8"))
     copy = next((tmp_path / "there").glob("teachers/*/shards/*.arrow"))
     sound = copy.read_bytes()
     copy.write_bytes(b"x" * len(sound))
-    assert pull(tmp_path / "there", remote, codec="int8").fetched == 1
+    assert pull(tmp_path / "there", remote, PullChoice(codec="int8")).fetched == 1
     assert copy.read_bytes() == sound
 
 
@@ -268,14 +280,14 @@ def test_a_stranger_cannot_say_that_a_shard_is_here(tmp_path: Path) -> None:
     push(mine, remote)
     assert not compare_with_remote(tmp_path / "there", remote).is_same
     assert preview_pull(tmp_path / "there", remote).vectors == len(TEXTS)
-    assert pull(tmp_path / "there", remote, codec="int8").fetched_vectors == len(TEXTS)
+    assert pull(tmp_path / "there", remote, PullChoice(codec="int8")).fetched_vectors == len(TEXTS)
     assert np.array_equal(
         Cache(tmp_path / "there").lookup(TEXTS),
         get_codec("int8").decode(get_codec("int8").encode(mine.lookup(TEXTS))),
     )
     # Nor does the claim keep a part's rows away, or a shard from being sent elsewhere.
-    pull(tmp_path / "fourth", remote, teachers=["fake"], corpora=["other"], codec="int8")
-    part = pull(tmp_path / "fourth", remote, corpora=["corpus"], rows=50).part
+    pull(tmp_path / "fourth", remote, PullChoice(teachers=["fake"], corpora=["other"], codec="int8"))
+    part = pull(tmp_path / "fourth", remote, PullChoice(corpora=["corpus"], rows=50)).part
     assert part is not None
     assert [one.missing for one in part.vectors] == [0]
     other = str(tmp_path / "elsewhere")
@@ -284,7 +296,7 @@ def test_a_stranger_cannot_say_that_a_shard_is_here(tmp_path: Path) -> None:
 
 
 def test_notes_on_copies_count_where_they_were_written_alone(tmp_path: Path, remote: str) -> None:
-    pull(tmp_path / "there", remote, codec="int8")
+    pull(tmp_path / "there", remote, PullChoice(codec="int8"))
     assert (tmp_path / "there" / "derived" / "remotes" / "converted.json").is_file()
     shutil.copytree(tmp_path / "there", tmp_path / "theirs")
     assert preview_pull(tmp_path / "there", remote).files == 0
@@ -295,12 +307,12 @@ def test_notes_on_copies_count_where_they_were_written_alone(tmp_path: Path, rem
 
 def test_copies_that_a_killed_pull_has_made_are_not_fetched_again(tmp_path: Path, remote: str) -> None:
     with cut_short():
-        pull(tmp_path / "there", remote, codec="int8")
-    assert pull(tmp_path / "there", remote, codec="int8").fetched == 0
+        pull(tmp_path / "there", remote, PullChoice(codec="int8"))
+    assert pull(tmp_path / "there", remote, PullChoice(codec="int8")).fetched == 0
 
 
 def test_copies_are_described_as_one_way_of_making(tmp_path: Path, remote: str) -> None:
-    pull(tmp_path / "there", remote, codec="int8")
+    pull(tmp_path / "there", remote, PullChoice(codec="int8"))
     there, mine = Cache(tmp_path / "there"), Cache(tmp_path / "mine")
     described: Any = describe_teacher(there, there.teacher())
     assert [one["rows"] for one in described["provenance"]] == [len(TEXTS)]

@@ -31,7 +31,7 @@ from embedcache.check import verify
 from embedcache.corpus.part import part_bytes
 from embedcache.errors import EmbedCacheError, RemoteError
 from embedcache.fsio import sealed, spelled_json
-from embedcache.share import pull, push
+from embedcache.share import PullChoice, pull, push
 from embedcache.testing import fake_teacher
 from embedcache.views.plan import ViewOptions
 
@@ -66,7 +66,7 @@ def remote(honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pau
 def assert_refused(remote: Path, choice: dict[str, Any], *words: str) -> Path:
     """Assert that a pull of a part is refused, and has left a cache without a corpus, or none."""
     with pytest.raises(RemoteError) as found:
-        pull(remote.parent / "cache", str(remote), corpora=["corpus"], **choice)
+        pull(remote.parent / "cache", str(remote), PullChoice(corpora=["corpus"], **choice))
     for word in words:
         assert word in str(found.value), found.value
     cache = assert_nothing_outside(remote)
@@ -77,7 +77,7 @@ def assert_refused(remote: Path, choice: dict[str, Any], *words: str) -> Path:
 
 @choices
 def test_the_honest_remote_is_taken(remote: Path, tmp_path: Path, choice: dict[str, Any]) -> None:
-    pull(tmp_path / "there", str(remote), corpora=["corpus"], **choice)
+    pull(tmp_path / "there", str(remote), PullChoice(corpora=["corpus"], **choice))
     assert verify(tmp_path / "there").findings == ()
 
 
@@ -150,7 +150,7 @@ def test_texts_beside_the_keys_of_others_become_no_part(
     _describe(remote, old, hashlib.sha256(data).hexdigest())
     if number and "rows" in choice:
         # A part that is not needed is not looked at.
-        pull(remote.parent / "cache", str(remote), corpora=["corpus"], **choice)
+        pull(remote.parent / "cache", str(remote), PullChoice(corpora=["corpus"], **choice))
         assert Cache(remote.parent / "cache").corpus().texts() == TEXTS[:30]
         return
     cache = assert_refused(remote, choice, "keys are not those of their texts", "damaged or hostile")
@@ -231,7 +231,7 @@ def test_vectors_that_are_not_those_of_the_index_are_refused(remote: Path, choic
                 data[at] ^= 1
             place.write_bytes(bytes(data))
     with pytest.raises(RemoteError):
-        pull(remote.parent / "cache", str(remote), corpora=["corpus"], **choice)
+        pull(remote.parent / "cache", str(remote), PullChoice(corpora=["corpus"], **choice))
     there = Cache(remote.parent / "cache")
     assert not verify(there.folder).damage
     assert len(there.store(there.teacher().contract)) == 0
@@ -257,19 +257,19 @@ def test_what_was_cut_off_is_finished_by_the_next(
             raise Cut
 
     monkeypatch.setattr(fsio, "on_write_step", counting)
-    pull(tmp_path / "whole", str(remote), corpora=["corpus"], jobs=1, **choice)
+    pull(tmp_path / "whole", str(remote), PullChoice(corpora=["corpus"], **choice), jobs=1)
     expected = content(tmp_path / "whole")
     monkeypatch.setattr(fsio, "on_write_step", cutting)
     for number in np.random.default_rng(1).choice(count, 8, replace=False).tolist():
         there = tmp_path / f"there-{number}"
         left = number
         with pytest.raises(Cut):
-            pull(there, str(remote), corpora=["corpus"], jobs=1, **choice)
+            pull(there, str(remote), PullChoice(corpora=["corpus"], **choice), jobs=1)
         left = 1 << 40
         if (there / "cache.json").exists():
             assert not verify(there).damage
             assert content(there).keys() <= expected.keys()
-        pull(there, str(remote), corpora=["corpus"], **choice)
+        pull(there, str(remote), PullChoice(corpora=["corpus"], **choice))
         assert {path: digest for path, digest in content(there).items() if "/shards/" not in path} == {
             path: digest for path, digest in expected.items() if "/shards/" not in path
         }
@@ -279,11 +279,11 @@ def test_what_was_cut_off_is_finished_by_the_next(
 
 
 def test_a_cache_with_links_in_its_derived_files_is_not_written_through(remote: Path, tmp_path: Path) -> None:
-    pull(tmp_path / "there", str(remote), text=False)
+    pull(tmp_path / "there", str(remote), PullChoice(text=False))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "there" / "derived" / "remotes" / "x").parent.mkdir(exist_ok=True)
     (tmp_path / "there" / "derived" / "remotes" / "x").symlink_to(elsewhere)
     with pytest.raises(EmbedCacheError, match="symbolic link"):
-        pull(tmp_path / "there", str(remote), corpora=["corpus"], rows=5)
+        pull(tmp_path / "there", str(remote), PullChoice(corpora=["corpus"], rows=5))
     assert list(elsewhere.iterdir()) == []

@@ -9,7 +9,7 @@ from distill_helpers import small_run
 
 from embedcache.cache import Cache
 from embedcache.check import verify
-from embedcache.share import pull, push
+from embedcache.share import PullChoice, pull, push
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -20,7 +20,11 @@ def test_a_student_is_trained_on_a_part(
 ) -> None:
     remote = str(tmp_path / "remote")
     push(built_cache, remote)
-    done = pull(tmp_path / "there", remote, corpora=["texts"], rows=120, where="characters > 5", codec=codec)
+    done = pull(
+        tmp_path / "there",
+        remote,
+        PullChoice(corpora=["texts"], rows=120, where="characters > 5", codec=codec),
+    )
     assert done.part is not None
     assert len(Cache(tmp_path / "there").corpus()) == done.part.rows == 120
     run = small_run(tmp_path / "there", tmp_path / "run", teacher_model=teacher_folder)

@@ -23,7 +23,7 @@ from embedcache.check import verify
 from embedcache.check.findings import Kind
 from embedcache.check.progress import CheckProgress
 from embedcache.errors import StorageError
-from embedcache.share import preview_pull, pull, push
+from embedcache.share import PullChoice, preview_pull, pull, push
 from embedcache.share import pull as pull_module_function
 from embedcache.share.pulling import arrive, plan, temporaries
 from embedcache.share.pulling.arrive import Arrivals
@@ -86,7 +86,9 @@ def test_two_pulls_at_once_fetch_each_object_once(
     monkeypatch.setattr(pull_module, "refuse_too_much", refuse)
     with ThreadPoolExecutor(2) as pool:
         pulls = [
-            pool.submit(pull, tmp_path / "there", str(tmp_path / "remote"), codec=codec, jobs=jobs)
+            pool.submit(
+                pull, tmp_path / "there", str(tmp_path / "remote"), PullChoice(codec=codec), jobs=jobs
+            )
             for _ in range(2)
         ]
         results = [each.result() for each in pulls]
@@ -107,8 +109,8 @@ def test_what_another_pull_has_brought_meanwhile_is_not_fetched_again(
     remote, there = str(tmp_path / "remote"), tmp_path / "there"
     push(cache, remote)
     make_cache(there, sentences(80, seed=9), name="own", store=store)
-    before_stage(monkeypatch, Kind.SHARD, lambda: pull(there, remote, codec=codec))
-    result = pull(there, remote, codec=codec)
+    before_stage(monkeypatch, Kind.SHARD, lambda: pull(there, remote, PullChoice(codec=codec)))
+    result = pull(there, remote, PullChoice(codec=codec))
     assert (result.fetched, result.fetched_bytes) == (0, 0)
     assert len(downloads) == len(set(downloads))
     assert len(Cache(there).lookup(TEXTS)) == len(TEXTS)
@@ -146,10 +148,10 @@ def test_a_damaged_text_is_fetched_again_though_a_file_of_its_size_is_there(tmp_
     cache = make_cache(tmp_path / "cache")
     remote = str(tmp_path / "remote")
     push(cache, remote)
-    pull(tmp_path / "there", remote, corpora=["corpus"], where="length(text) > 20", alias="part")
+    pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], where="length(text) > 20", alias="part"))
     (part,) = (tmp_path / "there" / "derived" / "remotes").glob("*/parts/**/*.arrow")
     part.write_bytes(bytes(part.stat().st_size))
-    pull(tmp_path / "there", remote, corpora=["corpus"], where="length(text) > 21", alias="other")
+    pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], where="length(text) > 21", alias="other"))
     assert Cache(tmp_path / "there").corpus("other").texts() == [text for text in TEXTS if len(text) > 21]
 
 
@@ -170,7 +172,7 @@ def test_another_version_that_came_meanwhile_stays_and_the_way_out_is_said(
     assert caught.value.exit_code == 1
     assert Cache(there).corpus().texts() == TEXTS[80:]
     assert not [finding for finding in verify(there).findings if finding.is_damage]
-    pull(there, str(tmp_path / "remote-mine"), corpora=["corpus"], alias="other")
+    pull(there, str(tmp_path / "remote-mine"), PullChoice(corpora=["corpus"], alias="other"))
     assert Cache(there).corpus("other").texts() == TEXTS[:80]
 
 
@@ -292,7 +294,7 @@ def test_what_killed_pulls_have_left_counts_as_free(tmp_path: Path, monkeypatch:
     remote, there = str(tmp_path / "remote"), tmp_path / "there"
     push(cache, remote)
     with cut_short():
-        pull(there, remote, text=False)
+        pull(there, remote, PullChoice(text=False))
     killed = left_by_killed(there / "corpora" / "corpus" / "corpus.json")
     needed = preview_pull(there, remote).bytes
 

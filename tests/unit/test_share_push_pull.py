@@ -30,7 +30,7 @@ from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.derived import projection_bytes, write_derived
 from embedcache.errors import CorruptCacheError, InputError, RemoteError, StorageError
-from embedcache.share import compare_with_remote, list_remote, pull, push, sync
+from embedcache.share import PullChoice, PushChoice, compare_with_remote, list_remote, pull, push, sync
 from embedcache.share.places import parse_location
 from embedcache.share.pushing.selection import LocalObject
 from embedcache.share.remote.remote import MARKER, MARKER_BYTES, Remote
@@ -149,34 +149,36 @@ def test_teachers_and_corpora_can_be_chosen(tmp_path: Path) -> None:
     remote = str(tmp_path / "remote")
     cache = make_cache(tmp_path / "cache")
     make_cache(tmp_path / "cache", TEXTS[:50], teacher=OTHER, name="few")
-    push(cache, remote, teachers=["other"], corpora=["few"])
+    push(cache, remote, PushChoice(teachers=["other"], corpora=["few"]))
     assert {one.names for one in list_remote(remote).teachers} == {("other",)}
     assert {one.name for one in list_remote(remote).corpora} == {"few"}
     push(cache, remote)
-    pull(tmp_path / "a", remote, teachers=["other"], text=False)
+    pull(tmp_path / "a", remote, PullChoice(teachers=["other"], text=False))
     assert [one.name for one in Cache(tmp_path / "a").teachers()] == ["other"]
     assert Cache(tmp_path / "a").corpus_names() == []
     assert np.array_equal(Cache(tmp_path / "a").lookup(TEXTS[:50]), cache.lookup(TEXTS[:50], teacher="other"))
-    pull(tmp_path / "b", remote, teachers=[OTHER.contract.id[:8]], corpora=["corpus"], alias="mine")
+    pull(
+        tmp_path / "b", remote, PullChoice(teachers=[OTHER.contract.id[:8]], corpora=["corpus"], alias="mine")
+    )
     assert Cache(tmp_path / "b").corpus().texts() == TEXTS
     assert Cache(tmp_path / "b").corpus_names() == ["mine"]
     assert not verify(tmp_path / "b").damage
     with pytest.raises(InputError, match=r"no teacher 'nobody' .* it has fake, other"):
-        pull(tmp_path / "c", remote, teachers=["nobody"])
+        pull(tmp_path / "c", remote, PullChoice(teachers=["nobody"]))
     with pytest.raises(InputError, match=r"no corpus 'nothing' .* it has corpus, few"):
-        pull(tmp_path / "c", remote, corpora=["nothing"])
+        pull(tmp_path / "c", remote, PullChoice(corpora=["nothing"]))
     assert not (tmp_path / "c").exists()
 
 
 def test_vectors_can_be_shared_without_a_word_of_text(tmp_path: Path) -> None:
     cache = make_cache(tmp_path / "cache")
-    push(cache, str(tmp_path / "remote"), text=False)
+    push(cache, str(tmp_path / "remote"), PushChoice(text=False))
     everything = b"".join(files_of(tmp_path / "remote", ".").values())
     assert not [text for text in TEXTS if text.encode() in everything]
     pull(tmp_path / "there", str(tmp_path / "remote"))
     assert np.array_equal(Cache(tmp_path / "there").lookup(TEXTS), cache.lookup(TEXTS))
     with pytest.raises(InputError, match="--no-text"):
-        push(cache, str(tmp_path / "remote"), text=False, corpora=["corpus"])
+        push(cache, str(tmp_path / "remote"), PushChoice(text=False, corpora=["corpus"]))
 
 
 def test_sync_is_pull_and_push(tmp_path: Path) -> None:
@@ -237,9 +239,9 @@ def test_limits_are_held_before_anything_is_written(tmp_path: Path, monkeypatch:
     cache = make_cache(tmp_path / "cache")
     push(cache, str(tmp_path / "remote"))
     size = sum(path.stat().st_size for path in cache.folder.glob("[ct]*/**/*.*") if path.is_file())
-    assert pull(tmp_path / "dry", str(tmp_path / "remote"), max_bytes=size).fetched_bytes <= size
+    assert pull(tmp_path / "dry", str(tmp_path / "remote"), PullChoice(max_bytes=size)).fetched_bytes <= size
     with pytest.raises(InputError, match="--max-bytes"):
-        pull(tmp_path / "there", str(tmp_path / "remote"), max_bytes=1000)
+        pull(tmp_path / "there", str(tmp_path / "remote"), PullChoice(max_bytes=1000))
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(StorageError, match="1,000 are free"):
@@ -266,11 +268,11 @@ def test_where_no_push_has_ended_it_is_said(tmp_path: Path) -> None:
     remote, cache = tmp_path / "remote", make_cache(tmp_path / "cache")
     done = push(cache, str(remote))
     with pytest.raises(InputError, match="has no push that --require-signature and --skip-manifest leave"):
-        pull(tmp_path / "there", str(remote), skip_manifests=[done.manifest[:12]])
+        pull(tmp_path / "there", str(remote), PullChoice(skip_manifests=[done.manifest[:12]]))
     (remote / "manifests" / f"{done.manifest}.json").unlink()
     for wanted in ([], ["corpus"]):
         with pytest.raises(InputError, match=r"nothing to pull: .* has no finished push"):
-            pull(tmp_path / "there", str(remote), corpora=wanted)
+            pull(tmp_path / "there", str(remote), PullChoice(corpora=wanted))
     assert not (tmp_path / "there").exists()
     assert push(cache, str(remote)).sent == 0
     assert pull(tmp_path / "there", str(remote)).fetched > 0

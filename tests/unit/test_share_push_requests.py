@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from share_helpers import TEXTS, claims_left, content, files_of, make_cache, make_key, objects_of
 
-from embedcache.share import collect_remote, list_remote, pull, push
+from embedcache.share import PullChoice, collect_remote, list_remote, pull, push
 from embedcache.share.places import Stat, parse_location
 from embedcache.share.places.base import Data
 from embedcache.share.places.folder import FolderPlace
@@ -101,7 +101,7 @@ def test_one_look_at_the_manifests_serves_all_that_a_push_leaves_out(
     push(make_cache(tmp_path / "theirs", codec="float16"), remote, sign=key)
     push(make_cache(tmp_path / "more", TEXTS[:30], codec="float16", name="more"), remote, sign=key)
     # Copies, and rows that are there in a finer codec, of which no note tells.
-    pull(tmp_path / "cache", remote, codec="int8", sample_check=False)
+    pull(tmp_path / "cache", remote, PullChoice(codec="int8"), sample_check=False)
     make_cache(tmp_path / "cache", ["new to all", *TEXTS[:30]], codec="int8", name="own")
     ids = [one.manifest for one in list_remote(remote).pushes]
     assert len(ids) == 2

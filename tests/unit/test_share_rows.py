@@ -18,7 +18,7 @@ from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.errors import InputError, RemoteError
 from embedcache.keys import key_array
-from embedcache.share import pull, push
+from embedcache.share import PullChoice, pull, push
 from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.pulling.take_rows import TakenRows, plan_rows, take_rows
@@ -207,7 +207,7 @@ def test_keys_are_found_as_a_store_finds_them(tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     push(theirs, str(remote))
     push(again, str(remote))
-    pull(tmp_path / "both", str(remote), text=False)
+    pull(tmp_path / "both", str(remote), PullChoice(text=False))
     store = Cache(tmp_path / "both").store(TEACHER.contract)
     texts = [*TEXTS, "nowhere", *TEXTS[:3], "nowhere"]
     expected = store.locate(key_array(texts))

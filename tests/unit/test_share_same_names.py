@@ -9,7 +9,7 @@ from share_helpers import TEXTS, content, make_cache
 
 from embedcache.cache import Cache
 from embedcache.errors import InputError
-from embedcache.share import preview_pull, pull, push
+from embedcache.share import PullChoice, preview_pull, pull, push
 from embedcache.share.pulling import same_names
 from embedcache.share.pulling.same_names import ignores_case
 
@@ -35,8 +35,8 @@ def test_two_corpora_that_would_share_a_folder_are_refused(tmp_path: Path, remot
             act(there, remote)
     assert not there.exists()
     # The way out that it names is one.
-    pull(there, remote, corpora=["News"])
-    pull(there, remote, corpora=["news"], alias="other")
+    pull(there, remote, PullChoice(corpora=["News"]))
+    pull(there, remote, PullChoice(corpora=["news"], alias="other"))
     assert Cache(there).corpus("News").texts() == TEXTS[:80]
     assert Cache(there).corpus("other").texts() == TEXTS[80:]
 
@@ -48,20 +48,24 @@ def test_a_corpus_that_would_come_into_the_folder_of_one_that_is_here_is_refused
     mine = make_cache(tmp_path / "mine", TEXTS[:40], name="NEWS")
     before = content(mine.folder)
     with pytest.raises(InputError, match=r"'news' and 'NEWS' cannot both"):
-        pull(mine, remote, corpora=["news"])
+        pull(mine, remote, PullChoice(corpora=["news"]))
     with pytest.raises(InputError, match=r"'News' and 'NEWS' cannot both"):
-        pull(mine, remote, corpora=["news"], rows=10, alias="News")
+        pull(mine, remote, PullChoice(corpora=["news"], rows=10, alias="News"))
     assert content(mine.folder) == before
-    pull(mine, remote, corpora=["news"], rows=10, alias="part")
+    pull(mine, remote, PullChoice(corpora=["news"], rows=10, alias="part"))
     assert Cache(mine.folder).corpus("part").texts() == TEXTS[80:90]
 
 
 @pytest.mark.usefixtures("case_is_ignored")
 def test_two_names_of_a_teacher_that_would_share_a_file_are_refused(tmp_path: Path) -> None:
     push(make_cache(tmp_path / "cache"), str(tmp_path / "remote"))
-    pull(tmp_path / "there", str(tmp_path / "remote"), text=False)
+    pull(tmp_path / "there", str(tmp_path / "remote"), PullChoice(text=False))
     with pytest.raises(InputError, match=r"'FAKE.json' and 'fake.json'.*--teacher NAME --as OTHER"):
-        pull(tmp_path / "there", str(tmp_path / "remote"), teachers=["fake"], alias="FAKE", text=False)
+        pull(
+            tmp_path / "there",
+            str(tmp_path / "remote"),
+            PullChoice(teachers=["fake"], alias="FAKE", text=False),
+        )
 
 
 def test_where_case_is_told_apart_both_are_pulled(tmp_path: Path, remote: str) -> None:

@@ -23,7 +23,7 @@ from embedcache.errors import ContractMismatchError, InputError, RemoteError
 from embedcache.fsio import write_sealed_json
 from embedcache.housekeeping import compact, remove_teacher
 from embedcache.merge import merge_caches
-from embedcache.share import PullResult, pull, push, sync
+from embedcache.share import PullChoice, PullResult, PushChoice, pull, push, sync
 from embedcache.share.pulling import sample
 from embedcache.share.pulling.sample import NOT_COMPARED, ArrivalSamples
 from embedcache.share.remote.remote import Remote
@@ -133,7 +133,7 @@ def test_vectors_that_are_kept_otherwise_than_they_came_are_compared_too(
 ) -> None:
     mine = make_cache(tmp_path / "mine", MORE, name="mine", codec="float16")
     push(bad_cache(tmp_path / "theirs"), str(tmp_path / "team"))
-    assert verdicts(pull(mine, str(tmp_path / "team"), **choice)) == [BAD]
+    assert verdicts(pull(mine, str(tmp_path / "team"), PullChoice(**choice))) == [BAD]
     assert not live.read & set(MORE)
 
 
@@ -243,8 +243,8 @@ def test_what_is_pulled_after_bad_vectors_were_taken_away_is_compared_anew(
     assert verdicts(pull(there, remote)) == [BAD]
     remove_teacher(Cache(there), "fake")
     # What came with them is not.
-    assert verdicts(pull(there, remote, skip_manifests=[bad.manifest[:12]])) == [OK]
-    assert pull(there, remote, skip_manifests=[bad.manifest[:12]]).samples == ()
+    assert verdicts(pull(there, remote, PullChoice(skip_manifests=[bad.manifest[:12]]))) == [OK]
+    assert pull(there, remote, PullChoice(skip_manifests=[bad.manifest[:12]])).samples == ()
     assert push(there, str(tmp_path / "others")).manifest
 
 
@@ -345,7 +345,7 @@ def test_a_push_sends_bad_vectors_nowhere(tmp_path: Path, live: _Live) -> None:
             push(there, target)
     assert not Path(others).exists()
     assert manifests_of(remote) == before
-    assert push(there, others, teachers=["second"]).manifest
+    assert push(there, others, PushChoice(teachers=["second"])).manifest
     # Somebody has decided.
     pull(there, remote, sample_check=False)
     assert push(there, others).manifest
@@ -465,7 +465,9 @@ def test_where_no_note_counts_what_the_remote_has_is_compared_again(
     change(note)
     live.read.clear()
     # Not even the manifest that lists them has to be among those that are pulled.
-    assert verdicts(pull(there, remote, skip_manifests=[bad.manifest[:12]] if skip else [])) == [BAD]
+    assert verdicts(pull(there, remote, PullChoice(skip_manifests=[bad.manifest[:12]] if skip else []))) == [
+        BAD
+    ]
     assert not live.read & set(MORE)
 
 
@@ -486,7 +488,7 @@ def test_what_was_made_of_what_came_is_compared_where_no_note_counts(
     make_cache(there, MORE, name="mine")
     theirs = bad_cache(tmp_path / "theirs")
     push(theirs, str(team))
-    pull(there, str(team), sample_check=False, **choice)
+    pull(there, str(team), PullChoice(**choice), sample_check=False)
     assert not shards_of(there) & shards_of(theirs.folder)
     shutil.rmtree(there / "derived")
     remote = Remote(location_of(str(team)))
@@ -537,7 +539,7 @@ def test_vectors_without_their_texts_are_told_of_once_and_compared_with_them(
     remote, there = str(tmp_path / "team"), tmp_path / "there"
     push(make_cache(tmp_path / "honest", MORE, name="honest"), remote)
     theirs = bad_cache(tmp_path / "theirs")
-    push(theirs, remote, text=False)
+    push(theirs, remote, PushChoice(text=False))
     first, second = pull(there, remote).samples
     assert (first.verdict, second.verdict) == (OK, NOT_COMPARED)
     assert "no text here has its vector from 1 shard: their texts are not here" in second.told
@@ -603,7 +605,7 @@ def test_what_a_named_model_could_not_be_compared_with_is_told_of_once(
     remote, there, model = str(tmp_path / "team"), tmp_path / "there", tmp_path / "model"
     model.mkdir()
     push(make_cache(tmp_path / "mine"), remote)
-    push(make_cache(tmp_path / "textless", MORE[:40], name="textless"), remote, text=False)
+    push(make_cache(tmp_path / "textless", MORE[:40], name="textless"), remote, PushChoice(text=False))
     first, second = pull(there, remote, computing=Computing(model)).samples
     assert (first.verdict, second.verdict) == (OK, NOT_COMPARED)
     assert "no text here has its vector from 1 shard" in second.told

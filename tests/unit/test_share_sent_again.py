@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from share_helpers import content, make_cache
 
-from embedcache.share import check_remote, pull, push
+from embedcache.share import PullChoice, check_remote, pull, push
 
 
 def a_copy(source: str, cache: Path) -> None:
-    pull(cache, source, codec="int8", sample_check=False)
+    pull(cache, source, PullChoice(codec="int8"), sample_check=False)
 
 
 def taken_rows(source: str, cache: Path) -> None:
-    pull(cache, source, corpora=["corpus"], rows=10, sample_check=False)
+    pull(cache, source, PullChoice(corpora=["corpus"], rows=10), sample_check=False)
 
 
 @pytest.mark.parametrize("bring", [a_copy, taken_rows])
@@ -37,5 +37,5 @@ def test_a_shard_that_was_deleted_as_damaged(tmp_path: Path, bring: Callable[[st
     assert push(tmp_path / "source", str(team)).sent == 0
     assert push(tmp_path / "ann", str(team)).sent == 1
     assert check_remote(str(team)).is_sound
-    pull(tmp_path / "bob", str(team), corpora=["corpus"], teachers=["fake"], sample_check=False)
+    pull(tmp_path / "bob", str(team), PullChoice(corpora=["corpus"], teachers=["fake"]), sample_check=False)
     assert shard.name in {Path(path).name for path in content(tmp_path / "bob")}

@@ -10,7 +10,7 @@ import pytest
 from share_helpers import TEXTS, content, files_of, make_cache, make_key
 
 from embedcache.errors import InputError, MissingInputError, RemoteError
-from embedcache.share import list_remote, pull, push
+from embedcache.share import PullChoice, list_remote, pull, push
 from embedcache.share.places import Stat, parse_location
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.pushing.remote_state import RemoteState
@@ -29,10 +29,10 @@ def test_only_what_the_key_has_signed_is_pulled(tmp_path: Path, pem: bool) -> No
     mine = make_cache(tmp_path / "mine", TEXTS[:80], name="mine")
     push(mine, remote, sign=private)
     push(make_cache(tmp_path / "theirs", TEXTS[80:], name="theirs"), remote)
-    pull(tmp_path / "there", remote, require_signature=public)
+    pull(tmp_path / "there", remote, PullChoice(require_signature=public))
     assert content(tmp_path / "there") == content(mine.folder)
     with pytest.raises(RemoteError, match=r"none of the 2 manifests .* is signed by SHA256:"):
-        pull(tmp_path / "nothing", remote, require_signature=other)
+        pull(tmp_path / "nothing", remote, PullChoice(require_signature=other))
     assert not (tmp_path / "nothing").exists()
     shown = PublicKey.load(public).shown
     assert sorted(len(one.signed_by or ()) for one in list_remote(remote).pushes) == [0, 1]
@@ -48,7 +48,7 @@ def test_signing_vouches_for_what_others_have_sent_too(tmp_path: Path) -> None:
     assert done.signed_by == PublicKey.load(public).shown
     assert (done.sent, bool(done.manifest)) == (0, True)
     assert push(cache, remote, sign=private).manifest == ""
-    pull(tmp_path / "there", remote, require_signature=public)
+    pull(tmp_path / "there", remote, PullChoice(require_signature=public))
     assert content(tmp_path / "there") == content(cache.folder)
 
 
@@ -77,7 +77,7 @@ def test_every_flipped_byte_of_a_signature_unsigns(tmp_path: Path) -> None:
         if bytes(changed).lower() == data.lower() or chr(data[place]).isspace():
             continue
         with pytest.raises(RemoteError, match="is signed by"):
-            pull(tmp_path / "there", str(remote), require_signature=public)
+            pull(tmp_path / "there", str(remote), PullChoice(require_signature=public))
         assert [one.signed_by for one in list_remote(str(remote)).pushes] == [()]
 
 
@@ -90,7 +90,7 @@ def test_a_signature_does_not_go_over_to_another_manifest(tmp_path: Path) -> Non
     (foreign,) = (name for name in files_of(remote, "manifests") if not name.startswith(signed))
     (remote / "signatures" / signed).rename(remote / "signatures" / foreign.removesuffix(".json"))
     with pytest.raises(RemoteError, match="is signed by"):
-        pull(tmp_path / "there", str(remote), require_signature=public)
+        pull(tmp_path / "there", str(remote), PullChoice(require_signature=public))
 
 
 @pytest.mark.parametrize("pem", [True, False], ids=["pem", "openssh"])

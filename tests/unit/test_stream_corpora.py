@@ -20,7 +20,7 @@ from distill.training.run import resume
 from distill.training.tracking import TrainProgress
 from embedcache.cache import Cache
 from embedcache.errors import InputError
-from embedcache.share import pull, push
+from embedcache.share import PullChoice, pull, push
 from embedcache.testing import sentences
 
 pytest_plugins = ["distill_fixtures"]
@@ -135,7 +135,12 @@ def test_a_digest_of_a_manifest_tells_it_as_well(two, settings, tmp_path):
 
 
 def test_a_corpus_that_the_mirror_has_by_another_name_is_taken_for_what_it_is(two, settings, tmp_path):
-    pull(tmp_path / "mirror", str(two.remote), corpora=[two.asked(1)], alias="mine", sample_check=False)
+    pull(
+        tmp_path / "mirror",
+        str(two.remote),
+        PullChoice(corpora=[two.asked(1)], alias="mine"),
+        sample_check=False,
+    )
     small_run(two.remote, tmp_path / "run", **settings, corpus=two.asked(1))
     assert corpora_in(tmp_path / "mirror") == {"mine": two.digests[1]}
     assert digest_of(tmp_path / "run") == two.digests[1]
@@ -203,8 +208,8 @@ def test_a_run_goes_on_from_a_cache_that_was_pulled(two, settings, tmp_path, mon
     for number in (0, 1):
         stopped(two.remote, tmp_path / f"run-{number}", **local(settings), corpus=two.asked(number))
     whole = tmp_path / "whole"
-    pull(whole, str(two.remote), corpora=[two.asked(0)], sample_check=False)
-    pull(whole, str(two.remote), corpora=[two.asked(1)], alias="second", sample_check=False)
+    pull(whole, str(two.remote), PullChoice(corpora=[two.asked(0)]), sample_check=False)
+    pull(whole, str(two.remote), PullChoice(corpora=[two.asked(1)], alias="second"), sample_check=False)
     for number in (0, 1):
         assert resume(tmp_path / f"run-{number}", cache=str(whole)).resumed > 0
         assert digest_of(tmp_path / f"run-{number}") == two.digests[number]

@@ -22,7 +22,7 @@ from embedcache.check import verify
 from embedcache.check.findings import Kind
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.keys import key_array
-from embedcache.share import pull, push
+from embedcache.share import PullChoice, pull, push
 from embedcache.share.mirror import shards as mirror_shards
 from embedcache.share.mirror.mirror import Mirror, default_mirror, is_remote
 from embedcache.share.mirror.shards import MirrorShards
@@ -227,7 +227,7 @@ def test_a_part_keeps_the_shards_that_its_rows_were_found_in(remote, whole, tmp_
         positions = store.locate(key_array(TEXTS[:1]))
         store.gather(positions)
         (kept,) = shard_files(folder)
-        part = pull(folder, remote, corpora=["corpus"], rows=1, sample_check=False).part
+        part = pull(folder, remote, PullChoice(corpora=["corpus"], rows=1), sample_check=False).part
         assert [one.present for one in part.vectors] == [1]
         for start in range(0, len(TEXTS), SHARD_ROWS):
             store.gather(np.arange(start, start + SHARD_ROWS))
@@ -307,7 +307,9 @@ def test_a_part_keeps_the_shards_that_a_run_was_just_fetching(remote, whole, tmp
         listed = shards._listed[contract_id]
         # As a run does before it fetches a shard, while the pull is looking which are there.
         held = [shards._shards.reserve((contract_id, name), file.bytes) for name, file in listed.items()]
-        done = pull(folder, remote, corpora=["corpus"], rows=len(TEXTS), alias="part", sample_check=False)
+        done = pull(
+            folder, remote, PullChoice(corpora=["corpus"], rows=len(TEXTS), alias="part"), sample_check=False
+        )
         assert done.part is not None
         assert [one.taken for one in done.part.vectors] == [len(TEXTS)]
         for descriptor in held:

@@ -24,7 +24,7 @@ from embedcache.check.live import Computing
 from embedcache.errors import RemoteError
 from embedcache.housekeeping import remove_teacher
 from embedcache.sample_notes import bad_shards
-from embedcache.share import list_remote, pull, push
+from embedcache.share import PushChoice, list_remote, pull, push
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.encoded import EncodedTexts
 from embedcache.teacher.load import load_teacher
@@ -186,7 +186,7 @@ def test_shards_that_were_pushed_since_are_compared(honest, evil, settings, tmp_
 def test_one_bad_shard_of_ten_is_found(honest, settings, teacher_folder, tmp_path):
     remote = tmp_path / "remote"
     push(honest, str(remote))
-    push(evil_cache(tmp_path, teacher_folder, TEXTS[32:48]), str(remote), corpora=[], text=False)
+    push(evil_cache(tmp_path, teacher_folder, TEXTS[32:48]), str(remote), PushChoice(corpora=[], text=False))
     with pytest.raises(RemoteError, match="nothing was trained"):
         small_run(remote, tmp_path / "a", **settings)
     mirror = Cache(tmp_path / "mirror")

@@ -27,8 +27,9 @@ from embedcache.share.mirror.shards import MirrorShards
 from embedcache.share.mirror.streamed import StreamedStore
 from embedcache.share.mirror_notes import streamed_shards
 from embedcache.share.pulling.arrive import Arrivals
+from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.fetching import fetch_in_stages
-from embedcache.share.pulling.plan import Preparation, PullChoice, prepare, refuse_too_much
+from embedcache.share.pulling.plan import Preparation, prepare, refuse_too_much
 from embedcache.share.pulling.sample import SampleCheck
 from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.remote.manifest import SharedFile
@@ -143,7 +144,6 @@ class Mirror:
             corpora=() if corpus is None else [corpus],
             require_signature=require_signature,
             skip_manifests=skip_manifests,
-            into_mirror=True,
         )
         with _alone(place):
             prepared = _prepare(place, remote, choice, teachers, meter)
@@ -245,11 +245,11 @@ def _prepare(
     """Plan to fetch all teachers, or if that fails, for example as two have one name, the ones asked for."""
     try:
         # Logits, and what another teacher was derived from, are teachers of their own.
-        return prepare(place, remote, choice, meter)
+        return prepare(place, remote, choice, meter, into_mirror=True)
     except InputError:
         if not teachers:
             raise
-    return prepare(place, remote, replace(choice, teachers=teachers), meter)
+    return prepare(place, remote, replace(choice, teachers=teachers), meter, into_mirror=True)
 
 
 def _wanted_at_once(prepared: Preparation, teachers: Collection[str], *, logits: bool) -> list[Wanted]:

@@ -87,7 +87,7 @@ class CorpusPlanner:
             chosen = self._only(choice, versions)
             name = self._name_in_mirror(name, chosen.info.digest)
         else:
-            chosen = self._chosen(choice, name, versions)
+            name, chosen = self._chosen(choice, name, versions)
         inside = f"corpora/{choice.name}"
         info = replace(chosen.info, name=name)
         data = spelled_json(sealed(info.to_json()))
@@ -114,23 +114,45 @@ class CorpusPlanner:
             raise InputError(f"no corpus {choice.name!r} {what} on {self._where}")
         return versions
 
-    def _chosen(self, choice: CorpusChoice, name: str, versions: Mapping[str, _Version]) -> _Version:
+    def _chosen(
+        self, choice: CorpusChoice, name: str, versions: Mapping[str, _Version]
+    ) -> tuple[str, _Version]:
+        """Return what the corpus is called in the cache, and which version is meant.
+
+        Args:
+            choice: what was asked for.
+            name: what the corpus is to be called, its own name or an alias.
+            versions: the versions that were asked for, by digest.
+
+        Raises:
+            InputError: if several versions are possible, or the name is another corpus's in the cache.
+        """
         local = self._local(name)
+        if local is not None and local.info.digest not in versions and name == choice.name:
+            # A version that was once pulled under another name goes on under that one.
+            renamed = [corpus for corpus in self._corpora_here() if corpus.info.digest in versions]
+            if renamed:
+                local = renamed[0]
+                self.told.append(
+                    f"corpus {name!r} of {self._where} ({local.info.digest[:12]}) is called {local.name!r} "
+                    f"in the cache, whose own {name!r} is another corpus"
+                )
         if local is not None and local.info.digest in versions:
             if len(versions) > 1:
                 self.told.append(
                     f"{self._where} has {counted(len(versions) - 1, 'more version')} of corpus "
                     f"{choice.name!r} than the one in the cache"
                 )
-            return versions[local.info.digest]
+            return local.name, versions[local.info.digest]
         if local is not None:
+            digest = min(versions)[:12] if len(versions) == 1 else "DIGEST"
             raise InputError(
                 f"the cache holds another corpus called {name!r} (digest {local.info.digest[:12]}, "
-                f"{local.info.rows:,} rows; {self._where} has {self._shown(versions)}): pull that under "
-                f"another name with {self._command(f'--corpus {choice.name}@DIGEST --as NAME')}, or pull "
-                "others with --corpus"
+                f"{local.info.rows:,} rows; {self._where} has {self._shown(versions)}): take that under "
+                f"another name with {self._command(f'--corpus {choice.name}@{digest} --as NAME')}, and later "
+                "pulls and syncs keep both; or choose others with --corpus"
             )
-        return self._only(choice, versions)
+        return name, self._only(choice, versions)
 
     def _only(self, choice: CorpusChoice, versions: Mapping[str, _Version]) -> _Version:
         if len(versions) > 1:
@@ -153,8 +175,7 @@ class CorpusPlanner:
 
     def _name_in_mirror(self, name: str, digest: str) -> str:
         """Return what a corpus is called in the mirror, or will be: ``name``, unless another has that."""
-        corpora = [] if self._cache is None else self._cache.corpora()
-        digests = {corpus.name: corpus.info.digest for corpus in corpora}
+        digests = {corpus.name: corpus.info.digest for corpus in self._corpora_here()}
         same = [called for called in digests if digests[called] == digest]
         if same:
             return name if name in same else same[0]
@@ -165,6 +186,9 @@ class CorpusPlanner:
         if not choice.digest or digest.startswith(choice.digest):
             return True
         return any(manifest.id.startswith(choice.digest) for manifest in self._stock.listing(file))
+
+    def _corpora_here(self) -> list[Corpus]:
+        return [] if self._cache is None else self._cache.corpora()
 
     def _local(self, name: str) -> Corpus | None:
         if self._cache is None or name not in self._cache.corpus_names():
@@ -198,8 +222,8 @@ class CorpusPlanner:
             if local.of != corpus.digest or local.digest not in records:
                 raise InputError(
                     f"the cache holds another view {view!r} of corpus {name!r} than {self._where}: take it "
-                    "away with 'embedcache rm view', or pull the corpus under another name with "
-                    f"{self._command(f'--corpus {choice.name} --as NAME')}"
+                    "away with 'embedcache rm view', pull the corpus under another name with "
+                    f"{self._command(f'--corpus {choice.name} --as NAME')}, or choose others with --corpus"
                 )
             records = {local.digest: records[local.digest]}
         if len(records) > 1:

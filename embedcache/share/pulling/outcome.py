@@ -16,15 +16,17 @@ class PullEstimate:
     Attributes:
         remote: from where.
         manifests: how many manifests were looked at.
-        files: files to be fetched.
+        files: files to be fetched; if a condition chooses the rows of a part, as if it chose all.
         bytes: their size.
+        least_bytes: how much of that is fetched in any case.
         text_rows: rows of corpora and views in those.
         vectors: vectors in those; for a part of a corpus, at most so many vectors are taken out of shards.
         present: files that the cache has already.
         present_bytes: their size.
         corpus: what a part of a corpus is to be called; empty if no part is pulled.
-        vector_bytes: about how many bytes the vectors of a part take, beside ``bytes``. If a condition
-            chooses the rows, as if it chose all.
+        vector_bytes: about how many bytes the vectors of a part take, beside ``bytes``: row indexes,
+            codebooks and rows. If a condition chooses the rows, as if it chose all.
+        least_vector_bytes: how much of that is fetched in any case; all of it if the cache has what tells.
         told: what is worth telling.
     """
 
@@ -32,12 +34,14 @@ class PullEstimate:
     manifests: int
     files: int
     bytes: int
+    least_bytes: int
     text_rows: int
     vectors: int
     present: int
     present_bytes: int
     corpus: str = ""
     vector_bytes: int = 0
+    least_vector_bytes: int = 0
     told: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -19,9 +20,11 @@ from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.subset import store_subset, subset_keys
-from embedcache.errors import InputError
+from embedcache.errors import CorruptCacheError, InputError
+from embedcache.keys import KeyArray
 from embedcache.share.mirror_notes import keep_rows
 from embedcache.share.pulling.arrive import Arrivals
+from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.fetching import fetch_in_stages
 from embedcache.share.pulling.outcome import (
     Fetched,
@@ -33,7 +36,7 @@ from embedcache.share.pulling.outcome import (
 )
 from embedcache.share.pulling.partial_texts import PartTexts
 from embedcache.share.pulling.partial_vectors import PartVectors, estimate_vectors
-from embedcache.share.pulling.plan import PULL_LESS, Preparation, PullChoice, refuse_too_much
+from embedcache.share.pulling.plan import PULL_LESS, Preparation, refuse_too_much
 from embedcache.share.pulling.take_rows import RowsPlan
 from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.rows.whole_fetches import less_without_ranges
@@ -101,23 +104,47 @@ class PartPull:
         if self._choice.where is not None:
             texts.refuse_wrong_condition(self._choice.where)
         self._refuse_other_size(texts.info.rows)
-        needed = [*texts.needed(self._choice.rows, self._choice.where), *self._of_teachers]
+        rows, where = self._choice.rows, self._choice.where
+        needed = [*texts.possible(rows, where), *self._of_teachers]
         missing = self._missing(texts, needed, cache)
-        rows = min(self._choice.rows or texts.info.rows, texts.info.rows)
-        vectors = estimate_vectors(self._prepared, rows * (1 + texts.view_count))
+        certain = self._missing(texts, [*texts.certain(rows, where), *self._of_teachers], cache)
+        most_texts = min(rows or texts.info.rows, texts.info.rows) * (1 + len(texts.view_names))
+        vectors = estimate_vectors(self._prepared, self._choice.codec, most_texts, self._keys_here(texts))
+        told = [*self._prepared.plan.told, *vectors.told]
+        size, most = bytes_of(missing) + vectors.bytes, self._choice.max_bytes
+        if most is not None and size > most:
+            told.append(
+                f"about {size:,} bytes may have to be fetched, more than the {most:,} of --max-bytes: the "
+                "pull is refused as soon as texts or row indexes, which come first, show that it is so"
+            )
         return PullEstimate(
             remote=self._prepared.source.where,
             manifests=len(self._prepared.stock.manifests),
             files=len(missing),
             bytes=bytes_of(missing),
+            least_bytes=bytes_of(certain),
             text_rows=text_rows_of(missing),
             present=len(needed) - len(missing),
             present_bytes=bytes_of(needed) - bytes_of(missing),
             corpus=self._name,
             vectors=vectors.rows,
             vector_bytes=vectors.bytes,
-            told=(*self._prepared.plan.told, *vectors.told),
+            least_vector_bytes=vectors.least_bytes,
+            told=tuple(told),
         )
+
+    def _keys_here(self, texts: PartTexts) -> KeyArray | None:
+        """Return the distinct keys of the part, if the cache has the part or the files it is cut out of."""
+        cache = self._prepared.cache
+        if cache is None:
+            return None
+        if self._name in cache.corpus_names():
+            part = cache.corpus(self._name)
+            if part.view_names() == texts.view_names:
+                with suppress(CorruptCacheError):
+                    return np.concatenate(subset_keys(part, np.arange(len(part))))
+        # The rows that a condition takes are not known before they are looked at.
+        return texts.keys_here(self._choice.rows) if self._choice.where is None else None
 
     def run(self, cache: Cache) -> Fetched:
         """Fetch what ``cache`` lacks of the part.
@@ -169,7 +196,7 @@ class PartPull:
         size = bytes_of([*chosen.fetched, *chosen.teachers]) + vectors.index_bytes
         self._refuse_too_much(cache, size)
         plans = vectors.plan()
-        self._refuse_too_much(cache, size + sum(plan.bytes for plan in plans))
+        self._refuse_too_much(cache, size + vectors.bytes_of(plans))
         return plans
 
     def _fetch_teachers(self, cache: Cache, teachers: list[Wanted]) -> None:

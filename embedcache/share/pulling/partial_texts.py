@@ -23,10 +23,12 @@ from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.corpus.corpus import DESCRIPTION, Corpus
 from embedcache.corpus.description import CorpusInfo
-from embedcache.corpus.part import remember_sound
+from embedcache.corpus.part import checked_column, key_view, open_part, remember_sound
 from embedcache.corpus.view_record import RECIPE, VIEWS
-from embedcache.errors import InputError, RemoteError
+from embedcache.errors import CorruptCacheError, InputError, RemoteError
 from embedcache.fsio import copy_file, file_state, make_directory, remove_file, sha256_file, write_bytes
+from embedcache.key_index import KeyIndex
+from embedcache.keys import KeyArray
 from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.fetching import refuse_wrong_rows
 from embedcache.share.pulling.wanted import Wanted
@@ -101,9 +103,9 @@ class PartTexts:
         """The description of the whole corpus."""
 
     @property
-    def view_count(self) -> int:
-        """How many views it has."""
-        return len(self._of_views)
+    def view_names(self) -> list[str]:
+        """The names of its views, sorted."""
+        return sorted(texts.info.name for texts in self._of_views)
 
     def refuse_wrong_condition(self, where: str) -> None:
         """Refuse a condition that cannot be used, before anything is fetched to try it on.
@@ -126,6 +128,57 @@ class PartTexts:
         # A subquery of the condition may read views.
         to_read = self._all if mentioned_views(where) else [self._of_corpus]
         return [part for texts in to_read for part in texts.parts]
+
+    def certain(self, rows: int | None, where: str | None) -> list[Wanted]:
+        """Return the files that are fetched in any case, if rows are chosen so.
+
+        Args:
+            rows, where: as for :meth:`needed`.
+        """
+        certain = self.needed(rows, where)
+        # Of each view at least one part is needed, for the rows that a condition takes.
+        certain += [texts.parts[0] for texts in self._of_views if len(texts.parts) == 1]
+        return list({file.path: file for file in certain}.values())
+
+    def possible(self, rows: int | None, where: str | None) -> list[Wanted]:
+        """Return the files that may be fetched, if rows are chosen so.
+
+        Args:
+            rows, where: as for :meth:`needed`.
+        """
+        if where is None:
+            return self.needed(rows, where)
+        return [part for texts in self._all for part in texts.parts]
+
+    def keys_here(self, rows: int | None) -> KeyArray | None:
+        """Return the distinct keys of the first rows, and of their views, if the cache has their files.
+
+        Nothing is written, and the files are read where they lie.
+
+        Args:
+            rows: so many rows; None: all.
+
+        Returns:
+            The keys, dtype ``V16``; None if a file is missing or damaged.
+        """
+        count = min(rows or self.info.rows, self.info.rows)
+        linkable = self._linkable()
+        keys: list[KeyArray] = []
+        for texts in self._all:
+            of_texts: list[KeyArray] = []
+            for part, file in zip(texts.info.parts, texts.of_first(count), strict=False):
+                staged = self._place(file)
+                place = staged if staged is not None and _is_file(staged, file) else linkable.get(part.sha256)
+                if place is None:
+                    return None
+                try:
+                    batch = open_part(place.parent, part, texts.info.types)
+                    of_texts.append(key_view(checked_column(place.parent, part, batch, "key")))
+                except CorruptCacheError:
+                    return None
+            keys.append(np.concatenate(of_texts)[:count])
+        several = np.concatenate(keys)
+        return several[KeyIndex(several).first_places()]
 
     def needed_for(self, rows: NDArray[np.int64]) -> list[Wanted]:
         """Return the parts that hold ``rows``."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter
 from embedcache.contract import Contract
 from embedcache.keys import KeyArray
+from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.outcome import TakenVectors
-from embedcache.share.pulling.plan import Preparation, PullChoice
+from embedcache.share.pulling.plan import Preparation
 from embedcache.share.pulling.take_rows import RowsPlan, TakenRows, plan_rows, take_rows
 from embedcache.share.rows.remote_keys import RemoteKeys
 from embedcache.share.rows.whole_fetches import no_index_notes, no_ranges_notes
@@ -37,29 +40,78 @@ class VectorEstimate:
 
     Attributes:
         rows: how many there are at most.
-        bytes: about what they take on the way, row indexes included.
+        bytes: about what they take on the way, with row indexes and codebooks.
+        least_bytes: how much of that is fetched in any case.
         told: what is worth telling before they are fetched.
     """
 
     rows: int
     bytes: int
+    least_bytes: int
     told: tuple[str, ...]
 
 
-def estimate_vectors(prepared: Preparation, texts: int) -> VectorEstimate:
-    """Estimate what the vectors of all teachers take, for so many texts."""
-    rows = size = 0
-    several = [
-        RemoteKeys.lacking(prepared.source, prepared.cache, prepared.stock, contract)
-        for contract in prepared.plan.contracts.values()
-    ]
-    for remote_keys in several:
-        wanted = min(texts, len(remote_keys))
-        if wanted:
-            rows += wanted
-            shard_bytes = sum(shard.bytes for shard in remote_keys.shards)
-            size += remote_keys.bytes_to_load() + -(-shard_bytes * wanted // len(remote_keys))
-    return VectorEstimate(rows, size, tuple(no_index_notes(several)))
+def estimate_vectors(
+    prepared: Preparation, codec: str | None, texts: int, keys: KeyArray | None
+) -> VectorEstimate:
+    """Estimate what the vectors of all teachers take; if the cache has what tells, it is no estimate.
+
+    Args:
+        prepared: what is known of the remote.
+        codec: how vectors are to be kept; None: as they are.
+        texts: how many texts there are at most.
+        keys: of the texts, distinct; None where they are not known yet.
+
+    Raises:
+        RemoteError: if a row index that is here is refused.
+    """
+    rows = size = least = 0
+    incomplete = []
+    for contract in prepared.plan.contracts.values():
+        cache = prepared.cache
+        remote_keys = RemoteKeys.lacking(prepared.source, cache, prepared.stock, contract)
+        lacking = keys
+        if cache is not None and keys is not None:
+            lacking = keys[cache.store(contract).locate(keys) < 0]
+        most = min(texts if lacking is None else len(lacking), len(remote_keys))
+        if not most:
+            continue
+        index_bytes = remote_keys.bytes_to_load()
+        if cache is not None and lacking is not None and not index_bytes:
+            plan = plan_rows(cache.store(contract), remote_keys, lacking, codec=codec)
+            books = _codebooks_of(remote_keys, plan)
+            exact = plan.bytes + _codebook_bytes(cache, remote_keys, contract, books)
+            rows, size, least = rows + len(plan), size + exact, least + exact
+            continue
+        incomplete.append(remote_keys)
+        shard_bytes = sum(shard.bytes for shard in remote_keys.shards)
+        book_bytes = _codebook_bytes(cache, remote_keys, contract, prepared.stock.codebooks(contract.id))
+        rows += most
+        size += index_bytes + book_bytes + -(-shard_bytes * most // len(remote_keys))
+        # Where it is known that a vector is lacking, all row indexes are looked at.
+        if lacking is not None or cache is None or not len(cache.store(contract)):
+            least += index_bytes
+    return VectorEstimate(rows, size, least, tuple(no_index_notes(incomplete)))
+
+
+def _codebooks_of(remote_keys: RemoteKeys, plan: RowsPlan) -> set[str]:
+    """Return the names of the codebooks that the rows of a plan need."""
+    headers = (remote_keys.header(remote_keys.shards[number]) for number in np.unique(plan.shards).tolist())
+    return {header.codebook for header in headers if header.codebook is not None}
+
+
+def _codebook_bytes(
+    cache: Cache | None, remote_keys: RemoteKeys, contract: Contract, names: Iterable[str]
+) -> int:
+    """Return how many bytes have to be fetched for the codebooks with these names."""
+    files = remote_keys.stock.codebooks(contract.id)
+    folder = None if cache is None else cache.teacher_folder(contract) / "codebooks"
+    return sum(
+        files[name].bytes
+        for name in names
+        # One that no manifest lists is refused once it is needed.
+        if name in files and (folder is None or not (folder / f"{name}.npy").is_file())
+    )
 
 
 class PartVectors:
@@ -117,6 +169,19 @@ class PartVectors:
             for vectors in self._lacking
         ]
 
+    def bytes_of(self, plans: Sequence[RowsPlan]) -> int:
+        """Return what is fetched for plans of :meth:`plan`: shards, rows of others, and their codebooks."""
+        return sum(self._sizes(plans))
+
+    def _sizes(self, plans: Sequence[RowsPlan]) -> list[int]:
+        sizes = []
+        for vectors, plan in zip(self._lacking, plans, strict=True):
+            books = _codebooks_of(vectors.remote_keys, plan)
+            sizes.append(
+                plan.bytes + _codebook_bytes(self._cache, vectors.remote_keys, vectors.contract, books)
+            )
+        return sizes
+
     def take(self, plans: Sequence[RowsPlan], check_size: Callable[[int], None]) -> list[TakenVectors]:
         """Fetch what :meth:`plan` has returned, and return what became of each teacher's vectors.
 
@@ -133,10 +198,11 @@ class PartVectors:
             StorageError: if the cache cannot be written; what has arrived stays.
         """
         results, unranged = [], 0
+        sizes = self._sizes(plans)
         names = {teacher.contract: teacher.name for teacher in reversed(self._cache.teachers())}
         for number, (vectors, plan) in enumerate(zip(self._lacking, plans, strict=True)):
             taken = TakenRows()
-            of_next_teachers = sum(plan.bytes for plan in plans[number + 1 :])
+            of_next_teachers = sum(sizes[number + 1 :])
 
             def check_with_next(size: int, more: int = of_next_teachers) -> None:
                 check_size(size + more)

@@ -6,7 +6,6 @@ A pull is planned before anything is written.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,10 +13,9 @@ from tempfile import TemporaryDirectory
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter
 from embedcache.corpus.choice import CorpusChoice
-from embedcache.corpus.description import check_name
 from embedcache.errors import InputError, StorageError
+from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.corpora import CorpusPlanner
-from embedcache.share.pulling.recode import check_kept_codec
 from embedcache.share.pulling.teachers import TeacherPlanner
 from embedcache.share.pulling.wanted import PullPlan
 from embedcache.share.remote.documents import Documents
@@ -30,62 +28,6 @@ _SPARE_BYTES = 64 << 20
 
 PULL_LESS = "pull less, with --teacher, --corpus, --rows or --no-text of 'embedcache pull'"
 """How to fetch fewer bytes, for refusals."""
-
-
-@dataclass(frozen=True)
-class PullChoice:
-    """What somebody wants of a remote.
-
-    Attributes:
-        teachers: these alone, names or contract ids; empty: all.
-        corpora: these alone, ``NAME`` or ``NAME@DIGEST``; empty: all.
-        text: whether corpora and their views are wanted.
-        alias: what the one corpus of ``corpora``, or else the one teacher of ``teachers``, is called here.
-        rows: so many rows of the one corpus at most; None: all.
-        where: those of its rows that this condition takes; None: all.
-        codec: how vectors are to be kept here; None: as they are.
-        require_signature: file of a public ed25519 key; only manifests that it signed are looked at.
-        max_bytes: refuse to fetch more than this.
-        skip_manifests: leave out manifests whose names begin so.
-        into_mirror: whether the cache is a mirror. Then one corpus is pulled, the one of ``corpora`` or the
-            only one on the remote; what it is called in the mirror is in the plan.
-
-    Raises:
-        InputError: if these do not go together, or cannot be used.
-    """
-
-    teachers: Collection[str] = ()
-    corpora: Collection[str] = ()
-    text: bool = True
-    alias: str | None = None
-    rows: int | None = None
-    where: str | None = None
-    codec: str | None = None
-    require_signature: str | Path | None = None
-    max_bytes: int | None = None
-    skip_manifests: Collection[str] = ()
-    into_mirror: bool = False
-
-    def __post_init__(self) -> None:
-        if self.corpora and not self.text:
-            raise InputError(
-                "--corpus together with --no-text: with the one texts are pulled, with the other none"
-            )
-        if self.is_part and len(self.corpora) != 1:
-            raise InputError("--rows and --where take a part of one corpus: name it with one --corpus")
-        if self.rows is not None and self.rows < 1:
-            raise InputError(f"--rows {self.rows}: expected at least 1")
-        if self.alias is not None and len(self.corpora or self.teachers) != 1:
-            raise InputError("--as needs one --corpus, or else one --teacher, that it is another name of")
-        if self.alias is not None:
-            check_name(self.alias, "--as")
-        if self.codec is not None:
-            check_kept_codec(self.codec)
-
-    @property
-    def is_part(self) -> bool:
-        """Whether some rows of a corpus are wanted, and vectors of these alone."""
-        return self.rows is not None or self.where is not None
 
 
 @dataclass(frozen=True)
@@ -107,7 +49,9 @@ class Preparation:
     plan: PullPlan
 
 
-def prepare(cache: Cache | str | Path, remote: str, choice: PullChoice, meter: Meter) -> Preparation:
+def prepare(
+    cache: Cache | str | Path, remote: str, choice: PullChoice, meter: Meter, *, into_mirror: bool = False
+) -> Preparation:
     """Read manifests and documents of a remote and plan a pull; nothing is written but copies of manifests.
 
     Args:
@@ -115,6 +59,8 @@ def prepare(cache: Cache | str | Path, remote: str, choice: PullChoice, meter: M
         remote: the name or the URL of a remote.
         choice: what is wanted.
         meter: counts the work.
+        into_mirror: whether the cache is a mirror. Then one corpus is pulled, the one of the choice or the
+            only one on the remote. The plan tells what it is called in the mirror.
 
     Raises:
         InputError, ContractMismatchError, RemoteError: as :func:`embedcache.share.pull.pull`.
@@ -125,8 +71,8 @@ def prepare(cache: Cache | str | Path, remote: str, choice: PullChoice, meter: M
     if not stock.manifests:
         raise InputError(f"nothing to pull: {_why_nothing(source)}")
     with TemporaryDirectory(prefix="embedcache-pull-") as scratch:
-        plan = _plan(source, stock, opened, Path(scratch), choice)
-    if not plan.wanted:
+        plan = _plan(source, stock, opened, Path(scratch), choice, into_mirror=into_mirror)
+    if not plan.wanted and not choice.allow_local_names:
         raise InputError(f"nothing to pull: {source.where} has no teacher and no corpus that was asked for")
     return Preparation(source, stock, opened, _folder(cache), plan)
 
@@ -203,21 +149,25 @@ def open_if_there(cache: Cache | str | Path) -> Cache | None:
     return None if is_new else Cache(folder)
 
 
-def _plan(source: Remote, stock: Stock, cache: Cache | None, scratch: Path, choice: PullChoice) -> PullPlan:
+def _plan(
+    source: Remote, stock: Stock, cache: Cache | None, scratch: Path, choice: PullChoice, *, into_mirror: bool
+) -> PullPlan:
     documents = Documents(source, scratch)
     asked = choice.corpora or stock.corpus_names
-    if choice.into_mirror and len(asked) != 1:
+    if into_mirror and len(asked) != 1:
         corpora = f"several corpora ({', '.join(asked)}): choose one with --corpus" if asked else "no corpus"
         raise InputError(f"{source.where} has {corpora}")
     choices = [CorpusChoice.parse(text) for text in asked] if choice.text else []
-    teachers = TeacherPlanner(stock, documents, cache, source.where, into_mirror=choice.into_mirror)
+    if choice.allow_local_names and cache is not None:
+        only_here = set(cache.corpus_names()) - set(stock.corpus_names)
+        choices = [corpus for corpus in choices if corpus.name not in only_here]
+    teachers = TeacherPlanner(stock, documents, cache, source.where, into_mirror=into_mirror)
     # A part gets a name of its own, so a corpus here with the name of the whole is not in its way.
     corpora_here = None if choice.is_part else cache
-    corpora_planner = CorpusPlanner(
-        stock, documents, corpora_here, source.where, into_mirror=choice.into_mirror
-    )
+    corpora_planner = CorpusPlanner(stock, documents, corpora_here, source.where, into_mirror=into_mirror)
     names_corpus = bool(choice.corpora)
-    wanted = teachers.plan(teachers.choose(choice.teachers), None if names_corpus else choice.alias)
+    ids = teachers.choose(choice.teachers, allow_local_names=choice.allow_local_names)
+    wanted = teachers.plan(ids, None if names_corpus else choice.alias)
     wanted += corpora_planner.plan(choices, choice.alias if names_corpus and not choice.is_part else None)
     told = [f"manifest {digits[:12]} was left out, as was asked for" for digits in choice.skip_manifests]
     if choice.alias is not None and names_corpus and len(choice.teachers) == 1:

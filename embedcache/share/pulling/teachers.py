@@ -43,13 +43,14 @@ class TeacherPlanner:
         self.told: list[str] = []
         self.contracts: dict[str, Contract] = {}
 
-    def choose(self, names: Collection[str]) -> list[str]:
+    def choose(self, names: Collection[str], *, allow_local_names: bool = False) -> list[str]:
         """Return the contract ids of the teachers with these names or ids; of all where there are none.
 
         Of several teachers of one name, the one that the cache calls so is meant; the others are told of.
 
         Args:
             names: names, or the first six digits or more of contract ids.
+            allow_local_names: whether those that the cache has and the remote lacks are left out.
 
         Raises:
             InputError: if there is no such teacher, or several.
@@ -60,15 +61,13 @@ class TeacherPlanner:
         left_out = set() if names else set(namesakes)
         for name in names:
             by_name = {contract_id for contract_id, called in known.items() if name in called}
-            by_digits = {
-                contract_id
-                for contract_id in known
-                if len(name) >= _LEAST_DIGITS and contract_id.startswith(name)
-            }
+            by_digits = {contract_id for contract_id in known if _begins_with(contract_id, name)}
             if (own := self._own_contracts.get(name)) in by_name:
                 left_out |= by_name - {own}
                 by_name &= {own}
             matches = by_name or by_digits
+            if not matches and allow_local_names and self._is_own(name):
+                continue
             if not matches:
                 names_there = sorted({called for names_of in known.values() for called in names_of})
                 raise InputError(
@@ -140,9 +139,23 @@ class TeacherPlanner:
                 )
             wanted.append(self._document(same_path[0]))
         if alias is None:
-            return wanted
+            return self._without_taken(contract_id, wanted)
         first = wanted[0]
         return [Wanted(first.file, f"teachers/{contract_id}/names/{alias}.json", data=first.data)]
+
+    def _without_taken(self, contract_id: str, wanted: Sequence[Wanted]) -> list[Wanted]:
+        """Return the names of a teacher; if it has one in the cache, without those of others there."""
+        own = self._own_contracts
+        names_here = sorted(name for name, own_id in own.items() if own_id == contract_id)
+        if not names_here:
+            return list(wanted)
+        taken = [file for file in wanted if own.get(file.entry.stem, contract_id) != contract_id]
+        self.told += [
+            f"teacher {file.entry.stem!r} of {self._where} ({contract_id[:12]}) is called {names_here[0]!r} "
+            f"in the cache, whose own {file.entry.stem!r} is another teacher"
+            for file in taken
+        ]
+        return [file for file in wanted if file not in taken]
 
     def _bytes_at(self, path: str) -> bytes | None:
         if self._cache is None or not (self._cache.folder / path).is_file():
@@ -182,6 +195,11 @@ class TeacherPlanner:
         teachers = [] if self._cache is None or self._into_mirror else self._cache.teachers()
         return {teacher.name: teacher.contract.id for teacher in teachers}
 
+    def _is_own(self, name: str) -> bool:
+        """Return whether the cache has a teacher with this name, or with a contract id that begins so."""
+        own = self._own_contracts
+        return name in own or any(_begins_with(contract_id, name) for contract_id in own.values())
+
     def _namesakes_of_own(self) -> dict[str, str]:
         """Return teachers whose name is, here and on the remote, another teacher's: contract id -> name."""
         known, own = self._stock.teacher_names, self._own_contracts
@@ -189,7 +207,10 @@ class TeacherPlanner:
             contract_id: name
             for contract_id, names in known.items()
             for name in sorted(names & set(own))
-            if own[name] != contract_id and name in known.get(own[name], ())
+            if own[name] != contract_id
+            and name in known.get(own[name], ())
+            # A teacher that was once pulled under another name goes on under that one.
+            and contract_id not in own.values()
         }
 
     def _left_out_note(self, contract_id: str, namesakes: Mapping[str, str]) -> str:
@@ -233,6 +254,11 @@ class TeacherPlanner:
                 raise ContractMismatchError(
                     f"the cache holds {name!r} with another contract than {self._where} "
                     f"({describe_differences(differences)}): pull it under another name, with "
-                    f"{self._command(f'--teacher {contract.id[:12]} --no-text --as NAME')}",
+                    f"{self._command(f'--teacher {contract.id[:12]} --no-text --as NAME')}, and later pulls "
+                    "and syncs keep both; or choose others with --teacher",
                     differences,
                 )
+
+
+def _begins_with(contract_id: str, digits: str) -> bool:
+    return len(digits) >= _LEAST_DIGITS and contract_id.startswith(digits)

@@ -7,9 +7,10 @@ from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.share.mirror_notes import keep_shards
 from embedcache.share.pulling.arrive import Arrivals
+from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.fetching import fetch_in_stages
 from embedcache.share.pulling.outcome import Fetched, PullEstimate, bytes_of, text_rows_of, vectors_of
-from embedcache.share.pulling.plan import Preparation, PullChoice, refuse_too_much
+from embedcache.share.pulling.plan import Preparation, refuse_too_much
 from embedcache.share.pulling.recode import Recoder
 from embedcache.sizes import counted
 
@@ -45,6 +46,7 @@ class WholePull:
             manifests=len(self._prepared.stock.manifests),
             files=len(missing),
             bytes=bytes_of(missing),
+            least_bytes=bytes_of(missing),
             text_rows=text_rows_of(missing),
             vectors=vectors_of(missing),
             present=len(wanted) - len(missing),

@@ -28,6 +28,34 @@ _VERIFY = "'embedcache verify' tells more, 'embedcache repair' mends it"
 
 
 @dataclass(frozen=True)
+class PushChoice:
+    """What a push sends. By default it is all that the cache has.
+
+    Attributes:
+        teachers: push these teachers alone, by name or by contract id; empty: all.
+        corpora: push these corpora alone; empty: all. Vectors are chosen by ``teachers`` alone.
+        text: whether corpora and their views are pushed; without them vectors serve who has the same texts.
+
+    Raises:
+        InputError: if these do not go together.
+    """
+
+    teachers: Collection[str] = ()
+    corpora: Collection[str] = ()
+    text: bool = True
+
+    def __post_init__(self) -> None:
+        if self.corpora and not self.text:
+            raise InputError(
+                "--corpus together with --no-text: with the one texts are shared, with the other none"
+            )
+
+
+EVERYTHING = PushChoice()
+"""All that a cache has."""
+
+
+@dataclass(frozen=True)
 class LocalObject:
     """An object to be sent: a file of a cache, or a row index made of one.
 
@@ -124,41 +152,29 @@ class Selection:
         return tuple(local.file for local in self.files)
 
 
-def select_files(
-    cache: Cache,
-    *,
-    teachers: Collection[str] = (),
-    corpora: Collection[str] = (),
-    text: bool = True,
-    text_licence: str = "",
-) -> Selection:
+def select_files(cache: Cache, choice: PushChoice = EVERYTHING, *, text_licence: str = "") -> Selection:
     """Return the files of ``cache`` that are to be shared; shards are opened, but not hashed.
 
     Args:
         cache: the cache.
-        teachers: names or contract ids; default: all.
-        corpora: names; default: all. Vectors are not chosen by it.
-        text: whether corpora and their views are shared at all.
+        choice: what is shared; default: all.
         text_licence: the licence of the texts, where one is declared.
 
     Raises:
         InputError: if a name is not in the cache, or nothing is left to share.
         CorruptCacheError, CacheFormatError: if a file is damaged or of a newer version.
     """
-    if corpora and not text:
-        raise InputError(
-            "--corpus together with --no-text: with the one texts are shared, with the other none"
-        )
     known = cache.teachers()
-    chosen = {one.contract.id: one for one in (map(cache.teacher, teachers) if teachers else known)}
+    asked = map(cache.teacher, choice.teachers) if choice.teachers else known
+    chosen = {teacher.contract.id: teacher for teacher in asked}
     files: list[LocalFile] = []
     teacher_lines, corpus_lines = [], []
     for contract_id, teacher in sorted(chosen.items()):
-        named = [one for one in known if one.contract.id == contract_id]
-        found = list(_teacher_files(cache, teacher, named))
-        files += found
-        teacher_lines.append(_teacher_line(teacher, named, found))
-    for name in sorted(set(corpora or cache.corpus_names())) if text else ():
+        named = [same for same in known if same.contract.id == contract_id]
+        teacher_files = list(_teacher_files(cache, teacher, named))
+        files += teacher_files
+        teacher_lines.append(_teacher_line(teacher, named, teacher_files))
+    for name in sorted(set(choice.corpora or cache.corpus_names())) if choice.text else ():
         corpus = cache.corpus(name)
         files += _corpus_files(cache, corpus)
         views = tuple(view.name for view in corpus.views())

@@ -97,7 +97,7 @@ class Documents:
         data = self.data(file)
         path = self._folder / file.sha256 / file.path
         if not path.exists():
-            path.parent.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         try:
             return read(path)
