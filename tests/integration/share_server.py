@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from ports import reserved_port, wait_until_listening
 
 from embedcache.builder import build
 from embedcache.cache import Cache
@@ -50,42 +51,20 @@ def environment(port: int) -> dict[str, str]:
     }
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def s3_server(folder: Path) -> Iterator[int]:
     """Serve ``folder`` over S3, each folder in it a bucket; yield the port."""
     (folder / BUCKET).mkdir(parents=True, exist_ok=True)
-    port = free_port()
     program = rclone()
     assert program is not None
-    command = [
-        program,
-        "serve",
-        "s3",
-        str(folder),
-        "--addr",
-        f"127.0.0.1:{port}",
-        "--auth-key",
-        f"{KEY},{SECRET}",
-    ]
-    log = folder.parent / f"server-{port}.log"
-    with log.open("wb") as sink:
+    log = folder.parent / f"server-{folder.name}.log"
+    with reserved_port() as port, log.open("wb") as sink:
+        command = [program, "serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}"]
+        command += ["--auth-key", f"{KEY},{SECRET}"]
         settings = {**os.environ, "RCLONE_CONFIG": os.devnull}
         server = subprocess.Popen(command, stdout=sink, stderr=sink, env=settings)
         try:
-            deadline = time.monotonic() + 120
-            while True:
-                with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                    break
-                assert server.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.05)
+            wait_until_listening(port, server)
             yield port
         finally:
             server.terminate()
