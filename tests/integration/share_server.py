@@ -80,7 +80,9 @@ class Proxy:
         drop: share of connections that are cut off after some bytes.
         upload: bytes a second that go to the server, over all connections; default: as many as come.
         download: the same for bytes that come from the server.
+        held: until it is set, a connection stands still that has brought a megabyte for the server.
         cut: connections cut off so far.
+        waiting: connections that have stood still so far.
     """
 
     target: int
@@ -88,7 +90,9 @@ class Proxy:
     drop: float = 0.0
     upload: float | None = None
     download: float | None = None
+    held: threading.Event | None = None
     cut: int = 0
+    waiting: int = 0
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(3)
@@ -117,12 +121,18 @@ class Proxy:
 
     def _serve(self, client: socket.socket, limit: int | None) -> None:
         with client, suppress(OSError), socket.create_connection(("127.0.0.1", self.target)) as server:
-            up = threading.Thread(target=self._pump, args=(client, server, None, self.upload), daemon=True)
+            arguments = (client, server, None, self.upload, self.held)
+            up = threading.Thread(target=self._pump, args=arguments, daemon=True)
             up.start()
             self._pump(server, client, limit, self.download)
 
     def _pump(
-        self, source: socket.socket, sink: socket.socket, limit: int | None, rate: float | None
+        self,
+        source: socket.socket,
+        sink: socket.socket,
+        limit: int | None,
+        rate: float | None,
+        held: threading.Event | None = None,
     ) -> None:
         passed = 0
         with suppress(OSError):
@@ -132,6 +142,10 @@ class Proxy:
                     self.cut += 1
                     break
                 passed += len(block)
+                if held is not None and passed > 1 << 20 and not held.is_set():
+                    with self._line:
+                        self.waiting += 1
+                    held.wait()
                 if rate is not None:
                     with self._line:
                         time.sleep(len(block) / rate)
