@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from ports import reserved_port, wait_until_listening
 
 from embedcache.builder import build
 from embedcache.cache import Cache
@@ -50,42 +51,20 @@ def environment(port: int) -> dict[str, str]:
     }
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def s3_server(folder: Path) -> Iterator[int]:
     """Serve ``folder`` over S3, each folder in it a bucket; yield the port."""
     (folder / BUCKET).mkdir(parents=True, exist_ok=True)
-    port = free_port()
     program = rclone()
     assert program is not None
-    command = [
-        program,
-        "serve",
-        "s3",
-        str(folder),
-        "--addr",
-        f"127.0.0.1:{port}",
-        "--auth-key",
-        f"{KEY},{SECRET}",
-    ]
-    log = folder.parent / f"server-{port}.log"
-    with log.open("wb") as sink:
+    log = folder.parent / f"server-{folder.name}.log"
+    with reserved_port() as port, log.open("wb") as sink:
+        command = [program, "serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}"]
+        command += ["--auth-key", f"{KEY},{SECRET}"]
         settings = {**os.environ, "RCLONE_CONFIG": os.devnull}
         server = subprocess.Popen(command, stdout=sink, stderr=sink, env=settings)
         try:
-            deadline = time.monotonic() + 120
-            while True:
-                with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                    break
-                assert server.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.05)
+            wait_until_listening(port, server)
             yield port
         finally:
             server.terminate()
@@ -101,7 +80,9 @@ class Proxy:
         drop: share of connections that are cut off after some bytes.
         upload: bytes a second that go to the server, over all connections; default: as many as come.
         download: the same for bytes that come from the server.
+        held: until it is set, a connection stands still that has brought a megabyte for the server.
         cut: connections cut off so far.
+        waiting: connections that have stood still so far.
     """
 
     target: int
@@ -109,7 +90,9 @@ class Proxy:
     drop: float = 0.0
     upload: float | None = None
     download: float | None = None
+    held: threading.Event | None = None
     cut: int = 0
+    waiting: int = 0
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(3)
@@ -138,12 +121,18 @@ class Proxy:
 
     def _serve(self, client: socket.socket, limit: int | None) -> None:
         with client, suppress(OSError), socket.create_connection(("127.0.0.1", self.target)) as server:
-            up = threading.Thread(target=self._pump, args=(client, server, None, self.upload), daemon=True)
+            arguments = (client, server, None, self.upload, self.held)
+            up = threading.Thread(target=self._pump, args=arguments, daemon=True)
             up.start()
             self._pump(server, client, limit, self.download)
 
     def _pump(
-        self, source: socket.socket, sink: socket.socket, limit: int | None, rate: float | None
+        self,
+        source: socket.socket,
+        sink: socket.socket,
+        limit: int | None,
+        rate: float | None,
+        held: threading.Event | None = None,
     ) -> None:
         passed = 0
         with suppress(OSError):
@@ -153,6 +142,10 @@ class Proxy:
                     self.cut += 1
                     break
                 passed += len(block)
+                if held is not None and passed > 1 << 20 and not held.is_set():
+                    with self._line:
+                        self.waiting += 1
+                    held.wait()
                 if rate is not None:
                     with self._line:
                         time.sleep(len(block) / rate)

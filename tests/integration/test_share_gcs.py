@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ports import reserved_port, wait_until_listening
 from share_server import (
     BUCKET,
     Proxy,
     assert_drops_do_no_harm,
     content,
-    free_port,
     make_cache,
     objects_of,
 )
@@ -35,6 +35,8 @@ from embedcache.check import verify
 from embedcache.errors import RemoteError
 from embedcache.share import PullChoice, compare_with_remote, list_remote, pull, push, retry
 from embedcache.share.places import google, open_place, parse_location
+from embedcache.share.places.base import Data
+from embedcache.share.places.bucket import BucketPlace
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
 pytestmark = [
@@ -59,10 +61,11 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 class Server:
-    """The emulator, which keeps its data in ``folder`` and can be ended and begun again."""
+    """The emulator, which keeps its data in ``folder`` and can be ended and begun again on the same port."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
+        self.folder, self._held = folder, ExitStack()
+        self.port = self._held.enter_context(reserved_port())
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -80,13 +83,7 @@ class Server:
         ]
         command += [f"--port={self.port}", f"--default-bucket={BUCKET}"]
         self._child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
-        while True:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return
-            assert self._child.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until_listening(self.port, self._child)
 
     def stop(self) -> None:
         """End, and keep what has come."""
@@ -94,13 +91,18 @@ class Server:
         self._child.terminate()
         self._child.wait(60)
 
+    def close(self) -> None:
+        """End, and give the port back."""
+        self.stop()
+        self._held.close()
+
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    found = Server(tmp_path_factory.mktemp("gcs") / "data")
-    found.start()
-    yield found
-    found.stop()
+    emulator = Server(tmp_path_factory.mktemp("gcs") / "data")
+    emulator.start()
+    yield emulator
+    emulator.close()
 
 
 @pytest.fixture
@@ -211,9 +213,21 @@ def test_connections_that_drop_delay_and_damage_nothing(
     assert_drops_do_no_harm(cache, remote, folder, tmp_path, proxy)
 
 
-def _push_in_vain(cache: Path, remote: str, results: SimpleQueue[str]) -> None:
+def _push_in_vain(cache: Path, remote: str, most: int, stopped: Path, results: SimpleQueue[str]) -> None:
+    """Push ``most`` objects, say so, and go on once the file ``stopped`` is there."""
     retry.TRIES = 2
     google._RETRY_SECONDS = 1
+    write, objects = BucketPlace.write, itertools.count(1)
+
+    def limited(place: BucketPlace, path: str, data: Data) -> None:
+        if path.startswith("objects/") and (number := next(objects)) > most:
+            if number == most + 1:
+                results.put("as many as may be")
+            while not stopped.exists():
+                time.sleep(0.01)
+        write(place, path, data)
+
+    BucketPlace.write = limited  # type: ignore[method-assign]
     try:
         push(cache, remote, jobs=2)
     except RemoteError as error:
@@ -227,15 +241,16 @@ def test_a_server_that_goes_and_comes_back(tmp_path: Path, monkeypatch: pytest.M
     cache = make_cache(tmp_path / "cache", TEXTS, name="one", dimension=384, shard_rows=16)
     wanted = objects_of(cache.folder)
     results: SimpleQueue[str] = _SPAWN.SimpleQueue()
-    child = _SPAWN.Process(target=_push_in_vain, args=(cache.folder, remote, results))
+    stopped = tmp_path / "stopped"
+    child = _SPAWN.Process(
+        target=_push_in_vain, args=(cache.folder, remote, len(wanted) // 3, stopped, results)
+    )
     server.start()
     child.start()
-    objects = server.folder / ".cloudstorage" / BUCKET / "back" / "objects"
-    while len(list(objects.glob("??/*"))) < len(wanted) // 3:
-        assert child.is_alive()
-        time.sleep(0.005)
+    assert results.get() == "as many as may be"
     server.stop()
-    child.join(120)
+    stopped.touch()
+    child.join(300)
     assert child.exitcode == 0
     assert "see to the connection and run the same command again" in results.get()
     server.start()
@@ -246,7 +261,7 @@ def test_a_server_that_goes_and_comes_back(tmp_path: Path, monkeypatch: pytest.M
         pull(tmp_path / "there", remote)
         assert content(tmp_path / "there") == content(cache.folder)
     finally:
-        server.stop()
+        server.close()
 
 
 def _run(cache: Path, remote: str, ready: SimpleQueue[str]) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from share_server import content, free_port, make_cache, rclone
+from ports import reserved_port, wait_until_listening
+from share_server import content, make_cache, rclone
 
 from embedcache.errors import RemoteError
 from embedcache.share import list_remote, pull, push
@@ -27,34 +25,21 @@ pytestmark = [
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """Serve a folder; yield it and its URL."""
-    folder, port = tmp_path / "web folder", free_port()
+    folder = tmp_path / "web folder"
     folder.mkdir()
     program = rclone()
     assert program is not None
-    command = [
-        program,
-        "serve",
-        "http",
-        str(tmp_path),
-        "--addr",
-        f"127.0.0.1:{port}",
-        "--dir-cache-time",
-        "0",
-    ]
     settings = {**os.environ, "RCLONE_CONFIG": os.devnull}
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=settings)
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            assert child.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        yield folder, f"http://127.0.0.1:{port}/web%20folder"
-    finally:
-        child.terminate()
-        child.wait(60)
+    with reserved_port() as port:
+        command = [program, "serve", "http", str(tmp_path), "--addr", f"127.0.0.1:{port}"]
+        command += ["--dir-cache-time", "0"]
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=settings)
+        try:
+            wait_until_listening(port, child)
+            yield folder, f"http://127.0.0.1:{port}/web%20folder"
+        finally:
+            child.terminate()
+            child.wait(60)
 
 
 def test_what_was_pushed_to_a_folder_is_pulled_from_the_web(server: tuple[Path, str], tmp_path: Path) -> None:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from ports import reserved_port, wait_until_listening
 from share_server import (
     Proxy,
     assert_drops_do_no_harm,
     assert_objects_right,
     content,
-    free_port,
     make_cache,
 )
 
@@ -49,28 +47,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path
     for key in (folder / "host", home / ".ssh" / "id_ed25519"):
         make_key(key)
     shutil.copy(home / ".ssh" / "id_ed25519.pub", folder / "authorized")
-    port = free_port()
     words = (folder / "host.pub").read_text().split()[:2]
-    (home / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{port} {' '.join(words)}\n")
     (folder / "config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder / 'host'}\nPidFile none\nStrictModes no\n"
+        f"ListenAddress 127.0.0.1\nHostKey {folder / 'host'}\nPidFile none\nStrictModes no\n"
         f"AuthorizedKeysFile {folder / 'authorized'}\nPasswordAuthentication no\nUsePAM no\n"
         "Subsystem sftp internal-sftp\nMaxStartups 100\n"
     )
     if os.getuid() == 0:
         # Where the server, run by root, gives its rights up.
         Path("/run/sshd").mkdir(exist_ok=True)
-    command = [SSHD, "-D", "-e", "-f", str(folder / "config")]
-    with (folder / "log").open("wb") as log:
-        child = subprocess.Popen(command, stderr=log)
+    with reserved_port() as port, (folder / "log").open("wb") as log:
+        (home / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{port} {' '.join(words)}\n")
+        child = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(folder / "config"), "-p", str(port)], stderr=log
+        )
         try:
-            deadline = time.monotonic() + 60
-            while True:
-                with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                    break
-                assert child.poll() is None, (folder / "log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until_listening(port, child)
             yield port, home
         finally:
             child.terminate()

@@ -463,11 +463,23 @@ def test_ctrl_c_ends_a_statement_that_would_take_for_ever(
     monkeypatch.setattr(stats, "_LENGTHS", ENDLESS)
     main = threading.main_thread().ident
     assert main is not None
-    timer = threading.Timer(1.0, lambda: signal.pthread_kill(main, signal.SIGINT))
-    timer.start()
+
+    def interrupt_what_takes_long() -> None:
+        before: set[threading.Thread] = set()
+        while True:
+            # Statements run on threads of this name.
+            at_work = {thread for thread in threading.enumerate() if thread.name == "query"}
+            if at_work & before:
+                signal.pthread_kill(main, signal.SIGINT)
+                return
+            before = at_work
+            time.sleep(0.5)
+
+    interrupter = threading.Thread(target=interrupt_what_takes_long, daemon=True)
+    interrupter.start()
     with pytest.raises(KeyboardInterrupt):
         ask(cache)
-    timer.join()
+    interrupter.join()
 
 
 @pytest.mark.timeout(60)
@@ -487,7 +499,7 @@ def test_an_interrupt_before_the_statement_has_begun_is_not_forgotten(cache: Cac
             interruptible(connection, late)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("sql", [ENDLESS, "SELECT count(*) FROM range(1000000000000)"])
 def test_ctrl_c_ends_the_command_with_one_line(cache: Cache, sql: str) -> None:
@@ -511,7 +523,7 @@ def test_ctrl_c_ends_the_command_with_one_line(cache: Cache, sql: str) -> None:
         child.send_signal(signal.SIGINT)
         asked = time.monotonic()
         _, err = child.communicate()
-    assert time.monotonic() - asked < 20
+    assert time.monotonic() - asked < 50
     assert child.returncode == 130
     assert err.strip().startswith("embedcache: interrupted; ")
     assert len(err.strip().splitlines()) == 1, err

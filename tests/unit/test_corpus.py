@@ -144,7 +144,8 @@ def test_opened_parts_keep_no_file_open(tmp_path: Path) -> None:
     descriptors = Path("/proc/self/fd")
     before = len(list(descriptors.iterdir()))
     texts = corpus.texts()
-    assert len(list(descriptors.iterdir())) == before
+    # Files of others, whose objects are collected only now, may be closed meanwhile.
+    assert len(list(descriptors.iterdir())) <= before
     assert texts == TEXTS
 
 

@@ -573,7 +573,7 @@ def test_one_process_writes_at_a_time(run, monkeypatch):
         assert process.stdout.readline().strip() == b"ready"
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=0.5)
-    assert process.communicate(timeout=20)[0].strip() == b"in"
+    assert process.communicate(timeout=120)[0].strip() == b"in"
 
     # Where folders cannot be locked nobody waits.
     def refuse(descriptor, how):

@@ -187,7 +187,7 @@ def test_two_processes_lose_nothing_to_each_other(tmp_path: Path) -> None:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
     for writer in writers:
-        writer.communicate("go\n", timeout=60)
+        writer.communicate("go\n", timeout=300)
         assert writer.returncode == 0
     assert len(noted(folder)) == 120
 

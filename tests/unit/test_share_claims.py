@@ -364,14 +364,16 @@ class Lagging(FolderPlace):
             self.known.setdefault(path, []).append((time.monotonic(), stat))
 
     def list(self, folder: str) -> dict[str, Stat]:
-        found = {}
+        files = {}
         with self.lock:
+            # One instant for all: what was written first must not be missing where a later file is listed.
+            listed_until = time.monotonic() - self.seconds
             for path, history in self.known.items():
                 above, _, name = path.rpartition("/")
-                past = [stat for when, stat in history if when <= time.monotonic() - self.seconds]
+                past = [stat for when, stat in history if when <= listed_until]
                 if above == folder and past and past[-1] is not None:
-                    found[name] = past[-1]
-        return found
+                    files[name] = past[-1]
+        return files
 
 
 def test_one_plans_at_a_time_where_listings_come_late(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_two_pulls_at_once_fetch_each_object_once(
 
     def refuse(*arguments: Any, **more: Any) -> None:
         plain(*arguments, **more)
-        both_have_planned.wait(timeout=30)
+        both_have_planned.wait(timeout=120)
 
     monkeypatch.setattr(pull_module, "refuse_too_much", refuse)
     with ThreadPoolExecutor(2) as pool:
@@ -137,10 +137,10 @@ def test_a_pull_that_waits_for_another_says_so(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         with arriving(target, no_wait):
             done = pool.submit(pull, there, str(tmp_path / "remote"), on_progress=told)
-            assert is_waited_for.wait(30)
+            assert is_waited_for.wait(120)
             # Everything else has come by then.
             assert sorted(there.glob("teachers/*/shards/[!.]*.arrow")) == shards[1:]
-        done.result(timeout=30)
+        done.result(timeout=120)
     assert content(there) == content(cache.folder)
 
 

@@ -191,7 +191,7 @@ def stuck(place, path, data):
     if path.startswith("objects/"):
         # In one go, for several threads come here.
         os.write(1, b"stuck\\n")
-        time.sleep(60)
+        time.sleep(300)
     write(place, path, data)
 
 FolderPlace.write = stuck
@@ -210,11 +210,12 @@ def test_an_interrupt_ends_a_push_whose_connection_is_slow(
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "stuck\n"
-    began = time.monotonic()
     child.send_signal(number)
-    _, told = child.communicate(timeout=50)
-    # As long as one of those writes takes it would not have come to an end.
-    assert time.monotonic() - began < 10
+    try:
+        # Far shorter than one of those writes takes.
+        _, told = child.communicate(timeout=120)
+    finally:
+        child.kill()
     assert child.returncode == 130
     assert "interrupted; whatever was stored is whole, run the same command again" in told
     assert claims_left(tmp_path / "remote") == []

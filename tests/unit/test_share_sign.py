@@ -144,7 +144,7 @@ class Meeting(FolderPlace):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.both = threading.Barrier(2, timeout=5)
+        self.both = threading.Barrier(2, timeout=60)
 
     def blocks(self, path: str, size: int) -> Iterator[memoryview]:
         if path.startswith("signatures/"):

@@ -93,7 +93,7 @@ def test_all_tries_at_a_silent_server_take_about_a_minute() -> None:
 @pytest.mark.parametrize("kind", ["s3", "http", "sftp"])
 @pytest.mark.parametrize("doing", ["read", "list", "write"])
 @pytest.mark.usefixtures("short_limits")
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_silent_server_is_told_of(silent: int, kind: str, doing: str) -> None:
     if kind == "sftp":
         pytest.importorskip("paramiko", reason="needs the extra sftp")
@@ -107,7 +107,8 @@ def test_a_silent_server_is_told_of(silent: int, kind: str, doing: str) -> None:
             "list": lambda: remote.files_in(""),
             "write": lambda: remote.write("a", b"data"),
         }[doing]()
-    assert time.monotonic() - began < 12
+    # Five times as long as users wait for one answer would be fifty seconds.
+    assert time.monotonic() - began < 40
 
 
 @pytest.mark.usefixtures("short_limits")
@@ -122,7 +123,7 @@ def test_nothing_but_plain_words_comes_to_the_terminal(silent: int) -> None:
         "except Exception as error: print(error)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
     )
     assert "tried 5 times" in done.stdout
     lines = done.stderr.splitlines()
@@ -134,10 +135,12 @@ def test_nothing_but_plain_words_comes_to_the_terminal(silent: int) -> None:
 
 
 @contextmanager
-def dripping(pause: float, silent: threading.Event | None = None) -> Iterator[int]:
+def dripping(
+    pause: float, silent: threading.Event | None = None, unanswered: list[str] | None = None
+) -> Iterator[int]:
     """Serve ``SENT`` as any object of S3 and the web, ten bytes at a time with pauses; yield the port.
 
-    Once ``silent`` is set, nothing is answered any more.
+    Once ``silent`` is set, nothing is answered any more, and requests are noted in ``unanswered``.
     """
     ended = threading.Event()
 
@@ -159,6 +162,8 @@ def dripping(pause: float, silent: threading.Event | None = None) -> Iterator[in
 
         def _begin(self, status: int, data: bytes) -> None:
             if silent is not None and silent.is_set():
+                if unanswered is not None:
+                    unanswered.append(self.command)
                 ended.wait()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
@@ -183,26 +188,24 @@ def test_a_bucket_that_falls_silent_is_waited_for_longer_once_alone(
     doing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(amazon, "_WRITE_SECONDS", 2.0)
-    silent = threading.Event()
-    with dripping(0.0, silent) as port:
+    silent, unanswered = threading.Event(), list[str]()
+    with dripping(0.0, silent, unanswered) as port:
         remote = remote_at("s3", port)
         assert remote.read("a", 1000) == SENT
         silent.set()
-        began = time.monotonic()
         with pytest.raises(RemoteError, match="tried 5 times"):
             remote.read("a", 1000) if doing == "read" else remote.write("a", b"data")
-        # The first of five tries makes three requests, and the others make one. A request that writes takes
-        # seven seconds more: the bytes that were sent count for so long.
-        longest = 1.0 if doing == "read" else 2.0 + 7.0
-        assert time.monotonic() - began < 3 * longest + 4 + 6
+        # The first of five tries makes three requests, and the others make one.
+        assert len(unanswered) <= 3 + 4
 
 
 @pytest.mark.parametrize("kind", ["s3", "http"])
-@pytest.mark.usefixtures("short_limits")
-def test_a_slow_transfer_is_never_cut(kind: str) -> None:
-    with dripping(0.4) as port:
+def test_a_slow_transfer_is_never_cut(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amazon, "_READ_SECONDS", 4.0)
+    monkeypatch.setattr(web, "_TIMEOUT_SECONDS", 4.0)
+    with dripping(0.5) as port:
         place = remote_at(kind, port).place
-        # Four times as long as a silent server is waited for.
+        # Five seconds in all: longer than a silent server is waited for, though no pause comes near that.
         assert b"".join(place.blocks("a", 1 << 20)) == SENT
         assert place.read_range("a", 20, 60) == SENT[20:80]
 
@@ -245,9 +248,12 @@ def test_what_soon_goes_on_is_not_told_of(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_long_pause_is_told_of_before_it_begins(caplog: pytest.LogCaptureFixture) -> None:
-    stop = threading.Event()
-    timer = threading.Timer(0.3, stop.set)
-    timer.start()
+    class StopsDuringAPause(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            self.set()
+            return True
+
+    stop = StopsDuringAPause()
     with caplog.at_level(logging.WARNING, "embedcache"), pytest.raises(RemoteError):
         retrying("read a", "hf://later", Failing(9, LaterError("HTTP status 429", "wait", 60)), stop)
     assert len(caplog.records) == 1

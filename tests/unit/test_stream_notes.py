@@ -155,7 +155,8 @@ def test_notes_that_were_deleted_by_hand_keep_nobody_waiting(remote, whole, tmp_
         began = time.monotonic()
         for name in [names[0], *names[3:10]]:
             mirror._shards.open(contract.id, name)
-        assert time.monotonic() - began < 20
+        # Not ten minutes, as for a shard that another process fetches.
+        assert time.monotonic() - began < 60
         # Without a note a shard stays.
         assert set(names[1:3]) <= shard_names(tmp_path / "mirror")
 

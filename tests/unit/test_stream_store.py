@@ -162,12 +162,10 @@ def test_windows_come_before_they_are_asked_for_and_within_the_limit(remote, who
             store.want(windows[number:])
             near = {one for window in windows[number : number + 2] for one in window}
             names = {f"{store._names[one]}.arrow" for one in near}
-            for _ in range(500):
-                there = {path.name for path in shard_files(tmp_path / "mirror")}
-                if names <= there:
-                    break
-                threading.Event().wait(0.01)
-            assert names <= there
+            deadline = time.monotonic() + 60
+            while not names <= {path.name for path in shard_files(tmp_path / "mirror")}:
+                assert time.monotonic() < deadline, "they never came"
+                time.sleep(0.01)
     assert max(peak) <= limit
 
 
@@ -504,48 +502,46 @@ def open_files() -> list[str]:
 
 
 class Arriving:
-    """A shard that somebody else fetches, and whose temporary file grows so many times."""
+    """A shard that somebody else fetches: its temporary file grows so many times, once in 200 s.
+
+    It is a clock too, by which time passes for those alone who sleep.
+    """
 
     def __init__(self, mirror: Mirror, key: tuple[str, str], times: int) -> None:
-        self._shards = mirror._shards._shards
-        self._held = self._shards.reserve(key, 1000)
-        self._path = self._shards.path(key).with_name(f".tmp-{'0' * 32}-{key[1]}.arrow")
+        shards = mirror._shards._shards
+        self._held = shards.reserve(key, 1000)
+        self._path = shards.path(key).with_name(f".tmp-{'0' * 32}-{key[1]}.arrow")
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._thread = threading.Thread(target=self._grow, args=(times,))
-        self._ended = threading.Event()
+        self._times, self.now = times, 0.0
 
-    def _grow(self, times: int) -> None:
-        for _ in range(times):
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        # Faster than life, but slower than is looked for progress.
+        before, self.now = self.now, self.now + 100 * seconds
+        if before // 200 < self.now // 200 <= self._times:
             with self._path.open("ab") as file:
                 file.write(b"x")
-            if self._ended.wait(0.1):
-                return
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
+    def end(self) -> None:
         os.close(self._held)
 
 
 def test_who_waits_for_a_shard_that_another_fetches_waits_as_long_as_more_of_it_arrives(
     remote, whole, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(mirror_shards, "_LONGEST_WAIT_SECONDS", 0.6)
-    monkeypatch.setattr(mirror_shards, "_LOOK_SECONDS", 0.05)
     with Mirror.open(remote, tmp_path / "mirror") as mirror:
         store = mirror.store(contract_of(whole))
         key = (contract_of(whole).id, store._names[0])
-        began = time.monotonic()
-        with (
-            Arriving(mirror, key, times=12),
-            pytest.raises(StorageError, match="another process on this mirror fetches it, and nothing of it"),
-        ):
-            mirror._shards.open(*key)
-        # While it grew nobody gave up, though that took twice as long.
-        assert time.monotonic() - began > 1.2
+        arriving = Arriving(mirror, key, times=12)
+        with monkeypatch.context() as patch:
+            patch.setattr(mirror_shards, "time", arriving)
+            with pytest.raises(StorageError, match="another process on this mirror fetches it, and nothing"):
+                mirror._shards.open(*key)
+        # While it grew nobody gave up, though that took four times as long as one waits for nothing.
+        assert arriving.now > 4 * mirror_shards._LONGEST_WAIT_SECONDS
         # Its process has ended: then it is fetched.
+        arriving.end()
         assert len(store.gather(np.arange(SHARD_ROWS))) == SHARD_ROWS
     assert not list((tmp_path / "mirror").rglob(".tmp-*"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
+
+from ports import reserved_port
 
 if TYPE_CHECKING:
     from distill.data.collate import Batch
@@ -114,25 +115,23 @@ def launch(command: Command, outputs: Path, processes: int = 1) -> list[int]:
     As a launcher does, end the others when one fails.
     """
     outputs.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    children = [
-        _FORKS.Process(
-            target=_child, args=(command, process, processes, port, str(outputs / f"{process}.txt"))
-        )
-        for process in range(processes)
-    ]
-    for child in children:
-        child.start()
-    try:
-        children[0].join(timeout=300)
-        for child in children[1:]:
-            if children[0].exitcode != 0:
-                child.kill()
-            child.join(timeout=60)
-    finally:
+    with reserved_port() as port:
+        children = [
+            _FORKS.Process(
+                target=_child, args=(command, process, processes, port, str(outputs / f"{process}.txt"))
+            )
+            for process in range(processes)
+        ]
         for child in children:
-            child.kill()
-            child.join()
+            child.start()
+        try:
+            children[0].join(timeout=300)
+            for child in children[1:]:
+                if children[0].exitcode != 0:
+                    child.kill()
+                child.join(timeout=60)
+        finally:
+            for child in children:
+                child.kill()
+                child.join()
     return [child.exitcode if child.exitcode is not None else -1 for child in children]
