@@ -26,6 +26,7 @@ from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.missing import DEFAULT_SHARD_ROWS
 from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.pulling.arrive import Arrivals
+from embedcache.share.pulling.new_shards import write_rows
 from embedcache.share.pulling.recode import check_kept_codec, keeps_less
 from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.remote.download import download
@@ -322,7 +323,7 @@ class _Taking:
                     "they are, without --codec"
                 ) from found
             error = measure(codec, vectors, stored).to_json()
-        self._store.put_stored(codec, stored, batch, error)
+        write_rows(self._store, codec, stored, batch, error)
 
     def _read(
         self,
