@@ -317,11 +317,11 @@ class _Taking:
             codec = get_codec(self._codec)
             try:
                 stored = codec.encode(vectors)
-            except InputError as found:
+            except InputError as refusal:
                 raise InputError(
-                    f"vectors of {self._remote.where} cannot be kept as {codec.name} ({found}): take them as "
-                    "they are, without --codec"
-                ) from found
+                    f"vectors of {self._remote.where} cannot be kept as {codec.name} ({refusal}): take them "
+                    "as they are, without --codec"
+                ) from refusal
             error = measure(codec, vectors, stored).to_json()
         write_rows(self._store, codec, stored, batch, error)
 
