@@ -330,6 +330,19 @@ def test_a_sync_that_another_corpus_of_a_name_stops_goes_on_after_the_command_of
     assert sync(mine, remote).pulled.fetched == 0
 
 
+def test_a_corpus_that_the_remote_has_under_two_names_is_fetched_once(tmp_path: Path) -> None:
+    remote = str(tmp_path / "remote")
+    mine, theirs = make_cache(tmp_path / "mine", TEXTS[:50]), make_cache(tmp_path / "theirs", TEXTS[50:])
+    make_cache(theirs.folder, TEXTS[50:], name="theirs")
+    push(theirs, remote)
+    pull(mine, remote, PullChoice(corpora=["theirs"]))
+    for path in (mine.folder / "corpora" / "theirs").glob("*.arrow"):
+        path.unlink()
+    done = pull(mine, remote)
+    assert (done.fetched, done.fetched_text_rows) == (1, len(TEXTS[50:]))
+    assert mine.corpus("theirs").texts() == TEXTS[50:]
+
+
 def test_a_sync_that_another_teacher_of_a_name_stops_goes_on_after_the_command_of_the_message(
     tmp_path: Path,
 ) -> None:

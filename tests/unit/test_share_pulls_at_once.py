@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -289,6 +290,67 @@ def test_a_pull_deletes_what_killed_ones_have_left_and_nothing_else(tmp_path: Pa
     assert elsewhere.exists()
 
 
+_KILLED_PULL = """
+import json, os, signal, sys
+from pathlib import Path
+from embedcache import fsio
+from embedcache.share import PullChoice, pull
+
+sync = fsio._sync
+
+def sync_or_die(temporary, target):
+    if target.parent.name == "shards":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sync(temporary, target)
+
+fsio._sync = sync_or_die
+pull(sys.argv[1], sys.argv[2], PullChoice(**json.loads(sys.argv[3])), jobs=1)
+"""
+
+
+@pytest.mark.parametrize("choice", [{"corpora": ["corpus"], "rows": 10}, {"codec": "int8"}])
+def test_a_pull_deletes_what_killed_ones_have_left_of_shards_that_they_made(
+    tmp_path: Path, choice: dict[str, Any]
+) -> None:
+    push(make_cache(tmp_path / "cache"), str(tmp_path / "remote"))
+    there, remote = tmp_path / "there", str(tmp_path / "remote")
+    words = [sys.executable, "-c", _KILLED_PULL, str(there), remote, json.dumps(choice)]
+    child = subprocess.run(words, capture_output=True, text=True)
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    left = [path for path in there.rglob(".tmp-*") if path.stat().st_size]
+    assert any(path.parent.name == "shards" for path in left)
+    pull(there, remote, PullChoice(**choice))
+    assert not list(there.rglob(".tmp-*"))
+    pull(tmp_path / "whole", remote, PullChoice(**choice))
+    assert content(there) == content(tmp_path / "whole")
+
+
+def test_what_pulls_leave_is_looked_for_wherever_they_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, there = str(tmp_path / "remote"), tmp_path / "there"
+    texts = sentences(600, seed=1)
+    views = ViewOptions(("crop",), embed=("crop",))
+    push(make_cache(tmp_path / "cache", texts, codec="pq", shard_rows=300, views=views), remote)
+    written: set[Path] = set()
+    locked = temporaries._locked
+
+    def note(temporary: Path, wait: Callable[[], None]) -> int | None:
+        written.add(temporary)
+        return locked(temporary, wait)
+
+    monkeypatch.setattr(temporaries, "_locked", note)
+    pull(there, remote, PullChoice(corpora=["corpus"], rows=10))
+    pull(there, remote)
+    inside = {path.relative_to(there).parts[0] for path in written}
+    assert inside == {"corpora", "derived", "teachers"}
+    for path in written:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"left")
+    assert abandoned_bytes(there, delete=True) == 4 * len(written) > 40
+    assert not list(there.rglob(".tmp-*"))
+
+
 def test_what_killed_pulls_have_left_counts_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = make_cache(tmp_path / "cache")
     remote, there = str(tmp_path / "remote"), tmp_path / "there"
@@ -327,14 +389,18 @@ def test_a_temporary_that_is_another_name_of_a_finished_file_is_not_written_over
 def test_a_link_in_the_place_of_a_temporary_is_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("untouched")
-    target = tmp_path / "cache" / "file"
+    target = tmp_path / "cache" / "teachers" / "id" / "file"
     with arriving(target, no_wait) as temporary:
         pass
     temporary.symlink_to(outside)
+    (tmp_path / "cache" / "corpora").mkdir()
+    killed = left_by_killed(tmp_path / "others" / "corpus.json")
+    (tmp_path / "cache" / "corpora" / "corpus").symlink_to(killed.parent)
     assert abandoned_bytes(tmp_path / "cache", delete=True) == 0
     with arriving(target, no_wait) as temporary:
         temporary.write_bytes(b"other")
     assert outside.read_text() == "untouched"
+    assert killed.exists()
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])

@@ -79,7 +79,9 @@ class CorpusPlanner:
             if file.entry.corpus in names and file.path.endswith((DESCRIPTION, RECIPE))
         ]
         self._documents.fetch(described)
-        return [wanted for choice in choices for wanted in self._corpus(choice, alias or choice.name)]
+        several = [wanted for choice in choices for wanted in self._corpus(choice, alias or choice.name)]
+        # Two names of the remote may be one corpus here.
+        return list({wanted.path: wanted for wanted in several}.values())
 
     def _corpus(self, choice: CorpusChoice, name: str) -> list[Wanted]:
         versions = self._versions(choice)

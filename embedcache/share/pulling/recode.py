@@ -18,7 +18,7 @@ from embedcache.codecs import CODEC_NAMES, FLOAT_CODECS, Stored, check_codec_nam
 from embedcache.contract import Contract
 from embedcache.conversions import Conversions
 from embedcache.errors import InputError
-from embedcache.fsio import temporary_sibling
+from embedcache.share.pulling.new_shards import write_shard
 from embedcache.sizes import counted
 from embedcache.store.base import CONVERTED_FROM
 from embedcache.store.containers import FolderShards, LmdbShards
@@ -139,13 +139,8 @@ class Recoder:
         new, data = recoded(shard, self.codec)
         # The note comes first: if the process is killed in between, a note without a copy does no harm.
         conversions.add({new: name})
-        if isinstance(container, LmdbShards):
-            container.add(new, data)
-        else:
-            # A copy that is here already may be damaged: else its original would not have been fetched.
-            with temporary_sibling(container.path(new)) as temporary:
-                temporary.write_bytes(data)
-                container.adopt(new, temporary)
+        # A copy that is here already may be damaged: else its original would not have been fetched.
+        write_shard(container, new, data)
         self.converted += 1
         self.bytes += data.size
         return True

@@ -26,6 +26,7 @@ from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.missing import DEFAULT_SHARD_ROWS
 from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.pulling.arrive import Arrivals
+from embedcache.share.pulling.new_shards import write_rows
 from embedcache.share.pulling.recode import check_kept_codec, keeps_less
 from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.remote.download import download
@@ -316,13 +317,13 @@ class _Taking:
             codec = get_codec(self._codec)
             try:
                 stored = codec.encode(vectors)
-            except InputError as found:
+            except InputError as refusal:
                 raise InputError(
-                    f"vectors of {self._remote.where} cannot be kept as {codec.name} ({found}): take them as "
-                    "they are, without --codec"
-                ) from found
+                    f"vectors of {self._remote.where} cannot be kept as {codec.name} ({refusal}): take them "
+                    "as they are, without --codec"
+                ) from refusal
             error = measure(codec, vectors, stored).to_json()
-        self._store.put_stored(codec, stored, batch, error)
+        write_rows(self._store, codec, stored, batch, error)
 
     def _read(
         self,

@@ -1,7 +1,8 @@
-"""The temporary files of pulls: one for each file that arrives, locked for as long as it is being written.
+"""The temporary files of pulls: one for each file that is written, locked for as long as that takes.
 
-The name of a temporary follows from its file, so pulls of one machine into one cache meet at it: the second
-waits, and then finds the file in its place. A killed process holds no lock, which tells what it has left.
+The name of the temporary of a file that arrives follows from the file, so pulls of one machine into one cache
+meet at it: the second waits, and then finds the file in its place. A shard that a pull makes itself, of rows
+or in another codec, has a temporary of its own. A killed process holds no lock, which tells what it has left.
 
 A lock may tell nothing of other machines, on network file systems. So the name also says on which machine the
 temporary is written, and no machine touches those of another; 'embedcache gc' deletes them once they are old.
@@ -13,6 +14,7 @@ import fcntl
 import os
 import platform
 import stat
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -24,6 +26,16 @@ from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, make_directory, 
 
 # Others may take the place a few times; more often than that, the file system cannot tell what lies there.
 _MOST_ATTEMPTS = 100
+# Where pulls write inside a cache, and where inside it lie the caches that texts of parts are staged in.
+_FOLDERS = (
+    "teachers/*",
+    "teachers/*/codebooks",
+    "teachers/*/names",
+    "teachers/*/shards",
+    "corpora/*",
+    "corpora/*/views/*",
+)
+_STAGED_CACHES = "derived/remotes/*/parts/*"
 
 
 @contextmanager
@@ -38,8 +50,30 @@ def arriving(target: Path, wait: Callable[[], None]) -> Iterator[Path]:
     Raises:
         StorageError: if the file cannot be written.
     """
+    with _locked_file(target, target.with_name(f"{_prefix()}{target.name}"), wait) as temporary:
+        yield temporary
+
+
+@contextmanager
+def being_made(target: Path) -> Iterator[Path]:
+    """Yield a temporary file for ``target`` that is this caller's alone, empty and locked.
+
+    At the end it is gone, renamed or deleted. Nobody waits for it: a caller may hold other temporaries.
+
+    Args:
+        target: the file that is to be written.
+
+    Raises:
+        StorageError: if the file cannot be written.
+    """
+    own = target.with_name(f"{_prefix()}{uuid.uuid4().hex}-{target.name}")
+    with _locked_file(target, own, lambda: None) as temporary:
+        yield temporary
+
+
+@contextmanager
+def _locked_file(target: Path, temporary: Path, wait: Callable[[], None]) -> Iterator[Path]:
     make_directory(target.parent)
-    temporary = target.with_name(f"{_prefix()}{target.name}")
     try:
         descriptor = _locked(temporary, wait)
     except OSError as error:
@@ -70,10 +104,19 @@ def abandoned_bytes(folder: Path, *, delete: bool) -> int:
     """Return the bytes of what killed pulls of this machine have left of unfinished files.
 
     Args:
-        folder: where to look, with all that is below it.
+        folder: the cache.
         delete: whether to delete these files; what cannot be deleted stays.
     """
-    return sum(_abandoned_bytes(path, delete=delete) for path in folder.rglob(f"{_prefix()}*"))
+    inside = folder.resolve()
+    places = [
+        path
+        for cache in (folder, *folder.glob(_STAGED_CACHES))
+        for pattern in _FOLDERS
+        for path in cache.glob(f"{pattern}/{_prefix()}*")
+        # Somebody's cache may have come with links to other folders.
+        if path.parent.resolve().is_relative_to(inside)
+    ]
+    return sum(_abandoned_bytes(path, delete=delete) for path in places)
 
 
 def _abandoned_bytes(path: Path, *, delete: bool) -> int:
