@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -34,7 +34,7 @@ class _Question:
     """
 
     rows: NDArray[np.integer]
-    answered: threading.Event
+    answered: threading.Event = field(default_factory=threading.Event)
 
 
 _Item = list[Batch] | _Question | BaseException | None
@@ -133,17 +133,17 @@ class Loader:
 
         try:
             for part in self._parts():
-                is_checked = self._check is None
+                is_asked = self._check is None
                 for group in self._groups(part):
                     batches = self._source.prepare(group, self._epoch, self._share)
-                    if not is_checked:
-                        # Not before the source knows which data are needed now: it may delete others.
-                        answered = threading.Event()
-                        put(_Question(np.concatenate([self._batches[number] for number in part]), answered))
-                        while not answered.wait(timeout=0.1):
+                    if not is_asked:
+                        # Not earlier: the source now knows which data are needed, and deletes others first.
+                        question = _Question(np.concatenate([self._batches[number] for number in part]))
+                        put(question)
+                        while not question.answered.wait(timeout=0.1):
                             if stop.is_set():
                                 return
-                        is_checked = True
+                        is_asked = True
                     put([batch.pinned() for batch in batches] if self._pin else batches)
                     if stop.is_set():
                         return

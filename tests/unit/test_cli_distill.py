@@ -587,10 +587,10 @@ def test_a_log_file_gets_the_last_line_and_not_all_of_them(capsys):
 
 
 def test_a_note_in_the_midst_of_training_does_not_change_the_time_left(monkeypatch, capsys):
-    now = 0.0
-    monkeypatch.setattr("distill.cli.progress.time", SimpleNamespace(perf_counter=lambda: now))
+    clock = SimpleNamespace(perf_counter=lambda: clock.now)
+    monkeypatch.setattr("distill.cli.progress.time", clock)
     with train_progress() as tell:
-        for now, progress in [
+        for clock.now, progress in [
             (0.0, TrainProgress("train", 0, 100)),
             (100.0, TrainProgress("train", 50, 100)),
             (100.0, TrainProgress("note", 0, 0, text="what is worth knowing")),
