@@ -33,7 +33,7 @@ class StreamConfig(StrictConfig):
     )
     no_sample_check: bool = Field(
         default=False,
-        description="compare no sample of a remote's vectors with the live teacher before training",
+        description="compare no sample of a remote's vectors with the live teacher",
     )
     window: PositiveInt | None = Field(
         default=None,

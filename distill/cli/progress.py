@@ -62,12 +62,14 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
     """Yield a callback that keeps one line on a terminal up to date, or writes a line now and then."""
     console = Console(file=sys.stderr)
     started: float | None = None
-    last = 0.0
+    is_training, last = False, 0.0
 
     def seconds(progress: TrainProgress) -> float:
-        nonlocal started
-        # Waiting in the midst of training is a part of it.
-        if started is None or progress.phase not in ("train", "wait"):
+        nonlocal started, is_training
+        is_training = is_training or progress.phase == "train"
+        # Waiting and notes in the midst of training are a part of it.
+        goes_on = progress.phase in ("train", "wait") or (is_training and progress.phase == "note")
+        if started is None or not goes_on:
             started = time.perf_counter()
         return time.perf_counter() - started
 

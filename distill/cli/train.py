@@ -199,7 +199,7 @@ _WITH_RESUME = ("cache", *MACHINE, "no_sample_check")
     "--no-sample-check",
     is_flag=True,
     default=None,
-    help="Of a remote: compare no sample of its vectors with the live teacher before training.",
+    help="Of a remote: compare no sample of its vectors with the live teacher.",
 )
 @click.option(
     "--window",

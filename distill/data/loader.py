@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -21,12 +21,12 @@ _ROWS_AT_ONCE = 8192
 _AHEAD = 2
 
 CheckRows = Callable[[NDArray[np.integer]], None]
-"""Called with places among the rows trained on, before their data are prepared."""
+"""Called with places among the rows trained on, before they are yielded."""
 
 
 @dataclass(frozen=True)
 class _Question:
-    """Asks the thread that trains to check rows before they are prepared.
+    """Asks the thread that trains to check rows before they are yielded.
 
     Attributes:
         rows: the rows.
@@ -34,7 +34,7 @@ class _Question:
     """
 
     rows: NDArray[np.integer]
-    answered: threading.Event
+    answered: threading.Event = field(default_factory=threading.Event)
 
 
 _Item = list[Batch] | _Question | BaseException | None
@@ -53,8 +53,8 @@ class Loader:
         pin: put batches into page-locked memory, for a GPU.
         breaks: numbers of batches that are not prepared together with those before them, which would have to
             wait for their data.
-        check: called with the rows of all batches up to the next break before these are prepared, in the
-            thread that iterates; None: nothing is checked.
+        check: called with the rows of all batches up to the next break before the first of these is yielded,
+            in the thread that iterates; None: nothing is checked.
         agree: called with the error of a remote, or None, each time that batches were waited for; it raises
             the error, or that of another process which reads the same batches.
     """
@@ -133,15 +133,17 @@ class Loader:
 
         try:
             for part in self._parts():
-                if self._check is not None:
-                    answered = threading.Event()
-                    rows = np.concatenate([self._batches[number] for number in part])
-                    put(_Question(rows, answered))
-                    while not answered.wait(timeout=0.1):
-                        if stop.is_set():
-                            return
+                is_asked = self._check is None
                 for group in self._groups(part):
                     batches = self._source.prepare(group, self._epoch, self._share)
+                    if not is_asked:
+                        # Not earlier: the source now knows which data are needed, and deletes others first.
+                        question = _Question(np.concatenate([self._batches[number] for number in part]))
+                        put(question)
+                        while not question.answered.wait(timeout=0.1):
+                            if stop.is_set():
+                                return
+                        is_asked = True
                     put([batch.pinned() for batch in batches] if self._pin else batches)
                     if stop.is_set():
                         return

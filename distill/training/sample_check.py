@@ -96,7 +96,7 @@ class SampleChecks:
         try:
             check = self._mirror.compare_sample(teacher, positions, texts_of, computing)
         except torch.OutOfMemoryError:
-            self._tell(f"sample of {teacher.name}: not compared: {computing.device} has no memory left for it")
+            self._tell(f"sample of {teacher.name}: not compared: no memory for it beside the student")
             return
         if check is not None and check.verdict == BAD:
             raise OtherVectorsError(check.told)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -491,7 +492,7 @@ def test_an_interrupted_run_goes_on_by_its_folder(built_cache, tmp_path, monkeyp
     assert f"go on with 'distill run --resume {out_folder}'" in err
     code, _, err = run_main(monkeypatch, capsys, "run", "--resume", out_folder, "--threads", 2, "--lr", 1)
     assert code == 2
-    assert "leave --lr out (only --cache, --device and --threads may be given anew)" in err
+    assert "leave --lr out (only --cache, --device, --threads and --no-sample-check may be given anew)" in err
     code, out, err = run_main(monkeypatch, capsys, "run", "--resume", out_folder, "--json", "--threads", 2)
     facts = json.loads(out)
     assert (code, facts["resumed"], facts["steps"], facts["best"]) == (0, 1, 3, str(out_folder / "best"))
@@ -583,6 +584,22 @@ def test_a_log_file_gets_the_last_line_and_not_all_of_them(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith("step 100/100")
     assert len(lines) <= 2
+
+
+def test_a_note_in_the_midst_of_training_does_not_change_the_time_left(monkeypatch, capsys):
+    clock = SimpleNamespace(perf_counter=lambda: clock.now)
+    monkeypatch.setattr("distill.cli.progress.time", clock)
+    with train_progress() as tell:
+        for clock.now, progress in [
+            (0.0, TrainProgress("train", 0, 100)),
+            (100.0, TrainProgress("train", 50, 100)),
+            (100.0, TrainProgress("note", 0, 0, text="what is worth knowing")),
+            (140.0, TrainProgress("train", 70, 100)),
+        ]:
+            tell(progress)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1] == "what is worth knowing"
+    assert [line.rpartition(", ")[2] for line in (lines[0], lines[2])] == ["0:01:40 left", "0:01:00 left"]
 
 
 def test_help_and_import_load_nothing_heavy():

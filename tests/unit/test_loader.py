@@ -14,6 +14,7 @@ from distill.data.loader import Loader
 from distill.data.sampler import epoch_batches
 from distill.data.source import DistillSource, Share
 from distill.data.tokens import RowLengths, tokenise_corpus
+from embedcache.errors import RemoteError
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -194,6 +195,43 @@ def test_batches_are_prepared_apart_at_breaks(joined):
     assert groups == [2, 3, len(batches) - 5]
     plain = list(Loader(DistillSource(dataset, (tokens,)), batches))
     assert all(torch.equal(one.rows, other.rows) for one, other in zip(found, plain, strict=True))
+
+
+def test_rows_up_to_the_next_break_are_checked_before_one_of_them_is_yielded(joined):
+    _, dataset, tokens = joined
+    batches, trained, checked = some_batches(dataset, tokens), [], []
+
+    def check(rows):
+        assert threading.current_thread() is threading.main_thread()
+        assert np.concatenate(trained or [[]]).tolist() == np.concatenate(checked or [[]]).tolist()
+        checked.append(dataset.rows[rows])
+
+    source = DistillSource(dataset, (tokens,))
+    loader = Loader(source, batches, breaks={2, 5}, start=1, check=check)
+    trained.extend(batch.rows.numpy() for batch in loader)
+    assert [len(rows) for rows in checked] == [
+        sum(map(len, batches[part])) for part in (slice(1, 2), slice(2, 5), slice(5, None))
+    ]
+
+
+@pytest.mark.parametrize("error", [RemoteError("other vectors"), ZeroDivisionError()])
+def test_an_error_of_the_check_is_raised_before_its_rows_are_yielded(joined, error):
+    _, dataset, tokens = joined
+    checked, trained, told = [], [], []
+
+    def check(rows):
+        checked.append(rows)
+        if len(checked) == 2:
+            raise error
+
+    batches = some_batches(dataset, tokens)
+    loader = Loader(DistillSource(dataset, (tokens,)), batches, breaks={2}, check=check, agree=told.append)
+    with pytest.raises(type(error)):
+        trained.extend(loader)
+    assert len(trained) == 2
+    # Other processes are told of what a remote has caused.
+    assert told == [None, *([error] if isinstance(error, RemoteError) else [])]
+    assert not loader_threads()
 
 
 def test_whoever_waits_for_data_is_interrupted_where_nobody_wants_it_any_more(joined):

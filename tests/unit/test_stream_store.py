@@ -24,6 +24,7 @@ from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.keys import key_array
 from embedcache.share import PullChoice, pull, push
 from embedcache.share.mirror import shards as mirror_shards
+from embedcache.share.mirror.chosen_shards import ChosenShards
 from embedcache.share.mirror.mirror import Mirror, default_mirror, is_remote
 from embedcache.share.mirror.shards import MirrorShards
 from embedcache.share.mirror_notes import streamed_shards
@@ -282,6 +283,22 @@ def test_the_least_recently_wanted_goes_first(remote, whole, tmp_path):
             use(number)
         there = {path.stem for path in shard_files(tmp_path / "mirror")}
         assert there == {store._names[number] for number in (0, 2, 3)}
+
+
+def test_shards_are_opened_together_even_if_others_delete_one_meanwhile(remote, whole, tmp_path, monkeypatch):
+    find_liars, deleted = ChosenShards.find_liars, []
+
+    def find_after_deletion(shards: ChosenShards, names: list[str]) -> list[str]:
+        if len(names) == 2 and not deleted:
+            deleted.append(names[0])
+            Path(shards.where(names[0])).unlink()
+        return find_liars(shards, names)
+
+    monkeypatch.setattr(ChosenShards, "find_liars", find_after_deletion)
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
+        opened = mirror.store(contract_of(whole)).opened(np.array([0, 1]))
+        assert deleted
+        assert len(opened) == 2 * SHARD_ROWS
 
 
 def test_a_shard_that_others_delete_stays_readable(remote, whole, tmp_path):

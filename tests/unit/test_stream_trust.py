@@ -207,7 +207,9 @@ def test_a_bad_shard_of_a_later_window_ends_the_run_before_it_is_trained_on(
         if progress.phase == "train":
             steps.append(progress.step)
 
-    with pytest.raises(RemoteError, match=r"nothing was trained on them.*--resume .* --no-sample-check' goes on"):
+    with pytest.raises(
+        RemoteError, match=r"nothing was trained on them.*--resume .* --no-sample-check' goes on"
+    ):
         small_run(remote, tmp_path / "a", **settings, on_progress=look)
     # Two windows of 32 rows, 12 of which are held out, in batches of 16; the next one has rows of the third.
     assert steps == [1, 2, 3]

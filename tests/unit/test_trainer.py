@@ -334,9 +334,9 @@ def test_a_queue_that_starts_full_holds_training_rows(built_cache, tmp_path, mon
     started = []
     original = Trainer.train
 
-    def train(trainer, tracker, on_progress):
+    def train(trainer, tracker, on_progress, check):
         started.append((losses[-1].queue.rows.tolist(), losses[-1].queue.content().clone().numpy()))
-        return original(trainer, tracker, on_progress)
+        return original(trainer, tracker, on_progress, check)
 
     monkeypatch.setattr(Trainer, "train", train)
     runs = [

@@ -30,6 +30,7 @@ from embedcache.reuse import shard_places
 from embedcache.sample_notes import SampleNote, SampleNotes
 from embedcache.share.mirror.streamed import StreamedStore
 from embedcache.share.pulling.sample import NOT_COMPARED, SampleCheck, digest_of, missing_model_note
+from embedcache.share.pulling.sample_states import forget_lost, found_bad, found_good
 from embedcache.sizes import counted
 from embedcache.store import Positions, ShardStore
 
@@ -63,9 +64,8 @@ class MirrorSamples:
         self._notes = SampleNotes(cache, remote_id)
         for contract_id, contract in contracts.items():
             note = self._notes.of(contract_id)
-            if note.bad and note.bad.isdisjoint(cache.container(contract).names()):
-                # It was taken away. Of what came with it, what was not bad may come again.
-                self._notes.add({contract_id: replace(note, verdict="", bad=frozenset())})
+            if note.bad:
+                self._notes.add({contract_id: forget_lost(note, cache.container(contract).names())})
 
     def compare(
         self,
@@ -152,17 +152,16 @@ class MirrorSamples:
         rows_here = shards.locate(key_array(texts))
         line = worst_line(compare_vectors(shards, rows_here, live, again, dtype))
         if line.verdict == BAD:
-            note = replace(note, verdict=BAD, bad=note.bad | _bad_shards(shards, rows_here, live, again))
+            note = found_bad(note, _bad_shards(shards, rows_here, live, again))
             return SampleCheck(teacher.name, BAD, len(texts), self._bad(teacher.name, line, len(texts))), note
-        verdict = BAD if note.bad else line.verdict
-        note = replace(note, verdict=verdict, known=note.known | frozenset(fresh))
-        return SampleCheck(teacher.name, line.verdict, len(texts), line.meaning), note
+        check = SampleCheck(teacher.name, line.verdict, len(texts), line.meaning)
+        return check, found_good(note, fresh, line.verdict)
 
     def _bad(self, teacher: str, line: DeepLine, texts: int) -> str:
         return (
             f"the remote has other vectors than the teacher's of {teacher!r} ({line.measure}: "
-            f"{line.stored:.2g} of {texts} texts, the teacher itself {line.noise:.2g}): nothing was trained on "
-            f"them; {_REMEDY}"
+            f"{line.stored:.2g} of {texts} texts, the teacher itself {line.noise:.2g}): nothing was trained "
+            f"on them; {_REMEDY}"
         )
 
     def _still_bad(self, teacher: str, shards: int) -> str:

@@ -168,9 +168,10 @@ class MirrorShards:
                 self.open(contract_id, name)
             try:
                 return self._shards.store(contract_id, names)
-            except FileNotFoundError:
-                # Another process has made room meanwhile.
-                if time.monotonic() - since > _LONGEST_WAIT_SECONDS:
+            except (CorruptCacheError, FileNotFoundError):
+                # A shard that was deleted to make room meanwhile looks damaged.
+                are_here = all(self._shards.is_here((contract_id, name)) for name in names)
+                if are_here or time.monotonic() - since > _LONGEST_WAIT_SECONDS:
                     raise
 
     def _opened(self, key: ShardKey) -> ShardStore:

@@ -1,25 +1,7 @@
 """After a pull, a sample of the vectors that arrived is compared with the live teacher.
 
-Digests only show that vectors are as they were pushed, not that they are the teacher's.
-
-The cache keeps a note for each teacher and remote (:class:`embedcache.sample_notes.SampleNote`). It says in
-which of three states a shard of the teacher is:
-
-- known: it is not compared again;
-- bad: a comparison found vectors of another teacher among those that it arrived with;
-- open, which is neither: the next pull that can compare it does.
-
-The transitions:
-
-- A pull begins: shards that are the cache's own become known. Not so if the note says ``pending``: then an
-  earlier pull has left open shards, and they cannot be told from the cache's own.
-- A pull begins and no bad shard is left in the cache: no shard is bad any more.
-- A shard arrives: it is open.
-- The open shards are compared, and the vectors are the teacher's: those with texts here become known.
-- They are compared, and the vectors are not the teacher's: all open shards become bad.
-- They cannot be compared, because the model or the texts are missing or the pull was killed: they stay open.
-- Somebody pulls without a comparison (``--no-sample-check``): all shards here become known.
-- A pull ends: the note says ``pending`` if any shard here is not known.
+Digests only show that vectors are as they were pushed, not that they are the teacher's. What is known of each
+shard is told in :mod:`embedcache.share.pulling.sample_states`.
 """
 
 from __future__ import annotations
@@ -49,6 +31,7 @@ from embedcache.errors import (
 from embedcache.fsio import canonical_json
 from embedcache.sample_notes import SampleNote, SampleNotes
 from embedcache.share.mirror_notes import streamed_shards
+from embedcache.share.pulling.sample_states import forget_lost, found_bad, found_good
 from embedcache.share.remote.manifest import Stock
 from embedcache.share.remote.remote import Remote
 from embedcache.sizes import counted
@@ -80,8 +63,7 @@ class SampleCheck:
 class ArrivalSamples:
     """Compares what arrives from a remote; has to be made before anything arrives.
 
-    The states of a shard and the transitions between them are listed at the top of this module. Bad shards
-    are told of by every pull until they are gone from the cache, or somebody says to keep them.
+    Bad shards are told of by every pull until they are gone from the cache, or somebody says to keep them.
 
     Args:
         cache: the cache that is pulled into.
@@ -154,11 +136,10 @@ class ArrivalSamples:
             if check.verdict == NOT_COMPARED:
                 return [check], note
             if check.verdict == BAD:
-                return [check], replace(note, verdict=BAD, bad=note.bad | open_shards)
+                return [check], found_bad(note, open_shards)
             checks.append(check)
             open_shards -= texts.keys()
-            verdict = BAD if note.bad else check.verdict
-            note = replace(note, verdict=verdict, known=note.known | texts.keys())
+            note = found_good(note, texts.keys(), check.verdict)
         if open_shards:
             # Told once, because nobody can do anything about it.
             checks.append(SampleCheck(teacher.name, NOT_COMPARED, 0, _without_texts(open_shards, texts)))
@@ -175,10 +156,8 @@ class ArrivalSamples:
 
     def _note_at_begin(self, contract_id: str) -> SampleNote:
         """Return the note on a teacher with which a pull begins."""
-        note, here = self._notes.of(contract_id), self._shards(contract_id)
-        if note.bad and not note.bad & here:
-            # Shards that arrived with bad ones are bad, too, and may be the teacher's: they may come again.
-            note = replace(note, verdict="", bad=frozenset())
+        here = self._shards(contract_id)
+        note = forget_lost(self._notes.of(contract_id), here)
         if note.pending:
             return note
         new = here - note.known
