@@ -8,16 +8,16 @@ notes do not name. Notes and what vouches for them are one file, and written at 
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from embedcache.birth import birth_ns
 from embedcache.cache import Cache
 from embedcache.fsio import explain_os_error, file_state, make_directory, read_sealed_json, write_sealed_json
+from embedcache.locked_folder import open_locked
 from embedcache.store.containers.base import is_shard_name
 
 NoteT = TypeVar("NoteT")
@@ -108,17 +108,17 @@ def _locked(anchor: Path) -> Iterator[list[int | None]]:
         StorageError: if there is no anchor and none can be made, or it cannot be locked.
     """
     make_directory(anchor.parent)
-    with ExitStack() as stack:
+    descriptor = open_locked(anchor, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW)
+    try:
         try:
-            descriptor = os.open(anchor, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-            stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
             # Should the machine crash, there are no notes without it.
             os.fsync(descriptor)
             identity = _identity(anchor)
         except OSError as error:
             raise explain_os_error(error, anchor) from error
         yield identity
+    finally:
+        os.close(descriptor)
 
 
 def _identity(anchor: Path) -> list[int | None]:

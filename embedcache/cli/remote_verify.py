@@ -67,6 +67,12 @@ def _show(check: RemoteCheck) -> None:
         told.append("--delete-damaged deletes what is damaged")
     if check.kept:
         told.append(check.kept)
+    if check.misplaced:
+        files = counted(len(check.misplaced), "file")
+        told.append(
+            f"{files} in a wrong folder, as {check.misplaced[0]}, which nobody reads: 'embedcache remote gc "
+            "--yes' deletes such files a week after they were written"
+        )
     if any(fault.files for fault in check.faults):
         told.append("'embedcache push' from a cache that has it sends it again")
     if any(fault.deleted and not fault.files for fault in check.faults):

@@ -28,7 +28,7 @@ DAMAGED, MISSING = "damaged", "missing"
 # An object that changes while it is read is read again, so often.
 _TRIES = 3
 _WAIT_SECONDS = 5.0
-# A killed process counts as gone by then; others may go on for ever, or have a clock that is ahead.
+# A killed process counts as gone by then; others may go on for ever.
 _MOST_WAIT_SECONDS = GONE_SECONDS + 300.0
 
 
@@ -63,6 +63,7 @@ class RemoteCheck:
         changing: objects that changed whenever they were read, as while somebody writes them.
         refused: manifests that cannot be read, and why; what they list may be missing.
         kept: why nothing was deleted that was to be; empty where nothing was, or it was.
+        misplaced: files that are called like objects of other folders, sorted: nobody looks for them there.
         seconds: how long it took.
     """
 
@@ -73,6 +74,7 @@ class RemoteCheck:
     changing: int
     refused: Mapping[str, str]
     kept: str
+    misplaced: tuple[str, ...]
     seconds: float
 
     @property
@@ -113,7 +115,7 @@ def check_remote(
     survey = source.survey()
     sizes = _sizes(survey.manifests)
     reader = _Reader(source, sizes, meter)
-    objects = source.objects()
+    objects, misplaced = source.objects_and_misplaced()
     reader.read(objects, jobs)
     kept = ""
     if delete_damaged and reader.damaged:
@@ -141,6 +143,7 @@ def check_remote(
         len(reader.changing),
         survey.refused,
         kept,
+        tuple(sorted(misplaced)),
         time.perf_counter() - started,
     )
 

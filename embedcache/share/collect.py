@@ -1,4 +1,4 @@
-"""Delete superfluous files of a remote: replaced manifests, objects that no manifest lists, temporary files.
+"""Delete superfluous files of a remote: replaced manifests, objects that nobody finds, temporary files.
 
 Nothing is deleted while anybody pushes, nor what is young. Manifests are deleted first, so that whoever reads
 the remote meanwhile never sees one whose files are gone; what a stopped run leaves is deleted by the next.
@@ -103,7 +103,12 @@ def collect_remote(
         return CollectResult(source.where, found, young, False, time.perf_counter() - started, unreadable)
     if source.place.read_only:
         raise RemoteError(f"{source.where} can only be read: nothing can be deleted there")
-    with Claims(source).collecting() as claims:
+
+    def on_wait(others: int) -> None:
+        meter.begin(f"see whether others are at work there ({others:,}, by a clock that is ahead)")
+
+    with Claims(source).collecting(on_wait) as claims:
+        meter.begin("read the remote")
         found, young, unreadable = _find(source, drop, claims.clock(), hours)
         delete_files(source, found, claims, jobs, meter)
     return CollectResult(source.where, found, young, True, time.perf_counter() - started, unreadable)
@@ -136,10 +141,18 @@ def _find(
     remaining = [manifest for manifest in staying if manifest.id not in going]
     # Files of a dropped manifest are deleted however young they are.
     at_once = _listed(_readable(remote, dropped))
-    # A manifest that cannot be read may list any object.
-    unlisted = {} if survey.refused else dict(_unlisted(remote, _listed(remaining)))
-    old = {path: stat for path, stat in unlisted.items() if path in at_once or _is_old(stat, before)}
-    deletions += [Deletion(path, stat.bytes, "no manifest lists it") for path, stat in sorted(old.items())]
+    objects, misplaced = remote.objects_and_misplaced()
+    unneeded = {path: (stat, "lies where nobody looks for it") for path, stat in misplaced.items()}
+    if not survey.refused:
+        # A manifest that cannot be read may list any object.
+        unlisted = _unlisted(remote, objects, _listed(remaining))
+        unneeded |= {path: (stat, "no manifest lists it") for path, stat in unlisted}
+    old = {
+        path: (stat, why)
+        for path, (stat, why) in unneeded.items()
+        if path in at_once or _is_old(stat, before)
+    }
+    deletions += [Deletion(path, stat.bytes, why) for path, (stat, why) in sorted(old.items())]
     begun = dict(_begun(remote, survey, dropped))
     # A push that waits goes on giving signs of life, and one with --alone gives none.
     since = min(before, now - GONE_SECONDS)
@@ -152,7 +165,7 @@ def _find(
         if _target(path) in at_once or path.startswith(of_dropped) or _is_old(stat, since)
     }
     deletions += [Deletion(path, stat.bytes, "left of a write") for path, stat in sorted(left.items())]
-    return tuple(deletions), len(unlisted) - len(old) + len(begun) - len(left), survey.refused
+    return tuple(deletions), len(unneeded) - len(old) + len(begun) - len(left), survey.refused
 
 
 def _dropped(digits: str, ids: Collection[str], where: str) -> str:
@@ -203,9 +216,11 @@ def _listed(manifests: Iterable[Manifest]) -> set[str]:
     return paths
 
 
-def _unlisted(remote: Remote, listed: Collection[str]) -> Iterator[tuple[str, Stat]]:
+def _unlisted(
+    remote: Remote, objects: Mapping[str, Stat], listed: Collection[str]
+) -> Iterator[tuple[str, Stat]]:
     """Yield cards and objects that are not ``listed``; files of other names are not embedcache's."""
-    for digest, stat in remote.objects().items():
+    for digest, stat in objects.items():
         if object_path(digest) not in listed:
             yield object_path(digest), stat
     for name, stat in remote.files_in("cards").items():

@@ -20,7 +20,15 @@ from embedcache.check import verify
 from embedcache.cli.main import cli, main
 from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import canonical_json
-from embedcache.share import CollectResult, PullChoice, collect_remote, list_remote, pull, push
+from embedcache.share import (
+    CollectResult,
+    PullChoice,
+    check_remote,
+    collect_remote,
+    list_remote,
+    pull,
+    push,
+)
 from embedcache.share.remote import remote as remote_module
 from embedcache.share.remote.claims import Claims
 from embedcache.share.remote.remote import Remote
@@ -331,6 +339,36 @@ def test_a_push_is_taken_back_whose_manifest_cannot_be_fetched(
         collect(grown)
     collect(grown, drop=[newest.stem])
     assert not newest.exists()
+
+
+def test_what_lies_in_the_folder_of_other_digits_goes_and_is_told_of(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = max(list_remote(str(grown)).pushes, key=lambda push: push.files)
+    collect(grown)
+    # One that a manifest lists, and its double in a place where nobody looks for it.
+    source = next(grown.glob("objects/??/*"))
+    folder = grown / "objects" / ("00" if source.parent.name != "00" else "01")
+    folder.mkdir(exist_ok=True)
+    misplaced = folder / source.name
+    misplaced.write_bytes(source.read_bytes())
+    (folder / "note.txt").write_text("not embedcache's")
+    path = misplaced.relative_to(grown).as_posix()
+    check = check_remote(str(grown))
+    assert check.misplaced == (path,)
+    assert check.is_sound
+    monkeypatch.setattr(sys, "argv", ["embedcache", "remote", "verify", str(grown)])
+    main()
+    assert f"1 file in a wrong folder, as {path}," in capsys.readouterr().out.replace("\n", " ")
+    assert collect(grown, hours=1).young == 1
+    result = collect(grown)
+    assert [(deletion.path, deletion.why) for deletion in result.found] == [
+        (path, "lies where nobody looks for it")
+    ]
+    assert (misplaced.exists(), source.exists(), (folder / "note.txt").exists()) == (False, True, True)
+    assert [push.manifest for push in list_remote(str(grown)).pushes] == [manifest.manifest]
+    pull(tmp_path / "there", str(grown))
+    assert not verify(tmp_path / "there").findings
 
 
 # Others at work

@@ -10,11 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from share_helpers import claims_on, content, make_cache, objects_of
+from share_helpers import claims_left, claims_on, content, make_cache, objects_of, put_object
 
 from embedcache.check.progress import CheckProgress
 from embedcache.cli.progress import check_line
-from embedcache.share import push
+from embedcache.errors import RemoteError
+from embedcache.share import collect_remote, push
 from embedcache.share.remote import beats
 from embedcache.share.remote import claims as claims_module
 from embedcache.share.remote.beats import AheadBeats
@@ -84,6 +85,67 @@ def test_a_beat_in_the_future_is_a_sign_of_life_while_it_changes(monkeypatch: py
     now += 59
     assert ahead.lives("one", 5001.0, limit=60)
     assert not ahead.lives("two", 5000.0, limit=60)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let time pass, for those who watch beats, only while they wait; return the pauses."""
+    pauses: list[float] = []
+
+    def pause(claims: Claims, seconds: float) -> None:
+        pauses.append(seconds)
+        assert len(pauses) < 500, "waited for ever"
+
+    monkeypatch.setattr(claims_module, "_POLL_SECONDS", 5.0)
+    monkeypatch.setattr(beats, "time", SimpleNamespace(monotonic=lambda: sum(pauses)))
+    monkeypatch.setattr(Claims, "_pause", pause)
+    return pauses
+
+
+def test_nothing_has_to_be_pushed_before_a_deletion_ignores_a_dead_beat_of_the_future(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    push(make_cache(tmp_path / "cache"), str(tmp_path / "remote"))
+    nobody_needs = Path(put_object(tmp_path / "remote", b"nobody needs it"))
+    dead = claims_on(tmp_path / "remote", elsewhere=True)
+    dead._beat()
+    dead.take({"a" * 64})
+    set_ahead(tmp_path / "remote", dead)
+    shown: list[str] = []
+    result = collect_remote(
+        str(tmp_path / "remote"),
+        hours=0,
+        delete=True,
+        on_progress=lambda progress: shown.append(check_line(progress)),
+    )
+    assert [Path(deletion.path).name for deletion in result.found] == [nobody_needs.name]
+    assert result.deleted
+    # As long as a live process takes to renew its beat, with time to spare.
+    assert 60 <= sum(clock) < 100
+    assert any(line.startswith("see whether others are at work there (1, by a clock") for line in shown)
+    assert claims_left(tmp_path / "remote") == []
+
+
+def test_nothing_is_deleted_while_a_beat_of_the_future_is_renewed(
+    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(make_cache(tmp_path / "cache"), str(tmp_path / "remote"))
+    nobody_needs = put_object(tmp_path / "remote", b"nobody needs it")
+    alive = claims_on(tmp_path / "remote", elsewhere=True)
+    alive._beat()
+    set_ahead(tmp_path / "remote", alive)
+    wait = Claims._pause
+
+    def pause(claims: Claims, seconds: float) -> None:
+        wait(claims, seconds)
+        if sum(clock) == 40:
+            set_ahead(tmp_path / "remote", alive, DAY + 40)
+
+    monkeypatch.setattr(Claims, "_pause", pause)
+    with pytest.raises(RemoteError, match="1 other process is at work"):
+        collect_remote(str(tmp_path / "remote"), hours=0, delete=True)
+    assert sum(clock) == 40
+    assert (tmp_path / "remote" / "objects" / nobody_needs[:2] / nobody_needs).exists()
 
 
 def test_a_push_says_what_it_waits_for(tmp_path: Path) -> None:

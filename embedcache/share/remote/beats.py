@@ -15,6 +15,7 @@ class AheadBeats:
     def __init__(self) -> None:
         # Mark -> the time of its beat, and when this was first seen by the clock of this process.
         self._seen: dict[str, tuple[float, float]] = {}
+        self._changed: set[str] = set()
 
     def lives(self, mark: str, changed: float, limit: float) -> bool:
         """Return whether a process counts as alive.
@@ -28,5 +29,10 @@ class AheadBeats:
         before, first_seen = self._seen.get(mark, (changed, now))
         if before != changed:
             first_seen = now
+            self._changed.add(mark)
         self._seen[mark] = (changed, first_seen)
         return now - first_seen < limit
+
+    def has_changed(self, mark: str) -> bool:
+        """Return whether the beat of a process has changed since it was first seen: it was alive then."""
+        return mark in self._changed

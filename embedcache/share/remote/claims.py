@@ -20,11 +20,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from embedcache.corpus.description import is_digest
 from embedcache.errors import EmbedCacheError, RemoteError
 from embedcache.fsio import canonical_json
 from embedcache.share.places import Stat
 from embedcache.share.remote.beats import AheadBeats
+from embedcache.share.remote.claimed import claimed_digests
 from embedcache.share.remote.marks import may_run, new_mark
 from embedcache.share.remote.remote import Remote
 from embedcache.sizes import counted
@@ -47,7 +47,6 @@ _CLOCK_TRIES = 10
 _POLL_SECONDS = 0.5
 _LARGEST_CLAIM = 32 << 20
 _NAME = re.compile(r"([0-9a-f]{12}-[0-9]{1,10}-[0-9a-f]{12})\.(beat|[0-9]{1,6}\.(?:plan|json|gc))")
-_DIGEST_BYTES = len('"",') + 64
 
 
 class AtWorkError(RemoteError):
@@ -80,11 +79,13 @@ class _Seen:
         mine: files of this process.
         alive: files of other live processes.
         gone: files of processes that are gone.
+        doubtful: marks of those that count as alive only because their beats lie in the future.
     """
 
     mine: frozenset[str]
     alive: tuple[str, ...]
     gone: tuple[str, ...]
+    doubtful: frozenset[str]
 
 
 @dataclass
@@ -134,11 +135,14 @@ class Claims:
             yield self
 
     @contextmanager
-    def collecting(self) -> Iterator[Claims]:
+    def collecting(self, on_wait: OnWait | None = None) -> Iterator[Claims]:
         """Be the only process at work on the remote while the block runs: pushes wait for its end.
 
         Of a push and a deletion that begin at once, at least one sees the other's file: the push waits then,
-        and the deletion does not begin.
+        and the deletion does not begin. Beats in the future are watched first: a live process renews its own.
+
+        Args:
+            on_wait: called now and then with the number of the processes whose beats are watched.
 
         Raises:
             AtWorkError: if another process is at work there.
@@ -146,8 +150,13 @@ class Claims:
         """
         with self._beating():
             self._note("gc", b"gc")
-            if others := _marks(self._look(GONE_SECONDS).alive):
-                raise AtWorkError(self.remote.where, len(others))
+            while others := _marks((seen := self._look(GONE_SECONDS)).alive):
+                if others - seen.doubtful:
+                    raise AtWorkError(self.remote.where, len(others))
+                if on_wait is not None:
+                    on_wait(len(others))
+                self._pause(_POLL_SECONDS)
+            self._remove_gone(seen)
             yield self
 
     @property
@@ -239,9 +248,7 @@ class Claims:
         if self.alone:
             return claims
         seen = self._look()
-        for name in seen.gone:
-            with suppress(EmbedCacheError, OSError):
-                self.remote.remove(f"{FOLDER}/{name}")
+        self._remove_gone(seen)
         for name in seen.alive:
             if name.endswith(".json"):
                 digests = self._known.get(name)
@@ -270,28 +277,31 @@ class Claims:
     def _planners(self) -> list[str]:
         """Return the marks of other processes that plan."""
         seen = self._look()
-        for name in seen.gone:
-            if name.endswith(".plan"):
-                with suppress(EmbedCacheError, OSError):
-                    self.remote.remove(f"{FOLDER}/{name}")
+        self._remove_gone(seen, ".plan")
         return [name.partition(".")[0] for name in seen.alive if name.endswith(".plan")]
 
+    def _remove_gone(self, seen: _Seen, ending: str = "") -> None:
+        """Delete the files of processes that are gone; one that cannot be deleted does no harm."""
+        for name in seen.gone:
+            if name.endswith(ending):
+                with suppress(EmbedCacheError, OSError):
+                    self.remote.remove(f"{FOLDER}/{name}")
+
     def _look(self, gone_seconds: float | None = None) -> _Seen:
-        """List ``claims/``."""
+        """List ``claims/``; a process whose last beat is older than ``gone_seconds`` counts as gone."""
         limit = self.stale_seconds if gone_seconds is None else gone_seconds
         files = {name: stat for name, stat in self.remote.files_in(FOLDER).items() if _NAME.fullmatch(name)}
         beats = {name.removesuffix(".beat"): stat for name, stat in files.items() if name.endswith(".beat")}
         now = beats.get(self.mark)
         mine: set[str] = set()
-        alive: list[str] = []
-        gone: list[str] = []
+        alive, gone, doubtful = list[str](), list[str](), set[str]()
         for name in sorted(files):
             mark = name.partition(".")[0]
             if mark == self.mark:
                 mine.add(name)
             else:
-                (alive if self._lives(mark, beats.get(mark), now, limit) else gone).append(name)
-        return _Seen(frozenset(mine), tuple(alive), tuple(gone))
+                (alive if self._lives(mark, beats.get(mark), now, limit, doubtful) else gone).append(name)
+        return _Seen(frozenset(mine), tuple(alive), tuple(gone), frozenset(doubtful))
 
     def _until_listed(self, name: str) -> None:
         """Wait until a file of this process is listed, and with it all that were written before."""
@@ -307,7 +317,10 @@ class Claims:
             self._pause(pause)
             pause = min(2 * pause, _POLL_SECONDS)
 
-    def _lives(self, mark: str, beat: Stat | None, now: Stat | None, limit: float) -> bool:
+    def _lives(
+        self, mark: str, beat: Stat | None, now: Stat | None, limit: float, doubtful: set[str]
+    ) -> bool:
+        """Return whether a process counts as alive; note in ``doubtful`` where only a beat ahead tells so."""
         if not may_run(mark):
             return False
         # A file that is written anew while others are listed may be left out.
@@ -317,7 +330,11 @@ class Claims:
         if now is None or now.changed is None or beat.changed is None:
             return True
         if beat.changed > now.changed:
-            return self._ahead.lives(mark, beat.changed, limit)
+            # Such a beat has no age: what tells is whether it is renewed as often as a live process does.
+            lives = self._ahead.lives(mark, beat.changed, self.stale_seconds)
+            if lives and not self._ahead.has_changed(mark):
+                doubtful.add(mark)
+            return lives
         return now.changed - beat.changed < limit
 
     def _read(self, name: str) -> frozenset[str] | None:
@@ -325,7 +342,7 @@ class Claims:
         data = self.remote.read(f"{FOLDER}/{name}", _LARGEST_CLAIM)
         if data is None:
             return None
-        return _listed(data)
+        return claimed_digests(data)
 
     @contextmanager
     def _beating(self) -> Iterator[None]:
@@ -373,17 +390,3 @@ class Claims:
     def _pause(self, seconds: float) -> None:
         if self.remote.stop.wait(seconds):
             raise RemoteError("stopped while waiting for other pushes: run the same command again")
-
-
-def _listed(data: bytes) -> frozenset[str] | None:
-    """Return the digests that a claim lists; None where it is none.
-
-    It is not read as JSON: 32 MiB of something else could become gigabytes.
-    """
-    if data == b"[]":
-        return frozenset()
-    count, rest = divmod(len(data) - 1, _DIGEST_BYTES)
-    if rest or data.count(b'","') != count - 1 or not (data.startswith(b'["') and data.endswith(b'"]')):
-        return None
-    digests = frozenset(data[2:-2].decode("latin-1").split('","'))
-    return digests if all(map(is_digest, digests)) else None

@@ -235,13 +235,27 @@ class Remote:
         Raises:
             RemoteError: if they cannot be listed.
         """
+        return self.objects_and_misplaced()[0]
+
+    def objects_and_misplaced(self) -> tuple[dict[str, Stat], dict[str, Stat]]:
+        """Return all objects, by digest, and files that are called like objects of other folders, by path.
+
+        A misplaced file is read by nobody: an object is looked for in the folder of its first digits alone.
+
+        Raises:
+            RemoteError: if they cannot be listed.
+        """
+        objects: dict[str, Stat] = {}
+        misplaced: dict[str, Stat] = {}
         listings = self.in_threads(self.files_in, OBJECT_FOLDERS)
-        return {
-            name: stat
-            for folder, files in zip(OBJECT_FOLDERS, listings, strict=True)
-            for name, stat in files.items()
-            if is_digest(name) and object_path(name) == f"{folder}/{name}"
-        }
+        for folder, files in zip(OBJECT_FOLDERS, listings, strict=True):
+            for name, stat in files.items():
+                path = f"{folder}/{name}"
+                if is_digest(name) and path == object_path(name):
+                    objects[name] = stat
+                elif is_digest(name):
+                    misplaced[path] = stat
+        return objects, misplaced
 
     def stat(self, path: str) -> Stat | None:
         """Return size and time of a file; None where it is missing.
