@@ -206,7 +206,7 @@ def _deliver(
         delivery.refuse_gaps()
         manifest = declare()
         if claims.overslept:
-            delivery.refuse_gaps()
+            delivery.refuse_gaps(manifest)
         return manifest
 
 
@@ -337,17 +337,21 @@ class _Delivery:
 
         run_all(check, rest, jobs=self._jobs, stop=self._remote.stop)
 
-    def refuse_gaps(self) -> None:
+    def refuse_gaps(self, manifest: str = "") -> None:
         """Check that every object lies on the remote, with the size it should have.
+
+        Args:
+            manifest: id of the manifest that lists them already; empty where none was written yet.
 
         Raises:
             RemoteError: if one does not.
         """
         gone = set(self._objects) - self._remote.present(self._objects.values())
         if gone:
+            declared = f"manifest {manifest[:12]} lists it already" if manifest else "nothing was declared"
             raise RemoteError(
                 f"{object_path(min(gone))} of {self._remote.where} is not there as it was sent, or of "
-                f"another size ({counted(len(gone), 'object')} in all): nothing was declared; run the same "
+                f"another size ({counted(len(gone), 'object')} in all): {declared}; run the same "
                 "command again"
             )
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from share_helpers import TEXTS, claims_left, content, files_of, make_cache, make_key, objects_of
 
+from embedcache.errors import RemoteError
 from embedcache.share import PullChoice, collect_remote, list_remote, pull, push
 from embedcache.share.places import Stat, parse_location
 from embedcache.share.places.base import Data
@@ -247,3 +248,32 @@ def test_an_interrupt_waits_for_what_ends_soon_and_an_error_for_everything() -> 
     assert ended(KeyboardInterrupt, 30.0, lambda: time.sleep(0.3)) == ["works"]
     assert ended(KeyboardInterrupt, None, lambda: time.sleep(0.3)) == ["works"]
     assert ended(ValueError, 0.0, lambda: time.sleep(0.3)) == ["works"]
+
+
+def test_push_that_stood_still_names_the_manifest_and_mends_it_when_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_cache(tmp_path / "ann", TEXTS)
+    team = tmp_path / "team"
+    push_module = sys.modules["embedcache.share.push"]
+    declare = push_module._declare
+
+    def declare_after_sleep(*arguments: Any) -> str:
+        # Somebody deletes what no manifest lists while this process stands still.
+        for file in (team / "objects").rglob("*"):
+            if file.is_file():
+                file.unlink()
+        return str(declare(*arguments))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(push_module, "_declare", declare_after_sleep)
+        patch.setattr(Claims, "overslept", True)
+        with pytest.raises(
+            RemoteError, match=r"manifest [0-9a-f]{12} lists it already; run the same"
+        ) as error:
+            push(tmp_path / "ann", str(team))
+    (manifest,) = (team / "manifests").glob("*.json")
+    assert manifest.stem[:12] in str(error.value)
+    push(tmp_path / "ann", str(team))
+    pull(tmp_path / "bob", str(team))
+    assert content(tmp_path / "bob") == content(tmp_path / "ann")
