@@ -19,6 +19,7 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.missing import MissingRows
 from embedcache.reuse import Carried, Donor, carry_over, codec_for, donors
+from embedcache.share.mirror_notes import keep_rows, streamed_shards
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.teacher.encoded import EncodedTexts
 from embedcache.teacher.outputs import EMBEDDING, LOGITS, logits_teacher
@@ -104,11 +105,24 @@ class Output:
         self.missing = {texts: MissingRows.of(texts, self.store) for texts in corpora}
 
     def look_again(self, cache: Cache) -> None:
-        """Open the store again where its shards are others than they were."""
+        """Open the store again where its shards are others than they were.
+
+        What it has of the corpora stays from now on: in a mirror, a run may have fetched it, and would delete
+        it again.
+        """
+        self.keep(cache)
         if not self.store.is_current:
             self.store = cache.store(self.teacher.contract, self.store.codec_name, self.kind)
             self.look_up(list(self.missing))
         self.bytes_before = self.store.bytes_on_disk
+
+    def keep(self, cache: Cache) -> None:
+        """Make the shards stay that have vectors of the corpora and were fetched for a run."""
+        contract = self.teacher.contract
+        if streamed_shards(cache, contract.id):
+            for texts in self.missing:
+                for keys in texts.iter_keys():
+                    keep_rows(cache, {contract.id: contract}, keys)
 
     def take_over(
         self,

@@ -235,6 +235,8 @@ def build(
         encode_seconds += time.perf_counter() - encode_started
     for goal in kept:
         goal.store.finish()
+        # What a run has fetched meanwhile may have taken the place of rows to be encoded.
+        goal.keep(opened)
     first = kept[0]
     distinct = sum(found.distinct for found in first.missing.values())
     opened.last_build = BuildSummary(

@@ -18,7 +18,7 @@ from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
 from embedcache.keys import KeyArray
 from embedcache.sampling import KeySample
-from embedcache.store import ShardStore
+from embedcache.store import ShardHeader, ShardStore
 from embedcache.store.base import way_of_making
 
 N = TypeVar("N")
@@ -28,6 +28,10 @@ DEFAULT_SAMPLE = 10_000
 # The cosine two runs of one teacher may have at least, by what they computed in: last bits depend on the
 # batch a text was in, on the device and on the libraries. bfloat16 keeps 8 bits of a number, float16 11.
 COMPUTE_COSINE = {"float32": 0.999999, "float16": 0.9999, "bfloat16": 0.9995}
+# The least cosine that the header of a shard is believed, by its codec. Whoever wrote the shard wrote its
+# header: without a bound, a stranger's could call everything noise. What int8 loses depends on the row, and
+# pq, which takes no place from any other codec, has no bound.
+_LEAST_COSINE = {"float32": 0.999999, "float16": 0.9999, "int8": 0.97}
 _BLOCK_ROWS = 4096
 
 
@@ -336,14 +340,23 @@ def _row_cosines(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.f
     return cosines
 
 
+def believed_cosine(header: ShardHeader) -> float:
+    """Return the lowest cosine between the vectors of a shard and the exact ones, as its header says.
+
+    It is believed as far as the shard's codec can lose anything, down to -1 for pq.
+    """
+    claimed = header.error.get("worst_cosine", 1.0)
+    return max(_LEAST_COSINE.get(header.codec, -1.0), min(claimed, 1.0))
+
+
 def _expected_cosine(stores: tuple[ShardStore, ShardStore]) -> float:
     """Return how far apart two vectors may be: angles on a sphere add up at most."""
     angle = 0.0
     for store in stores:
-        codec = min((one.header.error.get("worst_cosine", 1.0) for one in store.shards), default=1.0)
+        codec = min((believed_cosine(shard.header) for shard in store.shards), default=1.0)
         dtypes = {str(one.header.provenance.get("compute_dtype")) for one in store.shards}
         compute = min((COMPUTE_COSINE.get(dtype, COMPUTE_COSINE["float32"]) for dtype in dtypes), default=1.0)
-        angle += math.acos(min(codec, 1.0)) + math.acos(compute)
+        angle += math.acos(codec) + math.acos(compute)
     return math.cos(min(angle, math.pi))
 
 

@@ -3,6 +3,9 @@
 Two runs of one teacher differ in the last bits, by what they computed in, and what a codec lost stands in
 the header of its shard. ``embedcache diff`` counts with the same figures. They are about as much as ``verify
 --deep`` finds within the noise, which it measures by running the teacher.
+
+Whoever wrote a shard wrote its header, and shards may come from strangers. So a header is believed only as
+far as its codec can lose anything: otherwise a shard could call its vectors noise and take others' places.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.codecs import Vectors
-from embedcache.compare import COMPUTE_COSINE
+from embedcache.compare import COMPUTE_COSINE, believed_cosine
 from embedcache.errors import InputError
 from embedcache.store.shard import ShardHeader
 
@@ -38,8 +41,7 @@ def noise_angle(header: ShardHeader, noise: float | None = None) -> float:
         # Two vectors share it.
         return math.acos(1 - noise) / 2
     compute = COMPUTE_COSINE.get(str(header.provenance.get("compute_dtype")), COMPUTE_COSINE["float32"])
-    codec = max(-1.0, min(header.error.get("worst_cosine", 1.0), 1.0))
-    return math.acos(codec) + math.acos(compute)
+    return math.acos(believed_cosine(header)) + math.acos(compute)
 
 
 def compare_rows(

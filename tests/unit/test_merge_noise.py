@@ -7,15 +7,17 @@ import math
 import numpy as np
 import pytest
 
+from embedcache.codecs import get_codec
+from embedcache.codecs.quality import measure
 from embedcache.errors import InputError
 from embedcache.merge.noise import compare_rows, noise_angle
 from embedcache.store import ShardHeader
 from embedcache.testing import example_contract
 
 
-def header(compute_dtype: str = "float32", worst: float = 1.0) -> ShardHeader:
+def header(compute_dtype: str = "float32", worst: float = 1.0, codec: str = "int8") -> ShardHeader:
     error = {"mean_cosine": 1.0, "worst_cosine": worst}
-    return ShardHeader(example_contract(2), "float32", None, 1, {"compute_dtype": compute_dtype}, error)
+    return ShardHeader(example_contract(2), codec, None, 1, {"compute_dtype": compute_dtype}, error)
 
 
 def turned(angle: float, length: float = 1.0) -> np.ndarray:
@@ -32,6 +34,18 @@ def test_the_angle_grows_with_what_was_lost() -> None:
     assert angles[3] == pytest.approx(math.acos(0.9995) + math.acos(0.999))
     # Nobody knows what it was computed in: as the strictest.
     assert noise_angle(header("tf32")) == angles[0]
+
+
+@pytest.mark.parametrize("codec", ["float32", "float16", "int8"])
+def test_a_shard_is_believed_as_far_as_its_codec_can_lose_anything(codec: str) -> None:
+    vectors = np.random.default_rng(3).standard_normal((500, 384)).astype(np.float32)
+    lost = measure(get_codec(codec), vectors)
+    # What a codec really loses is believed; what a stranger claims, to take others' places, is not.
+    exact = noise_angle(header(codec=codec))
+    assert noise_angle(header(worst=lost.worst_cosine, codec=codec)) - exact == pytest.approx(
+        math.acos(min(lost.worst_cosine, 1.0))
+    )
+    assert noise_angle(header(worst=-1.0, codec=codec)) < 0.26
 
 
 def test_a_given_bound_is_that_of_two_vectors() -> None:

@@ -23,6 +23,7 @@ from embedcache.locked_folder import locked_folder, locked_if_free, open_locked
 from embedcache.share.mirror.chosen_shards import ChosenShards
 from embedcache.share.mirror.known_notes import KnownNotes, ShardKey
 from embedcache.share.mirror_notes import STREAM, StreamNote
+from embedcache.share.pulling.temporaries import abandoned_bytes_of
 from embedcache.store import FolderShards, ShardStore
 
 
@@ -227,7 +228,8 @@ class NotedShards:
     def _forget(self, note: StreamNote) -> None:
         """Remove the note of a shard that is not here, and the temporary files of a fetch that was killed."""
         for path in self._temporary(note.key):
-            remove_file(path)
+            # A pull may be fetching the shard at this moment.
+            abandoned_bytes_of(path, delete=True)
         self._delete_note(note)
 
     def _delete_note(self, note: StreamNote) -> None:

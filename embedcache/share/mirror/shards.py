@@ -353,9 +353,8 @@ class MirrorShards:
 
     def _is_on_remote(self, note: StreamNote) -> bool:
         """Ask the remote whether it has a shard; not while the folder is locked, for it may take long."""
-        contract_id, name = note.key
-        file = self._listed[contract_id].get(name)
-        return file is not None and has_copy(self._source, file, self._shards.time_of_object(note))
+        # Whether or not a manifest that counts lists it: an earlier run may have looked at others.
+        return has_copy(self._source, note.name, note.bytes, self._shards.time_of_object(note))
 
     def _give_up(self, key: ShardKey) -> bool:
         """Delete a damaged shard that was fetched here and that the remote has; return whether it was."""

@@ -116,10 +116,10 @@ def abandoned_bytes(folder: Path, *, delete: bool) -> int:
         # Somebody's cache may have come with links to other folders.
         if path.parent.resolve().is_relative_to(inside)
     ]
-    return sum(_abandoned_bytes(path, delete=delete) for path in places)
+    return sum(abandoned_bytes_of(path, delete=delete) for path in places)
 
 
-def _abandoned_bytes(path: Path, *, delete: bool) -> int:
+def abandoned_bytes_of(path: Path, *, delete: bool) -> int:
     """Return the bytes of a temporary that nobody writes, and delete it if asked to; 0 of any other."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
