@@ -199,7 +199,7 @@ def test_a_bad_shard_of_a_later_window_ends_the_run_before_it_is_trained_on(
 ):
     remote = tmp_path / "remote"
     push(honest, str(remote))
-    push(evil_cache(tmp_path, teacher_folder, TEXTS[64:80]), str(remote), corpora=[], text=False)
+    push(evil_cache(tmp_path, teacher_folder, TEXTS[64:80]), str(remote), PushChoice(corpora=[], text=False))
     settings = {**settings, "window": 32, "dropout": 0.2}
     steps: list[int] = []
 

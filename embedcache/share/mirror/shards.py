@@ -161,7 +161,8 @@ class MirrorShards:
 
     def open_several(self, contract_id: str, names: Sequence[str]) -> ShardStore:
         """Return a store of several shards, fetched where they are not here; errors as :meth:`open`."""
-        self.hurry(contract_id, names)
+        # Before all others: what was wanted until now would take the room of the first for ever.
+        self.want(contract_id, names)
         since = time.monotonic()
         while True:
             for name in names:
