@@ -18,9 +18,6 @@ from embedcache.fsio import file_state, read_sealed_json, sha256_file, write_sea
 # What was found sound beside notes that cannot be written: a read-only cache is read once a process.
 _noted_nowhere: dict[Path, list[int]] = {}
 
-# A note takes some 160 bytes: enough for 400,000 files. Notes beyond the limit would count as missing.
-_MOST_BYTES = 64 << 20
-
 
 class FileNotes:
     """Notes on files found to be what they should be.
@@ -77,7 +74,7 @@ class FileNotes:
         if self._note is None:
             return {}
         try:
-            value = read_sealed_json(self._note, _MOST_BYTES)
+            value = read_sealed_json(self._note)
         except (OSError, ValueError):
             return {}
         return {name: state for name, state in value.items() if isinstance(state, list)}
