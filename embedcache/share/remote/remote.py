@@ -38,6 +38,7 @@ BLOCK_BYTES = 8 << 20
 MOST_MANIFESTS = 50_000
 MOST_MANIFESTS_BYTES = 4 << 30
 
+_MARKER_PAUSE_SECONDS = 1.0
 OBJECT_FOLDERS = tuple(f"objects/{number:02x}" for number in range(256))
 """Where objects lie."""
 
@@ -129,6 +130,10 @@ class Remote:
         if self._is_there:
             return True
         data = self.read(MARKER, most=1 << 16)
+        if data is not None and MARKER_BYTES.startswith(data) and data != MARKER_BYTES:
+            # Some servers show a file while it is being written: somebody may be making the remote.
+            self.stop.wait(_MARKER_PAUSE_SECONDS)
+            data = self.read(MARKER, most=1 << 16)
         if data is None:
             if self.files_in("") and self.read("cache.json", most=1 << 16) is not None:
                 raise RemoteError(f"{self.where} is a cache, not a remote: give another folder to share by")
