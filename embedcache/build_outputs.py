@@ -120,9 +120,8 @@ class Output:
         """Make the shards stay that have vectors of the corpora and were fetched for a run."""
         contract = self.teacher.contract
         if streamed_shards(cache, contract.id):
-            for texts in self.missing:
-                for keys in texts.iter_keys():
-                    keep_rows(cache, {contract.id: contract}, keys)
+            keys = np.concatenate([part for texts in self.missing for part in texts.iter_keys()])
+            keep_rows(cache, {contract.id: contract}, keys)
 
     def take_over(
         self,
