@@ -26,11 +26,18 @@ _SELDOM_SECONDS = 5.0
 # What a server says where another try would end alike.
 _REFUSED = re.compile(
     r"ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID"
-    r"|EXPIRED_TOKEN|UNRECOGNIZED_CLIENT|HTTP status 40[013]|uthentication failed|not found in known_hosts"
-    r"|No authentication methods|does not match: got|CERTIFICATE_VERIFY_FAILED"
+    r"|EXPIRED_TOKEN|UNRECOGNIZED_CLIENT|HTTP status 40[013]|uthentication failed|No authentication methods"
+    r"|CERTIFICATE_VERIFY_FAILED"
 )
 # The answer of some servers to an upload that sends its checksum last.
 _WANTS_LENGTH = re.compile(r"HTTP status 411|MissingContentLength")
+# What clients say where no server listens, or there is none of that name.
+_NOBODY = re.compile(
+    r"Connection refused|Unable to connect to|Could(?: not|n't) (?:connect to server|resolve host)"
+    r"|Failed to connect|No address associated|(?:Name or service|nodename nor servname).* not known"
+    r"|All connection attempts failed|name resolution"
+)
+_NUMBER = re.compile(r"\[Errno [^\]]*\] ?")
 _SHOWN, _TOLD = 300, 100
 
 
@@ -96,11 +103,12 @@ def retrying(doing: str, where: str, act: Callable[[], T], stop: threading.Event
             raise
         except OSError as error:
             # The text comes from a server, which nobody vouches for.
-            said = " ".join(str(error).split())
+            # Without the number and the file name that Python adds: a name stands in the message already.
+            said = " ".join(_NUMBER.sub("", error.strerror or str(error)).split())
             reason = printable(shortened(said)) or type(error).__name__
-            final = _final_remedy(error, said)
+            final = _final_remedy(error, said, where)
             if final or attempt == TRIES or (stop is not None and stop.is_set()):
-                remedy = final or _remedy(error, where)
+                remedy = final or _remedy(error, said, where)
                 raise _failed(doing, where, reason, attempt, remedy) from error
             asked = error.seconds if isinstance(error, LaterError) else 0.0
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1), _LONGEST_PAUSE_SECONDS)
@@ -138,7 +146,7 @@ class _Waits:
 _waits = _Waits()
 
 
-def _final_remedy(error: OSError, said: str) -> str:
+def _final_remedy(error: OSError, said: str, where: str) -> str:
     """Return what to do about an error that another try does not help; empty if it may help."""
     if isinstance(error, RefusedError):
         return error.remedy
@@ -149,17 +157,25 @@ def _final_remedy(error: OSError, said: str) -> str:
         )
     if isinstance(error, NotADirectoryError):
         return "a part of the path is a file, not a folder: choose another folder"
+    if isinstance(error, PermissionError) and not _has_server(where):
+        return "see to the permissions of the folder, or give another one"
     if isinstance(error, PermissionError) or _REFUSED.search(said):
         return "see to the credentials, the permissions and the spelling of the URL"
     return ""
 
 
-def _remedy(error: OSError, where: str) -> str:
+def _remedy(error: OSError, said: str, where: str) -> str:
     if isinstance(error, RemediedError):
         return error.remedy
-    # A place without a scheme is a folder.
-    culprit = "connection" if "://" in where else "disk"
+    culprit = "connection" if _has_server(where) else "disk"
+    if _NOBODY.search(said):
+        culprit = "connection, to the server's name and port and that it runs,"
     return f"see to the {culprit} and run the same command again: what has arrived stays"
+
+
+def _has_server(where: str) -> bool:
+    """Return whether a place is on a server; one without a scheme is a folder."""
+    return "://" in where
 
 
 def _failed(doing: str, where: str, reason: str, tries: int, remedy: str) -> RemoteError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from embedcache.testing import FakeEncoder, fake_teacher
 
 BUCKET = "team"
 KEY, SECRET = "loopback-key", "loopback-secret"
+_REQUEST = re.compile(rb"((?:GET|PUT|POST|DELETE|HEAD) \S+) HTTP/1\.1\r\n")
 
 
 def rclone() -> str | None:
@@ -83,6 +85,7 @@ class Proxy:
         held: until it is set, a connection stands still that has brought a megabyte for the server.
         cut: connections cut off so far.
         waiting: connections that have stood still so far.
+        requests: of HTTP that have come so far: method and path.
     """
 
     target: int
@@ -93,6 +96,7 @@ class Proxy:
     held: threading.Event | None = None
     cut: int = 0
     waiting: int = 0
+    requests: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(3)
@@ -137,6 +141,7 @@ class Proxy:
         passed = 0
         with suppress(OSError):
             while block := source.recv(1 << 16):
+                self.requests += [line.decode() for line in _REQUEST.findall(block)]
                 if limit is not None and passed + len(block) > limit:
                     sink.sendall(block[: limit - passed])
                     self.cut += 1

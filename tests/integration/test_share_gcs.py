@@ -8,18 +8,15 @@ import itertools
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import numpy as np
 import pytest
-from ports import reserved_port, wait_until_listening
+from place_servers import GoogleServer
 from share_server import (
     BUCKET,
     Proxy,
@@ -46,67 +43,21 @@ pytestmark = [
         reason="no emulator: pip install gcp-storage-emulator",
     ),
 ]
-# It ends between two requests: in the midst of one it could lose its own list of objects. And it lets more
-# than five wait, for others are heard a second later.
-_PROGRAM = """
-import http.server, signal, sys
-from gcp_storage_emulator.__main__ import main
-http.server.HTTPServer.request_queue_size = 128
-signal.signal(signal.SIGTERM, signal.default_int_handler)
-main(sys.argv[1:])
-"""
 TEXTS = sentences(64 * 8, seed=4)
 # Children begin without the threads of Google's client, which no fork survives.
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-class Server:
-    """The emulator, which keeps its data in ``folder`` and can be ended and begun again on the same port."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self._held = folder, ExitStack()
-        self.port = self._held.enter_context(reserved_port())
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Begin; return once it listens."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        command = [
-            sys.executable,
-            "-c",
-            _PROGRAM,
-            "--data-dir",
-            str(self.folder),
-            "start",
-            "--quiet",
-            "--host=127.0.0.1",
-        ]
-        command += [f"--port={self.port}", f"--default-bucket={BUCKET}"]
-        self._child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until_listening(self.port, self._child)
-
-    def stop(self) -> None:
-        """End, and keep what has come."""
-        assert self._child is not None
-        self._child.terminate()
-        self._child.wait(60)
-
-    def close(self) -> None:
-        """End, and give the port back."""
-        self.stop()
-        self._held.close()
-
-
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    emulator = Server(tmp_path_factory.mktemp("gcs") / "data")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleServer]:
+    emulator = GoogleServer(tmp_path_factory.mktemp("gcs") / "data")
     emulator.start()
     yield emulator
     emulator.close()
 
 
 @pytest.fixture
-def server(shared: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+def server(shared: GoogleServer, monkeypatch: pytest.MonkeyPatch) -> GoogleServer:
     """Let this process find the server that all tests share."""
     monkeypatch.delenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", raising=False)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{shared.port}")
@@ -125,7 +76,7 @@ def assert_objects_right(remote: str) -> int:
     return count
 
 
-def test_what_is_pushed_is_pulled(server: Server, tmp_path: Path) -> None:
+def test_what_is_pushed_is_pulled(server: GoogleServer, tmp_path: Path) -> None:
     remote = f"gs://{BUCKET}/a team/one"
     cache = make_cache(tmp_path / "cache", TEXTS, name="one")
     with pytest.raises(RemoteError, match="no remote at gs://"):
@@ -148,7 +99,7 @@ def test_what_is_pushed_is_pulled(server: Server, tmp_path: Path) -> None:
         assert pull(tmp_path / "there", remote).fetched == 0
 
 
-def test_rows_are_read_by_range(server: Server, tmp_path: Path) -> None:
+def test_rows_are_read_by_range(server: GoogleServer, tmp_path: Path) -> None:
     remote = f"gs://{BUCKET}/rows"
     cache = make_cache(tmp_path / "cache", TEXTS, name="one", dimension=384, shard_rows=512)
     push(cache, remote)
@@ -182,7 +133,7 @@ def _push(cache: Path, remote: str, start: Path, results: SimpleQueue[int]) -> N
     results.put(push(cache, remote, jobs=2).sent)
 
 
-def test_two_push_at_once_and_a_third_pulls(server: Server, tmp_path: Path) -> None:
+def test_two_push_at_once_and_a_third_pulls(server: GoogleServer, tmp_path: Path) -> None:
     remote = f"gs://{BUCKET}/two"
     caches = [make_cache(tmp_path / f"c{n}", TEXTS[128 * n :][:384], name=f"n{n}") for n in range(2)]
     union = content(caches[0].folder) | content(caches[1].folder)
@@ -203,7 +154,7 @@ def test_two_push_at_once_and_a_third_pulls(server: Server, tmp_path: Path) -> N
 
 
 def test_connections_that_drop_delay_and_damage_nothing(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: GoogleServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote = f"gs://{BUCKET}/dropped"
     cache = make_cache(tmp_path / "cache", TEXTS, name="one", dimension=384)
@@ -235,7 +186,7 @@ def _push_in_vain(cache: Path, remote: str, most: int, stopped: Path, results: S
 
 
 def test_a_server_that_goes_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server(tmp_path / "data")
+    server = GoogleServer(tmp_path / "data")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{server.port}")
     remote = f"gs://{BUCKET}/back"
     cache = make_cache(tmp_path / "cache", TEXTS, name="one", dimension=384, shard_rows=16)
@@ -252,7 +203,7 @@ def test_a_server_that_goes_and_comes_back(tmp_path: Path, monkeypatch: pytest.M
     stopped.touch()
     child.join(300)
     assert child.exitcode == 0
-    assert "see to the connection and run the same command again" in results.get()
+    assert "see to the connection, to the server" in results.get()
     server.start()
     try:
         assert 0 < assert_objects_right(remote) < len(wanted)
@@ -280,7 +231,7 @@ def _begin(cache: Path, remote: str) -> SpawnProcess:
     return child
 
 
-def test_a_push_that_is_killed_leaves_nothing_half_written(server: Server, tmp_path: Path) -> None:
+def test_a_push_that_is_killed_leaves_nothing_half_written(server: GoogleServer, tmp_path: Path) -> None:
     remote = f"gs://{BUCKET}/killed"
     # Large enough for several requests an object.
     cache = make_cache(tmp_path / "cache", TEXTS, name="one", dimension=16384, shard_rows=256)
@@ -306,7 +257,7 @@ def test_a_push_that_is_killed_leaves_nothing_half_written(server: Server, tmp_p
     assert content(tmp_path / "there") == content(cache.folder)
 
 
-def test_a_bucket_that_is_not_there_is_told_of(server: Server, tmp_path: Path) -> None:
+def test_a_bucket_that_is_not_there_is_told_of(server: GoogleServer, tmp_path: Path) -> None:
     cache = make_cache(tmp_path / "cache", TEXTS[:64], name="one")
     with pytest.raises(RemoteError, match=r"tried once\): there is no bucket nothing; see to the spelling"):
         push(cache, "gs://nothing/x")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ports import reserved_port, wait_until_listening
+from place_servers import SSHD, make_key, ssh_server, url_of
 from share_server import (
     Proxy,
     assert_drops_do_no_harm,
@@ -24,10 +23,8 @@ from share_server import (
 from embedcache.check import verify
 from embedcache.errors import RemoteError
 from embedcache.share import collect_remote, pull, push
-from embedcache.share.places import Location, open_place
 from embedcache.testing import sentences
 
-SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 TEXTS = sentences(64 * 8, seed=4)
 pytestmark = [
     pytest.mark.integration,
@@ -40,33 +37,8 @@ pytest.importorskip("paramiko", reason="needs the extra sftp")
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path]]:
     """Run a server of this user's own; yield its port and the home of a user who may log in."""
-    assert SSHD is not None
-    folder = tmp_path_factory.mktemp("sshd")
-    home = folder / "home"
-    (home / ".ssh").mkdir(parents=True, mode=0o700)
-    for key in (folder / "host", home / ".ssh" / "id_ed25519"):
-        make_key(key)
-    shutil.copy(home / ".ssh" / "id_ed25519.pub", folder / "authorized")
-    words = (folder / "host.pub").read_text().split()[:2]
-    (folder / "config").write_text(
-        f"ListenAddress 127.0.0.1\nHostKey {folder / 'host'}\nPidFile none\nStrictModes no\n"
-        f"AuthorizedKeysFile {folder / 'authorized'}\nPasswordAuthentication no\nUsePAM no\n"
-        "Subsystem sftp internal-sftp\nMaxStartups 100\n"
-    )
-    if os.getuid() == 0:
-        # Where the server, run by root, gives its rights up.
-        Path("/run/sshd").mkdir(exist_ok=True)
-    with reserved_port() as port, (folder / "log").open("wb") as log:
-        (home / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{port} {' '.join(words)}\n")
-        child = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", str(folder / "config"), "-p", str(port)], stderr=log
-        )
-        try:
-            wait_until_listening(port, child)
-            yield port, home
-        finally:
-            child.terminate()
-            child.wait(60)
+    with ssh_server(tmp_path_factory.mktemp("sshd")) as found:
+        yield found
 
 
 @pytest.fixture
@@ -75,15 +47,6 @@ def port(server: tuple[int, Path], monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setenv("HOME", str(server[1]))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     return server[0]
-
-
-def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> None:
-    command = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-f", str(path)]
-    subprocess.run(command, check=True)
-
-
-def url_of(port: int, folder: Path) -> str:
-    return f"sftp://{getpass.getuser()}@127.0.0.1:{port}{folder}"
 
 
 def test_a_cache_goes_there_and_back(port: int, tmp_path: Path) -> None:
@@ -101,37 +64,6 @@ def test_a_cache_goes_there_and_back(port: int, tmp_path: Path) -> None:
     # A folder is the same remote.
     pull(tmp_path / "local", str(tmp_path / "deep" / "remote"))
     assert content(tmp_path / "local") == content(cache.folder)
-
-
-def test_what_the_place_does_is_what_a_folder_does(port: int, tmp_path: Path) -> None:
-    place = open_place(Location("sftp", "127.0.0.1", str(tmp_path / "place"), getpass.getuser(), port))
-    assert place.list("nothing") == {}
-    assert place.stat("nothing") is None
-    with pytest.raises(FileNotFoundError):
-        list(place.blocks("nothing", 10))
-    data = os.urandom(3_000_001)
-    place.write("a/b/c", data)
-    found = place.list("a/b")["c"]
-    assert found.bytes == len(data)
-    assert found.changed == pytest.approx(time.time(), abs=60)
-    assert place.stat("a/b/c") == found
-    assert b"".join(place.blocks("a/b/c", 1 << 20)) == data
-    assert place.read_range("a/b/c", 1_000_000, 70_000) == data[1_000_000:1_070_000]
-    assert place.read_range("a/b/c", 3_000_000, 70_000) == data[-1:]
-    (tmp_path / "place" / "a" / "b" / "link").symlink_to("c")
-    (tmp_path / "place" / "a" / "b" / ".tmp-x").write_bytes(b"")
-    left = f".tmp-{'0' * 32}-c"
-    (tmp_path / "place" / "a" / "b" / left).write_bytes(b"half")
-    (tmp_path / "place" / "a" / "b" / f"{left}-link").symlink_to("c")
-    assert place.list("a/b").keys() == {"c"}
-    assert place.temporary("nothing") == {}
-    assert {name: stat.bytes for name, stat in place.temporary("a/b").items()} == {left: 4}
-    assert place.stat("a/b/link") is None
-    place.write("a/b/c", b"new")
-    assert b"".join(place.blocks("a/b/c", 1 << 20)) == b"new"
-    place.remove("a/b/c")
-    place.remove("a/b/c")
-    assert place.list("a/b") == {}
 
 
 def test_what_a_push_that_was_killed_has_left_goes(port: int, tmp_path: Path) -> None:
@@ -177,18 +109,52 @@ def test_a_host_that_is_not_known_is_refused_at_once(port: int, tmp_path: Path) 
     known = Path(os.environ["HOME"]) / ".ssh" / "known_hosts"
     before = known.read_text()
     remote = url_of(port, tmp_path / "remote")
+    told = (
+        rf"tried once\): known_hosts has no key of 127\.0\.0\.1, .*"
+        rf"'ssh -p {port} {getpass.getuser()}@127\.0\.0\.1'.*"
+        rf"'ssh-keyscan -p {port} 127\.0\.0\.1 >> ~/\.ssh/known_hosts'"
+    )
+    changed = (
+        r"tried once\): 127\.0\.0\.1 has another key than the one in known_hosts.*"
+        rf"'ssh-keygen -R \[127\.0\.0\.1\]:{port}'"
+    )
     try:
         known.write_text("")
-        with pytest.raises(RemoteError, match=r"tried once.*not found in known_hosts"):
+        with pytest.raises(RemoteError, match=told):
             pull(tmp_path / "there", remote)
         # Another key than it used to have: somebody may stand in between.
         make_key(tmp_path / "other")
         words = (tmp_path / "other.pub").read_text().split()[:2]
         known.write_text(f"[127.0.0.1]:{port} {' '.join(words)}\n")
-        with pytest.raises(RemoteError, match=r"tried once.*does not match"):
+        with pytest.raises(RemoteError, match=changed):
             pull(tmp_path / "there", remote)
     finally:
         known.write_text(before)
+
+
+@pytest.mark.parametrize("inside", ["/proc/nothing", "afile", "afile/x"])
+def test_a_folder_that_cannot_be_made_is_told_of_at_once(port: int, tmp_path: Path, inside: str) -> None:
+    (tmp_path / "afile").write_bytes(b"")
+    cache = make_cache(tmp_path / "cache", TEXTS[:10], name="one")
+    with pytest.raises(
+        RemoteError, match=r"tried once\): the server has no folder .*and it cannot be made; see to the path"
+    ):
+        push(cache, url_of(port, tmp_path / inside))
+
+
+def test_a_server_that_lets_nobody_write_is_told_of_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = make_cache(tmp_path / "cache", TEXTS[:10], name="one")
+    push(cache, str(tmp_path / "remote"))
+    make_cache(tmp_path / "cache", TEXTS[10:20], name="two")
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    with ssh_server(tmp_path / "ssh", read_only=True) as (port, home):
+        monkeypatch.setenv("HOME", str(home))
+        remote = url_of(port, tmp_path / "remote")
+        pull(tmp_path / "there", remote)
+        with pytest.raises(RemoteError, match=r"tried once\): nothing may be written to .*; ask whoever"):
+            push(cache, remote)
 
 
 def test_a_user_who_may_not_log_in_is_told_so_at_once(

@@ -205,7 +205,7 @@ def test_what_is_refused_is_told_of_at_once(answers: Any, status: int, told: str
     for act in (
         lambda: remote.read("a", 100),
         lambda: remote.files_in("a"),
-        lambda: remote.size("a"),
+        lambda: remote.stat("a"),
         lambda: remote.write("a", b"data"),
         lambda: remote.remove("a"),
     ):
@@ -221,7 +221,7 @@ def test_what_may_pass_is_tried_again(answers: Any) -> None:
     with pytest.raises(
         RemoteError, match=r"tried 5 times\): UNAVAILABLE: ann@x .*run the same command again"
     ):
-        Remote(parse_location("gs://team/x")).size("a")
+        Remote(parse_location("gs://team/x")).stat("a")
     assert len(answers.asked) >= 5
 
 
@@ -229,7 +229,7 @@ def test_what_is_not_there_is_not_there(answers: Any) -> None:
     answers.status = 404
     remote = Remote(parse_location("gs://team/x"))
     assert remote.read("a", 100) is None
-    assert remote.size("a") is None
+    assert remote.stat("a") is None
     assert remote.files_in("a") == {}
     remote.remove("a")
     with pytest.raises(FileNotFoundError):
@@ -310,10 +310,10 @@ def test_a_token_that_was_given_before_may_be_given_again(
         place = BucketPlace("gs://team/x", files, "team/x", errors=google.GoogleErrors())
         remote = Remote(parse_location("gs://team/x"), place)
         if is_known:
-            assert remote.size("a") is None
+            assert remote.stat("a") is None
         kind.status = 503  # type: ignore[attr-defined]
         told = "tried 5 times): no access token was given:" if is_known else "tried once): no credentials"
         with pytest.raises(RemoteError, match=re.escape(told)):
-            remote.size("a")
+            remote.stat("a")
         assert any(path.startswith("/storage") for path, _ in kind.asked) is is_known
         server.shutdown()

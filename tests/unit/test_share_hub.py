@@ -18,7 +18,6 @@ from embedcache.errors import InputError, RemoteError
 from embedcache.share import PullChoice, compare_with_remote, list_remote, pull, push
 from embedcache.share.places import open_place, parse_location
 from embedcache.share.places.base import RangesNotServedError, Stat
-from embedcache.share.places.hub import HubPlace
 from embedcache.share.places.hub_client import build_hf_headers
 from embedcache.share.remote.remote import Remote
 from embedcache.share.retry import LaterError
@@ -115,14 +114,8 @@ def test_what_is_asked_for_is_asked_for_once_and_no_more_of_it(hub: Hub) -> None
     hub.asked.clear()
     assert place.read_range("large", 1000, 64) == LARGE[1000:1064]
     assert [(one.span, one.sent) for one in hub.asked] == [("bytes=1000-1063", 0), ("bytes=1000-1063", 64)]
-    # What ends before gives less.
-    assert place.read_range("large", len(LARGE) - 3, 10) == LARGE[-3:]
-    assert place.stat("large") == Stat(len(LARGE))
-    assert place.stat("nothing") is None
+    # A folder is no file.
     assert open_place(parse_location(URL)).stat("x") is None
-    for act in (lambda: list(place.blocks("nothing", 10)), lambda: place.read_range("nothing", 0, 10)):
-        with pytest.raises(FileNotFoundError):
-            act()
 
 
 def test_listings_come_whole_and_are_those_of_the_moment(hub: Hub) -> None:
@@ -202,7 +195,7 @@ def test_listings_that_fail_are_tried_again(hub: Hub, part: str) -> None:
     if part == "/tree/":
         assert remote_of().files_in("x").keys() == {"small", "large"}
     else:
-        assert remote_of().size("x/small") == 5
+        assert remote_of().stat("x/small") == Stat(5)
     assert len(hub.asked) == 4
 
 
@@ -270,11 +263,3 @@ def test_the_client_has_the_names_that_are_used_of_it() -> None:
         hub_client.get_session().stream("GET", "http://127.0.0.1:9/", timeout=5.0),
     ):
         pass
-
-
-def test_a_repository_can_only_be_read(hub: Hub) -> None:
-    place = HubPlace(URL, "datasets", "ann/vectors")
-    for act in (lambda: place.write("x", b""), lambda: place.remove("x")):
-        with pytest.raises(PermissionError, match="can only be read"):
-            act()
-    assert hub.asked == []

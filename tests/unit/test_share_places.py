@@ -103,6 +103,8 @@ def test_secrets_in_a_url_are_refused_and_never_repeated(text: str) -> None:
         "file://host/x",
         "hf://x",
         "hf://datasets/x",
+        "sftp://host",
+        "sftp://ann@host:2222/",
         "nothing://x",
         "s3://bucket/a#b",
         "s3://bucket/a%0ab",
@@ -170,6 +172,37 @@ def test_a_file_is_no_remote_and_is_told_of_at_once(tmp_path: Path, inside: str)
     assert error.value.exit_code == 2
 
 
+def test_a_folder_that_may_not_be_looked_at_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    # Whoever runs the tests may be allowed everything.
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    with pytest.raises(InputError, match=r"^/locked/x cannot be looked at \(Permission denied\): see to"):
+        open_place(parse_location("/locked/x"))
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="there is no /proc")
+def test_where_no_folder_can_be_made_it_is_said(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "cache", TEXTS[:10])
+    with pytest.raises(
+        StorageError, match=r"/proc/nothing/claims: there is no such folder, and it cannot be made; choose"
+    ):
+        push(cache, "/proc/nothing")
+
+
+def test_the_numbers_and_names_that_python_adds_to_errors_are_left_out(tmp_path: Path) -> None:
+    with pytest.raises(RemoteError, match=r"tried once\): Not a directory; a part of the path is a file"):
+        retrying("list x", str(tmp_path), lambda: _fail(errno.ENOTDIR, "Not a directory", "/x"))
+
+
+def test_so_are_those_that_other_clients_add() -> None:
+    with pytest.raises(
+        RemoteError, match=r"5 times\): the connection failed: Connection refused; see to the connection, to"
+    ):
+        retrying("list x", "http://x", lambda: _fail("the connection failed: [Errno 111] Connection refused"))
+
+
 def test_a_file_among_the_folders_of_a_remote_is_told_of_at_once(tmp_path: Path) -> None:
     (tmp_path / "objects").write_bytes(b"")
     with pytest.raises(RemoteError, match=r"tried once\).*a part of the path is a file"):
@@ -206,24 +239,6 @@ def test_what_a_bucket_dates_to_1970_has_no_time(tmp_path: Path) -> None:
     place = BucketPlace("s3://bucket", LocalFileSystemOfArrow(), str(tmp_path))
     assert place.list("") == {"written": Stat(4), "before": Stat(4), "whole": Stat(4, 7.0)}
     assert place.stat("written") == Stat(4)
-
-
-def test_a_folder_shows_whole_files_alone(tmp_path: Path) -> None:
-    place = FolderPlace(tmp_path)
-    place.write("a/b/c", b"data")
-    (tmp_path / "a" / "b" / ".tmp-x").write_bytes(b"part")
-    (tmp_path / "a" / "b" / "link").symlink_to(tmp_path / "a" / "b" / "c")
-    assert place.list("a/b").keys() == {"c"}
-    assert place.list("nothing") == {}
-    assert place.stat("a/b/link") is None
-    assert place.stat("a/b/c/d") is None
-    with pytest.raises(OSError, match="symbolic link"):
-        list(place.blocks("a/b/link", 10))
-    assert [bytes(block) for block in place.blocks("a/b/c", 3)] == [b"dat", b"a"]
-    place.remove("a/b/c")
-    place.remove("a/b/c")
-    place.remove("x/y/z")
-    assert place.list("a/b") == {}
 
 
 # What breaks
@@ -263,9 +278,12 @@ def test_in_the_end_it_says_what_where_and_how_often(tmp_path: Path) -> None:
 
 def test_what_is_forbidden_is_not_tried_again(tmp_path: Path) -> None:
     place = Flaky(tmp_path, failures=9, error=PermissionError)
-    with pytest.raises(RemoteError, match=r"tried once.*credentials"):
+    with pytest.raises(RemoteError, match=r"tried once\): dropped; see to the permissions of the folder"):
         Remote(parse_location(str(tmp_path)), place).read("x", 100)
     assert place.calls == 1
+    with pytest.raises(RemoteError, match=r"tried once\): dropped; see to the credentials"):
+        Remote(parse_location("s3://bucket"), place).read("x", 100)
+    assert place.calls == 2
 
 
 def test_a_server_that_wants_a_length_is_not_tried_again_and_the_setting_is_named(tmp_path: Path) -> None:
@@ -362,8 +380,8 @@ def test_a_push_to_a_share_survives_hiccups(tmp_path: Path, monkeypatch: pytest.
     assert content(tmp_path / "there") == content(cache.folder)
 
 
-def _fail(said: str) -> None:
-    raise OSError(said)
+def _fail(*said: object) -> None:
+    raise OSError(*said)
 
 
 def test_what_a_server_says_is_shown_without_control_codes(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_server_that_crawls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
 def test_redirects_to_what_is_no_web_address_are_not_followed(target: str) -> None:
     with (
         answering(page(b"x" * 9999, ("Location", target), status=302)) as place,
-        pytest.raises(OSError, match=r"redirects|status|urlopen error") as found,
+        pytest.raises(OSError, match=r"redirects|status|connection failed") as found,
     ):
         place.stat("x")
     assert SECRET not in str(found.value)
@@ -164,6 +164,13 @@ def test_redirects_never_lead_from_an_encrypted_address_to_an_open_one() -> None
         handler.redirect_request(request, None, 302, "", {}, f"http://host/x?{SECRET}")  # type: ignore[arg-type]
     followed = handler.redirect_request(request, None, 302, "", {}, "https://other/x")  # type: ignore[arg-type]
     assert followed is not None
+
+
+def test_a_push_to_the_web_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "cache", ["a text"])
+    # Nobody listens there.
+    with pytest.raises(RemoteError, match=r"can only be read: push to a folder"):
+        push(cache, "http://127.0.0.1:1/remote")
 
 
 def test_redirects_to_web_addresses_are_followed() -> None:

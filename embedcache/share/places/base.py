@@ -96,6 +96,13 @@ class Place(Protocol):
         """Return the files that lie directly in ``folder``, by name; none where there is no such folder."""
         ...
 
+    def below(self, folder: str) -> dict[str, Stat] | None:
+        """Return all files below ``folder``, however deep, by their paths from there; as one listing.
+
+        None where folders can only be listed one by one.
+        """
+        ...
+
     def temporary(self, folder: str) -> dict[str, Stat]:
         """Return the temporary files in ``folder``, by name: of writes under way, and of writes cut off.
 

@@ -63,14 +63,14 @@ class BucketPlace:
 
     def list(self, folder: str) -> dict[str, Stat]:
         """Return the objects directly below a prefix."""
-        from pyarrow.fs import FileSelector, FileType
-
-        selector = FileSelector(self._path(folder), allow_not_found=True)
-        with self._client() as files:
-            entries = files.get_file_info(selector)
+        entries = self._listed(folder)
         if not entries and not folder:
             self._require_bucket()
-        return {info.base_name: _stat(info) for info in entries if info.type == FileType.File}
+        return entries
+
+    def below(self, folder: str) -> dict[str, Stat]:
+        """Return all objects below a prefix, of which a thousand or so come with each request."""
+        return self._listed(folder, deep=True)
 
     def temporary(self, folder: str) -> dict[str, Stat]:
         """Return nothing: an object has no name before it is whole."""
@@ -150,6 +150,19 @@ class BucketPlace:
                 info = self._deleting.get_file_info(self._path(path))
                 if info.type != FileType.NotFound:
                     raise
+
+    def _listed(self, folder: str, *, deep: bool = False) -> dict[str, Stat]:
+        """Return the objects below a prefix, by their paths from there."""
+        from pyarrow.fs import FileSelector, FileType
+
+        prefix = self._path(folder)
+        with self._client() as files:
+            entries = files.get_file_info(FileSelector(prefix, allow_not_found=True, recursive=deep))
+        return {
+            info.path.removeprefix(f"{prefix}/"): _stat(info)
+            for info in entries
+            if info.type == FileType.File
+        }
 
     @contextmanager
     def _client(self) -> Iterator[FileSystem]:
@@ -235,6 +248,7 @@ def _never_close(stream: Any) -> None:
 
 
 def _stat(info: FileInfo) -> Stat:
-    # Some servers give 1970 as the time of an object that is still being written: then its time is unknown.
+    # Some servers give 1970 as the time of an object that is still being written, and Arrow does where it
+    # cannot read a time in a listing: then it is unknown.
     changed = info.mtime_ns or 0
     return Stat(info.size, changed / 1e9 if changed > 0 else None)

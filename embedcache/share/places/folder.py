@@ -40,6 +40,9 @@ class FolderPlace:
         """Return the regular files in ``folder``; temporary ones are left out."""
         return self._files(folder, lambda name: not name.startswith(TEMPORARY_PREFIX))
 
+    def below(self, folder: str) -> None:
+        """Return None: folders are listed one by one."""
+
     def temporary(self, folder: str) -> dict[str, Stat]:
         """Return the regular files in ``folder`` that have the name of a temporary file."""
         return self._files(folder, lambda name: bool(final_name(name)))

@@ -61,17 +61,11 @@ class HubPlace:
 
     def list(self, folder: str) -> dict[str, Stat]:
         """Return the files in ``folder``."""
-        stats: dict[str, Stat] = {}
-        url = f"{self._api}/tree/{self._revision}/{quote(self._path(folder), safe='')}".rstrip("/")
-        try:
-            # The listing comes in pages, and each has a link to the next.
-            while url:
-                with _answer("GET", url) as answer:
-                    stats |= {path.rpartition("/")[2]: stat for path, stat in _files_in(answer)}
-                    url = answer.links.get("next", {}).get("url", "")
-        except FileNotFoundError:
-            return {}
-        return stats
+        return self._listed(folder)
+
+    def below(self, folder: str) -> dict[str, Stat]:
+        """Return all files below ``folder``."""
+        return self._listed(folder, "?recursive=true")
 
     def temporary(self, folder: str) -> dict[str, Stat]:
         """Return nothing: nothing is written there."""
@@ -111,6 +105,21 @@ class HubPlace:
     def remove(self, path: str) -> None:
         """Refuse."""
         raise PermissionError(f"{self.where} can only be read")
+
+    def _listed(self, folder: str, query: str = "") -> dict[str, Stat]:
+        """Return the files that a listing of ``folder`` has, by their paths from there."""
+        stats: dict[str, Stat] = {}
+        prefix = self._path(folder)
+        url = f"{self._api}/tree/{self._revision}/{quote(prefix, safe='')}".rstrip("/") + query
+        try:
+            # The listing comes in pages, and each has a link to the next.
+            while url:
+                with _answer("GET", url) as answer:
+                    stats |= {path[len(prefix) :].lstrip("/"): stat for path, stat in _files_in(answer)}
+                    url = answer.links.get("next", {}).get("url", "")
+        except FileNotFoundError:
+            return {}
+        return stats
 
     def _path(self, path: str) -> str:
         return "/".join(part for part in (self._folder, path) if part)

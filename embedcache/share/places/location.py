@@ -117,6 +117,8 @@ def parse_location(text: str) -> Location:
         port = None
     if not host:
         raise InputError(f"a {scheme}:// URL needs a server: {scheme}://SERVER/FOLDER")
+    if scheme == "sftp" and not path:
+        raise InputError("an sftp:// URL needs the path of a folder: sftp://SERVER/FOLDER")
     if scheme == "hf" and (host not in ("datasets", "models") or path.count("/") < 2):
         raise InputError("an hf:// URL needs a repository: hf://datasets/OWNER/NAME/FOLDER")
     return Location(scheme, host, path, parts.username, port, tuple(sorted(parse_qsl(parts.query))))
@@ -170,10 +172,16 @@ def _folder(path: str) -> Path:
     """Return the path of a folder, which need not be there yet."""
     folder = Path(path)
     for part in (folder, *folder.parents):
-        if part.is_dir():
-            break
-        if part.is_file():
-            raise InputError(f"{part} is a file, and a remote is a folder: give the folder")
+        try:
+            if part.is_dir():
+                break
+            if part.is_file():
+                raise InputError(f"{part} is a file, and a remote is a folder: give the folder")
+        except OSError as error:
+            raise InputError(
+                f"{part} cannot be looked at ({error.strerror}): see to the permissions of the folders above "
+                "it, or give another folder"
+            ) from error
     return folder
 
 

@@ -30,6 +30,7 @@ _AHEAD = 64
 # Servers refuse more than a few connections at once.
 _CONNECTIONS = 4
 _CHUNK_BYTES = 1 << 20
+_PORT = 22
 
 
 class SftpPlace:
@@ -55,6 +56,9 @@ class SftpPlace:
     def list(self, folder: str) -> dict[str, Stat]:
         """Return the regular files in ``folder``; temporary ones are left out."""
         return self._files(folder, lambda name: not name.startswith(TEMPORARY_PREFIX))
+
+    def below(self, folder: str) -> None:
+        """Return None: folders are listed one by one."""
 
     def temporary(self, folder: str) -> dict[str, Stat]:
         """Return the regular files in ``folder`` that have the name of a temporary file."""
@@ -93,9 +97,14 @@ class SftpPlace:
                     for start in range(0, len(whole), _CHUNK_BYTES):
                         sink.write(bytes(whole[start : start + _CHUNK_BYTES]))
                 sftp.posix_rename(str(temporary), str(target))
-            except BaseException:
+            except BaseException as error:
                 with suppress(OSError):
                     sftp.remove(str(temporary))
+                if isinstance(error, PermissionError):
+                    raise RefusedError(
+                        f"nothing may be written to {target.parent} ({error.strerror})",
+                        "ask whoever runs the server for the permission, or give another remote",
+                    ) from error
                 raise
 
     def remove(self, path: str) -> None:
@@ -160,10 +169,12 @@ class SftpPlace:
         # The settings may name keys that this machine does not have.
         keys = [key for key in named if Path(key).is_file()] if isinstance(named, list) else []
         user = self._user or str(settings.get("user", getpass.getuser()))
+        host = str(settings.get("hostname", self._host))
+        port = self._port or int(str(settings.get("port", _PORT)))
         try:
             client.connect(
-                str(settings.get("hostname", self._host)),
-                port=self._port or int(str(settings.get("port", 22))),
+                host,
+                port=port,
                 username=user,
                 key_filename=keys or None,
                 timeout=_CONNECT_SECONDS,
@@ -177,14 +188,38 @@ class SftpPlace:
             channel.invoke_subsystem("sftp")
             sftp = paramiko.SFTPClient(channel)
         except BaseException as error:
-            refused = _refuses_login(client, error)
+            refused = _host_refused(host, port, user, error)
+            if refused is None and _refuses_login(client, error):
+                refused = _login_refused(f"{user}@{self._host}", keys, error)
             client.close()
-            if refused:
-                raise _login_refused(f"{user}@{self._host}", keys, error) from error
+            if refused is not None:
+                raise refused from error
             raise
         # A client that is garbage-collected closes its connection.
         sftp.client = client
         return sftp
+
+
+def _host_refused(host: str, port: int, user: str, error: BaseException) -> RefusedError | None:
+    """Return the error of a server whose key is not known, or another than it was; None of other errors."""
+    paramiko = _library()
+    is_usual = port == _PORT
+    option = "" if is_usual else f"-p {port} "
+    login = f"ssh {option}{user}@{host}"
+    if isinstance(error, paramiko.BadHostKeyException):
+        return RefusedError(
+            f"{host} has another key than the one in known_hosts: it was set up anew, or another machine "
+            "stands in its place",
+            f"ask whoever runs it; if the new key is right, forget the old one with 'ssh-keygen -R "
+            f"{host if is_usual else f'[{host}]:{port}'}' and accept the new one with '{login}'",
+        )
+    if isinstance(error, paramiko.SSHException) and "known_hosts" in str(error):
+        return RefusedError(
+            f"known_hosts has no key of {host}, so nothing tells it from another machine",
+            f"compare the key that '{login}' shows with the machine's and accept it there, once; or add it "
+            f"with 'ssh-keyscan {option}{host} >> ~/.ssh/known_hosts'",
+        )
+    return None
 
 
 def _refuses_login(client: paramiko.SSHClient, error: BaseException) -> bool:
@@ -198,14 +233,7 @@ def _refuses_login(client: paramiko.SSHClient, error: BaseException) -> bool:
         and transport.host_key is not None
         and not transport.is_authenticated()
     )
-    said = str(error)
-    is_about_server = isinstance(error, paramiko.BadHostKeyException) or "known_hosts" in said
-    return (
-        is_at_login
-        and isinstance(error, paramiko.SSHException)
-        and not is_about_server
-        and "timeout" not in said
-    )
+    return is_at_login and isinstance(error, paramiko.SSHException) and "timeout" not in str(error)
 
 
 def _login_refused(who: str, keys: Sequence[str], error: BaseException) -> RefusedError:
@@ -252,7 +280,14 @@ def _made(sftp: paramiko.SFTPClient, path: PurePosixPath) -> paramiko.SFTPFile:
             # Other processes may make the same folders at the same moment.
             with suppress(OSError):
                 sftp.mkdir(str(folder))
-        return sftp.open(str(path), "wbx")
+        try:
+            return sftp.open(str(path), "wbx")
+        except FileNotFoundError as error:
+            raise RefusedError(
+                f"the server has no folder {path.parent}, and it cannot be made",
+                "see to the path, which begins at the root of the server, and to who may write there, or "
+                "give another folder",
+            ) from error
 
 
 def _ssh_config(host: str) -> dict[str, object]:

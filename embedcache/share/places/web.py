@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPException, HTTPMessage, HTTPResponse
 from typing import IO
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
@@ -56,6 +56,9 @@ class WebPlace:
             return {}
         names = {_name(url, link) for link in _links(page.decode("utf-8", "replace"))}
         return {name: Stat(None) for name in names if name}
+
+    def below(self, folder: str) -> None:
+        """Return None: folders are listed one by one."""
 
     def temporary(self, folder: str) -> dict[str, Stat]:
         """Return nothing: nothing is written there."""
@@ -189,6 +192,10 @@ def _opened(url: str, method: str = "GET", span: str = "") -> Iterator[HTTPRespo
         if error.code in _GONE:
             raise FileNotFoundError(f"HTTP status {error.code}") from None
         raise OSError(f"HTTP status {error.code}") from None
+    except URLError as error:
+        cause = error.reason
+        said = (isinstance(cause, OSError) and cause.strerror) or str(cause)
+        raise OSError(f"the connection failed: {said}") from error
     except HTTPException as error:
         raise OSError(f"the connection broke off ({type(error).__name__})") from error
     except ValueError as error:
