@@ -61,59 +61,12 @@ def remote_ls_command(remote: str, as_json: bool) -> None:
     The time of a push is the one that it gives, or else the time at which the place says that its manifest
     was written. Exits with 1 if a manifest there cannot be read.
     """
-    import json
-
-    from embedcache.cli.tables import print_table, size
+    from embedcache.cli.remote_show import show_listing
+    from embedcache.cli.share_show import report
     from embedcache.share import list_remote
 
     listing = list_remote(remote)
-    if as_json:
-        click.echo(json.dumps(listing.to_json(), indent=2))
-        sys.exit(1 if listing.refused else 0)
-    if not (listing.pushes or listing.refused):
-        click.echo(f"nothing has been pushed to {listing.remote} yet")
-        return
-    print_table(
-        ("teacher", "contract", "rows", "size", "model", "licence"),
-        [
-            (
-                ", ".join(teacher.names),
-                teacher.contract[:12],
-                f"{teacher.rows:,}",
-                size(teacher.bytes),
-                teacher.model,
-                teacher.licence,
-            )
-            for teacher in listing.teachers
-        ],
-        "teachers",
-    )
-    print_table(
-        ("corpus", "digest", "rows", "views", "licence"),
-        [
-            (corpus.name, corpus.digest[:12], f"{corpus.rows:,}", ", ".join(corpus.views), corpus.licence)
-            for corpus in listing.corpora
-        ],
-        "corpora",
-    )
-    print_table(
-        ("manifest", "by", "when", "files", "size", "signed by", "message"),
-        [
-            (
-                push.manifest[:12],
-                push.by,
-                push.when or push.written,
-                f"{push.files:,}",
-                size(push.bytes),
-                "unknown without cryptography" if push.signed_by is None else ", ".join(push.signed_by),
-                push.message,
-            )
-            for push in listing.pushes
-        ],
-        "pushes",
-    )
-    for name, why in listing.refused.items():
-        click.echo(f"manifest {name[:12]} cannot be read: {why}")
+    report(listing, show_listing, as_json)
     if listing.refused:
         sys.exit(1)
 
@@ -128,37 +81,15 @@ def remote_diff_command(remote: str, cache: str, skip_manifests: tuple[str, ...]
 
     A cache that is not there yet has nothing. Exits with 0 if both have the same, with 1 if not.
     """
-    import json
-
     from embedcache.cli.progress import interruptible
-    from embedcache.cli.tables import print_table, size
+    from embedcache.cli.remote_show import show_difference
+    from embedcache.cli.share_show import report
     from embedcache.share import compare_with_remote
 
     with interruptible() as on_progress:
         difference = compare_with_remote(
             cache, remote, skip_manifests=skip_manifests, on_progress=on_progress
         )
-    if as_json:
-        click.echo(json.dumps(difference.to_json(), indent=2))
-    else:
-        print_table(
-            ("", "name", "to pull: files", "rows", "size", "to push: files", "rows", "size", "in both"),
-            [
-                (
-                    line.kind,
-                    line.name,
-                    f"{line.remote_files:,}",
-                    f"{line.remote_rows:,}",
-                    size(line.remote_bytes),
-                    f"{line.cache_files:,}",
-                    f"{line.cache_rows:,}",
-                    size(line.cache_bytes),
-                    f"{line.both_files:,}",
-                )
-                for line in difference.lines
-            ],
-        )
-        for note in difference.told:
-            click.echo(note)
+    report(difference, show_difference, as_json)
     if not difference.is_same:
         sys.exit(1)

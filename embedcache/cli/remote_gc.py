@@ -12,6 +12,7 @@ from embedcache.transfer_defaults import GRACE_HOURS
 
 if TYPE_CHECKING:
     from embedcache.share import CollectResult
+    from embedcache.share.collect import Kept
 
 
 @click.command("gc")
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     "--drop",
     multiple=True,
     metavar="DIGITS",
-    help="Take back the push whose manifest begins so, with six digits or more: what it alone lists goes at "
-    "once. May be given several times.",
+    help="Take back the push whose manifest begins so, with six digits or more: what was news in it and it "
+    "alone lists goes at once. May be given several times.",
 )
 @click.option("--yes", is_flag=True, help="Delete it.  [default: only list what would be deleted]")
 @jobs_option
@@ -72,9 +73,31 @@ def _show(result: CollectResult) -> None:
     verb = "freed" if result.deleted else f"would be freed; --yes deletes {them}"
     young = f"; {counted(result.young, 'more file')} too young, or of an age unknown" if result.young else ""
     click.echo(f"{counted(len(result.found), 'file')} that nobody needs, {total} {verb}{young}")
+    for kept in result.kept:
+        click.echo(_stays(kept, result.deleted))
+    for name in () if result.deleted else result.unsure:
+        click.echo(
+            f"manifest {name[:12]} does not say which of its files were news: it may list files of earlier "
+            "pushes, and what no other manifest lists goes with it"
+        )
     for name, why in result.unreadable.items():
         click.echo(
             f"manifest {name[:12]} cannot be read ({why}), and may list any object: all objects and cards "
             f"stay; upgrade embedcache, or take it back with --drop {name[:12]}, then run 'embedcache remote "
             "gc' with --older 0 to delete what the dropped pushes alone listed"
         )
+
+
+def _stays(kept: Kept, is_done: bool) -> str:
+    """Return what is to be said of the files of a push that stay."""
+    from embedcache.sizes import counted
+
+    one = kept.files == 1
+    stay, them = ("stays", "it") if one else ("stay", "them")
+    verb = "lists" if is_done else "will list"
+    signed = f", without the signature of {kept.dropped[:12]}" if kept.was_signed else ""
+    return (
+        f"{counted(kept.files, 'file')} of {kept.dropped[:12]} that earlier pushes had declared {stay}: "
+        f"manifest {kept.manifest[:12]} {verb} {them}{signed}; --drop {kept.manifest[:12]} takes {them} back "
+        "as well"
+    )

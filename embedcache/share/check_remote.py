@@ -17,6 +17,7 @@ from embedcache.errors import RemoteError
 from embedcache.share.collect import Deletion, delete_files
 from embedcache.share.places import Stat
 from embedcache.share.remote.claims import GONE_SECONDS, AtWorkError, Claims
+from embedcache.share.remote.lines import WrongLine, wrong_lines
 from embedcache.share.remote.manifest import Manifest
 from embedcache.share.remote.remote import BLOCK_BYTES, Remote, object_path
 from embedcache.share.remotes import location_of
@@ -65,6 +66,7 @@ class RemoteCheck:
         kept: why nothing was deleted that was to be; empty where nothing was, or it was.
         misplaced: files that are called like objects of other folders, sorted: nobody looks for them there.
         seconds: how long it took.
+        wrong: what manifests say of sound objects that is not so, or that others contradict.
     """
 
     remote: str
@@ -76,11 +78,13 @@ class RemoteCheck:
     kept: str
     misplaced: tuple[str, ...]
     seconds: float
+    wrong: tuple[WrongLine, ...] = ()
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is missing or damaged, except deleted objects that no manifest lists."""
-        return all(fault.deleted and not fault.files for fault in self.faults) and not self.refused
+        """Whether all is sound and listed rightly, except deleted objects that no manifest lists."""
+        faults_are_gone = all(fault.deleted and not fault.files for fault in self.faults)
+        return faults_are_gone and not self.refused and not self.wrong
 
     def to_json(self) -> dict[str, object]:
         """Return the result as a JSON object."""
@@ -145,6 +149,7 @@ def check_remote(
         kept,
         tuple(sorted(misplaced)),
         time.perf_counter() - started,
+        tuple(wrong_lines(survey.manifests, reader.sound)),
     )
 
 
@@ -154,12 +159,14 @@ class _Reader:
     Attributes:
         damaged: digests of those whose bytes had another when last read, and their sizes.
         changing: digests of those that changed whenever they were read.
+        sound: digests of those whose bytes are right, and their sizes.
     """
 
     def __init__(self, remote: Remote, sizes: Mapping[str, int], meter: Meter) -> None:
         self.remote, self._sizes, self._meter = remote, sizes, meter
         self.damaged: dict[str, int | None] = {}
         self.changing: set[str] = set()
+        self.sound: dict[str, int] = {}
 
     def read(self, objects: Mapping[str, Stat], jobs: int) -> None:
         """Read objects, given by digest."""
@@ -212,7 +219,9 @@ class _Reader:
             except OSError:
                 self._meter.add(size=-count)
                 raise
-            return taken.hexdigest() == digest
+            if taken.hexdigest() == digest:
+                self.sound[digest] = count
+            return digest in self.sound
 
         try:
             return retrying(f"read {path}", self.remote.where, act, self.remote.stop)

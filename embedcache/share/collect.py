@@ -7,7 +7,7 @@ the remote meanwhile never sees one whose files are gone; what a stopped run lea
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
@@ -17,9 +17,11 @@ from embedcache.share.places import Stat, final_name
 from embedcache.share.remote.claims import FOLDER, GONE_SECONDS, Claims
 from embedcache.share.remote.manifest import Manifest
 from embedcache.share.remote.names import digest_before, manifests_named
+from embedcache.share.remote.news import rests_of
 from embedcache.share.remote.remote import MARKER, OBJECT_FOLDERS, Remote, Survey, object_path
 from embedcache.share.remote.superseded import superseded
 from embedcache.share.remotes import location_of
+from embedcache.share.retry import retrying
 from embedcache.share.transfer import JOBS, run_all
 from embedcache.transfer_defaults import GRACE_HOURS
 
@@ -43,6 +45,23 @@ class Deletion:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What stays of a push that is taken back: files of earlier pushes that it alone lists by now.
+
+    Attributes:
+        dropped: id of its manifest.
+        manifest: id of the manifest that lists them from then on.
+        files: how many there are.
+        was_signed: whether there are signatures of the push: they vouch for these files no more.
+    """
+
+    dropped: str
+    manifest: str
+    files: int
+    was_signed: bool
+
+
+@dataclass(frozen=True)
 class CollectResult:
     """What can be deleted from a remote.
 
@@ -54,6 +73,9 @@ class CollectResult:
         seconds: how long it took.
         unreadable: manifests that cannot be read, and why; all objects and cards stay then, for these
             manifests may list them.
+        kept: what stays of pushes that are taken back.
+        unsure: ids of manifests that are taken back and do not say which of their files were news: what
+            earlier pushes had declared goes, too, where no other manifest lists it.
     """
 
     remote: str
@@ -62,10 +84,31 @@ class CollectResult:
     deleted: bool
     seconds: float
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[Kept, ...] = ()
+    unsure: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return the result as a JSON object."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What is superfluous on a remote.
+
+    Attributes:
+        deletions: what is to be deleted.
+        young: how many superfluous files stay.
+        unreadable: manifests that cannot be read, and why.
+        rests: manifests that are taken back, and those to be written of what stays of them.
+        unsure: ids of manifests that are taken back and do not say what was news.
+    """
+
+    deletions: tuple[Deletion, ...]
+    young: int
+    unreadable: Mapping[str, str]
+    rests: tuple[tuple[Manifest, Manifest], ...]
+    unsure: tuple[str, ...]
 
 
 def collect_remote(
@@ -83,7 +126,7 @@ def collect_remote(
         remote: the remote.
         hours: keep what was written within so many hours.
         drop: delete these manifests too, whatever they list and however young: their names, or six digits or
-            more that only one begins with. What only they list can no longer be pulled.
+            more that only one begins with. What was news in them and only they list can no longer be pulled.
         delete: whether to delete; otherwise nothing is changed.
         jobs: deletions at once.
         on_progress: called as the work goes on.
@@ -99,8 +142,8 @@ def collect_remote(
     meter.begin("read the remote")
     source.require()
     if not delete:
-        found, young, unreadable = _find(source, drop, time.time(), hours)
-        return CollectResult(source.where, found, young, False, time.perf_counter() - started, unreadable)
+        found = _find(source, drop, time.time(), hours)
+        return _result(source, found, False, time.perf_counter() - started)
     if source.place.read_only:
         raise RemoteError(f"{source.where} can only be read: nothing can be deleted there")
 
@@ -109,19 +152,30 @@ def collect_remote(
 
     with Claims(source).collecting(on_wait) as claims:
         meter.begin("read the remote")
-        found, young, unreadable = _find(source, drop, claims.clock(), hours)
-        delete_files(source, found, claims, jobs, meter)
-    return CollectResult(source.where, found, young, True, time.perf_counter() - started, unreadable)
+        found = _find(source, drop, claims.clock(), hours)
+        # First, so that no moment comes at which nothing lists these files.
+        for _, rest in found.rests:
+            _write_rest(source, rest, claims)
+        delete_files(source, found.deletions, claims, jobs, meter)
+    return _result(source, found, True, time.perf_counter() - started)
 
 
-def _find(
-    remote: Remote, drop: Collection[str], now: float, hours: float
-) -> tuple[tuple[Deletion, ...], int, Mapping[str, str]]:
-    """Return what is to be deleted, how many superfluous files are too young, and unreadable manifests."""
+def _result(remote: Remote, found: _Found, deleted: bool, seconds: float) -> CollectResult:
+    signatures = {deletion.path.split("/")[1] for deletion in found.deletions if _is_signature(deletion)}
+    kept = tuple(
+        Kept(dropped.id, rest.id, len(rest.files), dropped.id in signatures) for dropped, rest in found.rests
+    )
+    return CollectResult(
+        remote.where, found.deletions, found.young, deleted, seconds, found.unreadable, kept, found.unsure
+    )
+
+
+def _find(remote: Remote, drop: Collection[str], now: float, hours: float) -> _Found:
+    """Return what is to be deleted, and what has to be written before."""
     before = now - hours * 3600
-    stats = remote.files_in("manifests")
+    stats = {f"manifests/{name}": stat for name, stat in remote.files_in("manifests").items()}
     ids = remote.manifest_ids(unlimited=True) if drop else []
-    dropped = [_dropped(digits, ids, remote.where) for digits in drop]
+    dropped = list(dict.fromkeys(_dropped(digits, ids, remote.where) for digits in drop))
     survey = remote.survey(skip=dropped, unlimited=True)
     if survey.refused and not dropped:
         name, why = next(iter(survey.refused.items()))
@@ -132,25 +186,32 @@ def _find(
         )
     staying = survey.manifests
     going = dict.fromkeys(dropped, "taken back")
+    replaced = superseded(remote, staying)
+    paths = {name: f"manifests/{name}.json" for name in replaced}
+    stats |= remote.dated({path: stats[path] for path in paths.values() if path in stats})
     going |= {
         name: f"{other[:12]} stands for it"
-        for name, other in superseded(remote, staying).items()
-        if _is_old(stats.get(f"{name}.json"), before)
+        for name, other in replaced.items()
+        if _is_old(stats.get(paths[name]), before)
     }
     deletions = list(_manifests(remote, going, stats))
     remaining = [manifest for manifest in staying if manifest.id not in going]
+    readable = list(_readable(remote, dropped))
+    rests = tuple(rests_of(readable, remaining))
+    remaining += [rest for _, rest in rests]
     # Files of a dropped manifest are deleted however young they are.
-    at_once = _listed(_readable(remote, dropped))
+    at_once = _listed(readable)
     objects, misplaced = remote.objects_and_misplaced()
     unneeded = {path: (stat, "lies where nobody looks for it") for path, stat in misplaced.items()}
     if not survey.refused:
         # A manifest that cannot be read may list any object.
         unlisted = _unlisted(remote, objects, _listed(remaining))
         unneeded |= {path: (stat, "no manifest lists it") for path, stat in unlisted}
+    times = remote.dated({path: stat for path, (stat, _) in unneeded.items() if path not in at_once})
     old = {
         path: (stat, why)
         for path, (stat, why) in unneeded.items()
-        if path in at_once or _is_old(stat, before)
+        if path in at_once or _is_old(times[path], before)
     }
     deletions += [Deletion(path, stat.bytes, why) for path, (stat, why) in sorted(old.items())]
     begun = dict(_begun(remote, survey, dropped))
@@ -165,7 +226,13 @@ def _find(
         if _target(path) in at_once or path.startswith(of_dropped) or _is_old(stat, since)
     }
     deletions += [Deletion(path, stat.bytes, "left of a write") for path, stat in sorted(left.items())]
-    return tuple(deletions), len(unneeded) - len(old) + len(begun) - len(left), survey.refused
+    return _Found(
+        tuple(deletions),
+        len(unneeded) - len(old) + len(begun) - len(left),
+        survey.refused,
+        rests,
+        tuple(manifest.id for manifest in readable if manifest.news is None),
+    )
 
 
 def _dropped(digits: str, ids: Collection[str], where: str) -> str:
@@ -196,12 +263,16 @@ def _is_old(stat: Stat | None, before: float) -> bool:
 
 def _manifests(remote: Remote, going: Mapping[str, str], stats: Mapping[str, Stat]) -> Iterator[Deletion]:
     for name, why in going.items():
-        path = f"{name}.json"
-        yield Deletion(f"manifests/{path}", stats[path].bytes if path in stats else None, why)
+        path = f"manifests/{name}.json"
+        yield Deletion(path, stats[path].bytes if path in stats else None, why)
         folder = f"signatures/{name}"
         for file, stat in sorted(remote.files_in(folder).items()):
             if file != KEPT_FOLDER:
                 yield Deletion(f"{folder}/{file}", stat.bytes, "signs a manifest that goes")
+
+
+def _is_signature(deletion: Deletion) -> bool:
+    return deletion.path.startswith("signatures/")
 
 
 def _listed(manifests: Iterable[Manifest]) -> set[str]:
@@ -249,6 +320,28 @@ def _target(path: str) -> str:
     return f"{folder}/{final_name(name)}"
 
 
+def _write_rest(remote: Remote, rest: Manifest, claims: Claims) -> None:
+    """Write the manifest of what stays of a push that is taken back."""
+    # What could not be read back must not be written.
+    Manifest.from_bytes(rest.data, rest.id)
+    path = f"manifests/{rest.id}.json"
+    _change(f"write {path}", lambda: remote.place.write(path, rest.data), remote, claims)
+
+
+def _change(doing: str, act: Callable[[], None], remote: Remote, claims: Claims) -> None:
+    """Change something on a remote, as the only process at work there; errors as :func:`delete_files`."""
+
+    def once() -> None:
+        # Before each try: between two of them a beat may fail, or this machine may sleep.
+        if claims.overslept:
+            raise RemoteError(
+                "this process stood still, and others may push by now: stopped; run the same command again"
+            )
+        act()
+
+    retrying(doing, remote.where, once, remote.stop)
+
+
 def delete_files(
     remote: Remote, deletions: Collection[Deletion], claims: Claims, jobs: int, meter: Meter
 ) -> None:
@@ -276,11 +369,8 @@ def delete_files(
             remote.write(f"{folder}/{KEPT_FOLDER}", KEPT_FOLDER_BYTES)
 
     def act(deletion: Deletion) -> None:
-        if claims.overslept:
-            raise RemoteError(
-                "this process stood still, and others may push by now: stopped; run the same command again"
-            )
-        remote.remove(deletion.path)
+        path = deletion.path
+        _change(f"delete {path}", lambda: remote.place.remove(path), remote, claims)
         meter.add(files=1, size=deletion.bytes or 0)
 
     for is_manifest in (True, False):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-
-import click
 
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.fsio import (
@@ -30,7 +29,7 @@ _PRIVATE = 0o600
 def config_file() -> Path:
     """Return where the remotes are kept: ``$EMBEDCACHE_CONFIG``, or the user's folder of settings."""
     given = os.environ.get(CONFIG_VARIABLE)
-    return Path(given).expanduser() if given else Path(click.get_app_dir("embedcache")) / "remotes.json"
+    return Path(given).expanduser() if given else _settings_folder() / "embedcache" / "remotes.json"
 
 
 def list_remotes() -> dict[str, str]:
@@ -104,24 +103,45 @@ def remove_remote(name: str) -> None:
 def location_of(remote: str) -> Location:
     """Return where ``remote``, a name or a URL, is. A name wins over a folder; write ``./name`` for that.
 
+    What has a slash in it, or is a folder, is a path.
+
     The file of names is read only for what could be a name: URLs and paths work without it.
 
     Raises:
-        InputError: if it is a word that names no remote and no folder, a URL that cannot be used, or a name
+        InputError: if it has no slash and names no remote and no folder, a URL that cannot be used, or a name
             while the names cannot be read.
         CorruptCacheError: if it could be a name, and the file of names is damaged.
     """
     if not _NAME.fullmatch(remote):
-        return parse_location(remote)
-    known = list_remotes()
-    if remote in known:
-        return parse_location(known[remote])
+        location = parse_location(remote)
+        if location.scheme == "file" and not {"/", os.sep} & set(remote) and not Path(location.path).is_dir():
+            known = ", ".join(list_remotes()) or "none"
+            raise InputError(
+                f"no remote {remote[:80]!r} (there are {known}) and no folder of that name: see to the "
+                f"spelling, or write ./{remote[:80]} for a new folder"
+            )
+        return location
+    remotes = list_remotes()
+    if remote in remotes:
+        return parse_location(remotes[remote])
     if not Path(remote).is_dir():
+        known = ", ".join(remotes) or "none"
         raise InputError(
-            f"no remote {remote!r} (there are {', '.join(known) or 'none'}) and no folder of that name: add "
-            f"it with 'embedcache remote add {remote} URL', or write ./{remote} for a new folder"
+            f"no remote {remote!r} (there are {known}) and no folder of that name: add it with 'embedcache "
+            f"remote add {remote} URL', or write ./{remote} for a new folder"
         )
     return parse_location(remote)
+
+
+def _settings_folder() -> Path:
+    """Return the folder that programs of this user keep their settings in."""
+    if sys.platform == "win32":
+        base = os.environ.get("APPDATA") or "~"
+    elif sys.platform == "darwin":
+        base = "~/Library/Application Support"
+    else:
+        base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser()
 
 
 def _unreadable(path: Path, reason: str) -> InputError:

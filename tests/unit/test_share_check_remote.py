@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 import threading
 import time
@@ -119,7 +120,8 @@ def test_a_manifest_that_lies_about_a_size_damages_nothing(remote: Path) -> None
     entry.pop("index")
     entry["bytes"] -= 1
     put_manifest(remote, value)
-    assert check_remote(str(remote), delete_damaged=True).is_sound
+    found = check_remote(str(remote), delete_damaged=True)
+    assert (found.faults, len(found.wrong), found.is_sound) == ((), 1, False)
     assert place.exists()
 
 
@@ -243,8 +245,8 @@ def test_what_is_deleted_and_listed_nowhere_is_of_no_harm(run: Any, remote: Path
     code, out = run(*VERIFY, remote, "--delete-damaged")
     assert code == 0
     assert not place.exists()
-    assert "1 damaged, 0 missing" in out
-    assert "what was deleted and no manifest lists, nobody needs" in out
+    assert "1 damaged and deleted, 0 missing" in out
+    assert "1 deleted object was listed by no manifest: nobody needs it" in out
     assert "embedcache push" not in out
     # Of one that somebody needs it is another matter, whatever else goes.
     put_object(remote, bytes(100))
@@ -327,7 +329,8 @@ def test_the_command_lists_and_deletes_and_says_what_helps(run: Any, remote: Pat
     assert code == 1
     assert place.name in out
     assert "1 damaged, 0 missing" in out
-    assert "--delete-damaged deletes what is damaged; 'embedcache push' from a cache that has it" in out
+    assert "--delete-damaged deletes what is damaged; then 'embedcache push' from a cache that has" in out
+    assert "missing that" not in out
     assert place.exists()
     code, out = run(*VERIFY, remote, "--delete-damaged", "--json")
     found = json.loads(out)
@@ -338,9 +341,38 @@ def test_the_command_lists_and_deletes_and_says_what_helps(run: Any, remote: Pat
     assert code == 1
     assert "0 damaged, 1 missing" in out
     assert "--delete-damaged" not in out
+    assert "1 object is missing that manifests list: 'embedcache push' from a cache that has it sends" in out
     assert "manifests list it already" in run("push", remote, "--cache", tmp_path / "cache")[1]
     code, out = run(*VERIFY, remote, "--json")
     assert (code, json.loads(out)["sound"]) == (0, True)
+
+
+def test_what_is_wrong_with_an_object_fits_on_a_terminal(run: Any, remote: Path) -> None:
+    for pattern in (SHARD, "/corpus.json"):
+        rot(object_of(remote, pattern))
+    spare = remote / "objects" / "ab" / ("ab" * 32)
+    spare.parent.mkdir(exist_ok=True)
+    spare.write_bytes(b"another")
+    index = manifest_of(remote)["files"]
+    index = next(file["index"]["sha256"] for file in index if "index" in file)
+    (remote / "objects" / index[:2] / index).unlink()
+    code, out = run(*VERIFY, remote, "--delete-damaged")
+    lines = out.splitlines()
+    *faults, summary, missing, no_need = lines
+    assert code == 1
+    assert max(map(len, faults)) < 80
+    path = object_of(remote, SHARD).relative_to(remote).as_posix()
+    at = faults.index(path)
+    assert faults[at + 1].startswith("  damaged, deleted, ")
+    assert re.fullmatch(r"  teachers/[0-9a-f]{12}/shards/[0-9a-f]{12}\.arrow", faults[at + 2])
+    at = faults.index(f"objects/{index[:2]}/{index}")
+    assert faults[at + 1].startswith("  missing, ")
+    assert re.fullmatch(r"  row index of teachers/[0-9a-f]{12}/shards/[0-9a-f]{12}\.arrow", faults[at + 2])
+    at = faults.index(spare.relative_to(remote).as_posix())
+    assert faults[at + 1 : at + 3] == ["  damaged, deleted, 7 B", "  listed by no manifest"]
+    assert ": 3 damaged and deleted, 1 missing; " in summary
+    assert missing.startswith("3 objects are missing that manifests list: 'embedcache push' from a cache")
+    assert no_need == "1 deleted object was listed by no manifest: nobody needs it"
 
 
 def test_a_manifest_that_cannot_be_read_is_told_of(run: Any, remote: Path) -> None:

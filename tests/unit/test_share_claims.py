@@ -66,6 +66,41 @@ def test_what_one_has_taken_others_see_until_it_is_given_up(tmp_path: Path) -> N
     assert files_of(tmp_path, "claims") == {}
 
 
+def test_whoever_claims_piece_by_piece_costs_others_and_itself_little(tmp_path: Path) -> None:
+    place, asked = FolderPlace(tmp_path), list[str]()
+
+    class Counting(FolderPlace):
+        def list(self, folder: str) -> dict[str, Stat]:
+            asked.append("list")
+            return place.list(folder)
+
+        def write(self, path: str, data: Data) -> None:
+            kind = path.rpartition(".")[2]
+            asked.extend([f"write {kind}"] if kind != "beat" else [])
+            place.write(path, data)
+
+        def blocks(self, path: str, size: int) -> Iterator[memoryview]:
+            asked.append("read")
+            return place.blocks(path, size)
+
+    mine = Claims(Remote(parse_location(str(tmp_path)), Counting(tmp_path)))
+    with mine.alive(), claims_on(tmp_path, elsewhere=True).alive() as other:
+        for number in range(20):
+            other.take({f"{number:064x}"})
+            asked.clear()
+            with mine.planning():
+                assert list(mine.of_others().values()) == [frozenset({f"{number:064x}"})]
+                mine.take({"a" * 64})
+            mine.give_up()
+            # Is anybody planning, do I alone, what is claimed, does my claim show?
+            assert asked == ["list", "write plan", "list", "list", "read", "write json", "list"]
+            asked.clear()
+            assert len(mine.of_others()) == 1
+            assert asked == ["list"]
+        # What others have given up is forgotten.
+        assert len(mine._known) == 1
+
+
 def test_who_waits_goes_on_when_the_claim_is_given_up(tmp_path: Path) -> None:
     with claims_on(tmp_path).alive() as one, claims_on(tmp_path).alive() as two:
         one.take({"a" * 64})

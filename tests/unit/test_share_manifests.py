@@ -17,9 +17,12 @@ from share_helpers import TEXTS, claims_on, make_cache
 from embedcache.cache import Cache
 from embedcache.share import push
 from embedcache.share.places import parse_location
+from embedcache.share.places.base import Stat
+from embedcache.share.places.folder import FolderPlace
 from embedcache.share.remote import manifest_reader
 from embedcache.share.remote import superseded as superseded_module
 from embedcache.share.remote.manifest import IndexObject, Manifest, SharedFile, Stock, TeacherLine
+from embedcache.share.remote.ranges import ranges_of
 from embedcache.share.remote.remote import Remote
 from embedcache.share.remote.shared_file import KnownFiles
 from embedcache.share.remote.superseded import superseded
@@ -41,10 +44,16 @@ def shard(number: int) -> SharedFile:
 SHARDS = sorted(map(shard, range(400)), key=lambda file: file.path)
 
 
-def manifest_with(numbers: Sequence[int], licences: Sequence[str] = (), when: str = "") -> Manifest:
+def manifest_with(
+    numbers: Sequence[int],
+    licences: Sequence[str] = (),
+    when: str = "",
+    news: Sequence[int] | None = None,
+) -> Manifest:
     teachers = tuple(TeacherLine(digest_of(text), (), 0, "", text) for text in licences)
     files = tuple(SHARDS[number] for number in sorted(numbers))
-    return Manifest(files, teachers, (), digest_of("card"), "Ann" if when else "", when)
+    ranges = None if news is None else ranges_of(news)
+    return Manifest(files, teachers, (), digest_of("card"), "Ann" if when else "", when, news=ranges)
 
 
 @contextmanager
@@ -104,7 +113,7 @@ def test_a_claim_is_read_as_it_was_written(count: int, tmp_path: Path) -> None:
 
 
 def test_a_manifest_is_read_as_it_was_written() -> None:
-    manifest = manifest_with(range(50), ["MIT"], "2026-01-02T03:04:05Z")
+    manifest = manifest_with(range(50), ["MIT"], "2026-01-02T03:04:05Z", [0, 1, 7, 48, 49])
     same = Manifest.from_bytes(manifest.data, manifest.id)
     assert (same, same.id, same.data) == (manifest, manifest.id, manifest.data)
 
@@ -139,8 +148,16 @@ def test_memory_of_many_pushes_does_not_grow_with_their_files(tmp_path: Path) ->
     assert {manifest.id for manifest in survey.manifests} == {manifest.id for manifest in manifests}
 
 
-def test_large_manifests_are_held_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tells_sizes", [True, False])
+def test_large_manifests_are_held_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_sizes: bool
+) -> None:
     monkeypatch.setattr(manifest_reader, "_LARGE_BYTES", 10)
+    listed = FolderPlace.list
+    if not tells_sizes:
+        monkeypatch.setattr(
+            FolderPlace, "list", lambda self, folder: dict.fromkeys(listed(self, folder), Stat(None))
+        )
     manifests = [manifest_with([number, number + 1]) for number in range(20)]
     put(tmp_path, manifests)
     at_once, most_at_once, lock = 0, 0, threading.Lock()
@@ -149,6 +166,7 @@ def test_large_manifests_are_held_one_at_a_time(tmp_path: Path, monkeypatch: pyt
     def counted(self: Remote, path: str, most: int) -> bytes | None:
         nonlocal at_once, most_at_once
         if most == 10:
+            assert not tells_sizes, "what is known to be large is begun twice"
             return read(self, path, most)
         with lock:
             at_once += 1
@@ -189,7 +207,8 @@ def plainly_superseded(
         mine, theirs = keys[manifest.id], keys[other.id]
         if mine is None or (mine and (theirs is None or not mine <= theirs)):
             return False
-        return set(manifest.files) <= set(other.files) and licences <= more
+        news = set() if other.news is None else set(other.new_files)
+        return set(manifest.files) <= set(other.files) - news and licences <= more
 
     kept: list[Manifest] = []
     replaced = {}
@@ -211,11 +230,12 @@ def test_a_manifest_is_replaced_by_what_lists_and_says_as_much(
         rng = random.Random(seed)  # noqa: S311 - no secret
         made = [
             manifest_with(
-                rng.sample(range(8), rng.randint(1, 8)),
+                rng.sample(range(8), count),
                 rng.sample(["MIT", "CC0"], rng.choice([0, 0, 1, 2])),
                 rng.choice(["", "2026-01-02T03:04:05Z", "2026-01-03T03:04:05Z"]),
+                rng.choice([None, sorted(rng.sample(range(count), rng.randint(0, count // 2)))]),
             )
-            for _ in range(25)
+            for count in (rng.randint(1, 8) for _ in range(25))
         ]
         manifests = list({manifest.id: manifest for manifest in made}.values())
         signers = [frozenset[bytes](), frozenset[bytes](), frozenset([b"a"]), frozenset([b"a", b"b"]), None]

@@ -1,4 +1,4 @@
-"""Parts of files: every place gives the same ones, or says that it gives none."""
+"""Parts of files: what they cost in requests and open files, and servers that give none, or too much."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hub_server import hub_server
 from pyarrow.fs import LocalFileSystem as LocalFileSystemOfArrow
 
-from embedcache.share.places import Place, open_place, parse_location
+from embedcache.share.places import open_place, parse_location
 from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.places.bucket import BucketPlace
 from embedcache.share.places.folder import FolderPlace
-from embedcache.share.places.hub import HubPlace
 from embedcache.share.places.web import WebPlace
 
 DATA = np.random.default_rng(0).bytes(100_000)
@@ -72,35 +70,6 @@ def served(folder: Path, handler: type[SimpleHTTPRequestHandler]) -> Iterator[We
         finally:
             server.shutdown()
             thread.join()
-
-
-@contextmanager
-def place_of(kind: str, folder: Path) -> Iterator[Place]:
-    if kind == "web":
-        with served(folder, _Parts) as place:
-            yield place
-    elif kind == "folder":
-        yield FolderPlace(folder)
-    elif kind == "bucket":
-        yield BucketPlace("s3://bucket", LocalFileSystemOfArrow(), str(folder))
-    else:
-        (folder / "datasets" / "x").mkdir(parents=True)
-        (folder / "datasets" / "x" / "y").symlink_to(folder)
-        with hub_server(folder) as hub, pytest.MonkeyPatch.context() as patch:
-            patch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
-            yield HubPlace("hf://datasets/x/y", "datasets", "x/y")
-
-
-@pytest.mark.parametrize("kind", ["folder", "bucket", "hub", "web"])
-def test_parts_are_those_of_the_file(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "data").write_bytes(DATA)
-    with place_of(kind, tmp_path) as place:
-        for start, length in ((0, 1), (0, 100_000), (7, 16_384), (99_999, 1), (50_000, 0)):
-            assert place.read_range("data", start, length) == DATA[start : start + length]
-        # What ends before gives less.
-        assert place.read_range("data", 99_990, 100) == DATA[99_990:]
-        with pytest.raises(FileNotFoundError):
-            place.read_range("nothing", 0, 10)
 
 
 def test_an_object_is_looked_up_once_for_all_parts_of_it(tmp_path: Path) -> None:
@@ -178,3 +147,5 @@ def test_links_of_a_folder_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "data")
     with pytest.raises(OSError, match="symbolic link"):
         FolderPlace(tmp_path).read_range("link", 0, 1)
+    with pytest.raises(OSError, match="symbolic link"):
+        list(FolderPlace(tmp_path).blocks("link", 10))

@@ -8,6 +8,9 @@ while it lives, ``MARK.N.plan`` while it plans, ``MARK.N.json`` to list the obje
 ``MARK.N.gc`` while it deletes. The place must list files in the order in which they were written: a process
 that has written a file waits until it is listed, and then sees all that were written before. The age of a
 beat is told by the clock of the place.
+
+A push that goes on unnoticed costs others time; a deletion that does costs them files. So who deletes counts
+as alive for an hour without a beat, others for a minute.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -27,17 +30,18 @@ from embedcache.share.remote.beats import AheadBeats
 from embedcache.share.remote.claimed import claimed_digests
 from embedcache.share.remote.marks import may_run, new_mark
 from embedcache.share.remote.remote import Remote
+from embedcache.share.remote.seen import Seen, SilenceTeller, marks_of
 from embedcache.sizes import counted
 
 FOLDER = "claims"
 STALE_SECONDS = 60.0
-"""A process without a beat for this long counts as gone."""
+"""A process without a beat for this long counts as gone, unless it deletes."""
 
 LISTING_SECONDS = 30.0
 """A place may take this long to list a file that was written."""
 
 GONE_SECONDS = 3600.0
-"""A push without a beat for this long no longer blocks deletion."""
+"""A push without a beat for this long no longer blocks deletion, nor a deletion a push."""
 
 OnWait = Callable[[int], None]
 """Called with how many processes are waited for."""
@@ -64,28 +68,6 @@ class AtWorkError(RemoteError):
             f"{GONE_SECONDS / 60:.0f} minutes: nothing was deleted; run the same command again later"
         )
         self.others = others
-
-
-def _marks(names: Iterable[str]) -> set[str]:
-    """Return the marks of the processes that files in ``claims/`` are of."""
-    return {name.partition(".")[0] for name in names}
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """The names of the files in ``claims/``.
-
-    Attributes:
-        mine: files of this process.
-        alive: files of other live processes.
-        gone: files of processes that are gone.
-        doubtful: marks of those that count as alive only because their beats lie in the future.
-    """
-
-    mine: frozenset[str]
-    alive: tuple[str, ...]
-    gone: tuple[str, ...]
-    doubtful: frozenset[str]
 
 
 @dataclass
@@ -117,7 +99,8 @@ class Claims:
     def alive(self, on_wait: OnWait | None = None) -> Iterator[Claims]:
         """Give signs of life while the block runs, and delete the files of this process afterwards.
 
-        The block begins once no other process deletes anything there.
+        The block begins once no other process deletes anything there. For one that gives no sign of life any
+        more it waits long, and tells how to go on at once.
 
         Args:
             on_wait: called now and then with the number of the processes that delete.
@@ -128,9 +111,11 @@ class Claims:
         with self._beating():
             if not self.alone:
                 self._until_listed(f"{self.mark}.beat")
-                while deleting := _marks(name for name in self._look().alive if name.endswith(".gc")):
+                teller = SilenceTeller(self.remote.where, FOLDER, GONE_SECONDS / 60)
+                while deleting := (seen := self._look()).deleting:
                     if on_wait is not None:
-                        on_wait(len(deleting))
+                        on_wait(len(marks_of(deleting)))
+                    teller.look(seen)
                     self._pause(_POLL_SECONDS)
             yield self
 
@@ -150,7 +135,7 @@ class Claims:
         """
         with self._beating():
             self._note("gc", b"gc")
-            while others := _marks((seen := self._look(GONE_SECONDS)).alive):
+            while others := marks_of((seen := self._look(GONE_SECONDS)).alive):
                 if others - seen.doubtful:
                     raise AtWorkError(self.remote.where, len(others))
                 if on_wait is not None:
@@ -171,9 +156,9 @@ class Claims:
             RemoteError: if the place does not tell when it was written to.
         """
         for _ in range(_CLOCK_TRIES):
-            stat = self.remote.files_in(FOLDER).get(f"{self.mark}.beat")
-            if stat is not None and stat.changed is not None:
-                return stat.changed
+            beat = self._beats(self.remote.files_in(FOLDER)).get(self.mark)
+            if beat is not None and beat.changed is not None:
+                return beat.changed
             self._pause(_POLL_SECONDS)
         raise RemoteError(
             f"{self.remote.where} does not tell how old its files are: nothing can be judged by age"
@@ -196,20 +181,22 @@ class Claims:
             return
         mine: str | None = None
         pause = 0.05
-        while True:
-            others = self._planners()
+        others = self._planners(self._look())
+        while mine is None or others:
             if others and (mine is None or min(others) < self.mark):
                 if mine is not None:
                     self._take_away(mine)
                     mine = None
                 self._pause(pause * (0.5 + random.random()))  # noqa: S311 - no secret
                 pause = min(2 * pause, _POLL_SECONDS)
+                seen = self._look()
             elif mine is None:
-                mine = self._note("plan", b"plan")
-            elif others:
-                self._pause(0.05)
+                mine = self._write("plan", b"plan")
+                seen = self._until_listed(mine)
             else:
-                break
+                self._pause(0.05)
+                seen = self._look()
+            others = self._planners(seen)
         try:
             yield
         finally:
@@ -244,19 +231,22 @@ class Claims:
         Raises:
             RemoteError: if claims cannot be listed or read.
         """
-        claims: dict[str, frozenset[str]] = {}
         if self.alone:
-            return claims
+            return {}
         seen = self._look()
         self._remove_gone(seen)
-        for name in seen.alive:
-            if name.endswith(".json"):
-                digests = self._known.get(name)
-                if digests is None:
-                    digests = self._read(name)
-                if digests is not None:
-                    self._known[name] = claims[name] = digests
-        return claims
+        names = [name for name in seen.alive if name.endswith(".json")]
+        # Those who send much claim it piece by piece: time after time many claims are new, and old ones gone.
+        fresh = [name for name in names if name not in self._known]
+        read = dict(zip(fresh, self.remote.in_threads(self._read, fresh), strict=True))
+        claims = {name: read.get(name, self._known.get(name)) for name in names}
+        self._known = {name: digests for name, digests in claims.items() if digests is not None}
+        return self._known
+
+    def is_awaited(self) -> bool:
+        """Return whether another live push has claimed nothing: it may wait for this one."""
+        alive = () if self.alone else self._look().alive
+        return marks_of(alive) != marks_of(name for name in alive if not name.endswith(".beat"))
 
     def wait(self, left: Collection[str], on_wait: OnWait) -> None:
         """Wait until a claim on ``left`` is given up, or its process is gone.
@@ -271,43 +261,55 @@ class Claims:
         missing = set(left)
         first = {name for name, digests in self.of_others().items() if digests & missing}
         while first and first <= self.of_others().keys():
-            on_wait(len(_marks(first)))
+            on_wait(len(marks_of(first)))
             self._pause(_POLL_SECONDS)
 
-    def _planners(self) -> list[str]:
+    def _planners(self, seen: Seen) -> list[str]:
         """Return the marks of other processes that plan."""
-        seen = self._look()
         self._remove_gone(seen, ".plan")
         return [name.partition(".")[0] for name in seen.alive if name.endswith(".plan")]
 
-    def _remove_gone(self, seen: _Seen, ending: str = "") -> None:
+    def _remove_gone(self, seen: Seen, ending: str = "") -> None:
         """Delete the files of processes that are gone; one that cannot be deleted does no harm."""
         for name in seen.gone:
             if name.endswith(ending):
                 with suppress(EmbedCacheError, OSError):
                     self.remote.remove(f"{FOLDER}/{name}")
 
-    def _look(self, gone_seconds: float | None = None) -> _Seen:
+    def _look(self, gone_seconds: float | None = None) -> Seen:
         """List ``claims/``; a process whose last beat is older than ``gone_seconds`` counts as gone."""
         limit = self.stale_seconds if gone_seconds is None else gone_seconds
         files = {name: stat for name, stat in self.remote.files_in(FOLDER).items() if _NAME.fullmatch(name)}
-        beats = {name.removesuffix(".beat"): stat for name, stat in files.items() if name.endswith(".beat")}
+        beats = self._beats(files)
         now = beats.get(self.mark)
+        # Who deletes stops when its own beat is late. But nobody can call back the request that is under way
+        # by then, and places give up on one that is not answered only after minutes, or never.
+        deleting = marks_of(name for name in files if name.endswith(".gc"))
         mine: set[str] = set()
-        alive, gone, doubtful = list[str](), list[str](), set[str]()
+        alive, gone, doubtful, silent = list[str](), list[str](), set[str](), set[str]()
         for name in sorted(files):
             mark = name.partition(".")[0]
             if mark == self.mark:
                 mine.add(name)
+            elif self._lives(mark, beats.get(mark), now, limit, doubtful):
+                alive.append(name)
+            elif mark in deleting and self._lives(mark, beats.get(mark), now, GONE_SECONDS, doubtful):
+                alive.append(name)
+                silent.add(mark)
             else:
-                (alive if self._lives(mark, beats.get(mark), now, limit, doubtful) else gone).append(name)
-        return _Seen(frozenset(mine), tuple(alive), tuple(gone), frozenset(doubtful))
+                gone.append(name)
+        return Seen(frozenset(mine), tuple(alive), tuple(gone), frozenset(doubtful), frozenset(silent))
 
-    def _until_listed(self, name: str) -> None:
-        """Wait until a file of this process is listed, and with it all that were written before."""
+    def _beats(self, files: Mapping[str, Stat]) -> dict[str, Stat]:
+        found = {f"{FOLDER}/{name}": stat for name, stat in files.items() if name.endswith(".beat")}
+        dated = self.remote.dated(found)
+        return {path[len(FOLDER) + 1 : -len(".beat")]: stat for path, stat in dated.items()}
+
+    def _until_listed(self, name: str) -> Seen:
+        """Wait until a file of this process is listed, and return what is: all that was written before is."""
         deadline = time.monotonic() + LISTING_SECONDS
         pause = 0.05
-        while name not in self._look().mine:
+        while name not in (seen := self._look()).mine:
             if time.monotonic() > deadline:
                 raise RemoteError(
                     f"{self.remote.where} does not list {FOLDER}/{name}, which was written there "
@@ -316,6 +318,7 @@ class Claims:
                 )
             self._pause(pause)
             pause = min(2 * pause, _POLL_SECONDS)
+        return seen
 
     def _lives(
         self, mark: str, beat: Stat | None, now: Stat | None, limit: float, doubtful: set[str]
@@ -369,12 +372,17 @@ class Claims:
         self._last_beat = began
 
     def _note(self, kind: str, data: bytes) -> str:
-        """Write a file under a name that no older listing has; return the name once it is listed."""
+        """Write a file as :meth:`_write`; return its name once it is listed."""
+        name = self._write(kind, data)
+        self._until_listed(name)
+        return name
+
+    def _write(self, kind: str, data: bytes) -> str:
+        """Write a file under a name that no older listing has, and return the name."""
         self._number += 1
         name = f"{self.mark}.{self._number}.{kind}"
         self._notes.add(name)
         self.remote.write(f"{FOLDER}/{name}", data)
-        self._until_listed(name)
         return name
 
     def _take_away(self, name: str) -> None:

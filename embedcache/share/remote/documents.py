@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +13,8 @@ from embedcache.contract import Contract
 from embedcache.corpus.description import CorpusInfo, read_info
 from embedcache.corpus.view_record import ViewRecord, read_record
 from embedcache.errors import CacheFormatError, CorruptCacheError, RemoteError
+from embedcache.fsio import read_regular
+from embedcache.share.limits import Allowance
 from embedcache.share.remote.download import read_object
 from embedcache.share.remote.manifest import SharedFile, Stock
 from embedcache.share.remote.remote import Remote
@@ -28,10 +31,20 @@ class Documents:
     Args:
         remote: where they lie.
         folder: a temporary folder, where each is put for its reader; nothing of a cache.
+        allowance: counts what is fetched; default: nobody does.
+        kept: folders in which documents may lie that are on the remote too, at the same paths. These are not
+            fetched.
     """
 
-    def __init__(self, remote: Remote, folder: Path) -> None:
+    def __init__(
+        self,
+        remote: Remote,
+        folder: Path,
+        allowance: Allowance | None = None,
+        kept: Sequence[Path] = (),
+    ) -> None:
         self._remote, self._folder = remote, folder
+        self._allowance, self._kept = allowance or Allowance(), kept
         self._read: dict[str, bytes] = {}
         self._left = MOST_BYTES
 
@@ -39,6 +52,7 @@ class Documents:
         """Read many at once.
 
         Raises:
+            InputError: if they are more than may be fetched.
             RemoteError: if one cannot be had, is not what its digest says, or they are too many.
         """
         wanted = {file.sha256: file for file in files if file.sha256 not in self._read}
@@ -48,8 +62,12 @@ class Documents:
                 f"the descriptions on {self._remote.where} have more than {MOST_BYTES:,} bytes together: "
                 "pull some corpora or teachers alone, with --corpus and --teacher"
             )
-        documents = self._remote.in_threads(self._fetch, wanted.values())
-        self._read.update(zip(wanted, documents, strict=True))
+        kept = {digest: self._kept_data(file) for digest, file in wanted.items()}
+        self._read.update({digest: data for digest, data in kept.items() if data})
+        left = {digest: file for digest, file in wanted.items() if digest not in self._read}
+        self._allowance.read_documents(sum(file.bytes for file in left.values()))
+        documents = self._remote.in_threads(self._fetch, left.values())
+        self._read.update(zip(left, documents, strict=True))
 
     def data(self, file: SharedFile) -> bytes:
         """Return the bytes of a document.
@@ -106,6 +124,17 @@ class Documents:
                 f"{file.path} of {self._remote.where} is refused because it {told(error, path)}; it is "
                 "damaged, hostile or of a newer embedcache; pull others alone, with --corpus and --teacher"
             ) from error
+
+    def _kept_data(self, file: SharedFile) -> bytes:
+        """Return a document from where it lies on this machine; nothing where it does not."""
+        for folder in self._kept:
+            try:
+                data = read_regular(folder / file.path, most=file.bytes)
+            except (OSError, ValueError):
+                continue
+            if hashlib.sha256(data).hexdigest() == file.sha256:
+                return data
+        return b""
 
     def _fetch(self, file: SharedFile) -> bytes:
         return read_object(self._remote, file, file.path)

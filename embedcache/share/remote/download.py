@@ -11,7 +11,7 @@ from embedcache.errors import RemoteError
 from embedcache.fsio import explain_os_error
 from embedcache.share.remote.manifest import SharedFile
 from embedcache.share.remote.remote import BLOCK_BYTES, Remote, SharedObject, object_path
-from embedcache.share.retry import RemediedError, retrying
+from embedcache.share.retry import RefusedError, RemediedError, retrying
 from embedcache.share.transfer import Stopped
 
 
@@ -39,12 +39,12 @@ def download(remote: Remote, file: SharedFile, place: Path, meter: Meter) -> Non
                         raise Stopped
                     count += len(block)
                     if count > file.bytes:
-                        raise unlike(path, count, file.bytes)
+                        raise _not_as_listed(remote, file, count)
                     digest.update(block)
                     _write(handle, block, place)
                     meter.add(size=len(block))
             if count != file.bytes or digest.hexdigest() != file.sha256:
-                raise unlike(path, count, file.bytes)
+                raise _not_as_listed(remote, file, count, digest.hexdigest())
         except BaseException:
             meter.add(size=-min(count, file.bytes))
             raise
@@ -73,15 +73,36 @@ def read_object(remote: Remote, shared: SharedObject, label: str) -> bytes:
         for block in remote.place.blocks(path, BLOCK_BYTES):
             data += block
             if len(data) > shared.bytes:
-                raise unlike(path, len(data), shared.bytes)
-        if hashlib.sha256(data).hexdigest() != shared.sha256:
-            raise unlike(path, len(data), shared.bytes)
+                raise _not_as_listed(remote, shared, len(data))
+        digest = hashlib.sha256(data).hexdigest()
+        if len(data) != shared.bytes or digest != shared.sha256:
+            raise _not_as_listed(remote, shared, len(data), digest)
         return bytes(data)
 
     try:
         return retrying(f"read {label}", remote.where, act, remote.stop)
     except FileNotFoundError:
         raise missing(remote, shared, label) from None
+
+
+def _not_as_listed(remote: Remote, shared: SharedObject, arrived: int, digest: str = "") -> RemediedError:
+    """Return the error for an object that is not as a manifest lists it.
+
+    Args:
+        remote: where it lies.
+        shared: what it should be.
+        arrived: how many bytes came.
+        digest: of these, where they are all; empty where more were to come.
+    """
+    path, lists = object_path(shared.sha256), remote.listed_so(shared)
+    error = unlike(path, arrived, shared.bytes)
+    if arrived == shared.bytes:
+        return error
+    if digest == shared.sha256:
+        what = f"it has {arrived:,} bytes, which are right, and not the {shared.bytes:,} that a manifest says"
+        return RefusedError(what, lists or "the manifest is damaged or hostile")
+    told = f"; or that size is wrong, which 'embedcache remote verify' tells: {lists}" if lists else ""
+    return RemediedError(str(error), f"{error.remedy}{told}")
 
 
 def unlike(path: str, arrived: int, expected: int, what: str = "other bytes arrived") -> RemediedError:

@@ -1,22 +1,24 @@
 """Manifests: each lists the files of one push. Only what a manifest lists counts as pushed.
 
 A manifest is canonical JSON named by its sha256. It lists all files of the cache that was pushed, also those
-that others had sent before, so that each manifest is complete in itself.
+that others had sent before, so that each manifest is complete in itself; and it says which of them were news.
+What stays of a push that is taken back is listed by another one: see :mod:`embedcache.share.remote.news`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from embedcache.check.findings import Kind
 from embedcache.corpus.description import checked_digest
 from embedcache.fsio import canonical_json, parsed_json
+from embedcache.share.remote.ranges import Ranges, checked_ranges
 from embedcache.share.remote.shared_file import MOST_INDEX_BYTES as MOST_INDEX_BYTES
 from embedcache.share.remote.shared_file import IndexObject as IndexObject
 from embedcache.share.remote.shared_file import KnownFiles
@@ -33,7 +35,7 @@ _FILES = b',"files":['
 _LONGEST_TEXT = 2000
 _WHEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _FIELDS = {"version", "files", "teachers", "corpora", "card"}
-_OPTIONAL = {"by", "when", "message"}
+_OPTIONAL = {"by", "when", "message", "news"}
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Manifest:
         by: who pushed, where that was given.
         when: when, in UTC, where ``by`` was given.
         message: what for, where that was given.
+        news: positions of those files that no manifest of the remote listed before; None where it does not
+            say.
     """
 
     files: tuple[SharedFile, ...]
@@ -95,6 +99,14 @@ class Manifest:
     by: str = ""
     when: str = ""
     message: str = ""
+    news: Ranges | None = None
+
+    @property
+    def new_files(self) -> tuple[SharedFile, ...]:
+        """The files that no manifest listed before; all files where it does not say."""
+        if self.news is None:
+            return self.files
+        return tuple(file for first, end in self.news for file in self.files[first:end])
 
     @cached_property
     def data(self) -> bytes:
@@ -138,6 +150,7 @@ class Manifest:
             ],
             "card": self.card,
             **{name: text for name, text in given.items() if text},
+            **({} if self.news is None else {"news": [list(positions) for positions in self.news]}),
         }
 
     @classmethod
@@ -181,6 +194,7 @@ class Manifest:
             _text(value.get("by", "")),
             when,
             _text(value.get("message", "")),
+            checked_ranges(value["news"], len(files)) if "news" in value else None,
         )
         if canonical_json(manifest._frame()) != frame:
             raise ValueError("it is not spelled as manifests are")
@@ -252,10 +266,17 @@ class Stock:
             return False
         return file.index is None or listed.index is not None or file.sha256 in self._doubtful
 
+    def lists(self, file: SharedFile) -> bool:
+        """Return whether a manifest lists this version of a file, with or without a row index."""
+        return file.sha256 in self._files.get(file.path, ())
+
     def __iter__(self) -> Iterator[SharedFile]:
         """Yield all files, every version of a path, sorted."""
-        for path in sorted(self._files):
-            yield from self.versions(path)
+        return iter(self._sorted)
+
+    @cached_property
+    def _sorted(self) -> Sequence[SharedFile]:
+        return [file for path in sorted(self._files) for file in self.versions(path)]
 
     def versions(self, path: str) -> list[SharedFile]:
         """Return the versions of a file, by digest; several where pushes differ."""
@@ -266,13 +287,21 @@ class Stock:
         """Return the manifests that list a version of a file, with whatever row index."""
         return list(self._listings.get((file.path, file.sha256), ()))
 
+    def of_teacher(self, contract_id: str) -> list[SharedFile]:
+        """Return all files of a teacher, sorted."""
+        return list(self._of_teachers.get(contract_id, ()))
+
+    def of_corpus(self, name: str) -> list[SharedFile]:
+        """Return all files of the corpora of a name and of their views, sorted."""
+        return list(self._of_corpora.get(name, ()))
+
     def shards(self, contract_id: str) -> list[SharedFile]:
         """Return all shards of a teacher."""
-        return list(self._of_teachers.get((contract_id, Kind.SHARD), ()))
+        return list(self._of_kinds.get((contract_id, Kind.SHARD), ()))
 
     def codebooks(self, contract_id: str) -> dict[str, SharedFile]:
         """Return all codebooks of a teacher, by their sha256."""
-        return {file.sha256: file for file in self._of_teachers.get((contract_id, Kind.CODEBOOK), ())}
+        return {file.sha256: file for file in self._of_kinds.get((contract_id, Kind.CODEBOOK), ())}
 
     @cached_property
     def _listings(self) -> Mapping[tuple[str, str], Sequence[Manifest]]:
@@ -284,29 +313,42 @@ class Stock:
         return listings
 
     @cached_property
-    def _of_teachers(self) -> Mapping[tuple[str, Kind], Sequence[SharedFile]]:
-        """The files of teachers, by contract id and kind, sorted."""
-        files: dict[tuple[str, Kind], list[SharedFile]] = {}
-        for file in self:
-            if file.entry.teacher:
-                files.setdefault((file.entry.teacher, file.entry.kind), []).append(file)
-        return files
+    def _of_teachers(self) -> Mapping[str, Sequence[SharedFile]]:
+        return _grouped(self._sorted, lambda file: file.entry.teacher)
+
+    @cached_property
+    def _of_corpora(self) -> Mapping[str, Sequence[SharedFile]]:
+        return _grouped(self._sorted, lambda file: file.entry.corpus)
+
+    @cached_property
+    def _of_kinds(self) -> Mapping[tuple[str, Kind], Sequence[SharedFile]]:
+        return _grouped(self._sorted, lambda file: (file.entry.teacher, file.entry.kind))
 
     @cached_property
     def teacher_names(self) -> Mapping[str, frozenset[str]]:
         """The contract ids that have files, and the names of each."""
-        teachers: dict[str, set[str]] = {}
-        for file in self:
-            if file.entry.teacher:
-                names = teachers.setdefault(file.entry.teacher, set())
-                if "/names/" in file.path:
-                    names.add(file.entry.stem)
-        return {contract: frozenset(names) for contract, names in teachers.items()}
+        return {
+            contract: frozenset(file.entry.stem for file in files if "/names/" in file.path)
+            for contract, files in self._of_teachers.items()
+            if contract
+        }
 
     @cached_property
     def corpus_names(self) -> tuple[str, ...]:
         """The names of corpora that have files, sorted."""
-        return tuple(sorted({file.entry.corpus for file in self} - {""}))
+        return tuple(sorted(self._of_corpora.keys() - {""}))
+
+
+_GroupT = TypeVar("_GroupT")
+
+
+def _grouped(
+    files: Iterable[SharedFile], group_of: Callable[[SharedFile], _GroupT]
+) -> dict[_GroupT, list[SharedFile]]:
+    groups: dict[_GroupT, list[SharedFile]] = {}
+    for file in files:
+        groups.setdefault(group_of(file), []).append(file)
+    return groups
 
 
 def _list(value: object) -> list[Any]:

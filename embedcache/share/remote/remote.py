@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from embedcache.cache import REMOTE_MARKER, Cache
 from embedcache.corpus.description import is_digest
 from embedcache.errors import RemoteError
-from embedcache.fsio import parsed_json, sealed, spelled_json
 from embedcache.share.places import Location, Place, Stat, open_place
 from embedcache.share.places.base import Data
 from embedcache.share.remote.manifest import MOST_MANIFEST_BYTES, Manifest
 from embedcache.share.remote.manifest_reader import ManifestReader, TooLargeError
+from embedcache.share.remote.marker import MARKER_BYTES, check_marker, is_cut_off
 from embedcache.share.remote.names import digest_before, manifests_named
 from embedcache.share.retry import retrying
 from embedcache.share.transfer import map_all
@@ -24,10 +24,8 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 MARKER = REMOTE_MARKER
-REMOTE_VERSION = 1
 KEEPER = "claims/README"
 KEEPER_BYTES = b"Who is sending what at the moment. Nothing here is ever read once nobody pushes.\n"
-MARKER_BYTES = spelled_json(sealed({"format": "embedcache-remote", "version": REMOTE_VERSION}))
 LOOKING_THREADS = 16
 # An interrupted look-up leaves nothing behind, and might wait for minutes to be tried again.
 _PATIENCE_SECONDS = 0.5
@@ -41,6 +39,8 @@ MOST_MANIFESTS_BYTES = 4 << 30
 _MARKER_PAUSE_SECONDS = 1.0
 OBJECT_FOLDERS = tuple(f"objects/{number:02x}" for number in range(256))
 """Where objects lie."""
+# Buckets list so many with one request.
+_PAGE_OBJECTS = 1000
 
 
 def object_path(sha256: str) -> str:
@@ -101,15 +101,19 @@ class Remote:
 
     Attributes:
         stop: once set, what fails is not tried again.
+        listed_so: says for errors which manifests list an object so; whoever reads them sets it.
     """
 
     def __init__(self, location: Location, place: Place | None = None) -> None:
         self.location = location
         self.place = open_place(location) if place is None else place
         self.stop = threading.Event()
+        self.listed_so: Callable[[SharedObject], str] = lambda shared: ""
         self._is_there = False
         # What a manifest says never changes: it is called by its digest. One that is refused may be mended.
         self._read: dict[str, Manifest] = {}
+        # How long a listing of all objects is: those of so many manifests, and what the last listing had.
+        self._counted, self._last_listed = (0, 0), 0
 
     @property
     def where(self) -> str:
@@ -130,7 +134,7 @@ class Remote:
         if self._is_there:
             return True
         data = self.read(MARKER, most=1 << 16)
-        if data is not None and MARKER_BYTES.startswith(data) and data != MARKER_BYTES:
+        if data is not None and is_cut_off(data):
             # Some servers show a file while it is being written: somebody may be making the remote.
             self.stop.wait(_MARKER_PAUSE_SECONDS)
             data = self.read(MARKER, most=1 << 16)
@@ -138,15 +142,7 @@ class Remote:
             if self.files_in("") and self.read("cache.json", most=1 << 16) is not None:
                 raise RemoteError(f"{self.where} is a cache, not a remote: give another folder to share by")
             return False
-        if data != MARKER_BYTES:
-            try:
-                value = parsed_json(data)
-            except ValueError:
-                value = None
-            version = value.get("version") if isinstance(value, dict) else None
-            newer = type(version) is int and version > REMOTE_VERSION
-            advice = "upgrade embedcache" if newer else "it was not made by embedcache, or is damaged"
-            raise RemoteError(f"{MARKER} of {self.where} is not as this embedcache writes it: {advice}")
+        check_marker(data, self.where)
         self._is_there = True
         return True
 
@@ -158,19 +154,17 @@ class Remote:
         """
         if not self.is_there():
             push = "" if self.place.read_only else ", or push something there with 'embedcache push'"
-            raise RemoteError(f"no remote at {self.where}: it has no {MARKER}; see to the spelling{push}")
+            mount = ", to the disk being mounted" if self.location.scheme == "file" else ""
+            raise RemoteError(
+                f"no remote at {self.where}: it has no {MARKER}; see to the spelling{mount}{push}"
+            )
 
     def prepare(self) -> None:
         """Make this a remote where it is none yet.
 
         Raises:
-            RemoteError: if it can only be read, or as :meth:`is_there`.
+            RemoteError: if it cannot be written, or as :meth:`is_there`.
         """
-        if self.place.read_only:
-            raise RemoteError(
-                f"{self.where} can only be read: push to a folder, s3://, gs:// or sftp://, and copy that "
-                "there"
-            )
         if not self.is_there():
             # Arrow makes an object of a folder whose last one it has deleted, which some servers take for a
             # file that nothing can lie in.
@@ -252,14 +246,13 @@ class Remote:
         """
         objects: dict[str, Stat] = {}
         misplaced: dict[str, Stat] = {}
-        listings = self.in_threads(self.files_in, OBJECT_FOLDERS)
-        for folder, files in zip(OBJECT_FOLDERS, listings, strict=True):
-            for name, stat in files.items():
-                path = f"{folder}/{name}"
-                if is_digest(name) and path == object_path(name):
-                    objects[name] = stat
-                elif is_digest(name):
-                    misplaced[path] = stat
+        listed = self._listed_at_once()
+        for path, stat in (self._listed_in(OBJECT_FOLDERS) if listed is None else listed).items():
+            folder, _, name = path.rpartition("/")
+            if is_digest(name) and path == object_path(name):
+                objects[name] = stat
+            elif is_digest(name) and folder in OBJECT_FOLDERS:
+                misplaced[path] = stat
         return objects, misplaced
 
     def stat(self, path: str) -> Stat | None:
@@ -270,14 +263,18 @@ class Remote:
         """
         return retrying(f"look up {path}", self.where, lambda: self.place.stat(path), self.stop)
 
-    def size(self, path: str) -> int | None:
-        """Return how many bytes a file has; None where it is missing, or the place does not tell.
+    def dated(self, files: Mapping[str, Stat]) -> dict[str, Stat]:
+        """Return files, by path, with the times that their listing has not told, as far as they can be had.
+
+        Arrow reads no times of which a server leaves out the last zeros, as ``12:30:05.34Z``, and in listings
+        of some servers every tenth is like that.
 
         Raises:
-            RemoteError: if it cannot be looked up.
+            RemoteError: if they cannot be looked up.
         """
-        stat = self.stat(path)
-        return None if stat is None else stat.bytes
+        asked = [path for path, stat in files.items() if stat.changed is None]
+        stats = zip(asked, self.in_threads(self.stat, asked), strict=True) if asked else ()
+        return {**files, **{path: stat for path, stat in stats if stat is not None}}
 
     def present(self, objects: Iterable[SharedObject]) -> set[str]:
         """Return the digests of those ``objects`` that lie here with the size they should have.
@@ -285,15 +282,42 @@ class Remote:
         Raises:
             RemoteError: if they cannot be looked up.
         """
-        sizes = {file.sha256: file.bytes for file in objects}
-        folders = sorted({digest[:2] for digest in sizes})
-        if len(sizes) > len(OBJECT_FOLDERS):
-            listings = self.in_threads(lambda folder: self.files_in(f"objects/{folder}"), folders)
-            stats = {name: stat.bytes for files in listings for name, stat in files.items()}
-            return {digest for digest, size in sizes.items() if stats.get(digest) == size}
-        digests = sorted(sizes)
-        looked_up = self.in_threads(lambda digest: self.size(object_path(digest)), digests)
-        return {digest for digest, size in zip(digests, looked_up, strict=True) if size == sizes[digest]}
+        sizes = {object_path(file.sha256): (file.sha256, file.bytes) for file in objects}
+        # A look-up is a request for each, of what is missing two or three.
+        listed = self._listed_at_once() if len(sizes) > self._pages() else None
+        if listed is None and len(sizes) > len(OBJECT_FOLDERS):
+            listed = self._listed_in(sorted({path.rpartition("/")[0] for path in sizes}))
+        if listed is None:
+            stats = zip(sizes, self.in_threads(self.stat, sizes), strict=True)
+            listed = {path: stat for path, stat in stats if stat is not None}
+        return {
+            digest for path, (digest, size) in sizes.items() if path in listed and listed[path].bytes == size
+        }
+
+    def _listed_at_once(self) -> dict[str, Stat] | None:
+        """Return all files below the folder of objects, by path; None where one listing does not tell."""
+
+        def act(folder: str) -> dict[str, Stat] | None:
+            return retrying("list objects", self.where, lambda: self.place.below(folder), self.stop)
+
+        # In a thread: a long listing would not hear Ctrl-C.
+        (listed,) = self.in_threads(act, ["objects"])
+        self._last_listed = len(listed or ())
+        return None if listed is None else {f"objects/{path}": stat for path, stat in listed.items()}
+
+    def _listed_in(self, folders: Sequence[str]) -> dict[str, Stat]:
+        """Return the files directly in folders, by path."""
+        listings = zip(folders, self.in_threads(self.files_in, folders), strict=True)
+        return {f"{folder}/{name}": stat for folder, files in listings for name, stat in files.items()}
+
+    def _pages(self) -> int:
+        """Return how many requests a listing of all objects takes, by manifests and the last one."""
+        manifests, count = self._counted
+        if manifests != len(self._read):
+            # Most have a row index besides.
+            count = 2 * len({file.sha256 for manifest in self._read.values() for file in manifest.files})
+            self._counted = len(self._read), count
+        return 1 + max(count, self._last_listed) // _PAGE_OBJECTS
 
     def manifest_ids(self, *, unlimited: bool = False) -> list[str]:
         """Return the names of all manifests, sorted.
@@ -304,37 +328,17 @@ class Remote:
         Raises:
             RemoteError: if they cannot be listed, or are too many.
         """
-        ids = sorted(filter(None, (digest_before(name, ".json") for name in self.files_in("manifests"))))
-        if len(ids) > MOST_MANIFESTS and not unlimited:
+        return sorted(self._manifest_stats(unlimited=unlimited))
+
+    def _manifest_stats(self, *, unlimited: bool) -> dict[str, Stat]:
+        files = self.files_in("manifests")
+        stats = {digest: stat for name, stat in files.items() if (digest := digest_before(name, ".json"))}
+        if len(stats) > MOST_MANIFESTS and not unlimited:
             raise RemoteError(
-                f"{self.where} has {len(ids):,} manifests, expected {MOST_MANIFESTS:,} at most: let "
+                f"{self.where} has {len(stats):,} manifests, expected {MOST_MANIFESTS:,} at most: let "
                 "'embedcache remote gc' delete those that others have replaced"
             )
-        return ids
-
-    def manifests(
-        self, cache: Cache | None = None, only: Collection[str] | None = None, skip: Collection[str] = ()
-    ) -> list[Manifest]:
-        """Return the manifests, sorted by name.
-
-        Args:
-            cache: keeps copies of what is read, for the next time.
-            only: read these alone; default: all.
-            skip: leave out those whose names begin with these six digits or more, read or not.
-
-        Raises:
-            InputError: if there is nothing to leave out.
-            RemoteError: if one cannot be read, or is not what a manifest has to be.
-        """
-        survey = self.survey(cache, only, skip)
-        survey.require_all(
-            self.where,
-            lambda name: (
-                f"do without it with --skip-manifest {name}, take what one key has signed with "
-                "--require-signature,"
-            ),
-        )
-        return list(survey.manifests)
+        return stats
 
     def survey(
         self,
@@ -343,29 +347,35 @@ class Remote:
         skip: Collection[str] = (),
         *,
         unlimited: bool = False,
+        check_size: Callable[[int], None] | None = None,
     ) -> Survey:
         """Return the manifests that can be read, and why others cannot.
 
         A manifest is read once; which of them are on the remote is looked up each time.
 
         Args:
-            cache: as of :meth:`manifests`.
-            only: as of :meth:`manifests`.
-            skip: as of :meth:`manifests`.
+            cache: keeps copies of what is read, for the next time.
+            only: read these alone; default: all.
+            skip: leave out those whose names begin with these six digits or more, read or not.
             unlimited: whether they may be more than :data:`MOST_MANIFESTS`, and larger together than
                 :data:`MOST_MANIFESTS_BYTES`: otherwise nobody could delete any of them.
+            check_size: called with the bytes of all that have no copy, before any is fetched as far as they
+                are listed with sizes, and as they come; raises if they are too many.
 
         Raises:
-            InputError: if there is nothing to leave out.
+            InputError: if there is nothing to leave out, or as ``check_size``.
             RemoteError: if the remote cannot be reached, or they are too many or too large together.
         """
-        names = self.manifest_ids(unlimited=unlimited)
+        stats = self._manifest_stats(unlimited=unlimited)
+        names = sorted(stats)
         left_out = {name for digits in skip for name in manifests_named(digits, names, self.where)}
         ids = [name for name in names if name not in left_out and (only is None or name in only)]
         fresh = [name for name in ids if name not in self._read]
         copies = None if cache is None else cache.derived_folder / "remotes" / self.id
         most_together = None if unlimited else MOST_MANIFESTS_BYTES
-        reader = ManifestReader(self.where, self.read, copies, MOST_MANIFEST_BYTES, most_together)
+        reader = ManifestReader(self.where, self.read, copies, MOST_MANIFEST_BYTES, most_together, check_size)
+        reader.expect({name: stats[name].bytes or 0 for name in fresh})
+        reader.drop_copies(names)
         results = self.in_threads(reader.read, fresh)
         self._read.update((result.id, result) for result in results if isinstance(result, Manifest))
         refused = {

@@ -7,29 +7,36 @@ from tempfile import TemporaryDirectory
 
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import RemoteError
+from embedcache.share.limits import Allowance
 from embedcache.share.remote.documents import Documents
 from embedcache.share.remote.manifest import Stock
 from embedcache.share.remote.remote import Remote
 
 
-def same_model_notes(remote: Remote, stock: Stock, contract: Contract) -> list[str]:
+def same_model_notes(
+    remote: Remote, stock: Stock, contract: Contract, allowance: Allowance | None = None
+) -> list[str]:
     """Say that a remote has no rows of a contract, and which teachers of the same model it has instead.
 
     Args:
         remote: the remote.
         stock: what it has.
         contract: what was asked for.
+        allowance: how much may be fetched; default: any number of bytes.
 
     Returns:
         Nothing where it has rows of that contract; else a note, and one for each contract that cannot be
         read.
+
+    Raises:
+        InputError: if the other contracts are more than may be fetched.
     """
     if stock.shards(contract.id):
         return []
     nothing = f"{remote.where} has no rows of this teacher's contract {contract.id[:12]}, and 0 are taken"
     others, unread = list[str](), list[str]()
     with TemporaryDirectory(prefix="embedcache-same-model-") as folder:
-        documents = Documents(remote, Path(folder))
+        documents = Documents(remote, Path(folder), allowance)
         for file in stock:
             if file.path != f"teachers/{file.entry.teacher}/contract.json":
                 continue

@@ -32,13 +32,19 @@ class _Statement:
         """Its files, with the row indexes of shards; built for a manifest that others are compared with."""
         return frozenset(self.manifest.files)
 
+    @cached_property
+    def news(self) -> frozenset[SharedFile]:
+        """Those files that it says were news, and that taking it back therefore deletes."""
+        return frozenset(() if self.manifest.news is None else self.manifest.new_files)
+
 
 def superseded(remote: Remote, manifests: Sequence[Manifest]) -> dict[str, str]:
     """Return the ids of replaced manifests, each with the id of the one that replaces it.
 
-    A manifest replaces another if it lists all its files, declares all its licences, and is signed by every
-    key that has signed it. Without ``cryptography`` signatures cannot be checked: then no signed manifest is
-    replaced.
+    A manifest replaces another if it lists all its files and says of none that it was news, declares all its
+    licences, and is signed by every key that has signed it. Of two pushes that brought the same file at once
+    each says that it was news: then neither replaces the other, and the file stays if one is taken back.
+    Without ``cryptography`` signatures cannot be checked: then no signed manifest is replaced.
 
     Args:
         remote: where they lie.
@@ -77,7 +83,8 @@ def _stands_for(other: _Statement, statement: _Statement) -> bool:
         return False
     if statement.keys and (other.keys is None or not statement.keys <= other.keys):
         return False
-    return other.files.issuperset(statement.manifest.files)
+    files = statement.manifest.files
+    return other.files.issuperset(files) and other.news.isdisjoint(files)
 
 
 def _licences(manifest: Manifest) -> Iterable[tuple[str, str]]:
