@@ -9,44 +9,39 @@ lists lies on the remote with the right size; until then nobody sees any of it.
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter, OnCheck
-from embedcache.errors import InputError, RemoteError
+from embedcache.errors import InputError
 from embedcache.share.pushing.bad_samples import note_sent, refuse_bad
 from embedcache.share.pushing.card import card_of
+from embedcache.share.pushing.delivery import Delivery, GoneError
 from embedcache.share.pushing.licences import (
     contradiction_notes,
     licence_notes,
     new_licences,
+    refuse_contradictions,
     unkept_notes,
 )
-from embedcache.share.pushing.namesakes import namesake_notes
+from embedcache.share.pushing.namesakes import namesake_notes, namesake_warnings
 from embedcache.share.pushing.new_remote import refuse_unfit_place
 from embedcache.share.pushing.news import only_news
 from embedcache.share.pushing.own_indexes import index_objects, with_indexes
 from embedcache.share.pushing.remote_state import RemoteState
-from embedcache.share.pushing.selection import EVERYTHING, LocalObject, PushChoice, Selection, select_files
+from embedcache.share.pushing.selection import EVERYTHING, PushChoice, Selection, select_files
 from embedcache.share.remote.claims import STALE_SECONDS, Claims
 from embedcache.share.remote.manifest import MOST_FILES, Manifest
-from embedcache.share.remote.remote import Remote, object_path
+from embedcache.share.remote.news import news_among
+from embedcache.share.remote.open_stock import open_remote
+from embedcache.share.remote.remote import Remote
 from embedcache.share.remote.sign import Signer, sign_manifest
-from embedcache.share.remotes import location_of
-from embedcache.share.transfer import JOBS, Stopped, run_all
-from embedcache.sizes import counted
+from embedcache.share.transfer import JOBS
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-# An object that is sent to its end after Ctrl-C harms nobody, and can take minutes.
-_PATIENCE_SECONDS = 0.5
 _LONGEST_TEXT = 1000
 
 
@@ -88,7 +83,7 @@ class PushResult:
 
 def push(
     cache: Cache | str | Path,
-    remote: str,
+    remote: str | Remote,
     choice: PushChoice = EVERYTHING,
     *,
     text_licence: str = "",
@@ -97,30 +92,37 @@ def push(
     sign: str | Path | None = None,
     jobs: int = JOBS,
     alone: bool = False,
+    new_remote: bool = False,
     stale_seconds: float = STALE_SECONDS,
+    on_warning: Callable[[str], None] | None = None,
     on_progress: OnCheck | None = None,
 ) -> PushResult:
     """Send what ``cache`` has and ``remote`` lacks. Repeated, it sends only what is still missing.
 
     Args:
         cache: the cache or its folder.
-        remote: the name or the URL of a remote; it is made where there is none.
+        remote: the name or the URL of a remote, or the remote itself; it is made where there is none.
         choice: what is pushed; default: all.
-        text_licence: licence of the texts; it is kept even where no file is new.
+        text_licence: licence of the texts; it is kept even where no file is new. Where the remote declares
+            another one for the same texts, these have to be named in ``choice``.
         by: who pushes, for the card; it is kept with the time, where there is something to add.
         message: what for, for the card, as ``by``.
         sign: file of a private ed25519 key, OpenSSH's or PEM, to sign the manifest with.
         jobs: transfers at once.
         alone: nobody else pushes or deletes there meanwhile, so claims are not used; for places that do not
             list what was just written.
+        new_remote: make a remote in an empty folder, though the cache knows one that was there.
         stale_seconds: a push without a sign of life for this long counts as gone, and its objects are sent
             from here.
+        on_warning: called before anything is sent with what others will have to do, because the remote has
+            another corpus or teacher of a name.
         on_progress: called as the work goes on.
 
     Raises:
         InputError: if a name is not in the cache, there is nothing to push, an argument cannot be used,
             vectors are among it that a sample of a pull has found bad, cache and remote lie inside each
-            other, or a folder that is no remote holds other files.
+            other, a folder that is no remote holds other files, a remote that was there is missing, or the
+            licence contradicts an earlier one.
         CorruptCacheError: if a file of the cache is damaged; nothing of it is sent.
         RemoteError: if the remote cannot be reached or written.
         StorageError: if there is no room here for row indexes of the remote.
@@ -129,8 +131,8 @@ def push(
     opened = cache if isinstance(cache, Cache) else Cache(cache)
     signer = None if sign is None else Signer.load(Path(sign))
     _check_texts({"--by": by, "--message": message, "--text-licence": text_licence})
-    target = Remote(location_of(remote))
-    refuse_unfit_place(target, opened.folder)
+    target = open_remote(remote)
+    refuse_unfit_place(target, opened, new_remote=new_remote)
     meter = Meter(on_progress)
     meter.begin("read the cache")
     selection = select_files(opened, choice, text_licence=text_licence)
@@ -140,22 +142,39 @@ def push(
             "one, or merge small shards with 'embedcache compact'"
         )
     refuse_bad(opened, selection)
-    state = RemoteState(target, opened, signer)
-    selection, notes = only_news(selection, state, opened, meter, jobs)
-    files = with_indexes(opened, selection.files, meter, jobs, target.stop)
-    selection = replace(selection, files=files)
+    if not target.is_there():
+        # A damaged shard is to leave no new remote behind.
+        indexed = with_indexes(opened, selection.files, meter, jobs, target.stop)
+        selection = replace(selection, files=indexed)
     meter.begin("read the remote")
     target.prepare()
-    claims = Claims(target, stale_seconds, alone=alone)
-    objects = [*(local.object for local in files), *index_objects(files)]
-    delivery = _Delivery(target, objects, jobs, meter, claims)
-    manifest = _deliver(
-        delivery, state, selection, claims, lambda: _declare(target, selection, by, message, signer)
-    )
-    note_sent(opened, target, selection, delivery.sent)
-    notes += _notes(state, selection, manifest)
-    notes += unkept_notes(selection, message=message, text_licence=text_licence, manifest=manifest)
-    return _result(delivery, state, manifest, signer, notes, time.perf_counter() - started)
+    state = RemoteState(target, opened, signer)
+    delivery = Delivery(target, jobs, meter)
+
+    def declare(chosen: Selection) -> str:
+        return _declare(state, chosen, by, message, signer)
+
+    work = _Work(opened, selection, choice.corpora, state, delivery, meter, jobs, declare, on_warning)
+    for is_last in (False, True):
+        claims = Claims(target, stale_seconds, alone=alone)
+        # From the first look at what is there until all is declared, nobody may delete any of it.
+        with claims.alive(delivery.show_deletion):
+            try:
+                work.run(claims)
+            except GoneError:
+                if is_last or not claims.overslept:
+                    raise
+            if not claims.overslept:
+                break
+        # Others may have taken this process for gone, and deleted what it counted on.
+    else:
+        delivery.refuse_gaps(work.manifest)
+    note_sent(opened, target, work.chosen, delivery.sent)
+    notes = [
+        *work.notes,
+        *unkept_notes(selection, message=message, text_licence=text_licence, manifest=work.manifest),
+    ]
+    return _result(delivery, state, work.manifest, signer, notes, time.perf_counter() - started)
 
 
 def _check_texts(texts: Mapping[str, str]) -> None:
@@ -176,38 +195,79 @@ def _check_texts(texts: Mapping[str, str]) -> None:
             )
 
 
-def _deliver(
-    delivery: _Delivery, state: RemoteState, selection: Selection, claims: Claims, declare: Callable[[], str]
-) -> str:
-    """Send what is missing, and declare it where manifests lack files of it or a licence.
+@dataclass
+class _Work:
+    """What a push does while it gives signs of life; repeated, it does what is still to be done.
 
-    Args:
-        delivery: the objects.
+    Attributes:
+        cache: the cache.
+        selection: what was asked for.
+        named: the corpora that were asked for by name.
         state: what the remote has.
-        selection: what is pushed.
-        claims: of this process.
-        declare: writes the manifest and returns its id.
-
-    Returns:
-        The manifest's id; empty where there was nothing to add.
-
-    Raises:
-        CorruptCacheError: if a file of the cache is damaged.
-        RemoteError: if the remote cannot be reached or written.
+        delivery: brings objects there.
+        meter: counts the work.
+        jobs: transfers at once.
+        declare: writes the manifest of what was chosen and returns its id.
+        on_warning: as for :func:`push`.
+        chosen: of the selection, what the remote does not have as good or better.
+        manifest: id of the manifest; empty where there was nothing to add.
+        notes: what is worth telling.
     """
-    # From the first look at what is there until all is declared, nobody may delete any of it.
-    with claims.alive(delivery.show_deletion):
-        delivery.run(state.objects())
+
+    cache: Cache
+    selection: Selection
+    named: Collection[str]
+    state: RemoteState
+    delivery: Delivery
+    meter: Meter
+    jobs: int
+    declare: Callable[[Selection], str]
+    on_warning: Callable[[str], None] | None
+    chosen: Selection = field(init=False)
+    manifest: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chosen = self.selection
+
+    def run(self, claims: Claims) -> None:
+        """Send what is missing, and declare it where manifests lack files of it or a licence.
+
+        Args:
+            claims: of this process, which is alive.
+
+        Raises:
+            InputError: if a licence contradicts an earlier one.
+            CorruptCacheError: if a file of the cache is damaged.
+            GoneError: if something that was sent is not there.
+            RemoteError: if the remote cannot be reached or written.
+            StorageError: if there is no room here for row indexes of the remote.
+        """
+        state, delivery = self.state, self.delivery
+        survey = state.look_again()
+        refuse_contradictions(state.remote.where, survey.manifests, self.selection, self.named)
+        chosen, left_out = only_news(self.selection, state, self.cache, self.meter, self.jobs)
+        files = with_indexes(self.cache, chosen.files, self.meter, self.jobs, state.remote.stop)
+        self.chosen = chosen = replace(chosen, files=files)
+        self._warn(survey.manifests)
+        delivery.run([*(local.object for local in files), *index_objects(files)], state.objects(), claims)
         # Others may have declared the same by now, or somebody may have deleted it.
         state.look_again()
-        if _is_listed(selection, state) and not new_licences(selection, state.stock().manifests):
-            return ""
-        delivery.check_rest()
-        delivery.refuse_gaps()
-        manifest = declare()
-        if claims.overslept:
-            delivery.refuse_gaps(manifest)
-        return manifest
+        manifest = ""
+        if not _is_listed(chosen, state) or new_licences(chosen, state.stock().manifests):
+            delivery.check_rest()
+            delivery.refuse_gaps()
+            manifest = self.declare(chosen)
+        self.manifest = manifest or self.manifest
+        self.notes = [*dict.fromkeys([*self.notes, *left_out, *_notes(state, chosen, manifest)])]
+
+    def _warn(self, manifests: Sequence[Manifest]) -> None:
+        """Tell, once, what will follow from names that are taken."""
+        if self.on_warning is not None:
+            where = self.state.remote.where
+            for warning in namesake_warnings(where, manifests, self.chosen.corpora, self.chosen.teachers):
+                self.on_warning(warning)
+            self.on_warning = None
 
 
 def _is_listed(selection: Selection, state: RemoteState) -> bool:
@@ -233,7 +293,7 @@ def _notes(state: RemoteState, selection: Selection, manifest: str) -> list[str]
 
 
 def _result(
-    delivery: _Delivery,
+    delivery: Delivery,
     state: RemoteState,
     manifest: str,
     signer: Signer | None,
@@ -255,133 +315,15 @@ def _result(
     )
 
 
-class _Delivery:
-    """Brings objects to a remote, each of them once, whoever else is about to.
-
-    Attributes:
-        sent: digests of the objects that were sent from here.
-        present: digests of those that the remote had.
-        others: digests of those that other processes sent meanwhile.
-    """
-
-    def __init__(
-        self, remote: Remote, objects: Iterable[LocalObject], jobs: int, meter: Meter, claims: Claims
-    ) -> None:
-        self._remote, self._jobs, self._meter = remote, jobs, meter
-        self._claims = claims
-        # The same bytes may lie under several paths.
-        self._objects = {local.sha256: local for local in objects}
-        self._opening = threading.Lock()
-        self.sent: set[str] = set()
-        self.present: set[str] = set()
-        self.others: set[str] = set()
-
-    def size_of(self, digests: Iterable[str]) -> int:
-        """Return how many bytes objects have together."""
-        return sum(self._objects[digest].bytes for digest in digests)
-
-    def run(self, listed: Collection[str]) -> None:
-        """Send, or see sent, all objects.
-
-        Args:
-            listed: digests of those that manifests list. The remote has them as a rule, and where nothing
-                else is to be sent, nothing has to be planned. The others are looked up during the planning.
-        """
-        self.present = self._remote.present(self._objects[digest] for digest in self._objects.keys() & listed)
-        left = set(self._objects) - self.present
-        if not left:
-            return
-        self._meter.begin("send", total_files=len(left), total_bytes=self.size_of(left))
-        is_first = True
-        while left:
-            with self._claims.planning():
-                # In this order: of what is sent and given up meanwhile, either shows.
-                taken = frozenset().union(*self._claims.of_others().values())
-                arrived = self._remote.present(self._objects[digest] for digest in left)
-                mine = left - arrived - taken
-                self._claims.take(mine)
-            # Objects that no process was sending are those of a stopped push.
-            older = arrived - taken if is_first else set()
-            is_first = False
-            self.present |= older
-            self.others |= arrived - older
-            self._meter.add(files=len(arrived), size=self.size_of(arrived))
-            self._send(mine)
-            self._claims.give_up()
-            left -= arrived | mine
-            if left:
-                with self._meter.aside("wait for other pushes"):
-                    self._claims.wait(left, self._show_pushes)
-
-    def show_deletion(self, others: int) -> None:
-        """Show that nothing is sent while other processes delete files there."""
-        self._meter.begin(f"wait until nobody deletes there ({others:,} now)")
-
-    def _show_pushes(self, others: int) -> None:
-        self._meter.begin(f"wait for {counted(others, 'other push', 'es')}")
-
-    def check_rest(self) -> None:
-        """Check the files of the cache that were not sent from here: the manifest vouches for them, too.
-
-        Raises:
-            CorruptCacheError: if a file is not what its digest says.
-        """
-        # A row index is right where its file is, and a file that was found right before is so still.
-        unsent = [self._objects[digest] for digest in sorted(set(self._objects) - self.sent)]
-        rest = [local for local in unsent if local.derive is None and not local.is_checked()]
-        self._meter.begin("check", total_files=len(rest), total_bytes=sum(local.bytes for local in rest))
-
-        def check(local: LocalObject) -> None:
-            local.read(self._opened(local))
-            self._meter.add(files=1, size=local.bytes)
-
-        run_all(check, rest, jobs=self._jobs, stop=self._remote.stop)
-
-    def refuse_gaps(self, manifest: str = "") -> None:
-        """Check that every object lies on the remote, with the size it should have.
-
-        Args:
-            manifest: id of the manifest that lists them already; empty where none was written yet.
-
-        Raises:
-            RemoteError: if one does not.
-        """
-        gone = set(self._objects) - self._remote.present(self._objects.values())
-        if gone:
-            declared = f"manifest {manifest[:12]} lists it already" if manifest else "nothing was declared"
-            raise RemoteError(
-                f"{object_path(min(gone))} of {self._remote.where} is not there as it was sent, or of "
-                f"another size ({counted(len(gone), 'object')} in all): {declared}; run the same "
-                "command again"
-            )
-
-    def _send(self, digests: Iterable[str]) -> None:
-        def send(local: LocalObject) -> None:
-            data = local.read(self._opened(local))
-            if self._remote.stop.is_set():
-                raise Stopped
-            self._remote.write(object_path(local.sha256), data)
-            self.sent.add(local.sha256)
-            self._meter.add(files=1, size=local.bytes)
-
-        # The largest first, or the last one would leave the other threads idle.
-        ordered = sorted((self._objects[digest] for digest in digests), key=lambda local: -local.bytes)
-        run_all(send, ordered, jobs=self._jobs, stop=self._remote.stop, patience=_PATIENCE_SECONDS)
-
-    def _opened(self, local: LocalObject) -> pa.Buffer:
-        # Shards inside one LMDB file are read through one transaction.
-        with self._opening:
-            return local.open()
-
-
-def _declare(remote: Remote, selection: Selection, by: str, message: str, signer: Signer | None) -> str:
+def _declare(state: RemoteState, selection: Selection, by: str, message: str, signer: Signer | None) -> str:
     """Write card, manifest and signature, and return the manifest's id."""
+    remote, files = state.remote, selection.shared
     when = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if by else ""
     card = card_of(selection, by=by, when=when, message=message).encode()
     digest = hashlib.sha256(card).hexdigest()
-    manifest = Manifest(
-        selection.shared, selection.teachers, selection.corpora, digest, by=by, when=when, message=message
-    )
+    # Whoever has signed the others: when this push is taken back, all that they declared stays.
+    news = news_among(files, state.survey().manifests)
+    manifest = Manifest(files, selection.teachers, selection.corpora, digest, by, when, message, news)
     # What could not be read back must not be written.
     Manifest.from_bytes(manifest.data, manifest.id)
     remote.write(f"cards/{digest}.md", card)

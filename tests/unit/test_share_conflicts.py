@@ -80,19 +80,31 @@ def test_a_choice_that_fits_nothing_is_refused(
     assert not (tmp_path / "there").exists()
 
 
+def objects_on(remote: str) -> int:
+    return len(files_of(Path(remote), "objects"))
+
+
 def test_a_push_of_another_corpus_of_a_name_says_what_that_means_and_how_to_undo_it(tmp_path: Path) -> None:
     remote = str(tmp_path / "remote")
     one, two = make_cache(tmp_path / "one", TEXTS[:90]), make_cache(tmp_path / "two", TEXTS[60:])
     first = push(one, remote)
     make_cache(tmp_path / "one", TEXTS[:10], name="more")
     assert first.told == push(one, remote).told == ()
-    done = push(two, remote)
+    before: list[tuple[str, int]] = []
+    done = push(two, remote, on_warning=lambda line: before.append((line, objects_on(remote))))
+    # Before anything is sent, too, while it can still be stopped.
+    ((warning, there),) = before
+    assert there < objects_on(remote)
+    assert warning.endswith(
+        "stop this push and push what 'embedcache split CACHE --corpus corpus --as NAME --out DIR' makes"
+    )
     (told,) = done.told
     digests = [cache.corpus("corpus").info.digest[:12] for cache in (one, two)]
     for text in ("corpus 'corpus'", f"({digests[0]} with 90 rows)", f"({digests[1]})", "corpus@DIGEST"):
         assert text in told
+        assert text in warning
     # Later pushes have not brought it, and taking them back would not help.
-    assert push(two, remote).told == ()
+    assert push(two, remote, on_warning=pytest.fail).told == ()
     assert push(make_cache(tmp_path / "three", TEXTS[:20], name="third"), remote).told == ()
     # The way out that it names is there.
     assert f"embedcache remote gc {remote} --drop {done.manifest[:12]} --yes" in told
@@ -122,7 +134,11 @@ def test_a_push_of_another_teacher_of_a_name_says_what_that_means_and_how_to_und
     theirs = make_cache(tmp_path / "theirs", teacher=mine)
     assert push(theirs, remote).told == ()
     cache = make_cache(tmp_path / "cache", teacher=other)
-    done = push(cache, remote)
+    before: list[tuple[str, int]] = []
+    done = push(cache, remote, on_warning=lambda line: before.append((line, objects_on(remote))))
+    ((warning, there),) = before
+    assert there < objects_on(remote)
+    assert "stop this push, push to a new FOLDER, get it so with 'embedcache pull FOLDER" in warning
     (told,) = done.told
     for text in ("teacher 'fake'", mine.contract.id[:12], other.contract.id[:12]):
         assert text in told

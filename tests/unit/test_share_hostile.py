@@ -99,7 +99,7 @@ def test_the_honest_remote_is_taken(remote: Path, tmp_path: Path) -> None:
         "cache.json",
         "derived/models/x.json",
         f"derived/models/{ID}.json",
-        f"derived/index/{ID}/checked.json",
+        f"derived/index/{ID}/checked.bin",
         f"derived/remotes/{'0' * 32}/sampled.json",
         "quarantine/x",
         ".tmp-x",

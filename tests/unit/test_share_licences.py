@@ -8,8 +8,9 @@ import pytest
 from share_helpers import TEXTS, files_of, make_cache, make_key
 
 from embedcache.cache import Cache
+from embedcache.errors import InputError
 from embedcache.fsio import read_sealed_json, write_sealed_json
-from embedcache.share import PushChoice, collect_remote, list_remote, push
+from embedcache.share import PushChoice, collect_remote, list_remote, pull, push
 
 
 @pytest.fixture
@@ -58,13 +59,32 @@ def test_a_licence_of_a_model_can_be_declared_later(cache: Cache, remote: str) -
 
 def test_a_licence_that_contradicts_an_earlier_one_is_told_of(cache: Cache, remote: str) -> None:
     push(cache, remote, text_licence="cc-by-4.0")
-    done = push(cache, remote, text_licence="cc0")
+    named = PushChoice(corpora=["corpus"])
+    done = push(cache, remote, named, text_licence="cc0")
     (told,) = (line for line in done.told if "earlier" in line)
     for text in ("corpus 'corpus'", "'cc0'", "'cc-by-4.0'", f"--drop {done.manifest[:12]} --yes"):
         assert text in told
     assert push(cache, remote, text_licence="cc0").told == ()
     collect_remote(remote, drop=[done.manifest[:12]], delete=True)
     assert licences(remote) == ("", "cc-by-4.0")
+
+
+def test_a_licence_for_all_contradicts_nobodys(tmp_path: Path, cache: Cache, remote: str) -> None:
+    push(cache, remote, text_licence="cc-by-4.0")
+    pull(tmp_path / "mine", remote, sample_check=False)
+    mine = make_cache(tmp_path / "mine", TEXTS[40:80], name="own")
+    before = files_of(Path(remote), "objects")
+    with pytest.raises(
+        InputError,
+        match=r"'cc0': .* declare 'cc-by-4.0' for corpus 'corpus', and nothing was sent: .*--corpus",
+    ):
+        push(mine, remote, text_licence="cc0")
+    assert files_of(Path(remote), "objects") == before
+    push(mine, remote, PushChoice(corpora=["own"]), text_licence="cc0")
+    declared = {corpus.name: corpus.licence for corpus in list_remote(remote).corpora}
+    assert declared == {"corpus": "cc-by-4.0", "own": "cc0"}
+    # The same in other capitals is no other one.
+    push(cache, remote, text_licence="CC-BY-4.0")
 
 
 def test_a_key_declares_a_licence_of_its_own(tmp_path: Path, cache: Cache, remote: str) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from share_helpers import TEXTS, files_of, make_cache
 
 from embedcache.cache import Cache
-from embedcache.errors import InputError
-from embedcache.share import pull, push
+from embedcache.errors import InputError, RemoteError
+from embedcache.share import collect_remote, pull, push, sync
 from embedcache.share.places import Location
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.pushing.new_remote import refuse_unfit_place
+from embedcache.share.remote import remote as remote_module
+from embedcache.share.remote.marker import MARKER_BYTES
 from embedcache.share.remote.remote import MARKER, Remote
 
 
@@ -80,5 +84,85 @@ def test_files_on_a_server_are_seen_too_and_those_of_buckets_are_not(tmp_path: P
     (tmp_path / "server" / "thesis.tex").write_text("mine")
     place = FolderPlace(tmp_path / "server")
     with pytest.raises(InputError, match=r"holds other files \('thesis.tex'\)"):
-        refuse_unfit_place(Remote(Location("sftp", "host", "/server"), place), cache.folder)
-    refuse_unfit_place(Remote(Location("s3", "bucket", "/server"), place), cache.folder)
+        refuse_unfit_place(Remote(Location("sftp", "host", "/server"), place), cache)
+    refuse_unfit_place(Remote(Location("s3", "bucket", "/server"), place), cache)
+
+
+class Showing(FolderPlace):
+    """A folder whose marker is cut off at first, as on servers that show what is being written."""
+
+    def __init__(self, root: Path, *shown: int) -> None:
+        super().__init__(root)
+        self.looks, self._shown = 0, shown
+
+    def blocks(self, path: str, size: int) -> Iterator[memoryview]:
+        number, self.looks = self.looks, self.looks + 1
+        yield memoryview(MARKER_BYTES[: self._shown[min(number, len(self._shown) - 1)]])
+
+
+@pytest.mark.parametrize("first", [0, 1, len(MARKER_BYTES) - 1])
+def test_a_marker_that_is_being_written_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    monkeypatch.setattr(remote_module, "_MARKER_PAUSE_SECONDS", 0.0)
+    place = Showing(tmp_path, first, len(MARKER_BYTES))
+    assert Remote(Location("s3", "bucket", ""), place).is_there()
+    assert place.looks == 2
+
+
+def test_a_marker_that_stays_cut_off_or_is_another_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "_MARKER_PAUSE_SECONDS", 0.0)
+    place = Showing(tmp_path, 10)
+    with pytest.raises(RemoteError, match="it was not made by embedcache, or is damaged"):
+        Remote(Location("s3", "bucket", ""), place).is_there()
+    assert place.looks == 2
+    # What is no beginning of a marker will not become one.
+    (tmp_path / MARKER).write_bytes(b"x")
+    monkeypatch.setattr(remote_module, "_MARKER_PAUSE_SECONDS", 300.0)
+    with pytest.raises(RemoteError, match="it was not made by embedcache, or is damaged"):
+        Remote(Location("s3", "bucket", ""), FolderPlace(tmp_path)).is_there()
+
+
+def test_no_new_remote_is_made_where_the_disk_of_one_is_not_mounted(tmp_path: Path, cache: Cache) -> None:
+    mount, away = tmp_path / "mount", tmp_path / "away"
+    push(cache, str(mount))
+    pull(tmp_path / "bob", str(mount))
+    mount.rename(away)
+    # Whoever knows it is refused, whether the mount point is there or not; who has never been there is not.
+    for folder in (cache.folder, tmp_path / "bob"):
+        with pytest.raises(InputError, match=r"mount was a remote when .* there is none now: .*--new-remote"):
+            push(folder, str(mount))
+        assert not mount.exists()
+    mount.mkdir()
+    with pytest.raises(InputError, match="mount its disk"):
+        sync(cache, str(mount))
+    assert list(mount.iterdir()) == []
+    push(make_cache(tmp_path / "other", TEXTS[:20]), str(mount))
+    # A remote, whoever has made it, is one again.
+    assert push(cache, str(mount)).remote == str(mount)
+
+
+def test_a_remote_of_which_all_was_taken_back_is_known_all_the_same(tmp_path: Path, cache: Cache) -> None:
+    remote = str(tmp_path / "remote")
+    manifest = push(cache, remote).manifest
+    shutil.copytree(cache.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("derived"))
+    # Nothing is sent, so that copies of manifests are all that is kept, and these go with the manifests.
+    push(tmp_path / "copy", remote)
+    collect_remote(remote, drop=[manifest], delete=True)
+    with pytest.raises(InputError, match="no finished push"):
+        pull(tmp_path / "copy", remote)
+    shutil.rmtree(remote)
+    with pytest.raises(InputError, match="mount its disk"):
+        push(tmp_path / "copy", remote)
+
+
+def test_a_new_remote_is_made_there_when_that_is_said(tmp_path: Path, cache: Cache) -> None:
+    push(cache, str(tmp_path / "remote"))
+    shutil.rmtree(tmp_path / "remote")
+    assert push(cache, str(tmp_path / "remote"), new_remote=True).sent
+    shutil.rmtree(tmp_path / "remote")
+    done = sync(cache, str(tmp_path / "remote"), new_remote=True).pushed
+    assert done is not None
+    assert done.sent

@@ -21,6 +21,7 @@ from share_helpers import (
     content,
     files_of,
     make_cache,
+    manifest_bytes,
     manifest_of,
     objects_of,
 )
@@ -33,7 +34,8 @@ from embedcache.errors import CorruptCacheError, InputError, RemoteError, Storag
 from embedcache.share import PullChoice, PushChoice, compare_with_remote, list_remote, pull, push, sync
 from embedcache.share.places import parse_location
 from embedcache.share.pushing.selection import LocalObject
-from embedcache.share.remote.remote import MARKER, MARKER_BYTES, Remote
+from embedcache.share.remote.marker import MARKER_BYTES
+from embedcache.share.remote.remote import MARKER, Remote
 from embedcache.testing import fake_teacher, sentences
 from embedcache.views.plan import ViewOptions
 
@@ -239,12 +241,13 @@ def test_limits_are_held_before_anything_is_written(tmp_path: Path, monkeypatch:
     cache = make_cache(tmp_path / "cache")
     push(cache, str(tmp_path / "remote"))
     size = sum(path.stat().st_size for path in cache.folder.glob("[ct]*/**/*.*") if path.is_file())
+    size += manifest_bytes(tmp_path / "remote")
     assert pull(tmp_path / "dry", str(tmp_path / "remote"), PullChoice(max_bytes=size)).fetched_bytes <= size
     with pytest.raises(InputError, match="--max-bytes"):
         pull(tmp_path / "there", str(tmp_path / "remote"), PullChoice(max_bytes=1000))
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(StorageError, match="1,000 are free"):
+    with pytest.raises(StorageError, match="1,000 are free, of which 67,108,864 are left to other processes"):
         pull(tmp_path / "there", str(tmp_path / "remote"))
     assert not (tmp_path / "there").exists()
 

@@ -23,6 +23,7 @@ from embedcache.share.places.folder import FolderPlace
 from embedcache.share.pushing.remote_state import RemoteState
 from embedcache.share.remote import remote as remote_module
 from embedcache.share.remote.claims import Claims
+from embedcache.share.remote.manifest import SharedFile
 from embedcache.share.remote.remote import Remote
 from embedcache.share.remote.sign import Signer
 from embedcache.share.transfer import run_all
@@ -202,6 +203,26 @@ main()
 """
 
 
+class Bucket(FolderPlace):
+    """A place of very many objects, which are listed all at once, a thousand with a request."""
+
+    listings = 0
+
+    def below(self, folder: str) -> dict[str, Stat]:
+        self.listings += 1
+        return {f"{number:064x}"[:2] + f"/{number:064x}": Stat(1) for number in range(100_000)}
+
+
+def test_a_listing_that_was_longer_than_manifests_tell_is_not_asked_for_again(tmp_path: Path) -> None:
+    place = Bucket(tmp_path)
+    there = Remote(parse_location("s3://bucket/folder"), place)
+    # As pushes that share the work ask, once for each claim, before anything is declared.
+    for turn in range(3):
+        some = [SharedFile("", f"{turn}{number:063x}", 1) for number in range(64)]
+        assert len(there.present(some)) == (64 if turn == 0 else 0)
+    assert place.listings == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_a_push_whose_connection_is_slow(
     tmp_path: Path, remote: str, number: signal.Signals
@@ -250,23 +271,23 @@ def test_an_interrupt_waits_for_what_ends_soon_and_an_error_for_everything() -> 
     assert ended(ValueError, 0.0, lambda: time.sleep(0.3)) == ["works"]
 
 
-def test_push_that_stood_still_names_the_manifest_and_mends_it_when_repeated(
+def test_push_that_stands_still_twice_names_the_manifest_and_mends_it_when_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_cache(tmp_path / "ann", TEXTS)
     team = tmp_path / "team"
     push_module = sys.modules["embedcache.share.push"]
-    declare = push_module._declare
+    notes = push_module._notes
 
-    def declare_after_sleep(*arguments: Any) -> str:
-        # Somebody deletes what no manifest lists while this process stands still.
+    def notes_after_sleep(*arguments: Any) -> object:
+        # Somebody deletes what no manifest listed while this process stands still.
         for file in (team / "objects").rglob("*"):
             if file.is_file():
                 file.unlink()
-        return str(declare(*arguments))
+        return notes(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(push_module, "_declare", declare_after_sleep)
+        patch.setattr(push_module, "_notes", notes_after_sleep)
         patch.setattr(Claims, "overslept", True)
         with pytest.raises(
             RemoteError, match=r"manifest [0-9a-f]{12} lists it already; run the same"

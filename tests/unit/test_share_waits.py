@@ -6,20 +6,34 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from share_helpers import claims_left, claims_on, content, make_cache, objects_of, put_object
+from share_helpers import (
+    ELSEWHERE,
+    TEXTS,
+    claims_left,
+    claims_on,
+    content,
+    make_cache,
+    objects_of,
+    put_object,
+)
 
 from embedcache.check.progress import CheckProgress
 from embedcache.cli.progress import check_line
 from embedcache.errors import RemoteError
 from embedcache.share import collect_remote, push
+from embedcache.share.places import Stat, parse_location
+from embedcache.share.places.folder import FolderPlace
 from embedcache.share.remote import beats
 from embedcache.share.remote import claims as claims_module
+from embedcache.share.remote import remote as remote_module
 from embedcache.share.remote.beats import AheadBeats
 from embedcache.share.remote.claims import Claims
+from embedcache.share.remote.remote import Remote
 
 DAY = 24 * 3600.0
 
@@ -183,3 +197,43 @@ def test_a_push_says_what_it_waits_for(tmp_path: Path) -> None:
     assert (results[0].sent, results[0].others) == (len(objects_of(cache.folder)) - 1, 1)
     # What was being done goes on under its own name.
     assert any(line.startswith("send") for line in shown[shown.index("wait for 1 other push") :])
+
+
+class Untimed(FolderPlace):
+    """A folder whose listings tell no times, as those of some servers do for every tenth file."""
+
+    def list(self, folder: str) -> dict[str, Stat]:
+        return {name: replace(stat, changed=None) for name, stat in super().list(folder).items()}
+
+
+@pytest.fixture
+def untimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(remote_module, "open_place", lambda location: Untimed(tmp_path / "remote"))
+    return tmp_path / "remote"
+
+
+def test_where_a_listing_tells_no_times_files_are_looked_up(untimed: Path, tmp_path: Path) -> None:
+    push(make_cache(tmp_path / "cache", TEXTS[:40]), str(untimed))
+    first = {path.name for path in (untimed / "manifests").iterdir()}
+    push(make_cache(tmp_path / "cache", TEXTS[40:80], name="more"), str(untimed))
+    nobody_needs, young = (put_object(untimed, data) for data in (b"nobody needs it", b"nor that"))
+    for path in untimed.rglob("*"):
+        if path.is_file() and path.name != young:
+            os.utime(path, (time.time() - DAY,) * 2)
+    result = collect_remote(str(untimed), hours=1, delete=True)
+    found = {Path(deletion.path).name for deletion in result.found if "cards/" not in deletion.path}
+    assert found == {*first, nobody_needs}
+    assert result.young == 1
+
+
+def test_where_a_listing_tells_no_times_a_dead_process_is_gone_after_a_while(untimed: Path) -> None:
+    remote = Remote(parse_location(str(untimed)))
+    dead, mine = Claims(remote, mark=f"{ELSEWHERE}-1-{'a' * 12}"), Claims(remote)
+    dead._beat()
+    dead._write("json", b"[]")
+    os.utime(untimed / "claims" / f"{dead.mark}.beat", (time.time() - DAY,) * 2)
+    with mine.alive():
+        assert mine.of_others() == {}
+        assert abs(mine.clock() - time.time()) < 60
+    with mine.collecting():
+        pass

@@ -1,21 +1,22 @@
-"""Vectors that a sample of a pull has found bad are not pushed on."""
+"""Vectors that a pull has found bad are not pushed on."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 
 from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.errors import InputError
-from embedcache.sample_notes import SampleNotes, bad_shards
+from embedcache.sample_notes import FOUND_BAD, SampleNote, SampleNotes, bad_shards
 from embedcache.share.pushing.selection import Selection
 from embedcache.share.remote.remote import Remote
 from embedcache.sizes import counted
 
 
 def refuse_bad(cache: Cache, selection: Selection) -> None:
-    """Refuse a push of vectors that a sample has found bad, whichever remote they came from.
+    """Refuse a push of vectors that a pull has found bad, whichever remote they came from.
 
     Raises:
         InputError: if there are such vectors.
@@ -24,10 +25,9 @@ def refuse_bad(cache: Cache, selection: Selection) -> None:
         if bad := bad_shards(cache, contract_id) & names:
             teacher = cache.teacher(contract_id).name
             raise InputError(
-                f"{teacher}: {counted(len(bad), 'shard')} came with vectors that a sample found to be "
-                "another teacher's, so nothing was sent: take them away with 'embedcache rm teacher "
-                f"{teacher}', keep and push them after a pull with --no-sample-check, or choose others with "
-                "--teacher"
+                f"{teacher}: {FOUND_BAD}, in {counted(len(bad), 'shard')}, so nothing was sent: delete "
+                f"them with 'embedcache rm teacher {teacher} --bad', keep and push them after a pull from "
+                "the same remote with --no-sample-check, or choose others with --teacher"
             )
 
 
@@ -41,18 +41,16 @@ def note_sent(cache: Cache, remote: Remote, selection: Selection, sent: Collecti
         sent: digests of the objects that the remote lacked.
     """
     notes = SampleNotes(cache, remote.id)
-    own = {
-        contract_id: (notes.of(contract_id), names & set(sent))
-        for contract_id, names in _shards(selection).items()
-    }
-    notes.add(
-        {
-            contract_id: replace(note, known=note.known | names)
-            for contract_id, (note, names) in own.items()
-            # While something is still to be compared, they might be made of that.
-            if names and not note.pending
-        }
-    )
+    for contract_id, names in _shards(selection).items():
+        if own := names & set(sent):
+            notes.revise(contract_id, partial(_with_own, own))
+
+
+def _with_own(names: frozenset[str], note: SampleNote) -> SampleNote:
+    if note.pending:
+        # They might be made of what is still to be compared; but they were here before what comes now.
+        return replace(note, earlier=note.earlier | names - note.known - note.bad)
+    return replace(note, known=note.known | names)
 
 
 def _shards(selection: Selection) -> dict[str, frozenset[str]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from embedcache.errors import InputError
 from embedcache.share.pushing.selection import Selection
 from embedcache.share.remote.manifest import CorpusLine, Manifest, TeacherLine
 
@@ -72,6 +73,35 @@ def contradiction_notes(
                 f"remote gc {where} --drop {manifest[:12]} --yes'"
             )
     return notes
+
+
+def refuse_contradictions(
+    where: str, manifests: Sequence[Manifest], selection: Selection, named: Collection[str]
+) -> None:
+    """Refuse a licence that others have declared differently for texts that were not named.
+
+    Who gives ``--text-licence`` for all of a cache may not know what is in it, say what was pulled.
+
+    Args:
+        where: the remote.
+        manifests: those that are on it.
+        selection: what is to be pushed.
+        named: the corpora that were named for the push: theirs may contradict.
+
+    Raises:
+        InputError: if there is such a licence.
+    """
+    declared = list(_declared(manifests))
+    for line in selection.corpora:
+        others = {known.text for known in declared if known.id == line.digest}
+        is_news = line.licence and line.licence.casefold() not in map(str.casefold, others)
+        if is_news and others and line.name not in named:
+            shown = ", ".join(map(repr, sorted(others)))
+            raise InputError(
+                f"--text-licence {line.licence!r}: earlier pushes on {where} declare {shown} for corpus "
+                f"{line.name!r}, and nothing was sent: name the corpora that it is the licence of with "
+                f"--corpus; name {line.name!r} among them only to contradict on purpose"
+            )
 
 
 def unkept_notes(selection: Selection, *, message: str, text_licence: str, manifest: str) -> list[str]:

@@ -11,7 +11,7 @@ from embedcache.cache import Cache
 from embedcache.check.progress import Meter
 from embedcache.check.verify.shards import open_without_codebook
 from embedcache.keys import KeyArray
-from embedcache.share.pulling.plan import refuse_too_much
+from embedcache.share.limits import refuse_without_room
 from embedcache.share.pushing.selection import LocalFile
 from embedcache.share.rows.remote_keys import RemoteKeys
 
@@ -32,7 +32,7 @@ def load_keys(remote_keys: RemoteKeys, cache: Cache, meter: Meter, jobs: int) ->
         StorageError: if there is no room for them.
     """
     if size := remote_keys.bytes_to_load():
-        refuse_too_much(cache.folder, size, None, _LESS)
+        refuse_without_room(cache.folder, size, _LESS)
     remote_keys.load(meter, jobs)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from embedcache.share.remote.manifest import CorpusLine, Manifest, TeacherLine
 from embedcache.sizes import counted
 
+_OTHERWISE = "to share this one under another name"
+
 
 def namesake_notes(
     where: str,
@@ -28,27 +30,71 @@ def namesake_notes(
     """
     if not manifest:
         return []
+    undo = f"embedcache remote gc {where} --drop {manifest[:12]} --yes"
+    notes = [
+        f"{clash}; {_OTHERWISE}, push what {_split(corpus)} makes, once '{undo}' has taken this push back"
+        for corpus, clash in _corpus_clashes(where, manifests, corpora)
+    ]
+    for teacher, clash in _teacher_clashes(where, manifests, teachers):
+        get = _pull(where, teacher)
+        notes.append(
+            f"{clash}; {_OTHERWISE}, get it so with {get}, take this push back with '{undo}', and push NEW"
+        )
+    return notes
+
+
+def namesake_warnings(
+    where: str,
+    manifests: Sequence[Manifest],
+    corpora: Iterable[CorpusLine],
+    teachers: Iterable[TeacherLine],
+) -> list[str]:
+    """Warn of names that a push is about to give a second meaning on a remote.
+
+    Args:
+        where, manifests: as for :func:`namesake_notes`.
+        corpora: the corpora that are to be pushed.
+        teachers: the teachers that are to be pushed.
+    """
+    notes = [
+        f"{clash}; {_OTHERWISE}, stop this push and push what {_split(corpus)} makes"
+        for corpus, clash in _corpus_clashes(where, manifests, corpora)
+    ]
+    for teacher, clash in _teacher_clashes(where, manifests, teachers):
+        get = _pull("FOLDER", teacher)
+        notes.append(
+            f"{clash}; {_OTHERWISE}, stop this push, push to a new FOLDER, get it so with {get}, and push NEW"
+        )
+    return notes
+
+
+def _split(corpus: CorpusLine) -> str:
+    return f"'embedcache split CACHE --corpus {corpus.name} --as NAME --out DIR'"
+
+
+def _pull(where: str, teacher: TeacherLine) -> str:
+    return f"'embedcache pull {where} --cache NEW --teacher {teacher.contract[:12]} --as NAME'"
+
+
+def _corpus_clashes(
+    where: str, manifests: Sequence[Manifest], corpora: Iterable[CorpusLine]
+) -> Iterator[tuple[CorpusLine, str]]:
+    """Yield corpora that are new to a remote that has others of their names, each with what follows."""
     known = {(line.name, line.digest) for listed in manifests for line in listed.corpora}
     fresh = [corpus for corpus in corpora if (corpus.name, corpus.digest) not in known]
-    undo = f"embedcache remote gc {where} --drop {manifest[:12]} --yes"
-    return [*_corpus_notes(where, manifests, fresh, undo), *_teacher_notes(where, manifests, teachers, undo)]
-
-
-def _corpus_notes(
-    where: str, manifests: Iterable[Manifest], corpora: Iterable[CorpusLine], undo: str
-) -> Iterator[str]:
-    for corpus, shown in _namesakes(manifests, corpora):
-        yield (
+    for corpus, shown in _namesakes(manifests, fresh):
+        clash = (
             f"corpus {corpus.name!r}: {where} has another of that name ({shown}) than this one "
             f"({corpus.digest[:12]}): who has neither is refused a pull there without --corpus "
-            f"{corpus.name}@DIGEST; to share this one under another name, push what 'embedcache split CACHE "
-            f"--corpus {corpus.name} --as NAME --out DIR' makes, once '{undo}' has taken this push back"
+            f"{corpus.name}@DIGEST"
         )
+        yield corpus, clash
 
 
-def _teacher_notes(
-    where: str, manifests: Iterable[Manifest], teachers: Iterable[TeacherLine], undo: str
-) -> Iterator[str]:
+def _teacher_clashes(
+    where: str, manifests: Iterable[Manifest], teachers: Iterable[TeacherLine]
+) -> Iterator[tuple[TeacherLine, str]]:
+    """Yield teachers that are new to a remote under a name that is another's, each with what follows."""
     owners: dict[str, set[str]] = {}
     for listed in manifests:
         for line in listed.teachers:
@@ -59,13 +105,12 @@ def _teacher_notes(
             others = owners.get(name, set())
             if others and teacher.contract not in others:
                 shown = ", ".join(contract[:12] for contract in sorted(others))
-                yield (
+                clash = (
                     f"teacher {name!r}: {where} has another of that name ({shown}) than this one "
                     f"({teacher.contract[:12]}): a pull or a sync there is refused without --teacher "
-                    f"CONTRACT_ID; to share this one under another name, get it so with 'embedcache pull "
-                    f"{where} --cache NEW --teacher {teacher.contract[:12]} --as NAME', take this push back "
-                    f"with '{undo}', and push NEW"
+                    "CONTRACT_ID"
                 )
+                yield teacher, clash
 
 
 def difference_notes(where: str, manifests: Iterable[Manifest], here: Iterable[CorpusLine]) -> list[str]:

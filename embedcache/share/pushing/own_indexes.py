@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def with_indexes(
     cache: Cache, files: Sequence[LocalFile], meter: Meter, jobs: int, stop: threading.Event
 ) -> tuple[LocalFile, ...]:
-    """Return ``files`` with the row index of every shard named.
+    """Return ``files`` with the row index of every shard named, where it is not yet.
 
     Shards are read for it the first time; what comes out is noted in the derived files.
 
@@ -40,8 +40,7 @@ def with_indexes(
         CorruptCacheError: if the bytes of a shard are not those of its digest.
     """
     notes = IndexNotes(cache)
-    shards = [local for local in files if local.file.entry.kind is Kind.SHARD]
-    fresh = [local for local in shards if _can_be_indexed(local) and notes.get(local.file.sha256) is None]
+    fresh = [local for local in files if _lacks_index(local) and notes.get(local.file.sha256) is None]
     made: dict[str, IndexObject] = {}
     opening = threading.Lock()
 
@@ -61,7 +60,7 @@ def with_indexes(
             notes.add(made)
 
     def named(local: LocalFile) -> LocalFile:
-        if local.file.entry.kind is not Kind.SHARD or not _can_be_indexed(local):
+        if not _lacks_index(local):
             return local
         return replace(local, file=replace(local.file, index=notes.get(local.file.sha256)))
 
@@ -83,8 +82,9 @@ def index_objects(files: Sequence[LocalFile]) -> list[LocalObject]:
     ]
 
 
-def _can_be_indexed(local: LocalFile) -> bool:
-    return can_be_indexed(local.file.bytes, local.file.rows)
+def _lacks_index(local: LocalFile) -> bool:
+    file = local.file
+    return file.entry.kind is Kind.SHARD and file.index is None and can_be_indexed(file.bytes, file.rows)
 
 
 def _indexed(local: LocalFile, data: pa.Buffer) -> pa.Buffer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,8 @@ from embedcache.corpus.corpus import DESCRIPTION, Corpus
 from embedcache.corpus.view_record import RECIPE
 from embedcache.derived import PROJECTION, is_derived, read_projection
 from embedcache.errors import CorruptCacheError, InputError
-from embedcache.fsio import read_regular, sha256_file
+from embedcache.fsio import file_state, read_regular, sha256_file
+from embedcache.share.choice import Choice
 from embedcache.share.remote.manifest import CorpusLine, SharedFile, TeacherLine
 from embedcache.store.base import TAKEN_AS
 from embedcache.store.containers import FolderShards, LmdbShards
@@ -28,27 +30,8 @@ _VERIFY = "'embedcache verify' tells more, 'embedcache repair' mends it"
 
 
 @dataclass(frozen=True)
-class PushChoice:
-    """What a push sends. By default it is all that the cache has.
-
-    Attributes:
-        teachers: push these teachers alone, by name or by contract id; empty: all.
-        corpora: push these corpora alone; empty: all. Vectors are chosen by ``teachers`` alone.
-        text: whether corpora and their views are pushed; without them vectors serve who has the same texts.
-
-    Raises:
-        InputError: if these do not go together.
-    """
-
-    teachers: Collection[str] = ()
-    corpora: Collection[str] = ()
-    text: bool = True
-
-    def __post_init__(self) -> None:
-        if self.corpora and not self.text:
-            raise InputError(
-                "--corpus together with --no-text: with the one texts are shared, with the other none"
-            )
+class PushChoice(Choice):
+    """What a push sends: teachers by name or by contract id, corpora by name. By default it is all."""
 
 
 EVERYTHING = PushChoice()
@@ -242,7 +225,7 @@ def _teacher_files(
             source,
             "" if source else converted_from(shard),
             is_taken=TAKEN_AS in shard.header.provenance,
-            is_checked=_check_of(container, name),
+            is_checked=partial(container.is_checked, name),
         )
     for name in sorted(map(str, codebooks)):
         path = folder / "codebooks" / f"{name}.npy"
@@ -283,8 +266,11 @@ def _named(cache: Cache, path: str, sha256: str) -> LocalFile:
 
 
 def _mapped(cache: Cache, path: str) -> LocalFile:
-    """Return a large file whose digest is not in its name."""
-    return _named(cache, path, sha256_file(cache.folder / path))
+    """Return a large file whose digest is not in its name, and is taken now."""
+    place = cache.folder / path
+    state = file_state(place)
+    local = _named(cache, path, sha256_file(place))
+    return replace(local, is_checked=lambda: file_state(place) == state)
 
 
 def _opener(path: Path) -> Callable[[], pa.Buffer]:
@@ -298,12 +284,6 @@ def _opener(path: Path) -> Callable[[], pa.Buffer]:
             raise CorruptCacheError(f"{path} cannot be read ({error}): {_VERIFY}") from error
 
     return read
-
-
-def _check_of(container: FolderShards | LmdbShards, name: str) -> Callable[[], bool]:
-    if isinstance(container, FolderShards):
-        return lambda: container.is_checked(name)
-    return lambda: False
 
 
 def _shard_opener(container: FolderShards | LmdbShards, name: str) -> Callable[[], pa.Buffer]:
