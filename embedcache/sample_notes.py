@@ -6,14 +6,18 @@ ones as they are, hands the note on with them, or refuses.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from embedcache.cache import Cache
 from embedcache.errors import InputError
 from embedcache.own_notes import OwnNotes
 from embedcache.sizes import counted
 from embedcache.store.containers.base import is_shard_name
+
+FOUND_BAD = "a pull found other vectors than the teacher's, or than those that were here before"
+"""What marks say of shards, for messages."""
 
 _NAME = "sampled.json"
 
@@ -30,6 +34,8 @@ class SampleNote:
             that is not known does.
         told: tells the state of the cache of which it was last said that it cannot be compared: the model is
             not there, or no texts are to compare by.
+        earlier: the shards that are none of these, and that what comes is compared with nevertheless: they
+            were here before it, or came and contradicted nothing.
     """
 
     verdict: str = ""
@@ -37,6 +43,7 @@ class SampleNote:
     bad: frozenset[str] = frozenset()
     pending: bool = False
     told: str = ""
+    earlier: frozenset[str] = frozenset()
 
     @classmethod
     def from_json(cls, value: object) -> SampleNote:
@@ -52,8 +59,9 @@ class SampleNote:
                 "bad": bad,
                 "pending": bool(pending),
                 "told": str(told),
+                "earlier": earlier,
             }:
-                return cls(verdict, _names(known), _names(bad), pending, told)
+                return cls(verdict, _names(known), _names(bad), pending, told, _names(earlier))
         raise ValueError("no note on what was compared of a teacher")
 
     def to_json(self) -> dict[str, object]:
@@ -64,14 +72,15 @@ class SampleNote:
             "bad": sorted(self.bad),
             "pending": self.pending,
             "told": self.told,
+            "earlier": sorted(self.earlier),
         }
 
 
 class SampleNotes(OwnNotes[SampleNote]):
     """The notes on the teachers of one remote, by contract id.
 
-    They count only where they were written, so that nobody's cache comes with vectors that are believed: of
-    what no note is found, all that the remote has is compared.
+    They vouch only where they were written, so that nobody's cache comes with vectors that are believed: of
+    what no note is found, all that the remote has is compared. What they say is bad is bad in copies, too.
 
     Args:
         cache: the cache.
@@ -83,12 +92,18 @@ class SampleNotes(OwnNotes[SampleNote]):
 
     def __init__(self, cache: Cache, remote_id: str) -> None:
         self.remote_id = remote_id
-        super().__init__(cache, f"{remote_id}/{_NAME}", SampleNote.from_json, SampleNote.to_json)
+        super().__init__(
+            cache, f"{remote_id}/{_NAME}", SampleNote.from_json, SampleNote.to_json, _suspicion_of
+        )
 
     def of(self, contract_id: str) -> SampleNote:
         """Return what is known of a teacher, also since this object was made."""
         self._take_in()
         return self.get(contract_id) or SampleNote()
+
+    def revise(self, contract_id: str, change: Callable[[SampleNote], SampleNote]) -> SampleNote:
+        """Change what is known of a teacher as it stands now, and return it; see :meth:`update`."""
+        return self.update(contract_id, lambda note: change(note or SampleNote()))
 
 
 def all_sample_notes(cache: Cache) -> Iterator[SampleNotes]:
@@ -103,16 +118,52 @@ def bad_shards(cache: Cache, contract_id: str) -> frozenset[str]:
     return frozenset().union(*(note.bad for note in found if note is not None))
 
 
+def forget_lost(note: SampleNote, here: Collection[str]) -> SampleNote:
+    """Return a note without bad shards if none of them is in the cache any more.
+
+    Shards that arrived with bad ones are bad, too, and may be the teacher's: they may come again.
+
+    Args:
+        note: the note.
+        here: the teacher's shards in the cache.
+    """
+    if note.bad and note.bad.isdisjoint(here):
+        return replace(note, verdict="", bad=frozenset())
+    return note
+
+
+def forget_removed(cache: Cache, contract_id: str, here: Collection[str]) -> None:
+    """Note that the bad shards of a teacher are gone, on every remote that none is left of.
+
+    Args:
+        cache: the cache that they were of.
+        contract_id: their teacher's.
+        here: the teacher's shards in the cache.
+    """
+    for notes in all_sample_notes(cache):
+        if notes.of(contract_id).bad:
+            notes.revise(contract_id, partial(forget_lost, here=here))
+
+
 def carry_bad(source: Cache, target: Cache, contract_id: str, names: Collection[str]) -> None:
     """Note of shards that come unchanged from another cache of this machine what was found bad there.
 
     Where ``target`` itself has compared them, or somebody there has said to keep them, that stands.
     """
     for notes in all_sample_notes(source):
-        note, there = notes.of(contract_id), SampleNotes(target, notes.remote_id)
-        known = there.of(contract_id)
-        if bad := note.bad & frozenset(names) - known.known:
-            there.add({contract_id: replace(known, verdict=note.verdict, bad=known.bad | bad)})
+        note = notes.of(contract_id)
+        if bad := note.bad & frozenset(names):
+            SampleNotes(target, notes.remote_id).revise(contract_id, partial(_with_bad, note, bad))
+
+
+def _suspicion_of(note: SampleNote) -> SampleNote | None:
+    """Return what of a note counts in a copy of its cache: what is bad."""
+    return SampleNote(verdict=note.verdict, bad=note.bad) if note.bad else None
+
+
+def _with_bad(theirs: SampleNote, bad: frozenset[str], note: SampleNote) -> SampleNote:
+    fresh = bad - note.known
+    return replace(note, verdict=theirs.verdict, bad=note.bad | fresh) if fresh else note
 
 
 def refuse_to_rewrite(cache: Cache, contract_id: str, teacher: str, names: Collection[str]) -> None:
@@ -130,9 +181,9 @@ def refuse_to_rewrite(cache: Cache, contract_id: str, teacher: str, names: Colle
     if bad := bad_shards(cache, contract_id) & frozenset(names):
         raise InputError(
             f"{cache.folder}: rows of {counted(len(bad), 'shard')} of teacher {teacher!r} would be written "
-            "anew and pass for good ones, but a sample found vectors that came with them to be another "
-            f"teacher's: take them away with 'embedcache rm teacher {teacher}', or keep them by a pull with "
-            "--no-sample-check"
+            f"anew and pass for good ones, but in them {FOUND_BAD}: delete those with 'embedcache rm teacher "
+            f"{teacher} --bad', or "
+            "keep them by a pull from the same remote with --no-sample-check"
         )
 
 

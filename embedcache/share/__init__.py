@@ -12,7 +12,7 @@ from embedcache.share.listing import (
 from embedcache.share.pull import PullResult, preview_pull, pull
 from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.outcome import PulledPart, PullEstimate, TakenVectors
-from embedcache.share.pulling.sample import SampleCheck
+from embedcache.share.pulling.sample_check import SampleCheck
 from embedcache.share.push import PushResult, push
 from embedcache.share.pushing.selection import PushChoice
 from embedcache.share.remote.manifest import CorpusLine

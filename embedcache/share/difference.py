@@ -105,12 +105,12 @@ def compare_with_remote(
     cache_names = {teacher.contract.id: teacher.name for teacher in reversed(teachers)}
     remote_names = {contract: min(names, default="") for contract, names in stock.teacher_names.items()}
     names_of = {**remote_names, **cache_names}
-    units = sorted({_unit(file) for file in (*cache_files.values(), *remote_files.values())})
+    here, there = _by_unit(cache_files), _by_unit(remote_files)
     return RemoteDifference(
         source.where,
         tuple(
-            _line(kind, name, names_of, _of(cache_files, kind, name), _of(remote_files, kind, name))
-            for kind, name in units
+            _line(*unit, names_of, here.get(unit, {}), there.get(unit, {}))
+            for unit in sorted(here.keys() | there.keys())
         ),
         told,
     )
@@ -165,8 +165,11 @@ def _unit(file: SharedFile) -> tuple[str, str]:
     return (TEACHER, file.entry.teacher) if file.entry.teacher else (CORPUS, file.entry.corpus)
 
 
-def _of(files: _Files, kind: str, name: str) -> _Files:
-    return {key: file for key, file in files.items() if _unit(file) == (kind, name)}
+def _by_unit(files: _Files) -> dict[tuple[str, str], _Files]:
+    units: dict[tuple[str, str], dict[tuple[str, str], SharedFile]] = {}
+    for key, file in files.items():
+        units.setdefault(_unit(file), {})[key] = file
+    return dict(units)
 
 
 def _line(kind: str, name: str, called: Mapping[str, str], here: _Files, there: _Files) -> DifferenceLine:

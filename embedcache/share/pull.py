@@ -16,11 +16,13 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.share.pulling.choice import EVERYTHING, PullChoice
 from embedcache.share.pulling.outcome import Fetched, OnEstimate, PullEstimate
 from embedcache.share.pulling.partial import PartPull
-from embedcache.share.pulling.plan import Preparation, prepare, refuse_too_much
+from embedcache.share.pulling.plan import Preparation, prepare
 from embedcache.share.pulling.same_names import refuse_same_names
-from embedcache.share.pulling.sample import ArrivalSamples, SampleCheck
-from embedcache.share.pulling.temporaries import abandoned_bytes
+from embedcache.share.pulling.sample import ArrivalSamples
+from embedcache.share.pulling.sample_check import SampleCheck
 from embedcache.share.pulling.whole import WholePull
+from embedcache.share.remote.remote import Remote
+from embedcache.share.temporaries import abandoned_bytes
 from embedcache.share.transfer import JOBS
 
 
@@ -33,12 +35,14 @@ class PullResult(Fetched):
         manifests: how many manifests were looked at.
         samples: what became of comparing samples of what came with the live teachers.
         seconds: how long the transfer took, without that comparison.
+        sample_seconds: how long the comparison took.
     """
 
     remote: str
     manifests: int
     samples: tuple[SampleCheck, ...]
     seconds: float
+    sample_seconds: float
 
     def to_json(self) -> dict[str, object]:
         """Return the result as a JSON object."""
@@ -62,7 +66,7 @@ class _PlannedPull:
 
 def pull(
     cache: Cache | str | Path,
-    remote: str,
+    remote: str | Remote,
     choice: PullChoice = EVERYTHING,
     *,
     sample_check: bool = True,
@@ -75,7 +79,7 @@ def pull(
 
     Args:
         cache: the cache or its folder; it is made if it is not there.
-        remote: the name or the URL of a remote.
+        remote: the name or the URL of a remote, or the remote itself.
         choice: what is pulled; default: all.
         sample_check: whether a sample of the vectors of each teacher is compared with the live teacher, if
             its model is on this machine. If False, vectors that earlier samples found bad are kept for good.
@@ -120,12 +124,13 @@ def pull(
         manifests=len(prepared.stock.manifests),
         samples=samples,
         seconds=seconds,
+        sample_seconds=time.perf_counter() - started - seconds,
     )
 
 
 def preview_pull(
     cache: Cache | str | Path,
-    remote: str,
+    remote: str | Remote,
     choice: PullChoice = EVERYTHING,
     *,
     on_progress: OnCheck | None = None,
@@ -134,7 +139,7 @@ def preview_pull(
 
     Args:
         cache: the cache or its folder; nothing is made where there is none.
-        remote: the name or the URL of a remote.
+        remote: the name or the URL of a remote, or the remote itself.
         choice: what would be pulled; default: all.
         on_progress: called as the work goes on.
 
@@ -151,7 +156,7 @@ def preview_pull(
 
 def _plan_pull(
     cache: Cache | str | Path,
-    remote: str,
+    remote: str | Remote,
     choice: PullChoice,
     jobs: int,
     on_progress: OnCheck | None,
@@ -166,6 +171,7 @@ def _plan_pull(
     estimate = work.estimate()
     # What killed pulls have left takes room that this one may need.
     left = 0 if prepared.cache is None else abandoned_bytes(prepared.folder, delete=not is_preview)
-    least = estimate.least_bytes + estimate.least_vector_bytes
-    refuse_too_much(prepared.folder, least, choice.max_bytes, freed=left if is_preview else 0)
+    allowance = prepared.allowance
+    least = estimate.counted_bytes - allowance.read
+    allowance.refuse_too_much(prepared.folder, least, freed=left if is_preview else 0)
     return _PlannedPull(prepared, work, estimate)

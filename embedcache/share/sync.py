@@ -14,11 +14,10 @@ from embedcache.errors import InputError
 from embedcache.share.pull import PullResult, pull
 from embedcache.share.pulling.choice import EVERYTHING, PullChoice
 from embedcache.share.pulling.outcome import OnEstimate
-from embedcache.share.pulling.sample import bad_samples
+from embedcache.share.pulling.sample_check import bad_samples
 from embedcache.share.push import PushResult, push
 from embedcache.share.pushing.selection import PushChoice
-from embedcache.share.remote.remote import Remote
-from embedcache.share.remotes import location_of
+from embedcache.share.remote.open_stock import open_remote
 from embedcache.share.transfer import JOBS
 
 
@@ -51,11 +50,13 @@ def sync(
     text_licence: str = "",
     sign: str | Path | None = None,
     alone: bool = False,
+    new_remote: bool = False,
     sample_check: bool = True,
     computing: Computing | None = None,
     jobs: int = JOBS,
     on_estimate: OnEstimate | None = None,
     on_pulled: Callable[[PullResult], None] | None = None,
+    on_warning: Callable[[str], None] | None = None,
     on_progress: OnCheck | None = None,
 ) -> SyncResult:
     """Fetch what ``cache`` lacks, then send what ``remote`` lacks.
@@ -68,11 +69,12 @@ def sync(
         remote: the name or the URL of a remote.
         choice: what is pulled; its teachers, corpora and ``text`` choose what is pushed, too. Of the names in
             it, one may be known to the remote or to the cache alone. Default: all.
-        by, message, text_licence, sign, alone: as for :func:`embedcache.share.push.push`.
+        by, message, text_licence, sign, alone, new_remote: as for :func:`embedcache.share.push.push`.
         sample_check, computing: as for :func:`embedcache.share.pull.pull`.
         jobs: transfers at once.
         on_estimate: called once with what is about to be pulled, before it is.
         on_pulled: called with the result of the pull as soon as it is done, before the push.
+        on_warning: as for :func:`embedcache.share.push.push`.
         on_progress: called as the work goes on.
 
     Raises:
@@ -94,10 +96,12 @@ def sync(
     # A digest tells versions of the remote apart; the cache has one of each name.
     names = [CorpusChoice.parse(text).name for text in choice.corpora]
     pulled = None
-    if _has_manifests(remote):
+    # What the pull has read of it, the push need not read again.
+    source = open_remote(remote)
+    if source.is_there() and source.manifest_ids():
         pulled = pull(
             cache,
-            remote,
+            source,
             replace(choice, allow_local_names=True),
             sample_check=sample_check,
             computing=computing,
@@ -111,19 +115,16 @@ def sync(
             return SyncResult(pulled, None)
     pushed = push(
         cache,
-        remote,
+        source,
         PushChoice(choice.teachers, names, choice.text),
         text_licence=text_licence,
         by=by,
         message=message,
         sign=sign,
         alone=alone,
+        new_remote=new_remote,
         jobs=jobs,
+        on_warning=on_warning,
         on_progress=on_progress,
     )
     return SyncResult(pulled, pushed)
-
-
-def _has_manifests(remote: str) -> bool:
-    source = Remote(location_of(remote))
-    return source.is_there() and bool(source.manifest_ids())

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ import pytest
 
 from embedcache.builder import build
 from embedcache.cache import Cache
+from embedcache.check.verify.deep import BAD
+from embedcache.contract import Contract
 from embedcache.fsio import canonical_json
+from embedcache.sample_notes import SampleNotes
 from embedcache.share.places import parse_location
 from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.remote.claims import Claims
 from embedcache.share.remote.marks import new_mark
 from embedcache.share.remote.remote import Remote
+from embedcache.share.remotes import location_of
 from embedcache.share.rows.shard_index import index_bytes
 from embedcache.store.containers import LmdbShards
 from embedcache.teacher.load import Teacher
@@ -40,6 +45,30 @@ def make_cache(
     teacher = teacher or fake_teacher(8)
     settings = {"name": "corpus", "shard_rows": SHARD_ROWS, **settings}
     return build(source, teacher=teacher, encoder=FakeEncoder(teacher), cache=folder, **settings)
+
+
+class OtherVectors(FakeEncoder):
+    """Says that it is the teacher and is another."""
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        return FakeEncoder(fake_teacher(8, seed=9)).encode(texts)
+
+
+def bad_cache(
+    folder: Path, texts: Sequence[str] = TEXTS[:SHARD_ROWS], name: str = "bad", **settings: Any
+) -> Cache:
+    """Build a cache whose vectors are another teacher's."""
+    source = folder.parent / f"{folder.name}.txt"
+    source.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    teacher = fake_teacher(8)
+    return build(source, teacher=teacher, encoder=OtherVectors(teacher), cache=folder, name=name, **settings)
+
+
+def mark_bad(cache: Path, remote: str, shards: frozenset[str], contract: Contract | None = None) -> None:
+    """Note of shards what a pull notes that had the model to compare them with."""
+    notes = SampleNotes(Cache(cache), Remote(location_of(remote)).id)
+    contract_id = (contract or fake_teacher(8).contract).id
+    notes.add({contract_id: replace(notes.of(contract_id), verdict=BAD, bad=shards)})
 
 
 @contextmanager
@@ -111,6 +140,11 @@ def manifest_of(remote: Path) -> dict[str, Any]:
     return found
 
 
+def manifest_bytes(remote: Path | str) -> int:
+    """Return the size of all manifests of a remote, which counts for whoever has no copy of them."""
+    return sum(len(data) for data in files_of(Path(remote), "manifests").values())
+
+
 def put_manifest(remote: Path, value: object) -> str:
     """Replace the manifests of a remote by one that says ``value``; return its id."""
     for path in (remote / "manifests").iterdir():
@@ -119,6 +153,16 @@ def put_manifest(remote: Path, value: object) -> str:
     digest = hashlib.sha256(data).hexdigest()
     (remote / "manifests" / f"{digest}.json").write_bytes(data)
     return digest
+
+
+def without_indexes(remote: Path) -> list[dict[str, Any]]:
+    """Have a remote's only manifest list no row indexes; return its files."""
+    value = manifest_of(remote)
+    for file in value["files"]:
+        file.pop("index", None)
+    put_manifest(remote, value)
+    files: list[dict[str, Any]] = value["files"]
+    return files
 
 
 def put_object(remote: Path, data: bytes) -> str:

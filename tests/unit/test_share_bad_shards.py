@@ -2,66 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import shutil
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from corpus_helpers import cut
-from share_helpers import make_cache
+from kill_helpers import cut_off_at
+from share_helpers import bad_cache, make_cache, mark_bad
 
 from distill.projection import extend_projection, project
-from embedcache.builder import build
 from embedcache.cache import Cache
+from embedcache.check import verify
 from embedcache.check.verify.deep import BAD
+from embedcache.cli.main import cli
+from embedcache.cli.tables import size
 from embedcache.convert import convert
 from embedcache.corpus.readers import ReadReport
 from embedcache.corpus.store import store_corpus
 from embedcache.derived import write_derived
 from embedcache.errors import InputError
-from embedcache.housekeeping import compact, remove_teacher
+from embedcache.housekeeping import compact, remove_bad, remove_teacher
 from embedcache.merge import merge_caches
 from embedcache.merge import target as merge_target
-from embedcache.sample_notes import SampleNotes, bad_shards
+from embedcache.sample_notes import bad_shards
 from embedcache.share import PullChoice, pull, push
-from embedcache.share.remote.remote import Remote
-from embedcache.share.remotes import location_of
 from embedcache.split import split_cache
-from embedcache.testing import FakeEncoder, fake_teacher, sentences
+from embedcache.testing import fake_teacher, sentences
 
 TEACHER = fake_teacher(8)
 ID = TEACHER.contract.id
 GOOD, EVIL = sentences(60, seed=12), sentences(40, seed=5)
-REFUSED = "2 shards came with vectors that a sample found to be another teacher's"
+REFUSED = "fake: a pull found other vectors than the teacher's, .* in 2 shards, so nothing was sent"
 
 
-class _Other(FakeEncoder):
-    """Says that it is the teacher and is another."""
-
-    def encode(self, texts: Sequence[str]) -> Any:
-        return FakeEncoder(fake_teacher(8, seed=9)).encode(texts)
-
-
-def bad_cache(folder: Path, texts: Sequence[str], **settings: Any) -> Cache:
-    """Build a cache whose vectors are another teacher's."""
-    source = folder.parent / f"{folder.name}.txt"
-    source.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-    settings = {"name": "evil", "shard_rows": 20, **settings}
-    return build(source, teacher=TEACHER, encoder=_Other(TEACHER), cache=folder, **settings)
-
-
-def note_bad(cache: Path, remote: str, shards: frozenset[str]) -> None:
-    """Note what a pull notes that had the model to compare with."""
-    notes = SampleNotes(Cache(cache), Remote(location_of(remote)).id)
-    notes.add({ID: replace(notes.of(ID), verdict=BAD, bad=shards)})
+make_bad = partial(bad_cache, name="evil", shard_rows=20)
 
 
 @pytest.fixture
 def team(tmp_path: Path) -> str:
     """Return a remote with two shards of bad vectors."""
-    push(bad_cache(tmp_path / "theirs", EVIL), str(tmp_path / "team"))
+    push(make_bad(tmp_path / "theirs", EVIL), str(tmp_path / "team"))
     return str(tmp_path / "team")
 
 
@@ -76,7 +59,7 @@ def mine(tmp_path: Path, team: str, bad: frozenset[str]) -> Path:
     """Return a cache with them, noted as bad, and with three good shards."""
     make_cache(tmp_path / "mine", GOOD, name="good", shard_rows=20)
     pull(tmp_path / "mine", team)
-    note_bad(tmp_path / "mine", team, bad)
+    mark_bad(tmp_path / "mine", team, bad)
     return tmp_path / "mine"
 
 
@@ -101,7 +84,7 @@ def test_compact_leaves_bad_shards_as_they_are(
 ) -> None:
     make_cache(tmp_path / "mine", GOOD, name="good", shard_rows=20, store=store)
     pull(tmp_path / "mine", team)
-    note_bad(tmp_path / "mine", team, bad)
+    mark_bad(tmp_path / "mine", team, bad)
     before = Cache(tmp_path / "mine").lookup(GOOD + EVIL)
     (done,) = compact(Cache(tmp_path / "mine"))
     assert (done.shards_before, done.shards_after) == (5, 3)
@@ -120,7 +103,7 @@ def test_compact_drops_no_good_vector_because_a_bad_one_has_its_text(
     good = make_cache(mine, EVIL[:10], name="good").lookup(EVIL[:10])
     make_cache(mine, GOOD[:5], name="more")
     pull(mine, team)
-    note_bad(mine, team, bad)
+    mark_bad(mine, team, bad)
     (done,) = compact(Cache(mine), shard_rows=20)
     assert done.duplicates == 0
     store = Cache(mine).store(TEACHER.contract)
@@ -207,7 +190,7 @@ def test_a_split_hands_the_note_on_and_does_not_cut(
     assert shards_of(tmp_path / "part") == bad
     assert_still_bad(tmp_path / "part", team, tmp_path / "elsewhere")
     with pytest.raises(
-        InputError, match=r"rows of 2 shards of teacher 'fake' .* 'embedcache rm teacher fake'"
+        InputError, match=r"rows of 2 shards of teacher 'fake' .* 'embedcache rm teacher fake --bad'"
     ):
         split_cache(mine, tmp_path / "cut", corpora=["evil"], where="row % 3 = 0")
     assert shards_of(tmp_path / "cut") == frozenset()
@@ -257,9 +240,7 @@ def test_bad_vectors_are_not_mapped_to_another_teachers(team: str, mine: Path) -
     derived = write_derived(cache, cache.teacher(), "narrow", np.eye(8, dtype=np.float32)[:5], "by hand")
     made = cache.store(derived.contract)
     assert extend_projection(cache, derived, corpus="good") == len(GOOD)
-    remedy = (
-        r"mine: rows of 2 shards of teacher 'fake' .* 'embedcache rm teacher fake', .* --no-sample-check$"
-    )
+    remedy = r"mine: 40 rows have their vectors .* 'embedcache rm teacher fake --bad' deletes .* a pull from"
     with pytest.raises(InputError, match=remedy):
         extend_projection(cache, derived, corpus="evil")
     assert made.open_new() == 1
@@ -279,9 +260,100 @@ def test_no_map_is_learnt_of_bad_vectors(mine: Path) -> None:
     def told(what: str, done: int, total: int) -> None:
         begun.append(what)
 
-    with pytest.raises(InputError, match=r"rows of 1 shard of teacher 'fake' would be written anew"):
+    with pytest.raises(
+        InputError, match=r"mine: 1 row has its vector of teacher 'fake' from shards in which"
+    ):
         project(cache, corpus="some", on_step=told)
     assert not begun
     assert [one.name for one in cache.teachers()] == ["fake"]
     assert project(cache, corpus="none", on_step=told).written == len(GOOD)
     assert begun
+
+
+# Taking them away
+
+
+@pytest.mark.parametrize("store", ["arrow", "lmdb"])
+def test_bad_shards_go_alone(tmp_path: Path, team: str, bad: frozenset[str], store: str) -> None:
+    mine = tmp_path / "mine"
+    # Of some texts both have vectors, and the finer codec is read.
+    cache = make_cache(mine, [*GOOD, *EVIL[:10]], name="good", shard_rows=20, store=store, codec="float16")
+    own, names = cache.lookup([*GOOD, *EVIL[:10]]), shards_of(mine)
+    with pytest.raises(InputError, match=r"mine: no shard of teacher 'fake' is marked as bad"):
+        remove_bad(Cache(mine), "fake")
+    pull(mine, team)
+    mark_bad(mine, team, bad)
+    Cache(mine).lookup(EVIL)
+    sizes = [Cache(mine).container(TEACHER.contract).open(name).size for name in bad]
+    command = ["rm", "teacher", "fake", "--bad", "--cache", str(mine)]
+    refused = CliRunner().invoke(cli, command, input="n\n")
+    assert (refused.exit_code, shards_of(mine)) == (1, names | bad)
+    assert "remove 2 bad shards of teacher 'fake' (" in refused.output
+    done = CliRunner().invoke(cli, [*command, "--yes"])
+    assert done.exit_code == 0, done.output
+    told = f"removed 2 bad shards of teacher 'fake': 40 rows, {size(sum(sizes))} freed; pull with --skip"
+    assert told in done.output
+    assert shards_of(mine) == names
+    assert np.array_equal(Cache(mine).lookup([*GOOD, *EVIL[:10]]), own)
+    assert bad_shards(Cache(mine), ID) == frozenset()
+    assert verify(mine).damage == []
+    assert push(mine, str(tmp_path / "elsewhere")).manifest
+    with pytest.raises(InputError, match="is marked as bad"):
+        remove_bad(Cache(mine), "fake")
+
+
+@pytest.mark.parametrize("store", ["arrow", "lmdb"])
+def test_a_removal_of_bad_shards_goes_on_wherever_it_was_killed(
+    tmp_path: Path, team: str, bad: frozenset[str], store: str
+) -> None:
+    make_cache(tmp_path / "first", GOOD, name="good", shard_rows=20, store=store)
+    pull(tmp_path / "first", team)
+    stop, ended = 0, False
+    while not ended:
+        stop += 1
+        mine = tmp_path / f"mine{stop}"
+        shutil.copytree(tmp_path / "first", mine)
+        mark_bad(mine, team, bad)
+        # As a reader leaves it: with an index, and a note on every file.
+        Cache(mine).lookup([*GOOD, *EVIL])
+        with cut_off_at(stop) as steps:
+            remove_bad(Cache(mine), "fake")
+        ended = len(steps) < stop
+        assert verify(mine).damage == []
+        if bad_shards(Cache(mine), ID):
+            assert not ended
+            remove_bad(Cache(mine), "fake")
+        found = verify(mine)
+        assert found.damage == []
+        assert not any("not sealed" in note.found for note in found.notes)
+        assert bad_shards(Cache(mine), ID) == frozenset()
+        assert len(shards_of(mine)) == 3
+        assert np.array_equal(Cache(mine).lookup(GOOD), Cache(tmp_path / "first").lookup(GOOD))
+    assert stop > 10
+
+
+def test_a_damaged_bad_shard_goes_too(tmp_path: Path, mine: Path, bad: frozenset[str]) -> None:
+    path = next(mine.rglob(f"{min(bad)}.arrow"))
+    path.write_bytes(b"nonsense")
+    done = remove_bad(Cache(mine), "fake")
+    assert (done.names, done.rows) == (bad, 20)
+    assert verify(mine).damage == []
+
+
+@pytest.mark.parametrize("store", ["arrow", "lmdb"])
+def test_where_all_are_bad_the_teacher_stays_without_vectors(
+    tmp_path: Path, team: str, bad: frozenset[str], store: str
+) -> None:
+    mine = tmp_path / "mine"
+    make_bad(mine, EVIL, store=store)
+    pull(mine, team)
+    mark_bad(mine, team, bad)
+    Cache(mine).lookup(EVIL)
+    remove_bad(Cache(mine), "fake")
+    assert verify(mine).damage == []
+    assert [one.name for one in Cache(mine).teachers()] == ["fake"]
+    # From the same remote they come again, and are told of.
+    pull(mine, team)
+    assert shards_of(mine) == bad
+    assert Cache(mine).container(TEACHER.contract).kind == store
+    assert verify(mine).damage == []

@@ -29,6 +29,7 @@ from embedcache.share import (
     PullChoice,
     SampleCheck,
     add_remote,
+    collect_remote,
     list_remote,
     list_remotes,
     pull,
@@ -37,7 +38,8 @@ from embedcache.share import (
     transfer,
 )
 from embedcache.share import remotes as remotes_module
-from embedcache.share.pulling import sample
+from embedcache.share.pulling import models_at_hand, sample
+from embedcache.share.pulling.sample_check import bad_samples
 from embedcache.share.remotes import CONFIG_VARIABLE, config_file, location_of
 from embedcache.sizes import parse_size, readable
 from embedcache.testing import fake_teacher
@@ -161,7 +163,12 @@ def test_two_that_add_a_name_at_once_keep_both(config: Path, monkeypatch: pytest
 
 def test_without_the_variable_they_lie_in_the_users_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CONFIG_VARIABLE)
-    assert config_file() == Path(click.get_app_dir("embedcache")) / "remotes.json"
+    for folder in (None, "/settings"):
+        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+        if folder:
+            monkeypatch.setenv("XDG_CONFIG_HOME", folder)
+        # Where earlier versions kept them.
+        assert config_file() == Path(click.get_app_dir("embedcache")) / "remotes.json"
 
 
 def test_an_error_names_the_command_and_its_subcommand(tmp_path: Path, shell: Any) -> None:
@@ -186,6 +193,23 @@ def test_a_folder_is_a_remote_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert location_of("team").scheme == "s3"
 
 
+def test_a_word_that_is_neither_name_nor_folder_is_no_new_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cache = make_cache(tmp_path / "cache", TEXTS[:20])
+    add_remote("team", "s3://bucket/x")
+    for word in ("täam 1", "-team", "team\n"):
+        with pytest.raises(InputError, match=r"no remote .* \(there are team\) and no folder of that name"):
+            push(cache, word)
+    with pytest.raises(InputError, match="did you mean s3://bucket"):
+        location_of("s3:bucket")
+    # What is there, and what has a slash in it, is a path.
+    (tmp_path / "täam 1").mkdir()
+    for path in ("täam 1", "./täam 2", "new/täam", ".", "~"):
+        assert location_of(path).url == str(Path(path).expanduser().absolute())
+
+
 # Commands
 
 
@@ -207,6 +231,7 @@ def test_a_teacher_goes_from_one_to_the_other(tmp_path: Path, shell: Any) -> Non
     assert (code, err) == (0, "")
     (card,) = files_of(tmp_path / "remote", "cards").values()
     assert "CC-BY-4.0" in card.decode()
+    assert re.search(r"push to .* files and row indexes . size", out)
     assert re.search(r"sent\s+│\s+16\s", out)
     assert re.search(r"manifest [0-9a-f]{12}; .* s, .*B/s", out)
     assert "nothing to add" in shell("push", "team", "--cache", cache.folder)[1]
@@ -220,9 +245,22 @@ def test_a_teacher_goes_from_one_to_the_other(tmp_path: Path, shell: Any) -> Non
     assert "240 rows of texts and 240 vectors fetched, of 1 manifest; " in out
     assert "not compared" in out
     assert content(tmp_path / "there") == content(cache.folder)
+    make_cache(tmp_path / "other", TEXTS[:9])
+    code, out, err = shell("push", "team", "--cache", tmp_path / "other")
+    assert "corpus 'corpus'" in err
+    assert "stop this push and" in err
+    assert "take this push back" not in err
+    assert "has taken this push back" in out
+    collect_remote("team", drop=[out.rpartition("manifest ")[2][:12]], delete=True)
     make_cache(tmp_path / "there", TEXTS[:10], name="more")
     code, out, _ = shell("remote", "diff", "team", "--cache", tmp_path / "there")
-    assert (code, "more" in out) == (1, True)
+    assert code == 1
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
+    assert [line[:5] for line in lines] == [
+        ["corpus", "corpus", "in both", "2", ""],
+        ["corpus", "more", "to push", "2", "10"],
+        ["teacher", "fake", "in both", "8", ""],
+    ]
     assert shell("sync", "team", "--cache", tmp_path / "there")[0] == 0
     assert shell("remote", "diff", "team", "--cache", tmp_path / "there")[0] == 0
     assert shell("remote", "remove", "team")[0] == 0
@@ -367,6 +405,13 @@ def test_json_is_what_the_functions_return(tmp_path: Path, shell: Any) -> None:
         ("remote add team s3://key:s3cr3t@bucket/x", "AWS_PROFILE"),
         ("pull ./remote --cache there --max-bytes lots", "is no size"),
         ("pull ./remote --cache there --require-signature nothing", "no key at nothing"),
+        *(
+            (
+                f"{command} --cache there --require-signature a.pub --require-signature b.pub",
+                "2 keys (a.pub, b.pub)",
+            )
+            for command in ("pull ./remote", "sync ./remote", "build x --teacher t --remote ./remote")
+        ),
     ],
 )
 def test_what_goes_wrong_is_said_in_a_line(
@@ -440,8 +485,13 @@ def test_a_sync_says_what_it_is_about_to_fetch_and_no_rate_of_nothing(tmp_path: 
     # The push after it has nothing to send.
     assert out.count("B/s") == 1
     out, err = shell("sync", remote, "--cache", there)[1:]
-    assert "0 files to be fetched" in err
+    assert err == ""
+    assert f"nothing to fetch from {remote}: 10 files, 42.0 kB, already there, of 1 manifest; " in out
+    assert "fetched   " not in out
     assert "B/s" not in out
+    again = shell("pull", remote, "--cache", there, "--dry-run")
+    told = f"nothing to fetch from {remote}: 10 files, 42.0 kB, already there; 1 manifest read\n"
+    assert again == (0, told, "")
 
 
 def test_a_remote_that_nobody_has_pushed_to_is_listed_in_one_line(tmp_path: Path, shell: Any) -> None:
@@ -572,6 +622,13 @@ def test_rows_of_texts_and_vectors_are_counted_apart(tmp_path: Path, shell: Any)
     assert "42 rows of texts and 1 vector fetched" in out
 
 
+def test_a_remote_without_texts_shows_no_table_of_corpora(tmp_path: Path, shell: Any) -> None:
+    make_cache(tmp_path / "mine", TEXTS[:20])
+    assert shell("push", tmp_path / "remote", "--cache", tmp_path / "mine", "--no-text")[0] == 0
+    out = shell("remote", "ls", tmp_path / "remote")[1]
+    assert ("teachers" in out, "corpora" in out, "pushes" in out) == (True, False, True)
+
+
 # The sample
 
 
@@ -586,13 +643,15 @@ def test_a_pull_compares_a_sample_where_the_model_is_at_hand(
 
     class Found:
         worst, sampled, lines = BAD, 100, (Line,)
+        wrong_shards: frozenset[str]
 
     def check_deep(cache: Path, **settings: Any) -> list[Any]:
         asked.append(settings)
+        Found.wrong_shards = settings["shards"]
         return [Found]
 
     monkeypatch.setattr(sample, "check_deep", check_deep)
-    monkeypatch.setattr(sample, "is_at_hand", lambda spec: spec == "fake")
+    monkeypatch.setattr(models_at_hand, "is_at_hand", lambda spec: spec == "fake")
     code, out, _ = shell("pull", tmp_path / "remote", "--cache", tmp_path / "there")
     assert code == 1
     assert "fake: 100 texts compared: bad; other vectors than the teacher's" in out
@@ -616,15 +675,15 @@ def test_a_sync_of_one_corpus_leaves_others_where_they_are(tmp_path: Path, shell
 
 
 def test_a_folder_that_a_stranger_names_is_not_loaded(tmp_path: Path) -> None:
-    assert not sample.is_at_hand(str(tmp_path))
-    assert not sample.is_at_hand("../x")
-    assert not sample.is_at_hand("nobody/nothing")
-    assert not sample.is_at_hand("")
+    assert not models_at_hand.is_at_hand(str(tmp_path))
+    assert not models_at_hand.is_at_hand("../x")
+    assert not models_at_hand.is_at_hand("nobody/nothing")
+    assert not models_at_hand.is_at_hand("")
 
 
 def test_bad_samples_are_told_apart() -> None:
     checks = [SampleCheck("a", "ok", 1, ""), SampleCheck("b", "bad", 1, ""), SampleCheck("c", "look", 1, "")]
-    assert [check.teacher for check in sample.bad_samples(checks)] == ["b"]
+    assert [check.teacher for check in bad_samples(checks)] == ["b"]
 
 
 def test_sharing_costs_the_command_line_nothing() -> None:

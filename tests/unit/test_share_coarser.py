@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from share_helpers import TEXTS, make_cache, make_key, manifest_of, put_manifest
+from share_helpers import TEXTS, make_cache, make_key, without_indexes
 
 from embedcache.cache import Cache
 from embedcache.errors import StorageError
@@ -185,10 +185,7 @@ def test_only_indexes_that_can_tell_are_read(tmp_path: Path, monkeypatch: pytest
 def test_shards_without_a_row_index_are_not_fetched_for_it_and_that_is_told(
     tmp_path: Path, team: str, cut: Path
 ) -> None:
-    value = manifest_of(Path(team))
-    for file in value["files"]:
-        file.pop("index", None)
-    put_manifest(Path(team), value)
+    without_indexes(Path(team))
     fresh = shards_of(cut) - shards_of(tmp_path / "small")
     told = push(cut, team).told
     assert any(line.startswith(f"6 shards of {team} without a row index are not looked at") for line in told)

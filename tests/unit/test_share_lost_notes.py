@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from share_helpers import SHARD_ROWS, TEXTS, files_of, make_cache, manifest_of, put_manifest
+from share_helpers import SHARD_ROWS, TEXTS, files_of, make_cache, without_indexes
 
 from embedcache.cache import Cache
 from embedcache.cli.main import cli
@@ -78,10 +78,7 @@ def test_copies_that_are_not_noted_are_not_sent_to_whoever_has_the_originals(
 
 
 def test_copies_of_shards_without_a_row_index_are_not_sent_either(there: Path, remote: str) -> None:
-    value = manifest_of(Path(remote))
-    for file in value["files"]:
-        file.pop("index", None)
-    put_manifest(Path(remote), value)
+    without_indexes(Path(remote))
     before = objects(remote)
     (told,) = push(there, remote).told
     assert told.startswith(f"{SHARDS} shards not sent: {remote} has all of their rows in a codec that keeps")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from share_helpers import TEXTS, content, make_cache
+from share_helpers import TEXTS, OtherVectors, content, make_cache
 
 from embedcache.builder import build
 from embedcache.cache import Cache
@@ -17,17 +16,10 @@ from embedcache.merge import merge_caches
 from embedcache.share import PullChoice, compare_with_remote, pull, push
 from embedcache.split import split_cache
 from embedcache.store.base import CONVERTED_FROM, TAKEN_AS
-from embedcache.testing import FakeEncoder, fake_teacher
+from embedcache.testing import fake_teacher
 
 TEACHER = fake_teacher(8)
 PART: dict[str, Any] = {"corpora": ["corpus"], "where": "row % 4 = 0", "alias": "some"}
-
-
-class _Broken(FakeEncoder):
-    """Says that it is one teacher and is another."""
-
-    def encode(self, texts: Sequence[str]) -> Any:
-        return FakeEncoder(fake_teacher(8, seed=9)).encode(texts)
 
 
 @pytest.fixture
@@ -66,7 +58,7 @@ def test_what_is_left_of_taken_rows_is_not_fetched_again_nor_sent_back(
     disputed = TEXTS[:20:4]
     source = tmp_path / "other.txt"
     source.write_text("".join(f"{text}\n" for text in disputed), encoding="utf-8")
-    build(source, teacher=TEACHER, encoder=_Broken(TEACHER), cache=tmp_path / "other", name="other")
+    build(source, teacher=TEACHER, encoder=OtherVectors(TEACHER), cache=tmp_path / "other", name="other")
     whole = shards_of(mine)
     merged = merge_caches([mine, tmp_path / "other"], tmp_path / "merged", prefer="last")
     (teacher,) = merged.teachers

@@ -6,31 +6,43 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import numpy as np
 import pytest
 from corpus_helpers import small_parts
-from share_helpers import SHARD_ROWS, TEXTS, content, files_of, make_cache, manifest_of, put_manifest
+from share_helpers import (
+    SHARD_ROWS,
+    TEXTS,
+    content,
+    files_of,
+    make_cache,
+    manifest_bytes,
+    manifest_of,
+    without_indexes,
+)
 
 from embedcache.cache import Cache
-from embedcache.catalog.select import check_condition
+from embedcache.catalog.select import check_condition, select_rows
 from embedcache.check import repair, verify
 from embedcache.check.progress import Meter
 from embedcache.cli.main import cli
 from embedcache.codecs import get_codec
+from embedcache.corpus.subset import part_name
 from embedcache.errors import InputError, RemoteError
 from embedcache.housekeeping import collect_garbage
 from embedcache.keys import KeyArray
 from embedcache.share import PullChoice, PullEstimate, preview_pull, pull, push
 from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.places.folder import FolderPlace
-from embedcache.share.pulling.partial import part_name
 from embedcache.share.pulling.partial_texts import PartTexts
 from embedcache.share.remote.remote import Remote
 from embedcache.share.remotes import location_of
 from embedcache.share.rows.remote_keys import RemoteKeys
+from embedcache.share.rows.row_ranges import ranges_of, scattered_bytes
+from embedcache.share.rows.shard_index import BLOCK_BYTES
 from embedcache.testing import fake_teacher, sentences
 from embedcache.views.plan import ViewOptions
 
@@ -155,6 +167,48 @@ def test_labels_of_any_type_may_be_asked_for_before_they_are_here() -> None:
         check_condition("lable = 'news'", has_ids=True, has_labels=True)
     with pytest.raises(InputError, match="the columns are"):
         check_condition("label = 'news'", has_ids=True, has_labels=False)
+    with pytest.raises(InputError, match="has no ids and the corpus has no labels; the columns are"):
+        check_condition("label = 'news' OR id = 'a'", has_ids=False, has_labels=False)
+    with pytest.raises(InputError, match="Binder Error"):
+        check_condition("label = 'news' OR nope > 3", has_ids=True, has_labels=False)
+
+
+def test_a_corpus_without_labels_says_so(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "mine")
+    remote = str(tmp_path / "remote")
+    push(cache, remote)
+    with pytest.raises(InputError, match="the corpus has no labels; the columns are row, key, text, char"):
+        pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], where="label = 'news'"))
+    with pytest.raises(InputError, match="the corpus has no ids; the columns are"):
+        select_rows(cache, "corpus", "id = 'a'")
+
+
+def test_the_estimate_tells_what_rows_take_that_lie_apart(tmp_path: Path) -> None:
+    remote, texts = str(tmp_path / "remote"), sentences(6000)
+    teacher = fake_teacher(256)
+    push(make_cache(tmp_path / "mine", texts, teacher=teacher, shard_rows=6000), remote)
+    apart = PullChoice(corpora=["corpus"], where="row % 300 = 7", rows=20)
+    neighbours = PullChoice(corpora=["corpus"], rows=20)
+    for choice in (apart, neighbours):
+        estimate = preview_pull(tmp_path / "new", remote, choice)
+        assert estimate.vector_bytes < estimate.most_vector_bytes
+        done = pull(tmp_path / f"there-{choice.where is None}", remote, choice)
+        if choice is neighbours:
+            assert done.fetched_row_bytes == pytest.approx(estimate.vector_bytes, abs=BLOCK_BYTES)
+        else:
+            # As far from each other as can be, rows need the least that scattered ones do: a block each.
+            assert 2 * estimate.vector_bytes < done.fetched_row_bytes < estimate.most_vector_bytes
+            assert done.fetched_row_bytes > 0.5 * estimate.most_vector_bytes
+
+
+@pytest.mark.parametrize("width", [64, 768, 1536])
+@pytest.mark.parametrize("share", [0.0005, 0.01, 0.05, 0.3])
+def test_what_is_read_for_scattered_rows_is_about_what_is_foretold(width: int, share: float) -> None:
+    rows = 20_000_000 // width
+    index: Any = SimpleNamespace(row_bytes=width, start=0, end=rows * width)
+    chosen = np.sort(np.random.default_rng(0).choice(rows, max(1, int(rows * share)), replace=False))
+    size = sum(span.size for span in ranges_of(index, chosen))
+    assert scattered_bytes(rows * width, rows, len(chosen)) == pytest.approx(size, rel=0.4, abs=BLOCK_BYTES)
 
 
 def test_a_second_pull_of_the_same_fetches_nothing(tmp_path: Path, remote: str) -> None:
@@ -317,7 +371,10 @@ def test_a_limit_holds_where_the_remote_gives_no_parts_of_files(
         raise RangesNotServedError("whole files alone")
 
     monkeypatch.setattr(FolderPlace, "read_range", no_ranges)
-    whole = pull(tmp_path / "whole", remote, PullChoice(**choice)).fetched_bytes
+    whole = pull(tmp_path / "whole", remote, PullChoice(**choice)).fetched_bytes + manifest_bytes(remote)
+    # The description of the whole is read, and not kept as a file.
+    described = size_of(remote, "corpus.json")
+    whole += described
     assert whole > by_range
     told = f"{whole:,} bytes would have to be fetched.*gives no parts of files, so whole shards"
     with pytest.raises(InputError, match=told):
@@ -373,7 +430,7 @@ def test_the_estimate_leaves_out_what_the_remote_has_not(
     assert (before.vectors, after.vectors, after.vector_bytes) == (40, 0, 0)
     words = ["pull", remote, "--cache", str(tmp_path / "there"), "--corpus", "corpus", "--rows", "40"]
     cli.main([*words, "--teacher", "other", "--dry-run"], standalone_mode=False)
-    assert "with 0 rows of texts, and 0 vectors, 0 B" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("nothing to fetch from ")
 
 
 def test_the_texts_of_views_count_in_the_estimate_of_a_condition(tmp_path: Path, remote: str) -> None:
@@ -392,8 +449,10 @@ def test_a_preview_refuses_what_a_pull_refuses_before_it_fetches_anything(
     choice = PullChoice(corpora=["corpus"], rows=PART_ROWS)
     estimate = preview_pull(tmp_path / "there", remote, choice)
     # A cache without vectors has to look at all row indexes.
-    least = estimate.bytes + estimate.least_vector_bytes
-    assert estimate.bytes < least < estimate.bytes + estimate.vector_bytes
+    least = estimate.counted_bytes
+    read = least - estimate.bytes - estimate.least_vector_bytes
+    assert read > manifest_bytes(remote)
+    assert estimate.bytes + read < least < estimate.bytes + read + estimate.vector_bytes
     for ask in (preview_pull, pull):
         with pytest.raises(InputError, match=f"{least:,} bytes would have to be fetched"):
             ask(tmp_path / "there", remote, replace(choice, max_bytes=least - 1))
@@ -491,10 +550,12 @@ def test_a_limit_counts_the_codebooks_of_a_part(tmp_path: Path) -> None:
     texts, remote = sentences(600, seed=1), str(tmp_path / "remote")
     push(make_cache(tmp_path / "mine", texts, codec="pq", shard_rows=300), remote)
     choice = PullChoice(corpora=["corpus"], rows=20)
-    needed = pull(tmp_path / "there", remote, choice).fetched_bytes
+    fetched = pull(tmp_path / "there", remote, choice).fetched_bytes
+    described = size_of(remote, "corpus.json")
+    needed = fetched + manifest_bytes(remote) + described
     with pytest.raises(InputError, match=f"{needed:,} bytes would have to be fetched"):
         pull(tmp_path / "less", remote, replace(choice, max_bytes=needed - 1))
-    assert pull(tmp_path / "enough", remote, replace(choice, max_bytes=needed)).fetched_bytes == needed
+    assert pull(tmp_path / "enough", remote, replace(choice, max_bytes=needed)).fetched_bytes == fetched
     (book,) = (Path(tmp_path) / "mine").rglob("codebooks/*.npy")
     estimate = preview_pull(tmp_path / "new", remote, choice)
     shards = size_of(remote, "/shards/") * 20 // 600
@@ -506,11 +567,7 @@ def test_a_limit_counts_the_codebooks_of_a_part(tmp_path: Path) -> None:
 def test_shards_without_a_row_index_are_read_whole_and_told_of_before(
     tmp_path: Path, remote: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    value = manifest_of(Path(remote))
-    shards = [file for file in value["files"] if "/shards/" in file["path"]]
-    for file in shards:
-        file.pop("index")
-    put_manifest(Path(remote), value)
+    shards = [file for file in without_indexes(Path(remote)) if "/shards/" in file["path"]]
     size = sum(file["bytes"] for file in shards)
     before = preview_pull(tmp_path / "there", remote, PullChoice(corpora=["corpus"], rows=50))
     estimates: list[PullEstimate] = []

@@ -17,6 +17,7 @@ from share_helpers import (
     cut_short,
     files_of,
     make_cache,
+    manifest_bytes,
     manifest_of,
     replace_file,
 )
@@ -124,12 +125,17 @@ def test_what_was_converted_is_not_fetched_again(tmp_path: Path, remote: str, ag
 def test_preview_limit_and_pull_count_the_same_bytes(
     tmp_path: Path, remote: str, choice: dict[str, Any]
 ) -> None:
-    size = preview_pull(tmp_path / "there", remote, PullChoice(**choice)).bytes
+    estimate = preview_pull(tmp_path / "there", remote, PullChoice(**choice))
+    size = estimate.counted_bytes
+    assert size == estimate.bytes + manifest_bytes(remote)
     for ask in (preview_pull, pull):
         with pytest.raises(InputError, match=f"{size:,} bytes would have to be fetched"):
             ask(tmp_path / "there", remote, PullChoice(**choice, max_bytes=size - 1))
-    assert pull(tmp_path / "there", remote, PullChoice(**choice, max_bytes=size)).fetched_bytes == size
-    assert preview_pull(tmp_path / "there", remote, PullChoice(**choice, max_bytes=0)).bytes == 0
+    assert (
+        pull(tmp_path / "there", remote, PullChoice(**choice, max_bytes=size)).fetched_bytes == estimate.bytes
+    )
+    most = manifest_bytes(remote)
+    assert preview_pull(tmp_path / "there", remote, PullChoice(**choice, max_bytes=most)).bytes == 0
 
 
 def test_only_what_is_new_is_fetched_and_converted(tmp_path: Path, remote: str) -> None:
@@ -297,7 +303,7 @@ def test_a_stranger_cannot_say_that_a_shard_is_here(tmp_path: Path) -> None:
 
 def test_notes_on_copies_count_where_they_were_written_alone(tmp_path: Path, remote: str) -> None:
     pull(tmp_path / "there", remote, PullChoice(codec="int8"))
-    assert (tmp_path / "there" / "derived" / "remotes" / "converted.json").is_file()
+    assert (tmp_path / "there" / "derived" / "remotes" / "converted.log").is_file()
     shutil.copytree(tmp_path / "there", tmp_path / "theirs")
     assert preview_pull(tmp_path / "there", remote).files == 0
     assert preview_pull(tmp_path / "theirs", remote).files == SHARDS

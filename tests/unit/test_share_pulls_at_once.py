@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from share_helpers import TEXTS, content, cut_short, make_cache
+from share_helpers import TEXTS, content, cut_short, make_cache, manifest_bytes
 
 from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.check.findings import Kind
 from embedcache.check.progress import CheckProgress
 from embedcache.errors import StorageError
-from embedcache.share import PullChoice, preview_pull, pull, push
+from embedcache.share import PullChoice, limits, preview_pull, pull, push, temporaries
 from embedcache.share import pull as pull_module_function
-from embedcache.share.pulling import arrive, plan, temporaries
+from embedcache.share.pulling import arrive
 from embedcache.share.pulling.arrive import Arrivals
-from embedcache.share.pulling.temporaries import abandoned_bytes, arriving
 from embedcache.share.pulling.wanted import Wanted
+from embedcache.share.temporaries import abandoned_bytes, arriving
 from embedcache.testing import sentences
 from embedcache.views.plan import ViewOptions
 
@@ -57,14 +57,15 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Let ``act`` happen once, when the next pull has planned what it fetches and has not begun."""
-    plain, waiting = pull_module.refuse_too_much, [act]
+    plain, waiting = pull_module._plan_pull, [act]
 
-    def refuse(*arguments: Any, **more: Any) -> None:
-        plain(*arguments, **more)
+    def plan(*arguments: Any, **more: Any) -> object:
+        planned = plain(*arguments, **more)
         if waiting:
             waiting.pop()()
+        return planned
 
-    monkeypatch.setattr(pull_module, "refuse_too_much", refuse)
+    monkeypatch.setattr(pull_module, "_plan_pull", plan)
 
 
 # Two pulls of one remote
@@ -78,13 +79,14 @@ def test_two_pulls_at_once_fetch_each_object_once(
     cache = make_cache(tmp_path / "cache", views=ViewOptions(("crop",)))
     push(cache, str(tmp_path / "remote"))
     both_have_planned = threading.Barrier(2)
-    plain = pull_module.refuse_too_much
+    plain = pull_module._plan_pull
 
-    def refuse(*arguments: Any, **more: Any) -> None:
-        plain(*arguments, **more)
+    def plan(*arguments: Any, **more: Any) -> object:
+        planned = plain(*arguments, **more)
         both_have_planned.wait(timeout=120)
+        return planned
 
-    monkeypatch.setattr(pull_module, "refuse_too_much", refuse)
+    monkeypatch.setattr(pull_module, "_plan_pull", plan)
     with ThreadPoolExecutor(2) as pool:
         pulls = [
             pool.submit(
@@ -252,7 +254,7 @@ def test_a_recipe_never_comes_to_the_description_of_another_view(
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from embedcache.share.pulling.temporaries import arriving
+from embedcache.share.temporaries import arriving
 
 with arriving(Path(sys.argv[1]), lambda: None) as temporary:
     temporary.write_bytes(bytes(1000))
@@ -358,17 +360,18 @@ def test_what_killed_pulls_have_left_counts_as_free(tmp_path: Path, monkeypatch:
     with cut_short():
         pull(there, remote, PullChoice(text=False))
     killed = left_by_killed(there / "corpora" / "corpus" / "corpus.json")
-    needed = preview_pull(there, remote).bytes
+    estimate = preview_pull(there, remote)
+    needed = estimate.counted_bytes - manifest_bytes(remote)
 
     class Usage:
         """A disk on which there is room once the temporary of 1,000 bytes is gone."""
 
         @property
         def free(self) -> int:
-            return needed + plan._SPARE_BYTES - (500 if killed.exists() else -500)
+            return needed + limits.RESERVE_BYTES - (500 if killed.exists() else -500)
 
-    monkeypatch.setattr(plan.shutil, "disk_usage", lambda _: Usage())
-    assert preview_pull(there, remote).bytes == needed
+    monkeypatch.setattr(limits.shutil, "disk_usage", lambda _: Usage())
+    assert preview_pull(there, remote).bytes == estimate.bytes
     assert killed.exists()
     pull(there, remote)
     assert content(there) == content(cache.folder)

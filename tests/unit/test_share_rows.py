@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from share_helpers import content, files_of, make_cache, manifest_of, put_manifest, put_object
+from share_helpers import (
+    content,
+    files_of,
+    make_cache,
+    manifest_of,
+    put_manifest,
+    put_object,
+    without_indexes,
+)
 
 from embedcache.cache import Cache
 from embedcache.check import verify
@@ -23,6 +31,7 @@ from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.places.folder import FolderPlace
 from embedcache.share.pulling.take_rows import TakenRows, plan_rows, take_rows
 from embedcache.share.remote.manifest import Stock
+from embedcache.share.remote.open_stock import open_stock
 from embedcache.share.remote.remote import Remote
 from embedcache.share.remotes import location_of
 from embedcache.share.rows.remote_keys import RemoteKeys
@@ -54,7 +63,7 @@ def mine_at(folder: Path) -> Cache:
 
 def keys_of(remote: Path, cache: Cache | None, place: Any = None, **settings: Any) -> RemoteKeys:
     source = Remote(location_of(str(remote)), place)
-    return RemoteKeys(source, cache, Stock(source.manifests()), TEACHER.contract.id, **settings)
+    return RemoteKeys(source, cache, Stock(source.survey().manifests), TEACHER.contract.id, **settings)
 
 
 def taken(
@@ -261,18 +270,11 @@ class _Counting(FolderPlace):
         return super().read_range(path, start, length)
 
 
-def _without_indexes(remote: Path) -> None:
-    value = manifest_of(remote)
-    for file in value["files"]:
-        file.pop("index", None)
-    put_manifest(remote, value)
-
-
 def test_without_indexes_shards_are_read_whole_and_that_is_said(tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     theirs = theirs_of(tmp_path / "theirs")
     push(theirs, str(remote))
-    _without_indexes(remote)
+    without_indexes(remote)
     cache = mine_at(tmp_path / "mine")
     keys, counting = keys_of(remote, cache), _Counting(remote)
     (told,) = no_index_notes([keys])
@@ -336,7 +338,7 @@ def test_a_manifest_with_what_is_no_index_is_refused(tmp_path: Path, index: obje
     next(file for file in value["files"] if "index" in file)["index"] = index
     put_manifest(remote, value)
     with pytest.raises(RemoteError, match=r"manifests/.*refused"):
-        keys_of(remote, None)
+        open_stock(str(remote), None)
 
 
 def test_other_files_than_shards_have_no_index(tmp_path: Path) -> None:
@@ -346,7 +348,7 @@ def test_other_files_than_shards_have_no_index(tmp_path: Path) -> None:
     value["files"][0]["index"] = {"sha256": "0" * 64, "bytes": 600}
     put_manifest(remote, value)
     with pytest.raises(RemoteError, match="no shard"):
-        keys_of(remote, None)
+        open_stock(str(remote), None)
 
 
 # Taking

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from share_helpers import SHARD_ROWS, TEXTS, cut_short, make_cache
+from share_helpers import SHARD_ROWS, TEXTS, bad_cache, cut_short, make_cache
 
-from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check.live import Computing
 from embedcache.check.verify.deep import BAD, OK, check_deep
@@ -23,9 +22,11 @@ from embedcache.errors import ContractMismatchError, InputError, RemoteError
 from embedcache.fsio import write_sealed_json
 from embedcache.housekeeping import compact, remove_teacher
 from embedcache.merge import merge_caches
+from embedcache.sample_notes import bad_shards
 from embedcache.share import PullChoice, PullResult, PushChoice, pull, push, sync
-from embedcache.share.pulling import sample
-from embedcache.share.pulling.sample import NOT_COMPARED, ArrivalSamples
+from embedcache.share.pulling import models_at_hand, sample
+from embedcache.share.pulling.sample import ArrivalSamples
+from embedcache.share.pulling.sample_check import NOT_COMPARED
 from embedcache.share.remote.remote import Remote
 from embedcache.share.remotes import location_of
 from embedcache.teacher.load import Teacher
@@ -54,27 +55,13 @@ class _Live(FakeEncoder):
         return super().encode(texts)
 
 
-class _Other(FakeEncoder):
-    """Says that it is the teacher and is another."""
-
-    def encode(self, texts: Sequence[str]) -> Any:
-        return FakeEncoder(fake_teacher(8, seed=9)).encode(texts)
-
-
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> _Live:
     """Return the live teacher, which is at hand."""
     encoder = _Live()
     monkeypatch.setattr(Computing, "encoder", lambda self, contract, **_: encoder)
-    monkeypatch.setattr(sample, "is_at_hand", lambda spec: True)
+    monkeypatch.setattr(models_at_hand, "is_at_hand", lambda spec: True)
     return encoder
-
-
-def bad_cache(folder: Path, texts: Sequence[str] = TEXTS[:SHARD_ROWS], name: str = "bad") -> Cache:
-    """Build a cache whose vectors are another teacher's."""
-    source = folder.parent / f"{folder.name}.txt"
-    source.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-    return build(source, teacher=TEACHER, encoder=_Other(TEACHER), cache=folder, name=name)
 
 
 def shards_of(folder: Path) -> set[str]:
@@ -153,13 +140,32 @@ def test_what_could_not_be_compared_is_compared_once_the_model_is_here(
 ) -> None:
     remote = str(tmp_path / "team")
     push(bad_cache(tmp_path / "theirs"), remote)
-    monkeypatch.setattr(sample, "is_at_hand", lambda spec: False)
+    monkeypatch.setattr(models_at_hand, "is_at_hand", lambda spec: False)
     assert verdicts(pull(tmp_path / "there", remote)) == [NOT_COMPARED]
     # Once is enough where nothing came since.
     assert pull(tmp_path / "there", remote).samples == ()
-    monkeypatch.setattr(sample, "is_at_hand", lambda spec: True)
+    monkeypatch.setattr(models_at_hand, "is_at_hand", lambda spec: True)
     done = pull(tmp_path / "there", remote)
     assert (done.fetched, verdicts(done)) == (0, [BAD])
+
+
+@pytest.mark.parametrize("own_are_good", [True, False])
+def test_ones_own_do_not_become_bad_for_what_came_before_them(
+    tmp_path: Path, live: _Live, monkeypatch: pytest.MonkeyPatch, own_are_good: bool
+) -> None:
+    remote, there = str(tmp_path / "team"), tmp_path / "there"
+    push(bad_cache(tmp_path / "theirs"), remote)
+    monkeypatch.setattr(models_at_hand, "is_at_hand", lambda spec: False)
+    assert verdicts(pull(there, remote)) == [NOT_COMPARED]
+    if own_are_good:
+        make_cache(there, MORE, name="mine")
+    else:
+        bad_cache(there, MORE, "mine")
+    came = shards_of(tmp_path / "theirs")
+    monkeypatch.setattr(models_at_hand, "is_at_hand", lambda spec: True)
+    assert set(verdicts(pull(there, remote))) == {BAD}
+    assert bad_shards(Cache(there), TEACHER.contract.id) == (came if own_are_good else shards_of(there))
+    assert shards_of(there) > came
 
 
 def test_that_a_model_is_not_here_is_told_again_with_what_comes(
@@ -167,7 +173,7 @@ def test_that_a_model_is_not_here_is_told_again_with_what_comes(
 ) -> None:
     remote, there = str(tmp_path / "team"), tmp_path / "there"
     push(make_cache(tmp_path / "honest", MORE, name="honest"), remote)
-    monkeypatch.setattr(sample, "is_at_hand", lambda spec: False)
+    monkeypatch.setattr(models_at_hand, "is_at_hand", lambda spec: False)
     assert verdicts(pull(there, remote)) == [NOT_COMPARED]
     # What is built here changes nothing about that.
     make_cache(there, TEXTS[:30], name="mine")
@@ -178,9 +184,9 @@ def test_that_a_model_is_not_here_is_told_again_with_what_comes(
     assert (check.verdict, "is not on this machine" in check.told) == (NOT_COMPARED, True)
     assert pull(there, remote).samples == ()
     # A model that came and went is told of anew, for all is compared in between.
-    monkeypatch.setattr(sample, "is_at_hand", lambda spec: True)
+    monkeypatch.setattr(models_at_hand, "is_at_hand", lambda spec: True)
     assert verdicts(pull(there, remote)) == [OK]
-    monkeypatch.setattr(sample, "is_at_hand", lambda spec: False)
+    monkeypatch.setattr(models_at_hand, "is_at_hand", lambda spec: False)
     assert pull(there, remote).samples == ()
     push(make_cache(tmp_path / "last", TEXTS[140:180], name="last"), remote)
     assert verdicts(pull(there, remote)) == [NOT_COMPARED]
@@ -218,9 +224,9 @@ def test_what_was_found_bad_is_told_again_until_it_is_gone(tmp_path: Path, live:
     for command in ("pull", "sync"):
         code, out = run(command, remote, "--cache", there)
         assert code == 1
-        assert "fake: bad; an earlier pull found other vectors than the teacher's; still here" in out
-        assert "of what came with them: 1 shard; " in out
-        assert "'embedcache rm teacher fake'" in out
+        assert "fake: bad; an earlier pull found other vectors than the teacher's, or than those" in out
+        assert "in 1 shard still here, which manifest " in out
+        assert "'embedcache rm teacher fake --bad'" in out
     # Nothing was encoded for that.
     assert live.read == set()
     remove_teacher(Cache(there), "fake")
@@ -231,9 +237,7 @@ def test_what_was_found_bad_is_told_again_until_it_is_gone(tmp_path: Path, live:
     assert run("pull", remote, "--cache", there)[0] == 0
 
 
-def test_what_is_pulled_after_bad_vectors_were_taken_away_is_compared_anew(
-    tmp_path: Path, live: _Live
-) -> None:
+def test_what_came_with_bad_vectors_and_was_good_is_not_compared_again(tmp_path: Path, live: _Live) -> None:
     remote, there = str(tmp_path / "team"), tmp_path / "there"
     push(make_cache(tmp_path / "honest", MORE, name="honest"), remote)
     bad = push(bad_cache(tmp_path / "theirs"), remote)
@@ -242,10 +246,40 @@ def test_what_is_pulled_after_bad_vectors_were_taken_away_is_compared_anew(
     # The same ones are as bad as they were.
     assert verdicts(pull(there, remote)) == [BAD]
     remove_teacher(Cache(there), "fake")
-    # What came with them is not.
-    assert verdicts(pull(there, remote, PullChoice(skip_manifests=[bad.manifest[:12]]))) == [OK]
+    # What came with them was found good, and is so still.
+    assert verdicts(pull(there, remote, PullChoice(skip_manifests=[bad.manifest[:12]]))) == []
     assert pull(there, remote, PullChoice(skip_manifests=[bad.manifest[:12]])).samples == ()
     assert push(there, str(tmp_path / "others")).manifest
+
+
+def test_shards_in_which_the_sample_shows_it_are_bad_and_the_others_are_not(
+    tmp_path: Path, live: _Live
+) -> None:
+    # Under a second name of the remote nothing tells that the honest shard is the cache's own.
+    remote, again, there = tmp_path / "team", tmp_path / "x" / ".." / "team", tmp_path / "honest"
+    (tmp_path / "x").mkdir()
+    push(make_cache(there, MORE, name="honest"), str(remote))
+    honest = shards_of(there)
+    bad = push(bad_cache(tmp_path / "theirs"), str(remote))
+    (check,) = pull(there, str(again)).samples
+    assert check.verdict == BAD
+    assert f"in 1 shard, which manifest {bad.manifest[:12]} lists: " in check.told
+    assert bad_shards(Cache(there), TEACHER.contract.id) == shards_of(there) - honest
+    # The others were compared to the end: nothing is left to be compared.
+    live.read.clear()
+    assert [check.sampled for check in pull(there, str(again)).samples] == [0]
+    assert live.read == set()
+
+
+def test_if_each_sample_finds_more_nothing_is_believed(
+    tmp_path: Path, live: _Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "_MOST_SAMPLES", 1)
+    remote, there = str(tmp_path / "team"), tmp_path / "there"
+    push(make_cache(tmp_path / "honest", MORE, name="honest"), remote)
+    push(bad_cache(tmp_path / "theirs"), remote)
+    assert verdicts(pull(there, remote)) == [BAD]
+    assert bad_shards(Cache(there), TEACHER.contract.id) == shards_of(there)
 
 
 def test_what_comes_while_something_bad_is_here_is_compared(tmp_path: Path, live: _Live) -> None:
@@ -260,7 +294,7 @@ def test_what_comes_while_something_bad_is_here_is_compared(tmp_path: Path, live
     push(bad_cache(tmp_path / "more", TEXTS[SHARD_ROWS : 2 * SHARD_ROWS], "two"), remote)
     assert verdicts(pull(there, remote)) == [BAD, BAD]
     (check,) = pull(there, remote).samples
-    assert "still here of what came with them: 2 shards; " in check.told
+    assert "in 2 shards still here, which manifests " in check.told
 
 
 def test_merging_shards_does_not_make_bad_vectors_good(tmp_path: Path, live: _Live) -> None:
@@ -341,7 +375,7 @@ def test_a_push_sends_bad_vectors_nowhere(tmp_path: Path, live: _Live) -> None:
     assert BAD in verdicts(pull(there, remote))
     before = manifests_of(remote)
     for target in (remote, others):
-        with pytest.raises(InputError, match="fake: 1 shard came with vectors that a sample found to be an"):
+        with pytest.raises(InputError, match=r"fake: a pull found other vectors .* in 1 shard, so nothing"):
             push(there, target)
     assert not Path(others).exists()
     assert manifests_of(remote) == before
@@ -365,7 +399,7 @@ def test_a_sync_that_may_not_push_says_what_it_has_pulled(
     assert verdicts(pull(there, remote)) == [BAD]
     before = manifests_of(others)
     told: list[PullResult] = []
-    with pytest.raises(InputError, match="fake: 1 shard came with vectors"):
+    with pytest.raises(InputError, match="in 1 shard, so nothing was sent"):
         sync(there, others, on_pulled=told.append)
     assert [done.fetched_vectors for done in told] == [len(MORE)]
     push(make_cache(tmp_path / "more", TEXTS[100:140], name="more"), others)
@@ -375,7 +409,7 @@ def test_a_sync_that_may_not_push_says_what_it_has_pulled(
         main()
     assert stop.value.code == 2
     out, err = capsys.readouterr()
-    assert "fake: 1 shard came with vectors that a sample found to be another teacher's" in err
+    assert "before, in 1 shard, so nothing was sent" in err
     if as_json:
         found = json.loads(out)
         assert (found["pulled"]["fetched_vectors"], found["pushed"]) == (40, None)
@@ -423,6 +457,26 @@ def test_what_was_built_between_pulls_is_not_compared(tmp_path: Path, live: _Liv
     push(bad_cache(tmp_path / "theirs", sentences(40, seed=33)), remote)
     assert verdicts(pull(there, remote)) == [BAD]
     assert not live.read & set(MORE)
+
+
+def test_what_another_pull_notes_while_this_one_compares_is_kept(
+    tmp_path: Path, live: _Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, there = str(tmp_path / "team"), tmp_path / "there"
+    push(make_cache(tmp_path / "honest", MORE, name="honest"), remote)
+    check, done = sample._check, []
+
+    def compare(*args: Any) -> Any:
+        if not done:
+            done.append("begun")
+            push(bad_cache(tmp_path / "theirs"), remote)
+            assert verdicts(pull(there, remote)) == [BAD]
+        return check(*args)
+
+    monkeypatch.setattr(sample, "_check", compare)
+    assert verdicts(pull(there, remote)) == [OK]
+    with pytest.raises(InputError, match=r"a pull found other vectors .* so nothing was sent"):
+        push(there, str(tmp_path / "others"))
 
 
 def lose(note: Path) -> None:
@@ -542,7 +596,7 @@ def test_vectors_without_their_texts_are_told_of_once_and_compared_with_them(
     push(theirs, remote, PushChoice(text=False))
     first, second = pull(there, remote).samples
     assert (first.verdict, second.verdict) == (OK, NOT_COMPARED)
-    assert "no text here has its vector from 1 shard: their texts are not here" in second.told
+    assert "no text here is read from 1 shard, for their texts are not here" in second.told
     live.read.clear()
     assert pull(there, remote).samples == ()
     assert live.read == set()
@@ -567,7 +621,7 @@ def without_model(monkeypatch: pytest.MonkeyPatch, live: _Live) -> list[Any]:
         return live if contract == live.teacher.contract else _Live(SECOND)
 
     monkeypatch.setattr(Computing, "encoder", encoder)
-    monkeypatch.setattr(sample, "is_at_hand", lambda spec: False)
+    monkeypatch.setattr(models_at_hand, "is_at_hand", lambda spec: False)
     return asked
 
 
@@ -608,7 +662,7 @@ def test_what_a_named_model_could_not_be_compared_with_is_told_of_once(
     push(make_cache(tmp_path / "textless", MORE[:40], name="textless"), remote, PushChoice(text=False))
     first, second = pull(there, remote, computing=Computing(model)).samples
     assert (first.verdict, second.verdict) == (OK, NOT_COMPARED)
-    assert "no text here has its vector from 1 shard" in second.told
+    assert "no text here is read from 1 shard" in second.told
     for computing in (None, Computing(model)):
         assert pull(there, remote, computing=computing).samples == ()
     # Of what comes since it is told again.
@@ -645,7 +699,7 @@ def test_a_model_that_is_named_is_used_for_the_teacher_that_it_is(
     assert "it is another teacher" in found["second"].told
     # Where it is, it is compared with its own.
     asked.clear()
-    monkeypatch.setattr(sample, "is_at_hand", lambda spec: spec == "second")
+    monkeypatch.setattr(models_at_hand, "is_at_hand", lambda spec: spec == "second")
     found = {one.teacher: one for one in pull(tmp_path / "two", remote, computing=Computing(model)).samples}
     assert {name: one.verdict for name, one in found.items()} == {"fake": OK, "second": OK}
     assert found["second"].told.startswith("compared with its own model, for that of --teacher-model is")

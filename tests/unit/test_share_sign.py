@@ -164,4 +164,4 @@ def test_signatures_of_many_pushes_are_looked_at_at_once(tmp_path: Path) -> None
         push(cache, str(tmp_path / "remote"))
     remote = Remote(parse_location(str(tmp_path / "remote")), Meeting(tmp_path / "remote"))
     assert list(RemoteState(remote, caches[0], Signer.load(private)).stock()) == []
-    assert superseded(remote, remote.manifests()) == {}
+    assert superseded(remote, remote.survey().manifests) == {}

@@ -21,6 +21,7 @@ from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.fsio import make_directory
 from embedcache.locked_folder import locked_file
 from embedcache.sample_notes import bad_shards
+from embedcache.share.limits import Allowance, refuse_without_room
 from embedcache.share.mirror.limit import refuse_small_limit
 from embedcache.share.mirror.sample import MirrorSamples, TextsOf
 from embedcache.share.mirror.shards import MirrorShards
@@ -29,10 +30,12 @@ from embedcache.share.mirror_notes import streamed_shards
 from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.fetching import fetch_in_stages
-from embedcache.share.pulling.plan import Preparation, prepare, refuse_too_much
-from embedcache.share.pulling.sample import SampleCheck
+from embedcache.share.pulling.outcome import bytes_of, unread_bytes_of
+from embedcache.share.pulling.plan import Preparation, prepare
+from embedcache.share.pulling.sample_check import SampleCheck
 from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.remote.manifest import SharedFile
+from embedcache.share.remote.open_stock import open_remote
 from embedcache.share.remote.remote import MARKER, Remote
 from embedcache.share.remotes import list_remotes, location_of
 from embedcache.share.rows.remote_keys import RemoteKeys
@@ -40,6 +43,7 @@ from embedcache.share.transfer import JOBS
 from embedcache.teacher.outputs import LOGITS
 
 _LESS = "give a folder on another disk with --mirror"
+_LESS_BYTES = "train on less: pull a part with 'embedcache pull --rows', and train from that cache"
 
 
 def is_remote(place: str) -> bool:
@@ -93,6 +97,7 @@ class Mirror:
     ) -> None:
         self.cache = cache
         self._source, self._stock = prepared.source, prepared.stock
+        self._allowance = prepared.allowance
         self._shards, self._meter = shards, meter
         self._is_restricted = is_restricted
         self._samples = MirrorSamples(cache, prepared.source.id, prepared.plan.contracts)
@@ -111,6 +116,7 @@ class Mirror:
         require_signature: str | Path | None = None,
         skip_manifests: Collection[str] = (),
         limit: int | None = None,
+        max_bytes: int | None = None,
         logits: bool = False,
         jobs: int = JOBS,
         on_progress: OnCheck | None = None,
@@ -129,6 +135,8 @@ class Mirror:
             require_signature: file of a public ed25519 key; only manifests that it signed are looked at.
             skip_manifests: leave out manifests whose names begin so.
             limit: bytes of fetched shards that are kept at a time; default: any number.
+            max_bytes: refuse to fetch more than this; shards count only without ``limit``, those of the rows
+                that :meth:`StreamedStore.expect` is told of. Default: fetch as much as there is room for.
             logits: whether shards of logits, which are small, come at once and as a whole.
             jobs: transfers at once.
             on_progress: called as the work goes on.
@@ -144,6 +152,7 @@ class Mirror:
             corpora=() if corpus is None else [corpus],
             require_signature=require_signature,
             skip_manifests=skip_manifests,
+            max_bytes=max_bytes,
         )
         with _alone(place):
             prepared = _prepare(place, remote, choice, teachers, meter)
@@ -178,11 +187,16 @@ class Mirror:
         """Fetch nothing more."""
         self._shards.close()
 
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes of files, row indexes and shards that have come so far."""
+        return self._meter.bytes
+
     def store(self, contract: Contract) -> StreamedStore:
         """Return the store of a teacher's vectors.
 
         Raises:
-            InputError: if the remote has no such teacher.
+            InputError: if the remote has no such teacher, or its row indexes are more than may be fetched.
             RemoteError: if the keys of its shards cannot be had.
             StorageError: if the disk has no room for their row indexes.
         """
@@ -195,14 +209,15 @@ class Mirror:
                 )
             # A shard that nobody has a row index of is fetched whole for it, and does not stay.
             whole = sum(shard.bytes for shard in keys.whole_to_load())
-            refuse_too_much(self.cache.folder, keys.bytes_to_load() - whole, None, _LESS)
+            self._allowance.take(keys.bytes_to_load())
+            refuse_without_room(self.cache.folder, keys.bytes_to_load() - whole, _LESS)
             index = self.cache.derived_folder / "index" / contract.id
             left_out = bad_shards(self.cache, contract.id)
             if self._is_restricted:
                 # Earlier runs may have fetched shards of pushes that are not to be looked at.
                 left_out |= streamed_shards(self.cache, contract.id)
             self._stores[contract.id] = StreamedStore(
-                contract, keys, self._shards, index, self._meter, left_out
+                contract, keys, self._shards, index, self._meter, self._allowance, left_out
             )
         return self._stores[contract.id]
 
@@ -243,13 +258,16 @@ def _prepare(
     place: Path, remote: str, choice: PullChoice, teachers: Collection[str], meter: Meter
 ) -> Preparation:
     """Plan to fetch all teachers, or if that fails, for example as two have one name, the ones asked for."""
+    # What was read for the first plan counts, and its manifests are not read again for the second.
+    source, allowance = open_remote(remote), Allowance(choice.max_bytes, _LESS_BYTES)
     try:
         # Logits, and what another teacher was derived from, are teachers of their own.
-        return prepare(place, remote, choice, meter, into_mirror=True)
+        return prepare(place, source, choice, meter, into_mirror=True, allowance=allowance)
     except InputError:
         if not teachers:
             raise
-    return prepare(place, remote, replace(choice, teachers=teachers), meter, into_mirror=True)
+    fewer = replace(choice, teachers=teachers)
+    return prepare(place, source, fewer, meter, into_mirror=True, allowance=allowance)
 
 
 def _wanted_at_once(prepared: Preparation, teachers: Collection[str], *, logits: bool) -> list[Wanted]:
@@ -272,8 +290,9 @@ def _fill(prepared: Preparation, cache: Cache, wanted: Sequence[Wanted], jobs: i
         prepared.source, cache, contracts=prepared.plan.contracts, codebooks=codebooks, meter=meter
     )
     missing = [file for file in wanted if not arrivals.has(file)]
-    size = sum(file.file.bytes for file in missing)
-    refuse_too_much(cache.folder, size, None, _LESS)
+    size = bytes_of(missing)
+    prepared.allowance.take(unread_bytes_of(missing))
+    refuse_without_room(cache.folder, size, _LESS)
     meter.begin("fetch", total_files=len(missing), total_bytes=size)
     fetch_in_stages(prepared.source, cache, arrivals, missing, jobs)
     return arrivals

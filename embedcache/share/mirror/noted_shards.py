@@ -20,11 +20,14 @@ from embedcache.fsio import (
     spelled_json,
 )
 from embedcache.locked_folder import locked_folder, locked_if_free, open_locked
-from embedcache.share.mirror.chosen_shards import ChosenShards
+from embedcache.share.limits import refuse_without_room
 from embedcache.share.mirror.known_notes import KnownNotes, ShardKey
 from embedcache.share.mirror_notes import STREAM, StreamNote
-from embedcache.share.pulling.temporaries import abandoned_bytes_of
+from embedcache.share.temporaries import abandoned_bytes_of
 from embedcache.store import FolderShards, ShardStore
+from embedcache.store.containers import ChosenShards
+
+_LESS = "keep fewer shards at a time with --cache-limit, or give a folder on another disk with --mirror"
 
 
 class NotedShards:
@@ -132,8 +135,10 @@ class NotedShards:
             A descriptor that holds the note's lock until it is closed.
 
         Raises:
-            StorageError: if the note cannot be written; then there is none.
+            StorageError: if the note cannot be written, or the disk has no room for the shard; then there is
+                no note.
         """
+        refuse_without_room(self.path(key), size, _LESS)
         note = StreamNote(self.folder, *key, size, self._remote_id)
         make_directory(note.path.parent)
         self._known.announce()

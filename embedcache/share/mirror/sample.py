@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,26 +22,23 @@ from embedcache.check.verify.deep import (
     compare_vectors,
     in_other_batches,
     worst_line,
+    wrong_shards,
 )
-from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.errors import ContractMismatchError, InputError, TeacherError
 from embedcache.keys import key_array
-from embedcache.reuse import shard_places
-from embedcache.sample_notes import SampleNote, SampleNotes
+from embedcache.sample_notes import SampleNotes, bad_shards, forget_lost
 from embedcache.share.mirror.streamed import StreamedStore
-from embedcache.share.pulling.sample import NOT_COMPARED, SampleCheck, digest_of, missing_model_note
-from embedcache.share.pulling.sample_states import forget_lost, found_bad, found_good
+from embedcache.share.pulling.models_at_hand import missing_model_note
+from embedcache.share.pulling.sample import digest_of
+from embedcache.share.pulling.sample_check import NOT_COMPARED, SampleCheck
+from embedcache.share.pulling.sample_states import found_bad, found_good
 from embedcache.sizes import counted
-from embedcache.store import Positions, ShardStore
 
 SAMPLE = 32
 """Texts that are encoded; as for a build that reads through to a remote."""
 
 _ROWS_AT_ONCE = 1 << 18
-# Which shards of a bad sample are bad: a row may be so many times as far from the teacher's as its codec and
-# other batches make it, and so much beside, which another compute dtype does not reach.
-_TIMES_NOISE, _BESIDE = 3.0, 0.1
 _REMEDY = (
     "do without them by --skip-manifest DIGITS ('embedcache remote ls' shows the manifests) or "
     "--require-signature KEYFILE; --no-sample-check trains on them all the same"
@@ -63,9 +61,9 @@ class MirrorSamples:
         self._cache = cache
         self._notes = SampleNotes(cache, remote_id)
         for contract_id, contract in contracts.items():
-            note = self._notes.of(contract_id)
-            if note.bad:
-                self._notes.add({contract_id: forget_lost(note, cache.container(contract).names())})
+            if self._notes.of(contract_id).bad:
+                here = cache.container(contract).names()
+                self._notes.revise(contract_id, partial(forget_lost, here=here))
 
     def compare(
         self,
@@ -97,39 +95,39 @@ class MirrorSamples:
         note, names = self._notes.of(teacher.contract.id), store.shard_names
         rows = _rows_by_shard(store, positions)
         used = {names[number] for number in np.flatnonzero(rows).tolist()}
-        if bad := used & note.bad:
+        if bad := used & bad_shards(self._cache, teacher.contract.id):
             return SampleCheck(teacher.name, BAD, 0, self._still_bad(teacher.name, len(bad)))
         fresh = used - note.known
         if not fresh:
             return None
-        check, note = self._compare(teacher, store, note, fresh, rows, positions, texts_of, computing)
-        if check is not None and check.verdict == NOT_COMPARED:
+        check = self._compare(teacher, store, fresh, rows, positions, texts_of, computing)
+        if check.verdict == NOT_COMPARED:
             # Once is enough for what a run can do nothing about.
             told = digest_of([check.told, names])
-            check, note = (None, note) if note.told == told else (check, replace(note, told=told))
-        self._notes.add({teacher.contract.id: note})
+            if note.told == told:
+                return None
+            self._notes.revise(teacher.contract.id, partial(replace, told=told))
         return check
 
     def _compare(
         self,
         teacher: CachedTeacher,
         store: StreamedStore,
-        note: SampleNote,
         fresh: Collection[str],
         rows: NDArray[np.int64],
         positions: NDArray[np.integer],
         texts_of: TextsOf,
         computing: Computing,
-    ) -> tuple[SampleCheck | None, SampleNote]:
-        """Return what came of comparing shards that were not compared before, and what is known then."""
+    ) -> SampleCheck:
+        """Compare shards that were not compared before, and note what came of it."""
         if rows.sum() < LEAST_SAMPLE:
             told = (
                 f"{counted(int(rows.sum()), 'row')} of the remote's to compare with the live teacher, "
                 f"expected at least {LEAST_SAMPLE}"
             )
-            return SampleCheck(teacher.name, NOT_COMPARED, 0, told), note
+            return SampleCheck(teacher.name, NOT_COMPARED, 0, told)
         if (missing := missing_model_note(self._cache, teacher, computing, "a run")) is not None:
-            return SampleCheck(teacher.name, NOT_COMPARED, 0, missing), note
+            return SampleCheck(teacher.name, NOT_COMPARED, 0, missing)
         drawn = np.fromiter((name in fresh for name in store.shard_names[:-1]), np.bool_, len(rows))
         if rows[drawn].sum() < LEAST_SAMPLE:
             # Rows that were compared before stand beside those few.
@@ -147,15 +145,16 @@ class MirrorSamples:
             live = encoder.encode(texts).vectors
             again = in_other_batches(lambda some: encoder.encode(some).vectors, texts)
         except (TeacherError, ContractMismatchError, InputError) as error:
-            return SampleCheck(teacher.name, NOT_COMPARED, 0, str(error)), note
+            return SampleCheck(teacher.name, NOT_COMPARED, 0, str(error))
         dtype = str(encoder.provenance["compute_dtype"])
         rows_here = shards.locate(key_array(texts))
         line = worst_line(compare_vectors(shards, rows_here, live, again, dtype))
         if line.verdict == BAD:
-            note = found_bad(note, _bad_shards(shards, rows_here, live, again))
-            return SampleCheck(teacher.name, BAD, len(texts), self._bad(teacher.name, line, len(texts))), note
-        check = SampleCheck(teacher.name, line.verdict, len(texts), line.meaning)
-        return check, found_good(note, fresh, line.verdict)
+            wrong = wrong_shards(shards, rows_here, live, again)
+            self._notes.revise(teacher.contract.id, partial(found_bad, shards=wrong))
+            return SampleCheck(teacher.name, BAD, len(texts), self._bad(teacher.name, line, len(texts)))
+        self._notes.revise(teacher.contract.id, partial(found_good, shards=fresh, verdict=line.verdict))
+        return SampleCheck(teacher.name, line.verdict, len(texts), line.meaning)
 
     def _bad(self, teacher: str, line: DeepLine, texts: int) -> str:
         return (
@@ -166,9 +165,9 @@ class MirrorSamples:
 
     def _still_bad(self, teacher: str, shards: int) -> str:
         return (
-            f"an earlier sample found other vectors than the teacher's of {teacher!r}, and the run would "
-            f"train on {counted(shards, 'shard')} that came with them: {_REMEDY}; 'embedcache rm teacher "
-            f"{teacher} --cache {self._cache.folder}' takes away what has come"
+            f"an earlier pull or run found other vectors than the teacher's of {teacher!r}, and this one "
+            f"would train on {counted(shards, 'shard')} of these: {_REMEDY}; 'embedcache rm teacher "
+            f"{teacher} --bad --cache {self._cache.folder}' deletes them from the mirror"
         )
 
 
@@ -203,29 +202,3 @@ def _draw(
         parts.append(places[ranks[(ranks >= seen) & (ranks < seen + len(places))] - seen])
         seen += len(places)
     return np.concatenate(parts)
-
-
-def _bad_shards(shards: ShardStore, positions: Positions, live: Vectors, again: Vectors) -> frozenset[str]:
-    """Return the shards that rows of a bad sample are wrong in; all, where none is by itself.
-
-    Args:
-        shards: the shards that the sample is of.
-        positions: the rows of the sample.
-        live: what the teacher returns for their texts.
-        again: the same, computed in other batches.
-    """
-    stored = shards.vectors(positions)
-    numbers, _ = shard_places(shards, positions)
-    bad = set()
-    for number in np.unique(numbers).tolist():
-        mine, shard = numbers == number, shards.shards[number]
-        noise = _largest_error(shard.codec.decode(shard.codec.encode(live[mine])), again[mine])
-        if _largest_error(stored[mine], live[mine]) > _TIMES_NOISE * noise + _BESIDE:
-            bad.add(shard.name)
-    return frozenset(bad or (shard.name for shard in shards.shards))
-
-
-def _largest_error(found: Vectors, expected: Vectors) -> float:
-    """Return how far a row is at most from the one expected, relative to the length of that."""
-    lengths = np.maximum(np.linalg.norm(expected, axis=1), np.finfo(np.float32).tiny)
-    return float((np.linalg.norm(found - expected, axis=1) / lengths).max())

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -31,6 +31,7 @@ from embedcache.errors import CorruptCacheError, StorageError
 from embedcache.locked_folder import locked_if_free
 from embedcache.share.mirror.known_notes import ShardKey
 from embedcache.share.mirror.noted_shards import NotedShards
+from embedcache.share.mirror.others_fetch import LONGEST_WAIT_SECONDS, OthersFetch
 from embedcache.share.mirror.remote_copy import has_copy
 from embedcache.share.mirror_notes import StreamNote
 from embedcache.share.pulling.arrive import Arrivals
@@ -41,8 +42,6 @@ from embedcache.share.transfer import JOBS, Stopped
 from embedcache.store import ShardStore
 
 _GLANCE_SECONDS = 0.05
-_LOOK_SECONDS = 1.0
-_LONGEST_WAIT_SECONDS = 600.0
 _SLOW_SECONDS = 5.0
 _SELDOM_SECONDS = 60.0
 
@@ -114,6 +113,11 @@ class MirrorShards:
         """Whether shards are deleted to make room for others."""
         return self._limit is not None
 
+    def missing_bytes(self, contract_id: str, names: Iterable[str]) -> int:
+        """Return how much has to be fetched of a teacher's shards with these names."""
+        keys = [(contract_id, name) for name in names]
+        return sum(self._file(key).bytes for key in keys if not self._shards.is_here(key))
+
     def own(self, contract_id: str, left_out: Collection[str] = ()) -> ShardStore | None:
         """Return the store of a teacher's shards that are here and not on the remote; None without any.
 
@@ -172,14 +176,14 @@ class MirrorShards:
             except (CorruptCacheError, FileNotFoundError):
                 # A shard that was deleted to make room meanwhile looks damaged.
                 are_here = all(self._shards.is_here((contract_id, name)) for name in names)
-                if are_here or time.monotonic() - since > _LONGEST_WAIT_SECONDS:
+                if are_here or time.monotonic() - since > LONGEST_WAIT_SECONDS:
                     raise
 
     def _opened(self, key: ShardKey) -> ShardStore:
         since = time.monotonic()
         while True:
             if not self._obtain(key, urgent=True):
-                if time.monotonic() - since > _LONGEST_WAIT_SECONDS:
+                if time.monotonic() - since > LONGEST_WAIT_SECONDS:
                     raise StorageError(
                         f"cannot write {self._shards.path(key)}: other runs on this mirror keep all of the "
                         f"{self._limit or 0:,} bytes busy; give one of them another --mirror"
@@ -192,7 +196,7 @@ class MirrorShards:
                 # Deleted by another process since, or damaged: then it is fetched once more.
                 if self._shards.is_here(key) and not self._give_up(key):
                     raise
-                if time.monotonic() - since > _LONGEST_WAIT_SECONDS:
+                if time.monotonic() - since > LONGEST_WAIT_SECONDS:
                     raise
 
     def close(self) -> None:
@@ -252,7 +256,7 @@ class MirrorShards:
             Stopped: if nothing is to be fetched any more.
         """
         on_remote: dict[ShardKey, bool] = {}
-        others: _OthersFetch | None = None
+        others: OthersFetch | None = None
         while not self._source.stop.is_set():
             turn = self._take_turn(key, on_remote, urgent=urgent)
             if turn.state is _State.RESERVED and turn.held is not None:
@@ -263,7 +267,7 @@ class MirrorShards:
                 continue
             if turn.state is not _State.COMING or not urgent:
                 return turn.state is _State.HERE
-            others = others or _OthersFetch(self._shards, key)
+            others = others or OthersFetch(self._shards, key)
             others.require_progress()
             # An answer from before the wait may be wrong after it.
             on_remote.clear()
@@ -367,34 +371,3 @@ class MirrorShards:
             if is_held:
                 self._shards.delete(note)
             return is_held
-
-
-class _OthersFetch:
-    """The wait for a shard that another process fetches.
-
-    It may be large and the connection slow, so the time is measured that goes by without progress.
-    """
-
-    def __init__(self, shards: NotedShards, key: ShardKey) -> None:
-        self._shards, self._key = shards, key
-        self._since = self._looked = time.monotonic()
-        self._arriving = shards.arriving(key)
-
-    def require_progress(self) -> None:
-        """See that more of the shard has arrived lately.
-
-        Raises:
-            StorageError: if none has for long.
-        """
-        now = time.monotonic()
-        if now - self._looked >= _LOOK_SECONDS:
-            self._looked = now
-            arriving = self._shards.arriving(self._key)
-            if arriving != self._arriving:
-                self._arriving, self._since = arriving, now
-        if now - self._since > _LONGEST_WAIT_SECONDS:
-            raise StorageError(
-                f"cannot write {self._shards.path(self._key)}: another process on this mirror fetches it, "
-                f"and nothing of it has arrived for {_LONGEST_WAIT_SECONDS:.0f} seconds; end that process, "
-                "or give another --mirror"
-            )

@@ -16,12 +16,15 @@ from embedcache.contract import Contract
 from embedcache.errors import InputError, StorageError
 from embedcache.key_index import halves
 from embedcache.keys import KEY_DTYPE, KeyArray
+from embedcache.share.limits import Allowance
 from embedcache.share.mirror.shards import MirrorShards
 from embedcache.share.rows.remote_keys import RemoteKeys
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.store.base import Positions
-from embedcache.store.digests import FileNotes
+from embedcache.store.digests import CHECKED, FileNotes
 from embedcache.store.index import ReadingIndex, open_index
+
+_ROWS_AT_ONCE = 1 << 18
 
 
 class StreamedStore:
@@ -38,6 +41,7 @@ class StreamedStore:
         shards: brings them here.
         index: folder of the derived index of the mirror, which is that of a cache with all shards.
         meter: counts row indexes that are fetched.
+        allowance: how much may be fetched.
         left_out: shards that are in the mirror and not on the remote, and are not read either.
 
     Raises:
@@ -51,9 +55,11 @@ class StreamedStore:
         shards: MirrorShards,
         index: Path,
         meter: Meter,
+        allowance: Allowance,
         left_out: Collection[str] = (),
     ) -> None:
         self._contract, self._keys, self._shards = contract, keys, shards
+        self._allowance = allowance
         self._names = [shard.sha256 for shard in keys.shards]
         keys.load(meter)
         self._arrays = [keys.index(shard).keys for shard in keys.shards]
@@ -107,6 +113,22 @@ class StreamedStore:
     def shards_at(self, positions: Positions) -> NDArray[np.int64]:
         """Return the number of the shard of each position; one more than the last for the mirror's own."""
         return np.searchsorted(self._starts, positions, side="right") - 1
+
+    def expect(self, positions: Positions) -> None:
+        """Count the shards of all rows that will be needed, before any is fetched.
+
+        Where shards make room for others nobody can tell how often each will come, and none counts.
+
+        Raises:
+            InputError: if they are more than may be fetched.
+        """
+        if self._shards.is_limited or self._allowance.most is None:
+            return
+        starts = range(0, len(positions), _ROWS_AT_ONCE)
+        blocks = (positions[start : start + _ROWS_AT_ONCE].astype(np.int64) for start in starts)
+        numbers = {number for block in blocks for number in np.unique(self.shards_at(block)).tolist()}
+        names = [self._names[number] for number in numbers if number < len(self._names)]
+        self._allowance.take(self._shards.missing_bytes(self._contract.id, names))
 
     def want(self, windows: Sequence[Sequence[int]]) -> None:
         """Have shards fetched in the background.
@@ -204,7 +226,7 @@ class StreamedStore:
         order = self._keys.reading_order()
         names, arrays = [self._names[number] for number in order], [self._arrays[number] for number in order]
         try:
-            finder = open_index(folder, names, arrays, FileNotes(folder / "checked.json"))
+            finder = open_index(folder, names, arrays, FileNotes(folder / CHECKED))
         except StorageError:
             # The mirror cannot be written to. The mapped file stays readable when it is deleted.
             with TemporaryDirectory(prefix="embedcache-index-") as scratch:

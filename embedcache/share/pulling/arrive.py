@@ -26,11 +26,11 @@ from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, R
 from embedcache.fsio import commit, commit_new, read_sealed_json
 from embedcache.locked_folder import locked_folder
 from embedcache.share.pulling.recode import Recoder
-from embedcache.share.pulling.temporaries import arriving
 from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.remote.download import download
 from embedcache.share.remote.remote import Remote
 from embedcache.share.retry import shortened
+from embedcache.share.temporaries import arriving
 from embedcache.share.transfer import PULL_PATIENCE_SECONDS, Stopped, run_all
 from embedcache.store.containers import FolderShards, LmdbShards
 from embedcache.token_table import TokenTable
@@ -202,7 +202,7 @@ class Arrivals:
     ) -> bool:
         """Put a shard into the cache in another codec; return whether it was converted."""
         try:
-            with self._one_writer:
+            with self._one_writer if isinstance(container, LmdbShards) else nullcontext():
                 return recoder.put(container, self._conversions, wanted.entry.stem, place)
         except InputError as error:
             raise InputError(

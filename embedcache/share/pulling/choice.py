@@ -8,22 +8,21 @@ from pathlib import Path
 
 from embedcache.corpus.description import check_name
 from embedcache.errors import InputError
+from embedcache.share.choice import Choice
 from embedcache.share.pulling.recode import check_kept_codec
 
 
 @dataclass(frozen=True)
-class PullChoice:
+class PullChoice(Choice):
     """What a pull fetches, and from which pushes. By default it is all that the remote has.
 
     With ``rows`` or ``where`` a part of one corpus becomes a corpus of its own, and of the teachers only the
     vectors of its texts come.
 
+    Teachers are chosen by name or by the first six digits or more of their contract ids, corpora as ``NAME``
+    or ``NAME@DIGEST``.
+
     Attributes:
-        teachers: pull these teachers alone, by name or by the first six digits or more of their contract
-            ids; empty: all.
-        corpora: pull these corpora alone, ``NAME`` or ``NAME@DIGEST``; empty: all. Vectors are chosen by
-            ``teachers`` alone.
-        text: whether corpora and their views are pulled.
         alias: what the one corpus of ``corpora``, or else the one teacher of ``teachers``, is called here.
         rows: pull so many rows of the one corpus of ``corpora``, the first of those that ``where`` takes;
             None: all.
@@ -41,9 +40,6 @@ class PullChoice:
         InputError: if these do not go together, or cannot be used.
     """
 
-    teachers: Collection[str] = ()
-    corpora: Collection[str] = ()
-    text: bool = True
     alias: str | None = None
     rows: int | None = None
     where: str | None = None
@@ -54,10 +50,7 @@ class PullChoice:
     allow_local_names: bool = False
 
     def __post_init__(self) -> None:
-        if self.corpora and not self.text:
-            raise InputError(
-                "--corpus together with --no-text: with the one texts are pulled, with the other none"
-            )
+        super().__post_init__()
         if self.is_part and len(self.corpora) != 1:
             raise InputError("--rows and --where take a part of one corpus: name it with one --corpus")
         if self.rows is not None and self.rows < 1:

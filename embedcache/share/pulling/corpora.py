@@ -75,8 +75,9 @@ class CorpusPlanner:
         names = {choice.name for choice in choices}
         described = [
             file
-            for file in self._stock
-            if file.entry.corpus in names and file.path.endswith((DESCRIPTION, RECIPE))
+            for name in sorted(names)
+            for file in self._stock.of_corpus(name)
+            if file.path.endswith((DESCRIPTION, RECIPE))
         ]
         self._documents.fetch(described)
         several = [wanted for choice in choices for wanted in self._corpus(choice, alias or choice.name)]
@@ -95,8 +96,7 @@ class CorpusPlanner:
         data = spelled_json(sealed(info.to_json()))
         wanted = self._parts(inside, f"corpora/{name}", chosen.info)
         wanted.append(Wanted(chosen.file, f"corpora/{name}/{DESCRIPTION}", data=data, info=info))
-        prefix = f"{inside}/{VIEWS}/"
-        views = {file.entry.view for file in self._stock if file.path.startswith(prefix)}
+        views = {file.entry.view for file in self._stock.of_corpus(choice.name)}
         for view in sorted(views - {""}):
             wanted += self._view(choice, name, view, chosen.info)
         return wanted

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from embedcache.codecs import Codec, Stored
-from embedcache.share.pulling.temporaries import being_made
+from embedcache.share.temporaries import being_made
 from embedcache.store.base import VectorBatch
 from embedcache.store.containers import FolderShards, LmdbShards
-from embedcache.store.shard import ShardHeader, shard_bytes
+from embedcache.store.shard import stored_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,9 +54,6 @@ def write_rows(
     container = store.container
     if not isinstance(container, (FolderShards, LmdbShards)):
         raise TypeError("rows are stored in a store on disk")
-    header = ShardHeader(
-        store.contract, codec.name, codec.codebook, len(batch.keys), dict(batch.provenance), dict(error)
-    )
-    name, data = shard_bytes(header, codec, batch.keys, stored, batch.tokens, batch.truncated)
+    name, data = stored_shard(store.contract, codec, stored, batch, error)
     write_shard(container, name, data)
     store.adopt(name)

@@ -19,13 +19,16 @@ class PullEstimate:
         files: files to be fetched; if a condition chooses the rows of a part, as if it chose all.
         bytes: their size.
         least_bytes: how much of that is fetched in any case.
+        counted_bytes: what ``max_bytes`` counts in any case: files, vectors, and the manifests and
+            descriptions that were read to tell.
         text_rows: rows of corpora and views in those.
         vectors: vectors in those; for a part of a corpus, at most so many vectors are taken out of shards.
         present: files that the cache has already.
         present_bytes: their size.
         corpus: what a part of a corpus is to be called; empty if no part is pulled.
         vector_bytes: about how many bytes the vectors of a part take, beside ``bytes``: row indexes,
-            codebooks and rows. If a condition chooses the rows, as if it chose all.
+            codebooks and rows that are neighbours. If a condition chooses the rows, as if it chose all.
+        most_vector_bytes: about how many they take if the rows lie apart.
         least_vector_bytes: how much of that is fetched in any case; all of it if the cache has what tells.
         told: what is worth telling.
     """
@@ -35,12 +38,14 @@ class PullEstimate:
     files: int
     bytes: int
     least_bytes: int
+    counted_bytes: int
     text_rows: int
     vectors: int
     present: int
     present_bytes: int
     corpus: str = ""
     vector_bytes: int = 0
+    most_vector_bytes: int = 0
     least_vector_bytes: int = 0
     told: tuple[str, ...] = ()
 
@@ -126,6 +131,11 @@ class Fetched:
 def bytes_of(files: Sequence[Wanted]) -> int:
     """Return how many bytes files have on the remote together."""
     return sum(file.file.bytes for file in files)
+
+
+def unread_bytes_of(files: Sequence[Wanted]) -> int:
+    """Return how many bytes are still to be fetched for files: documents are read as a pull is planned."""
+    return bytes_of([file for file in files if file.data is None])
 
 
 def text_rows_of(files: Sequence[Wanted]) -> int:

@@ -6,8 +6,6 @@ machine. They make a corpus of their own, and only the vectors of its texts are 
 
 from __future__ import annotations
 
-import hashlib
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -19,9 +17,10 @@ from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.corpus.corpus import Corpus
-from embedcache.corpus.subset import store_subset, subset_keys
+from embedcache.corpus.subset import part_name, store_subset, subset_keys
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.keys import KeyArray
+from embedcache.share.limits import PULL_LESS
 from embedcache.share.mirror_notes import keep_rows
 from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.choice import PullChoice
@@ -33,16 +32,14 @@ from embedcache.share.pulling.outcome import (
     TakenVectors,
     bytes_of,
     text_rows_of,
+    unread_bytes_of,
 )
 from embedcache.share.pulling.partial_texts import PartTexts
 from embedcache.share.pulling.partial_vectors import PartVectors, estimate_vectors
-from embedcache.share.pulling.plan import PULL_LESS, Preparation, refuse_too_much
+from embedcache.share.pulling.plan import Preparation
 from embedcache.share.pulling.take_rows import RowsPlan
 from embedcache.share.pulling.wanted import Wanted
 from embedcache.share.rows.whole_fetches import less_without_ranges
-
-_LONGEST_NAME = 100
-_LONGEST_CONDITION = 40
 
 # These come with the vectors that need them.
 _WITH_VECTORS = (Kind.SHARD, Kind.CODEBOOK)
@@ -111,7 +108,8 @@ class PartPull:
         most_texts = min(rows or texts.info.rows, texts.info.rows) * (1 + len(texts.view_names))
         vectors = estimate_vectors(self._prepared, self._choice.codec, most_texts, self._keys_here(texts))
         told = [*self._prepared.plan.told, *vectors.told]
-        size, most = bytes_of(missing) + vectors.bytes, self._choice.max_bytes
+        allowance = self._prepared.allowance
+        size, most = allowance.read + unread_bytes_of(missing) + vectors.most_bytes, allowance.most
         if most is not None and size > most:
             told.append(
                 f"about {size:,} bytes may have to be fetched, more than the {most:,} of --max-bytes: the "
@@ -123,12 +121,14 @@ class PartPull:
             files=len(missing),
             bytes=bytes_of(missing),
             least_bytes=bytes_of(certain),
+            counted_bytes=allowance.read + unread_bytes_of(certain) + vectors.least_bytes,
             text_rows=text_rows_of(missing),
             present=len(needed) - len(missing),
             present_bytes=bytes_of(needed) - bytes_of(missing),
             corpus=self._name,
             vectors=vectors.rows,
             vector_bytes=vectors.bytes,
+            most_vector_bytes=vectors.most_bytes,
             least_vector_bytes=vectors.least_bytes,
             told=tuple(told),
         )
@@ -164,9 +164,13 @@ class PartPull:
         part, was_there = self._store(cache, whole, chosen.rows)
         self._fetch_teachers(cache, chosen.teachers)
 
+        # Documents were read as the pull was planned.
+        put = bytes_of(chosen.teachers) - unread_bytes_of(chosen.teachers)
+
         def check_whole_shards(size: int) -> None:
             less = less_without_ranges(PULL_LESS, self._prepared.source.where)
-            refuse_too_much(cache.folder, self._meter.bytes + size, self._choice.max_bytes, less)
+            fetched = self._meter.bytes - put
+            self._prepared.allowance.refuse_too_much(cache.folder, size, less, fetched=fetched)
 
         taken = vectors.take(plans, check_whole_shards)
         # A shard that a run was just fetching was not here before.
@@ -187,16 +191,18 @@ class PartPull:
         rows = texts.choose(self._choice.rows, self._choice.where)
         of_rows = texts.needed_for(rows)
         teachers = self._missing(texts, self._of_teachers, cache)
-        self._refuse_too_much(cache, bytes_of([*fetched, *texts.missing(of_rows), *teachers]))
+        size = unread_bytes_of([*texts.missing(of_rows), *teachers])
+        self._refuse_too_much(cache, size, unread_bytes_of(fetched))
         fetched = [*fetched, *self._fetch_texts(texts, of_rows)]
         return _ChosenRows(texts, rows, [*to_choose_by, *of_rows], fetched, teachers)
 
     def _plan_vectors(self, cache: Cache, vectors: PartVectors, chosen: _ChosenRows) -> list[RowsPlan]:
         """Plan which vectors are fetched; the row indexes that this takes are fetched first."""
-        size = bytes_of([*chosen.fetched, *chosen.teachers]) + vectors.index_bytes
-        self._refuse_too_much(cache, size)
+        fetched, size = unread_bytes_of(chosen.fetched), unread_bytes_of(chosen.teachers)
+        self._refuse_too_much(cache, size + vectors.index_bytes, fetched)
         plans = vectors.plan()
-        self._refuse_too_much(cache, size + vectors.bytes_of(plans))
+        size += sum(plan.bytes for plan in plans)
+        self._refuse_too_much(cache, size, fetched + vectors.index_bytes)
         return plans
 
     def _fetch_teachers(self, cache: Cache, teachers: list[Wanted]) -> None:
@@ -227,8 +233,8 @@ class PartPull:
             told=tuple(vectors.told),
         )
 
-    def _refuse_too_much(self, cache: Cache, size: int) -> None:
-        refuse_too_much(cache.folder, size, self._choice.max_bytes)
+    def _refuse_too_much(self, cache: Cache, size: int, fetched: int) -> None:
+        self._prepared.allowance.refuse_too_much(cache.folder, size, fetched=fetched)
 
     def _arrivals(self, cache: Cache) -> Arrivals:
         contracts = self._prepared.plan.contracts
@@ -281,22 +287,3 @@ class PartPull:
             f"{len(namesake):,} rows): call the part otherwise, with --as NAME, or take that one away with "
             "'embedcache rm corpus'; vectors are kept"
         )
-
-
-def part_name(corpus: str, total: int, rows: int | None, where: str | None) -> str:
-    """Return what a part of a corpus is called where nobody says: a name that tells which part it is.
-
-    Args:
-        corpus: the name of the whole.
-        total: its rows.
-        rows: how many of them at most; None: all.
-        where: the condition that chooses them; None: all.
-    """
-    tail = ""
-    if where is not None:
-        words = re.sub(r"[^A-Za-z0-9]+", "-", where).strip("-")[:_LONGEST_CONDITION].strip("-")
-        # Conditions that differ in their signs alone have the same words.
-        tail += f"-where-{words}-{hashlib.sha256(where.encode()).hexdigest()[:6]}".replace("--", "-")
-    if rows is not None and (where is not None or rows < total):
-        tail += f"-first-{rows}"
-    return corpus[: _LONGEST_NAME - len(tail)] + tail

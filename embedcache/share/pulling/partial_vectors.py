@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter
@@ -14,8 +12,9 @@ from embedcache.keys import KeyArray
 from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.outcome import TakenVectors
 from embedcache.share.pulling.plan import Preparation
-from embedcache.share.pulling.take_rows import RowsPlan, TakenRows, plan_rows, take_rows
+from embedcache.share.pulling.take_rows import WHOLE_SHARE, RowsPlan, TakenRows, plan_rows, take_rows
 from embedcache.share.rows.remote_keys import RemoteKeys
+from embedcache.share.rows.row_ranges import scattered_bytes
 from embedcache.share.rows.whole_fetches import no_index_notes, no_ranges_notes
 
 
@@ -40,13 +39,15 @@ class VectorEstimate:
 
     Attributes:
         rows: how many there are at most.
-        bytes: about what they take on the way, with row indexes and codebooks.
+        bytes: about what they take on the way, with row indexes and codebooks, if they are neighbours.
+        most_bytes: about what they take if they lie apart: of each its blocks are fetched.
         least_bytes: how much of that is fetched in any case.
         told: what is worth telling before they are fetched.
     """
 
     rows: int
     bytes: int
+    most_bytes: int
     least_bytes: int
     told: tuple[str, ...]
 
@@ -65,7 +66,7 @@ def estimate_vectors(
     Raises:
         RemoteError: if a row index that is here is refused.
     """
-    rows = size = least = 0
+    rows = size = apart = least = 0
     incomplete = []
     for contract in prepared.plan.contracts.values():
         cache = prepared.cache
@@ -79,39 +80,28 @@ def estimate_vectors(
         index_bytes = remote_keys.bytes_to_load()
         if cache is not None and lacking is not None and not index_bytes:
             plan = plan_rows(cache.store(contract), remote_keys, lacking, codec=codec)
-            books = _codebooks_of(remote_keys, plan)
-            exact = plan.bytes + _codebook_bytes(cache, remote_keys, contract, books)
-            rows, size, least = rows + len(plan), size + exact, least + exact
+            rows, size = rows + len(plan), size + plan.bytes
+            apart, least = apart + plan.bytes, least + plan.bytes
             continue
         incomplete.append(remote_keys)
         shard_bytes = sum(shard.bytes for shard in remote_keys.shards)
-        book_bytes = _codebook_bytes(cache, remote_keys, contract, prepared.stock.codebooks(contract.id))
+        book_bytes = remote_keys.codebook_bytes(prepared.stock.codebooks(contract.id))
         rows += most
         size += index_bytes + book_bytes + -(-shard_bytes * most // len(remote_keys))
+        apart += index_bytes + book_bytes + _bytes_apart(remote_keys, most)
         # Where it is known that a vector is lacking, all row indexes are looked at.
         if lacking is not None or cache is None or not len(cache.store(contract)):
             least += index_bytes
-    return VectorEstimate(rows, size, least, tuple(no_index_notes(incomplete)))
+    return VectorEstimate(rows, size, apart, least, tuple(no_index_notes(incomplete)))
 
 
-def _codebooks_of(remote_keys: RemoteKeys, plan: RowsPlan) -> set[str]:
-    """Return the names of the codebooks that the rows of a plan need."""
-    headers = (remote_keys.header(remote_keys.shards[number]) for number in np.unique(plan.shards).tolist())
-    return {header.codebook for header in headers if header.codebook is not None}
-
-
-def _codebook_bytes(
-    cache: Cache | None, remote_keys: RemoteKeys, contract: Contract, names: Iterable[str]
-) -> int:
-    """Return how many bytes have to be fetched for the codebooks with these names."""
-    files = remote_keys.stock.codebooks(contract.id)
-    folder = None if cache is None else cache.teacher_folder(contract) / "codebooks"
-    return sum(
-        files[name].bytes
-        for name in names
-        # One that no manifest lists is refused once it is needed.
-        if name in files and (folder is None or not (folder / f"{name}.npy").is_file())
-    )
+def _bytes_apart(remote_keys: RemoteKeys, wanted: int) -> int:
+    """Return about how many bytes rows take that lie anywhere in the shards of a teacher."""
+    share = wanted / len(remote_keys)
+    if share >= WHOLE_SHARE:
+        return sum(shard.bytes for shard in remote_keys.shards)
+    shards = [shard for shard in remote_keys.shards if shard.rows]
+    return sum(scattered_bytes(shard.bytes, shard.rows, share * shard.rows) for shard in shards)
 
 
 class PartVectors:
@@ -169,19 +159,6 @@ class PartVectors:
             for vectors in self._lacking
         ]
 
-    def bytes_of(self, plans: Sequence[RowsPlan]) -> int:
-        """Return what is fetched for plans of :meth:`plan`: shards, rows of others, and their codebooks."""
-        return sum(self._sizes(plans))
-
-    def _sizes(self, plans: Sequence[RowsPlan]) -> list[int]:
-        sizes = []
-        for vectors, plan in zip(self._lacking, plans, strict=True):
-            books = _codebooks_of(vectors.remote_keys, plan)
-            sizes.append(
-                plan.bytes + _codebook_bytes(self._cache, vectors.remote_keys, vectors.contract, books)
-            )
-        return sizes
-
     def take(self, plans: Sequence[RowsPlan], check_size: Callable[[int], None]) -> list[TakenVectors]:
         """Fetch what :meth:`plan` has returned, and return what became of each teacher's vectors.
 
@@ -198,7 +175,7 @@ class PartVectors:
             StorageError: if the cache cannot be written; what has arrived stays.
         """
         results, unranged = [], 0
-        sizes = self._sizes(plans)
+        sizes = [plan.bytes for plan in plans]
         names = {teacher.contract: teacher.name for teacher in reversed(self._cache.teachers())}
         for number, (vectors, plan) in enumerate(zip(self._lacking, plans, strict=True)):
             taken = TakenRows()

@@ -5,7 +5,6 @@ A pull is planned before anything is written.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +12,8 @@ from tempfile import TemporaryDirectory
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter
 from embedcache.corpus.choice import CorpusChoice
-from embedcache.errors import InputError, StorageError
+from embedcache.errors import InputError
+from embedcache.share.limits import Allowance
 from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.corpora import CorpusPlanner
 from embedcache.share.pulling.teachers import TeacherPlanner
@@ -22,12 +22,6 @@ from embedcache.share.remote.documents import Documents
 from embedcache.share.remote.manifest import Stock
 from embedcache.share.remote.open_stock import open_stock
 from embedcache.share.remote.remote import Remote
-
-# Room that is left for what other processes write meanwhile.
-_SPARE_BYTES = 64 << 20
-
-PULL_LESS = "pull less, with --teacher, --corpus, --rows or --no-text of 'embedcache pull'"
-"""How to fetch fewer bytes, for refusals."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +34,7 @@ class Preparation:
         cache: what is pulled into; None where there is no cache yet.
         folder: its folder.
         plan: the files that are wanted; if a part of a corpus is, under their names on the remote.
+        allowance: how much may be fetched, with what was read to plan it.
     """
 
     source: Remote
@@ -47,34 +42,46 @@ class Preparation:
     cache: Cache | None
     folder: Path
     plan: PullPlan
+    allowance: Allowance
 
 
 def prepare(
-    cache: Cache | str | Path, remote: str, choice: PullChoice, meter: Meter, *, into_mirror: bool = False
+    cache: Cache | str | Path,
+    remote: str | Remote,
+    choice: PullChoice,
+    meter: Meter,
+    *,
+    into_mirror: bool = False,
+    allowance: Allowance | None = None,
 ) -> Preparation:
     """Read manifests and documents of a remote and plan a pull; nothing is written but copies of manifests.
 
     Args:
         cache: the cache or its folder.
-        remote: the name or the URL of a remote.
+        remote: the name or the URL of a remote, or the remote itself.
         choice: what is wanted.
         meter: counts the work.
         into_mirror: whether the cache is a mirror. Then one corpus is pulled, the one of the choice or the
             only one on the remote. The plan tells what it is called in the mirror.
+        allowance: how much may be fetched; default: what the choice says.
 
     Raises:
         InputError, ContractMismatchError, RemoteError: as :func:`embedcache.share.pull.pull`.
     """
     meter.begin("read the remote")
     opened = open_if_there(cache)
-    source, stock = open_stock(remote, opened, choice.require_signature, choice.skip_manifests)
+    allowance = allowance or Allowance(choice.max_bytes)
+    source, stock = open_stock(
+        remote, opened, choice.require_signature, choice.skip_manifests, allowance=allowance
+    )
     if not stock.manifests:
         raise InputError(f"nothing to pull: {_why_nothing(source)}")
     with TemporaryDirectory(prefix="embedcache-pull-") as scratch:
-        plan = _plan(source, stock, opened, Path(scratch), choice, into_mirror=into_mirror)
+        documents = Documents(source, Path(scratch), allowance, _kept_documents(source, opened))
+        plan = _plan(source, stock, opened, documents, choice, into_mirror=into_mirror)
     if not plan.wanted and not choice.allow_local_names:
         raise InputError(f"nothing to pull: {source.where} has no teacher and no corpus that was asked for")
-    return Preparation(source, stock, opened, _folder(cache), plan)
+    return Preparation(source, stock, opened, _folder(cache), plan, allowance)
 
 
 def _why_nothing(source: Remote) -> str:
@@ -85,48 +92,6 @@ def _why_nothing(source: Remote) -> str:
         f"{source.where} has no finished push: one that was stopped declares what it has sent once it is run "
         "again"
     )
-
-
-def refuse_more_than(most: int | None, size: int, less: str = PULL_LESS) -> None:
-    """Refuse to fetch more bytes than are allowed.
-
-    Args:
-        most, size, less: as for :func:`refuse_too_much`.
-
-    Raises:
-        InputError: if ``size`` is more than ``most``.
-    """
-    if most is not None and size > most:
-        raise InputError(
-            f"{size:,} bytes would have to be fetched, more than the {most:,} of --max-bytes: allow more, or "
-            f"{less}"
-        )
-
-
-def refuse_too_much(
-    folder: Path, size: int, most: int | None, less: str = PULL_LESS, *, freed: int = 0
-) -> None:
-    """Refuse to fetch more bytes than are allowed, or than the disk has room for.
-
-    Args:
-        folder: where they go.
-        size: how many bytes, with those that were fetched before.
-        most: how many are allowed; None: as many as there is room for.
-        less: for messages, how to fetch fewer.
-        freed: bytes that will be deleted before.
-
-    Raises:
-        InputError: if ``size`` is more than ``most``.
-        StorageError: if the disk that ``folder`` lies on, or will, has no room for them.
-    """
-    refuse_more_than(most, size, less)
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free + freed
-    if size + _SPARE_BYTES > free:
-        raise StorageError(
-            f"cannot write {folder}: {size:,} bytes would have to be fetched, and {free:,} are free; make "
-            f"room, or {less}"
-        )
 
 
 def _folder(cache: Cache | str | Path) -> Path:
@@ -149,10 +114,22 @@ def open_if_there(cache: Cache | str | Path) -> Cache | None:
     return None if is_new else Cache(folder)
 
 
+def _kept_documents(source: Remote, cache: Cache | None) -> list[Path]:
+    """Return the folders that documents of a remote may lie in as they do there: caches, whole or not."""
+    if cache is None:
+        return []
+    return [cache.folder, *(cache.derived_folder / "remotes" / source.id / "parts").glob("*")]
+
+
 def _plan(
-    source: Remote, stock: Stock, cache: Cache | None, scratch: Path, choice: PullChoice, *, into_mirror: bool
+    source: Remote,
+    stock: Stock,
+    cache: Cache | None,
+    documents: Documents,
+    choice: PullChoice,
+    *,
+    into_mirror: bool,
 ) -> PullPlan:
-    documents = Documents(source, scratch)
     asked = choice.corpora or stock.corpus_names
     if into_mirror and len(asked) != 1:
         corpora = f"several corpora ({', '.join(asked)}): choose one with --corpus" if asked else "no corpus"

@@ -6,7 +6,9 @@ and the copy is not pushed to a remote that has the original.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +20,7 @@ from embedcache.codecs import CODEC_NAMES, FLOAT_CODECS, Stored, check_codec_nam
 from embedcache.contract import Contract
 from embedcache.conversions import Conversions
 from embedcache.errors import InputError
-from embedcache.share.pulling.new_shards import write_shard
+from embedcache.share.temporaries import being_made
 from embedcache.sizes import counted
 from embedcache.store.base import CONVERTED_FROM
 from embedcache.store.containers import FolderShards, LmdbShards
@@ -98,7 +100,7 @@ def recoded(shard: Shard, codec_name: str) -> tuple[str, pa.Buffer]:
 
 @dataclass
 class Recoder:
-    """Stores shards in another codec; called under a lock, because a shard may take much memory.
+    """Stores shards in another codec; safe from several threads, which convert one at a time.
 
     Args:
         codec: name of the codec.
@@ -113,6 +115,7 @@ class Recoder:
     converted: int = 0
     bytes: int = 0
     kept: Counter[str] = field(default_factory=Counter)
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def put(
         self, container: FolderShards | LmdbShards, conversions: Conversions, name: str, place: Path
@@ -131,18 +134,28 @@ class Recoder:
         """
         import pyarrow as pa
 
-        with pa.memory_map(str(place), "r") as source:
-            shard = open_without_codebook(source.read_buffer(), name, str(place))
-        if not keeps_less(shard.header.contract, self.codec, shard.header.codec):
-            self.kept[shard.header.codec] += 1
-            return False
-        new, data = recoded(shard, self.codec)
-        # The note comes first: if the process is killed in between, a note without a copy does no harm.
-        conversions.add({new: name})
-        # A copy that is here already may be damaged: else its original would not have been fetched.
-        write_shard(container, new, data)
-        self.converted += 1
-        self.bytes += data.size
+        with ExitStack() as making:
+            # A shard may take much memory: that of the next is not read before this one is in its file.
+            with self._one_at_a_time:
+                with pa.memory_map(str(place), "r") as source:
+                    shard = open_without_codebook(source.read_buffer(), name, str(place))
+                if not keeps_less(shard.header.contract, self.codec, shard.header.codec):
+                    self.kept[shard.header.codec] += 1
+                    return False
+                new, data = recoded(shard, self.codec)
+                self.converted += 1
+                self.bytes += data.size
+                if isinstance(container, LmdbShards):
+                    conversions.add({new: name})
+                    container.add(new, data)
+                    return True
+                temporary = making.enter_context(being_made(container.path(new)))
+                temporary.write_bytes(data)
+                del data
+            # The note comes first: if the process is killed in between, a note without a copy does no harm.
+            conversions.add({new: name})
+            # A copy that is here already may be damaged: else its original would not have been fetched.
+            container.adopt(new, temporary)
         return True
 
     def told(self) -> list[str]:

@@ -7,14 +7,10 @@ shard is told in :mod:`embedcache.share.pulling.sample_states`.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
+from dataclasses import replace
+from functools import cached_property, partial
 
-from embedcache import model_note
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.check.live import Computing
 from embedcache.check.progress import OnCheck
@@ -29,35 +25,34 @@ from embedcache.errors import (
     TeacherError,
 )
 from embedcache.fsio import canonical_json
-from embedcache.sample_notes import SampleNote, SampleNotes
+from embedcache.sample_notes import SampleNote, SampleNotes, bad_shards, forget_lost
 from embedcache.share.mirror_notes import streamed_shards
-from embedcache.share.pulling.sample_states import forget_lost, found_bad, found_good
+from embedcache.share.pulling.contradictions import Contradiction, contradiction
+from embedcache.share.pulling.models_at_hand import missing_model_note
+from embedcache.share.pulling.sample_check import NOT_COMPARED, SampleCheck, apart_from_bad
+from embedcache.share.pulling.sample_states import (
+    begun,
+    ended,
+    found_bad,
+    found_good,
+    kept,
+)
+from embedcache.share.pulling.sample_texts import (
+    contradiction_told,
+    listed_by,
+    still_bad,
+    without_texts,
+    wrong_told,
+)
 from embedcache.share.remote.manifest import Stock
 from embedcache.share.remote.remote import Remote
 from embedcache.sizes import counted
 from embedcache.store.base import CONVERTED_FROM, TAKEN_AS
 from embedcache.store.containers import ShardContainer
-from embedcache.teacher.aliases import ALIASES
 
 SAMPLE = 100
-NOT_COMPARED = "not compared"
-
-
-@dataclass(frozen=True)
-class SampleCheck:
-    """What became of comparing a teacher's vectors with the live teacher.
-
-    Attributes:
-        teacher: its name.
-        verdict: ``ok``, ``look`` or ``bad`` as ``embedcache verify --deep`` gives it, or ``not compared``.
-        sampled: texts encoded; 0 where an earlier pull has found the vectors bad.
-        told: why it was not compared, or what the verdict means.
-    """
-
-    teacher: str
-    verdict: str
-    sampled: int
-    told: str
+# So often a sample is taken again without the shards that were wrong.
+_MOST_SAMPLES = 8
 
 
 class ArrivalSamples:
@@ -77,7 +72,9 @@ class ArrivalSamples:
     def __init__(self, cache: Cache, remote: Remote, contracts: Mapping[str, Contract]) -> None:
         self._cache, self._remote, self._contracts = cache, remote, contracts
         self._notes = SampleNotes(cache, remote.id)
-        self._notes.add({contract_id: self._note_at_begin(contract_id) for contract_id in contracts})
+        self._begun_with = {contract_id: self._shards(contract_id) for contract_id in contracts}
+        for contract_id in contracts:
+            self._begin(contract_id)
 
     def compare(self, computing: Computing, on_progress: OnCheck | None = None) -> tuple[SampleCheck, ...]:
         """Compare a sample of the open shards of each teacher, and tell again of bad shards.
@@ -89,16 +86,22 @@ class ArrivalSamples:
         Raises:
             CorruptCacheError: if the cache is damaged.
         """
-        checks = []
+        checks: list[SampleCheck] = []
         for teacher in self._teachers():
             contract_id = teacher.contract.id
-            note, here = self._notes.of(contract_id), self._shards(contract_id)
-            if bad_here := here & note.bad:
-                checks.append(SampleCheck(teacher.name, BAD, 0, _still_bad(teacher.name, len(bad_here))))
-            if open_shards := here - note.known - note.bad:
-                new_checks, note = self._compare_open(teacher, note, open_shards, computing, on_progress)
-                checks += new_checks
-            self._notes.add({contract_id: replace(note, pending=bool(here - note.known))})
+            here = self._shards(contract_id)
+            found = []
+            if bad_here := here & self._notes.of(contract_id).bad:
+                told = still_bad(teacher.name, len(bad_here), self._pushed(contract_id, bad_here))
+                found.append(SampleCheck(teacher.name, BAD, 0, told))
+            found += self._compare_with_earlier(teacher, here, on_progress)
+            found += self._compare_open(teacher, here, computing, on_progress)
+            checks += apart_from_bad(found)
+            # What is not from here may be another pull's, of a push that this one does not know of.
+            note = self._notes.of(contract_id)
+            came = here - note.known - note.earlier - note.bad - self._begun_with[contract_id]
+            others = came - self._from_remote(contract_id, came, "")
+            self._notes.revise(contract_id, partial(ended, here=here, others=others))
         return tuple(checks)
 
     def keep(self) -> list[str]:
@@ -106,63 +109,150 @@ class ArrivalSamples:
         told = []
         for teacher in self._teachers():
             contract_id = teacher.contract.id
-            note, here = self._notes.of(contract_id), self._shards(contract_id)
-            if bad_here := here & note.bad:
+            here = self._shards(contract_id)
+            if bad_here := here & self._notes.of(contract_id).bad:
                 told.append(
                     f"{teacher.name}: {counted(len(bad_here), 'shard')} that an earlier sample found bad "
                     "kept, as --no-sample-check asks; later pulls are silent about them, and pushes send them"
                 )
-            self._notes.add({contract_id: SampleNote(note.verdict, here)})
+            self._notes.revise(contract_id, partial(kept, here=here))
         return told
+
+    def _compare_with_earlier(
+        self, teacher: CachedTeacher, here: frozenset[str], on_progress: OnCheck | None
+    ) -> list[SampleCheck]:
+        """Compare shards that came with those that were here; return what to tell."""
+        contract_id = teacher.contract.id
+        note, begun_with = self._notes.of(contract_id), self._begun_with[contract_id]
+        bad = bad_shards(self._cache, contract_id)
+        before = (here & (note.known | note.earlier)) - bad
+        came = here - note.known - note.earlier - bad
+        if came:
+            # A build may have added shards meanwhile.
+            came = self._from_remote(contract_id, came, "")
+        # A pull that was killed, or a build, may have brought what nobody has compared yet.
+        found = self._contradiction(teacher, came & begun_with, before, on_progress)
+        before |= here & begun_with - bad - found.shards
+        found |= self._contradiction(teacher, came - begun_with, before, on_progress)
+        if not found.shards:
+            return []
+        self._notes.revise(contract_id, partial(found_bad, shards=found.shards))
+        told = contradiction_told(teacher.name, found, self._pushed(contract_id, found.shards))
+        return [SampleCheck(teacher.name, BAD, 0, told)]
+
+    def _contradiction(
+        self,
+        teacher: CachedTeacher,
+        came: frozenset[str],
+        before: frozenset[str],
+        on_progress: OnCheck | None,
+    ) -> Contradiction:
+        if not came or not before:
+            return Contradiction()
+        seed = self._notes.secret_number()
+        return contradiction(self._cache, teacher.contract, came, before, seed, on_progress)
 
     def _compare_open(
         self,
         teacher: CachedTeacher,
-        note: SampleNote,
-        open_shards: frozenset[str],
+        here: frozenset[str],
         computing: Computing,
         on_progress: OnCheck | None,
-    ) -> tuple[list[SampleCheck], SampleNote]:
-        """Compare a sample of a teacher's open shards; return what to tell, and the new note."""
-        if note.told == self._situation(teacher, open_shards):
-            return [], note
+    ) -> list[SampleCheck]:
+        """Compare a sample of a teacher's open shards; return what to tell."""
+        contract_id = teacher.contract.id
+        note = self._notes.of(contract_id)
+        open_shards = here - note.known - note.bad
+        if not open_shards or note.told == self._situation(teacher, open_shards):
+            return []
         missing_model = _missing_model(self._cache, teacher, computing)
         if missing_model is not None:
             return self._without_model(teacher, note, open_shards, missing_model)
-        texts = count_texts(self._cache, teacher, open_shards, on_progress)
-        checks = []
-        if sum(texts.values()) >= LEAST_SAMPLE:
-            check = _check(self._cache, teacher, frozenset(texts), computing, on_progress)
-            if check.verdict == NOT_COMPARED:
-                return [check], note
-            if check.verdict == BAD:
-                return [check], found_bad(note, open_shards)
-            checks.append(check)
-            open_shards -= texts.keys()
-            note = found_good(note, texts.keys(), check.verdict)
+        counts = count_texts(self._cache, teacher, open_shards, on_progress)
+        earlier = open_shards & note.earlier
+        own = earlier - self._from_remote(contract_id, earlier, "")
+        checks: list[SampleCheck] = []
+        # By themselves, for one's own do not become bad for what came.
+        for group in (open_shards - own, own):
+            texts = {name: count for name, count in counts.items() if name in group}
+            check, wrong = self._without_wrong(teacher, texts, computing, on_progress)
+            if check is not None and wrong:
+                told = wrong_told(teacher.name, wrong, self._pushed(contract_id, wrong))
+                checks.append(SampleCheck(teacher.name, BAD, check.sampled, told))
+            if check is not None and check.verdict == NOT_COMPARED:
+                return [*checks, check]
+            left = group - wrong
+            if check is not None and check.verdict != BAD:
+                # One's own say nothing about what the remote has.
+                verdict = note.verdict if group is own else check.verdict
+                good = texts.keys() - wrong
+                self._notes.revise(contract_id, partial(found_good, shards=good, verdict=verdict))
+                left -= good
+                if group is not own and not wrong:
+                    checks.append(check)
+            open_shards -= group - left
+            if left and group is not own:
+                # Told once, because nobody can do anything about it.
+                checks.append(SampleCheck(teacher.name, NOT_COMPARED, 0, without_texts(left, texts)))
         if open_shards:
-            # Told once, because nobody can do anything about it.
-            checks.append(SampleCheck(teacher.name, NOT_COMPARED, 0, _without_texts(open_shards, texts)))
-            note = replace(note, told=self._situation(teacher, open_shards))
-        return checks, note
+            self._note_told(contract_id, self._situation(teacher, open_shards))
+        return checks
+
+    def _without_wrong(
+        self,
+        teacher: CachedTeacher,
+        texts: Mapping[str, int],
+        computing: Computing,
+        on_progress: OnCheck | None,
+    ) -> tuple[SampleCheck | None, frozenset[str]]:
+        """Compare samples of shards until one without those that are wrong is good, and note the wrong ones.
+
+        Args:
+            teacher: the teacher.
+            texts: the shards, with how many texts each has.
+            computing, on_progress: as for :meth:`compare`.
+
+        Returns:
+            The last comparison, None where there are too few texts for one, and the wrong shards.
+        """
+        left, wrong, sampled = dict(texts), frozenset[str](), 0
+        check = None
+        for number in range(_MOST_SAMPLES):
+            if sum(left.values()) < LEAST_SAMPLE:
+                break
+            check, found = _check(self._cache, teacher, frozenset(left), computing, on_progress)
+            sampled += check.sampled
+            check = replace(check, sampled=sampled)
+            if check.verdict != BAD:
+                break
+            # If each sample finds more, nobody knows how much is wrong.
+            fresh = found if number + 1 < _MOST_SAMPLES else frozenset(left)
+            self._notes.revise(teacher.contract.id, partial(found_bad, shards=fresh))
+            wrong |= fresh
+            left = {name: count for name, count in left.items() if name not in fresh}
+        return check, wrong
 
     def _without_model(
         self, teacher: CachedTeacher, note: SampleNote, open_shards: frozenset[str], check: SampleCheck
-    ) -> tuple[list[SampleCheck], SampleNote]:
+    ) -> list[SampleCheck]:
         """Tell that a model is missing, once for the same shards of the remote."""
         from_remote = self._from_remote(teacher.contract.id, open_shards, note.verdict)
         told = digest_of([check.told, sorted(from_remote)])
-        return ([], note) if note.told == told else ([check], replace(note, told=told))
+        if note.told == told:
+            return []
+        self._note_told(teacher.contract.id, told)
+        return [check]
 
-    def _note_at_begin(self, contract_id: str) -> SampleNote:
-        """Return the note on a teacher with which a pull begins."""
-        here = self._shards(contract_id)
-        note = forget_lost(self._notes.of(contract_id), here)
-        if note.pending:
-            return note
-        new = here - note.known
+    def _note_told(self, contract_id: str, told: str) -> None:
+        self._notes.revise(contract_id, partial(replace, told=told))
+
+    def _begin(self, contract_id: str) -> None:
+        """Note that a pull begins."""
+        here, streamed = self._begun_with[contract_id], streamed_shards(self._cache, contract_id)
+        note = self._notes.revise(contract_id, partial(forget_lost, here=here))
+        new = here - note.known - note.earlier - note.bad
         own = new - self._from_remote(contract_id, new, note.verdict)
-        return replace(note, known=note.known & here | own, pending=True)
+        self._notes.revise(contract_id, partial(begun, here=here, own=own, streamed=streamed))
 
     def _from_remote(self, contract_id: str, names: frozenset[str], verdict: str) -> frozenset[str]:
         """Return which of some shards have come from the remote, as far as can be told.
@@ -188,14 +278,24 @@ class ArrivalSamples:
 
         return frozenset(filter(is_from_remote, names))
 
+    def _pushed(self, contract_id: str, names: frozenset[str]) -> str:
+        """Return which manifests list some shards, or what these are copies of, as a clause."""
+        container = self._cache.container(self._contracts[contract_id])
+        made_from = {_provenance(container, name).get(CONVERTED_FROM) for name in names}
+        return listed_by(names | made_from, self._stock.manifests)
+
     @cached_property
     def _listed(self) -> Mapping[str, frozenset[str]]:
         """The shards of each teacher that the remote has, in manifests that this pull leaves out as well."""
-        stock = Stock(self._remote.survey(self._cache).manifests)
         return {
-            contract_id: frozenset(file.sha256 for file in stock.shards(contract_id))
-            for contract_id in stock.teacher_names
+            contract_id: frozenset(file.sha256 for file in self._stock.shards(contract_id))
+            for contract_id in self._stock.teacher_names
         }
+
+    @cached_property
+    def _stock(self) -> Stock:
+        """What the remote has, in manifests that this pull leaves out as well."""
+        return Stock(self._remote.survey(self._cache).manifests)
 
     def _situation(self, teacher: CachedTeacher, shards: frozenset[str]) -> str:
         """Return a digest of some shards and of everything that they might be compared by."""
@@ -220,8 +320,7 @@ def sampled_before(cache: Cache, remote: Remote, contract_id: str) -> str:
 
 def note_sampled(cache: Cache, remote: Remote, contract_id: str, verdict: str) -> None:
     """Note a verdict, so that the next build compares nothing. If the note cannot be written, it does."""
-    notes = SampleNotes(cache, remote.id)
-    notes.add({contract_id: replace(notes.of(contract_id), verdict=verdict)})
+    SampleNotes(cache, remote.id).revise(contract_id, partial(replace, verdict=verdict))
 
 
 def digest_of(value: object) -> str:
@@ -238,56 +337,10 @@ def _provenance(container: ShardContainer, name: str) -> Mapping[str, object]:
     return shard.header.provenance
 
 
-def _without_texts(shards: Collection[str], texts: Mapping[str, int]) -> str:
-    if texts.keys() & set(shards):
-        return (
-            f"{counted(sum(texts.values()), 'text')} of {counted(len(shards), 'shard')} here, expected at "
-            f"least {LEAST_SAMPLE}: a later pull compares them with what comes then"
-        )
-    return (
-        f"no text here has its vector from {counted(len(shards), 'shard')}: their texts are not here, or "
-        "other shards have them too; a later pull compares once one has"
-    )
-
-
-def _still_bad(teacher: str, shards: int) -> str:
-    return (
-        f"an earlier pull found other vectors than the teacher's; still here of what came with them: "
-        f"{counted(shards, 'shard')}; {_remedy(teacher)}"
-    )
-
-
-def _remedy(teacher: str) -> str:
-    return (
-        f"'embedcache rm teacher {teacher}' takes its vectors away, and a pull with --skip-manifest or "
-        "--require-signature does without those; --no-sample-check keeps them"
-    )
-
-
 def _missing_model(cache: Cache, teacher: CachedTeacher, computing: Computing) -> SampleCheck | None:
     """Return what to tell if a teacher's model is not on this machine, else None."""
     note = missing_model_note(cache, teacher, computing, "the same command")
     return None if note is None else SampleCheck(teacher.name, NOT_COMPARED, 0, note)
-
-
-def missing_model_note(cache: Cache, teacher: CachedTeacher, computing: Computing, again: str) -> str | None:
-    """Return a note if a teacher's model is not on this machine, else None.
-
-    Args:
-        cache: the cache that has the teacher.
-        teacher: the teacher.
-        computing: how to run it.
-        again: what compares once the model is here, for the note.
-    """
-    # A folder counts if this machine has noted it, not if it is named by what came with the teacher.
-    noted = computing.teacher_model or model_note.read(cache.derived_folder, teacher.contract.id)
-    spec = noted or cache.model_source(teacher)
-    if is_at_hand(spec) or (noted is not None and Path(noted).expanduser().is_dir()):
-        return None
-    return (
-        f"the model {str(spec)[:80]!r} is not on this machine; {again} with --teacher-model FOLDER compares "
-        "once you have it"
-    )
 
 
 def _check(
@@ -296,8 +349,8 @@ def _check(
     shards: Collection[str],
     computing: Computing,
     on_progress: OnCheck | None,
-) -> SampleCheck:
-    """Compare texts that have their vector from ``shards`` with the live teacher."""
+) -> tuple[SampleCheck, frozenset[str]]:
+    """Compare texts that have their vector from ``shards`` with the live teacher, and return wrong shards."""
     try:
         (deep,) = check_deep(
             cache.folder,
@@ -312,34 +365,9 @@ def _check(
         # --teacher-model names one model, and several teachers may be pulled.
         is_another = isinstance(error, ContractMismatchError) and with_own_model != computing
         if is_another and _missing_model(cache, teacher, with_own_model) is None:
-            check = _check(cache, teacher, shards, with_own_model, on_progress)
+            check, wrong = _check(cache, teacher, shards, with_own_model, on_progress)
             told = f"compared with its own model, for that of --teacher-model is another's; {check.told}"
-            return replace(check, told=told)
-        return SampleCheck(teacher.name, NOT_COMPARED, 0, str(error))
+            return replace(check, told=told), wrong
+        return SampleCheck(teacher.name, NOT_COMPARED, 0, str(error)), frozenset()
     worst = next(line for line in deep.lines if line.verdict == deep.worst)
-    told = (
-        f"other vectors than the teacher's: {_remedy(teacher.name)}" if deep.worst == BAD else worst.meaning
-    )
-    return SampleCheck(teacher.name, deep.worst, deep.sampled, told)
-
-
-def is_at_hand(spec: str | Path) -> bool:
-    """Return whether the model that an alias or a hub id means is on this machine; nothing is downloaded."""
-    text = str(spec)
-    base, _, revision = text.partition("@")
-    alias = ALIASES.get(base)
-    if alias is not None and alias.module and not revision and importlib.util.find_spec(alias.module):
-        return True
-    model_id = base if alias is None else alias.model_id
-    if model_id.count("/") != 1 or model_id.startswith((".", "/", "~")):
-        return False
-    from huggingface_hub import try_to_load_from_cache
-
-    with suppress(ValueError):
-        return isinstance(try_to_load_from_cache(model_id, "config.json", revision=revision or None), str)
-    return False
-
-
-def bad_samples(checks: Iterable[SampleCheck]) -> list[SampleCheck]:
-    """Return the checks that found another teacher's vectors."""
-    return [check for check in checks if check.verdict == BAD]
+    return SampleCheck(teacher.name, deep.worst, deep.sampled, worst.meaning), frozenset(deep.wrong_shards)

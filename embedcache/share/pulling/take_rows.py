@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +32,7 @@ from embedcache.share.remote.manifest import SharedFile
 from embedcache.share.rows.remote_keys import RemoteKeys
 from embedcache.share.rows.row_ranges import RowRange, put_rows, ranges_of, read_rows
 from embedcache.share.rows.shard_index import ShardIndex
+from embedcache.share.temporaries import being_made
 from embedcache.share.transfer import JOBS, PULL_PATIENCE_SECONDS, run_all
 from embedcache.store.base import TAKEN_AS, VectorBatch, way_of_making
 from embedcache.store.containers import FolderShards, LmdbShards
@@ -60,7 +59,8 @@ class RowsPlan:
         keys: the wanted keys that the remote has and the store lacks, distinct.
         shards: number of the shard of each in ``remote_keys.shards``, shape (n,), ascending.
         rows: its row there, ascending in each shard.
-        bytes: what will be fetched: whole shards, and ranges of others.
+        ranged_bytes: of ranges of other shards.
+        book_bytes: of the codebooks that the cache lacks.
         codec: rows whose codec keeps more are kept in this one; None: as they were pushed.
     """
 
@@ -68,12 +68,18 @@ class RowsPlan:
     keys: KeyArray
     shards: _Numbers
     rows: _Numbers
-    bytes: int
+    ranged_bytes: int
+    book_bytes: int
     codec: str | None = None
 
     def __len__(self) -> int:
         """Return how many of the wanted rows come."""
         return len(self.keys)
+
+    @property
+    def bytes(self) -> int:
+        """What will be fetched: whole shards, ranges of others, and codebooks."""
+        return sum(shard.bytes for shard in self.whole) + self.ranged_bytes + self.book_bytes
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,7 @@ def plan_rows(
     lacking = lacking[store.locate(lacking) < 0]
     if not len(lacking):
         none = np.empty(0, dtype=np.int64)
-        return RowsPlan((), lacking, none, none, 0, codec)
+        return RowsPlan((), lacking, none, none, 0, 0, codec)
     remote_keys.load(meter, jobs)
     shards, rows = remote_keys.locate(lacking, codec)
     # By shard and row, not as asked: neighbours are read together, and a run that was killed, repeated with
@@ -134,16 +140,16 @@ def plan_rows(
     order = order[shards[order] >= 0]
     shards, rows, lacking = shards[order], rows[order], lacking[order]
     whole: list[SharedFile] = []
-    size = 0
+    ranged = 0
     for number, mine in _by_shard(shards):
         shard = remote_keys.shards[number]
         stays = codec is None or not keeps_less(store.contract, codec, remote_keys.header(shard).codec)
         if stays and mine.stop - mine.start >= WHOLE_SHARE * shard.rows:
             whole.append(shard)
-            size += shard.bytes
         else:
-            size += sum(span.size for span in ranges_of(remote_keys.index(shard), rows[mine]))
-    return RowsPlan(tuple(whole), lacking, shards, rows, size, codec)
+            ranged += sum(span.size for span in ranges_of(remote_keys.index(shard), rows[mine]))
+    books = remote_keys.codebook_bytes(remote_keys.codebooks_of(shards))
+    return RowsPlan(tuple(whole), lacking, shards, rows, ranged, books, codec)
 
 
 def take_rows(
@@ -184,8 +190,7 @@ def take_rows(
     taking.fetch_whole(plan)
     left = store.locate(plan.keys) < 0
     shards, rows, lacking = plan.shards[left], plan.rows[left], plan.keys[left]
-    ranged = plan.bytes - sum(shard.bytes for shard in plan.whole)
-    meter.begin("fetch rows", total_rows=len(rows), total_bytes=ranged)
+    meter.begin("fetch rows", total_rows=len(rows), total_bytes=plan.ranged_bytes)
     batches = [
         pile[start : start + shard_rows]
         for pile in taking.piles(shards)
@@ -225,6 +230,7 @@ class _Taking:
         self._store, self._keys, self._codec, self._jobs, self._meter = store, remote_keys, codec, jobs, meter
         self._remote = remote_keys.remote
         self._folder = remote_keys.cache.teacher_folder(store.contract)
+        self._aside = remote_keys.cache.derived_folder / "remotes" / self._remote.id
         self._codebooks = remote_keys.stock.codebooks(remote_keys.contract_id)
         self._arrivals = Arrivals(
             self._remote,
@@ -240,10 +246,7 @@ class _Taking:
 
     def fetch_whole(self, plan: RowsPlan) -> None:
         """Fetch the shards that come whole, and the codebooks that any of the rows need."""
-        numbers = np.unique(plan.shards).tolist()
-        headers = [self._keys.header(self._keys.shards[number]) for number in numbers]
-        names = sorted({str(header.codebook) for header in headers if header.codebook})
-        books = [self._codebook(name) for name in names]
+        books = [self._codebook(name) for name in sorted(self._keys.codebooks_of(plan.shards))]
         wanted = [Wanted(file, file.path) for file in (*books, *plan.whole)]
         missing = [one for one in wanted if not self._arrivals.has(one)]
         size = sum(one.file.bytes for one in missing)
@@ -293,12 +296,8 @@ class _Taking:
             )
         vector = np.empty((len(keys), width), dtype=codec.dtype)
         self._read(files, indexes, parts, rows, vector, check_whole)
-        scales = [
-            index.scale[rows[mine]]
-            for index, mine in zip(indexes, parts, strict=True)
-            if index.scale is not None
-        ]
         pairs = list(zip(indexes, parts, strict=True))
+        scales = [index.scale[rows[mine]] for index, mine in pairs if index.scale is not None]
         batch = VectorBatch(
             _checked_keys(keys, np.concatenate([index.keys[rows[mine]] for index, mine in pairs])),
             np.empty((0, 0), dtype=np.float32),
@@ -369,8 +368,7 @@ class _Taking:
 
     def _read_whole(self, file: SharedFile, index: ShardIndex, rows: _Numbers, out: NDArray[Any]) -> None:
         """Take rows out of a shard that has to be fetched as a whole for it."""
-        with TemporaryDirectory(prefix="embedcache-rows-") as scratch:
-            place = Path(scratch, file.sha256)
+        with being_made(self._aside / f"{file.sha256}.arrow") as place:
             download(self._remote, file, place, self._meter)
             shape = (len(index), index.row_bytes)
             vectors = np.memmap(place, np.uint8, "r", offset=index.start, shape=shape)

@@ -95,11 +95,13 @@ class TeacherPlanner:
             InputError: if a name stands for two of them.
             RemoteError: if what the remote has of a teacher is refused.
         """
-        mine = [file for file in self._stock if file.entry.teacher in set(ids)]
-        self._documents.fetch([file for file in mine if file.entry.kind in (Kind.CONTRACT, Kind.NAME)])
+        mine = {contract_id: self._stock.of_teacher(contract_id) for contract_id in ids}
+        documents = (Kind.CONTRACT, Kind.NAME)
+        self._documents.fetch(
+            [file for files in mine.values() for file in files if file.entry.kind in documents]
+        )
         wanted: list[Wanted] = []
-        for contract_id in ids:
-            files = [file for file in mine if file.entry.teacher == contract_id]
+        for contract_id, files in mine.items():
             wanted += self._contract(contract_id, files)
             wanted += self._names(contract_id, files, alias)
             wanted += self._rest(self.contracts[contract_id], files)

@@ -9,8 +9,15 @@ from embedcache.share.mirror_notes import keep_shards
 from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.choice import PullChoice
 from embedcache.share.pulling.fetching import fetch_in_stages
-from embedcache.share.pulling.outcome import Fetched, PullEstimate, bytes_of, text_rows_of, vectors_of
-from embedcache.share.pulling.plan import Preparation, refuse_too_much
+from embedcache.share.pulling.outcome import (
+    Fetched,
+    PullEstimate,
+    bytes_of,
+    text_rows_of,
+    unread_bytes_of,
+    vectors_of,
+)
+from embedcache.share.pulling.plan import Preparation
 from embedcache.share.pulling.recode import Recoder
 from embedcache.sizes import counted
 
@@ -27,7 +34,6 @@ class WholePull:
 
     def __init__(self, prepared: Preparation, choice: PullChoice, jobs: int, meter: Meter) -> None:
         self._prepared, self._jobs, self._meter = prepared, jobs, meter
-        self._max_bytes = choice.max_bytes
         self._recoder = None if choice.codec is None else Recoder(choice.codec)
 
     def targets(self) -> list[str]:
@@ -47,6 +53,7 @@ class WholePull:
             files=len(missing),
             bytes=bytes_of(missing),
             least_bytes=bytes_of(missing),
+            counted_bytes=self._prepared.allowance.read + unread_bytes_of(missing),
             text_rows=text_rows_of(missing),
             vectors=vectors_of(missing),
             present=len(wanted) - len(missing),
@@ -66,7 +73,7 @@ class WholePull:
         missing = [file for file in wanted if not arrivals.has(file)]
         size = bytes_of(missing)
         # Another process may have added to the cache, or taken away, since it was looked at.
-        refuse_too_much(cache.folder, size, self._max_bytes)
+        self._prepared.allowance.refuse_too_much(cache.folder, unread_bytes_of(missing))
         self._meter.begin("fetch", total_files=len(missing), total_bytes=size)
         try:
             fetch_in_stages(self._prepared.source, cache, arrivals, missing, self._jobs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -134,6 +134,19 @@ class RemoteKeys:
     def header(self, shard: SharedFile) -> ShardHeader:
         """Return what one of :attr:`shards` says about itself; errors as :meth:`index`."""
         return self._indexes.header(shard)
+
+    def codebooks_of(self, numbers: NDArray[np.int64]) -> set[str]:
+        """Return the names of the codebooks of the shards with these numbers; errors as :meth:`index`."""
+        headers = (self.header(self.shards[number]) for number in np.unique(numbers).tolist())
+        return {header.codebook for header in headers if header.codebook is not None}
+
+    def codebook_bytes(self, names: Iterable[str]) -> int:
+        """Return how many bytes have to be fetched for the teacher's codebooks with these names."""
+        files = self.stock.codebooks(self.contract_id)
+        # One that no manifest lists is refused once it is needed.
+        wanted = [files[name] for name in names if name in files]
+        folder = None if self.cache is None else self.cache.folder
+        return sum(file.bytes for file in wanted if folder is None or not (folder / file.path).is_file())
 
     def reading_order(self, kept: str | None = None) -> list[int]:
         """Return the numbers of :attr:`shards` in the order in which a key is looked for, as in a store.

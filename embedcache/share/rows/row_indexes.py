@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 import threading
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from embedcache.cache import Cache
 from embedcache.check.progress import Meter
 from embedcache.errors import CacheFormatError, CorruptCacheError, RemoteError, StorageError
 from embedcache.fsio import regular_size, sha256_file
+from embedcache.share.limits import refuse_without_room
 from embedcache.share.remote.download import download, read_object
 from embedcache.share.remote.manifest import IndexObject, SharedFile
 from embedcache.share.remote.remote import Remote
@@ -24,6 +26,7 @@ from embedcache.share.retry import shortened
 from embedcache.share.rows.index_notes import IndexNotes
 from embedcache.share.rows.kept_files import link_kept, write_kept
 from embedcache.share.rows.shard_index import ShardIndex, index_bytes
+from embedcache.share.temporaries import being_made
 from embedcache.share.transfer import JOBS, PULL_PATIENCE_SECONDS, run_all
 from embedcache.store.shard import ShardHeader
 
@@ -31,6 +34,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ENDING = ".index"
+_LESS = (
+    "have row indexes added with 'embedcache push' from a cache that has these vectors; where there is no "
+    "cache yet, TMPDIR can name another folder"
+)
 
 
 class RowIndexes:
@@ -159,7 +166,12 @@ class RowIndexes:
             is_sound = regular_size(place) == index.bytes and sha256_file(place) == index.sha256
         except (OSError, ValueError):
             return None
-        return place if is_sound else None
+        if not is_sound:
+            return None
+        # 'embedcache gc' deletes what has not been used for long.
+        with suppress(OSError):
+            os.utime(place)
+        return place
 
     def _file_in(self, cache: Cache, index: IndexObject) -> Path:
         return self._folder_in(cache) / f"{index.sha256}{_ENDING}"
@@ -181,18 +193,32 @@ class RowIndexes:
 
     def _make(self, shard: SharedFile, meter: Meter) -> tuple[IndexObject, bytes]:
         """Fetch a shard without a row index, and make its index: then no manifest has to be trusted."""
-        place = self._scratch.folder / f"{shard.sha256}.arrow"
-        try:
-            download(self._remote, shard, place, meter)
-            data = index_bytes(_mapped(place), shard.sha256)
-        except (CorruptCacheError, CacheFormatError) as error:
-            raise self._refused(shard, str(error)) from error
-        finally:
-            place.unlink(missing_ok=True)
+        with ExitStack() as stack:
+            place = self._place_of_whole(shard, stack)
+            refuse_without_room(place.parent, shard.bytes, _LESS)
+            try:
+                download(self._remote, shard, place, meter)
+                data = index_bytes(_mapped(place), shard.sha256)
+            except (CorruptCacheError, CacheFormatError) as error:
+                raise self._refused(shard, str(error)) from error
         index = IndexObject(hashlib.sha256(data).hexdigest(), len(data))
         with self._lock:
             self._made[shard.sha256] = index
         return index, data
+
+    def _place_of_whole(self, shard: SharedFile, stack: ExitStack) -> Path:
+        """Return a temporary file for a shard, which is gone at the end of ``stack``.
+
+        It lies beside the cache's own files, for which there is room: folders for temporary files are small
+        on many machines.
+        """
+        name = f"{shard.sha256}.arrow"
+        if self._cache is not None:
+            with suppress(StorageError):
+                return stack.enter_context(being_made(self._folder_in(self._cache) / name))
+        place = self._scratch.folder / name
+        stack.callback(place.unlink, missing_ok=True)
+        return place
 
     def _opened(self, shard: SharedFile, place: Path) -> ShardIndex:
         try:
@@ -204,9 +230,11 @@ class RowIndexes:
         return index
 
     def _refused(self, shard: SharedFile, why: str) -> RemoteError:
+        lists = self._remote.listed_so(shard)
         return RemoteError(
             f"the row index of {shard.path} of {self._remote.where} is refused ({shortened(why)}): its "
-            "manifest is damaged or hostile; 'embedcache pull' takes whole shards, which need no index"
+            f"manifest is damaged or hostile{lists and f' ({lists})'}; 'embedcache pull' takes whole shards, "
+            "which need no index"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,22 @@ def ranges_of(index: ShardIndex, rows: NDArray[np.int64]) -> Iterator[RowRange]:
             end = max(at + 1, int(np.searchsorted(last[at:high], first[at] + _MOST_BLOCKS)) + at)
             yield _range(index, slice(at, end), int(first[at]), int(last[end - 1]))
             at = end
+
+
+def scattered_bytes(size: int, rows: int, wanted: float) -> int:
+    """Return about how many bytes are read for rows that lie anywhere in a shard: blocks, and gaps between.
+
+    Args:
+        size: of the shard, nearly all of it vectors.
+        rows: how many it has.
+        wanted: how many of them are wanted.
+    """
+    blocks = -(-size // BLOCK_BYTES)
+    # A row lies in one block or more, and a block is read if one of the rows that reach into it is wanted.
+    in_block = rows / blocks + 1
+    hit = 1.0 - math.pow(1.0 - wanted / rows, in_block)
+    gaps = sum(gap * hit * hit * math.pow(1.0 - hit, gap) for gap in range(1, GAP_BLOCKS + 1))
+    return min(round((hit + gaps) * blocks * BLOCK_BYTES), size)
 
 
 def read_rows(remote: Remote, file: SharedFile, index: ShardIndex, span: RowRange) -> bytes:

@@ -34,6 +34,7 @@ _FOLDERS = (
     "teachers/*/shards",
     "corpora/*",
     "corpora/*/views/*",
+    "derived/remotes/*",
 )
 _STAGED_CACHES = "derived/remotes/*/parts/*"
 
