@@ -340,24 +340,25 @@ def _row_cosines(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.f
     return cosines
 
 
-def believed_cosine(header: ShardHeader) -> float:
-    """Return the lowest cosine between the vectors of a shard and the exact ones, as its header says.
+def explained_angle(header: ShardHeader) -> float:
+    """Return how far vectors of a shard may be turned from the exact ones, in radians, as its header says.
 
-    It is believed as far as the shard's codec can lose anything, down to -1 for pq.
+    It adds what the codec has lost and what two runs in the compute dtype differ by. The header is believed
+    as far as the shard's codec can lose anything; for pq, to any angle.
+
+    Args:
+        header: the shard's.
     """
     claimed = header.error.get("worst_cosine", 1.0)
-    return max(_LEAST_COSINE.get(header.codec, -1.0), min(claimed, 1.0))
+    codec = max(_LEAST_COSINE.get(header.codec, -1.0), min(claimed, 1.0))
+    compute = COMPUTE_COSINE.get(str(header.provenance.get("compute_dtype")), COMPUTE_COSINE["float32"])
+    return math.acos(codec) + math.acos(compute)
 
 
 def _expected_cosine(stores: tuple[ShardStore, ShardStore]) -> float:
     """Return how far apart two vectors may be: angles on a sphere add up at most."""
-    angle = 0.0
-    for store in stores:
-        codec = min((believed_cosine(shard.header) for shard in store.shards), default=1.0)
-        dtypes = {str(one.header.provenance.get("compute_dtype")) for one in store.shards}
-        compute = min((COMPUTE_COSINE.get(dtype, COMPUTE_COSINE["float32"]) for dtype in dtypes), default=1.0)
-        angle += math.acos(codec) + math.acos(compute)
-    return math.cos(min(angle, math.pi))
+    angles = (max((explained_angle(shard.header) for shard in store.shards), default=0.0) for store in stores)
+    return math.cos(min(sum(angles), math.pi))
 
 
 def _codecs(store: ShardStore) -> tuple[str, ...]:

@@ -6,19 +6,18 @@ would never fetch the shard that it names. Only what was noted here counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from embedcache.cache import Cache
 from embedcache.check.verify.shards import open_without_codebook
-from embedcache.corpus.description import checked_digest
 from embedcache.errors import CacheFormatError, CorruptCacheError
-from embedcache.own_notes import OwnNotes
+from embedcache.note_log import NoteLog
 from embedcache.store.base import CONVERTED_FROM
 from embedcache.store.containers import ShardContainer
 from embedcache.store.shard import Shard
 
 
-class Conversions(OwnNotes[str]):
+class Conversions(NoteLog):
     """The shards that copies of this cache were made of, by copy.
 
     Args:
@@ -26,7 +25,14 @@ class Conversions(OwnNotes[str]):
     """
 
     def __init__(self, cache: Cache) -> None:
-        super().__init__(cache, "converted.json", checked_digest, lambda source: source)
+        # Other threads read it meanwhile: its sets never change.
+        self._copies: dict[str, frozenset[str]] = {}
+        super().__init__(cache, "converted.log")
+
+    def _learn(self, notes: Mapping[str, str]) -> None:
+        super()._learn(notes)
+        for copy, source in notes.items():
+            self._copies[source] = self._copies.get(source, frozenset()) | {copy}
 
     def source_of(self, name: str) -> str:
         """Return what the shard called ``name`` was made of; empty where it is no copy."""
@@ -40,8 +46,7 @@ class Conversions(OwnNotes[str]):
     def has_copy(self, container: ShardContainer, source: str) -> bool:
         """Return whether ``container`` has a copy of ``source``, noted here or by another process by now."""
         self.refresh()
-        copies = [name for name, noted in self.all().items() if noted == source]
-        return any(_is_readable(container, name) for name in copies)
+        return any(_is_readable(container, name) for name in sorted(self._copies.get(source, ())))
 
     def sources(self, container: ShardContainer) -> frozenset[str]:
         """Return the names of the shards whose copies are in ``container``."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from embedcache.bad_rows import refuse_bad_rows
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
@@ -21,10 +22,7 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.errors import CorruptCacheError, InputError, MissingVectorsError
 from embedcache.fsio import canonical_json, write_bytes
 from embedcache.missing import MissingRows
-from embedcache.reuse import shard_places
-from embedcache.sample_notes import refuse_to_rewrite
-from embedcache.store import ShardStore
-from embedcache.store.base import Positions, VectorBatch
+from embedcache.store.base import VectorBatch
 from embedcache.teacher import outputs
 
 PROJECTION = "projection.safetensors"
@@ -178,7 +176,7 @@ def extend(cache: Cache, teacher: CachedTeacher, corpus: Corpus) -> Iterator[tup
             f"{base.name!r} yet, which {teacher.name!r} is made of: run 'embedcache build' for this corpus "
             "and teacher (it encodes only what is missing)"
         )
-    refuse_bad_rows(cache, base, given, places)
+    refuse_bad_rows(cache, base.contract, given, places)
     yield done, total
     for rows in missing.windows(ROWS_A_SHARD):
         keys = missing.keys(rows)
@@ -188,23 +186,6 @@ def extend(cache: Cache, teacher: CachedTeacher, corpus: Corpus) -> Iterator[tup
         done += len(rows)
         yield done, total
     made.finish()
-
-
-def refuse_bad_rows(cache: Cache, base: CachedTeacher, store: ShardStore, positions: Positions) -> None:
-    """See that no vector to be mapped is of a shard that a sample of a pull has found bad.
-
-    Args:
-        cache: the cache.
-        base: the teacher whose vectors are to be mapped.
-        store: where they are.
-        positions: int64, shape (n,); their rows there.
-
-    Raises:
-        InputError: if one is; what is made of it would pass for good under another teacher's name.
-    """
-    numbers = np.unique(shard_places(store, positions)[0])
-    names = [store.shards[number].name for number in numbers.tolist()]
-    refuse_to_rewrite(cache, base.contract.id, base.name, names)
 
 
 def _entry(teacher: CachedTeacher) -> dict[str, str]:

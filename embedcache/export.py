@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embedcache.bad_rows import BadRows
 from embedcache.cache import Cache
 from embedcache.catalog import select_rows
 from embedcache.catalog.connection import open_cache
@@ -112,8 +113,8 @@ def export_rows(
         on_step: called as the work goes on.
 
     Raises:
-        InputError: if an argument cannot be used, ``out`` is there already, no row is left, a vector is not
-            finite, or a value does not fit ``dtype``.
+        InputError: if an argument cannot be used, ``out`` is there already, no row is left, a pull has found
+            vectors bad, one is not finite, or a value does not fit ``dtype``.
         MissingVectorsError: if rows have no vector and ``skip_missing`` is off.
         StorageError: if ``out`` cannot be written; nothing is left of it then.
         CorruptCacheError: if a file of the cache is damaged.
@@ -130,9 +131,12 @@ def export_rows(
     chosen, known = opened.corpus(corpus), opened.teacher(teacher)
     asked = None if where is None else select_rows(opened, chosen.name, where, teacher=known.contract.id)
     texts = chosen if view is None else chosen.view(view)
-    selection = _Selection(texts, opened.store(known.contract), asked, np.dtype(dtype))
+    store = opened.store(known.contract)
+    selection = _Selection(texts, store, asked, np.dtype(dtype))
     report = on_step or (lambda *_: None)
-    present = selection.count_present(report)
+    bad = BadRows(opened, known.contract, store)
+    present = selection.count_present(bad, report)
+    bad.refuse()
     missing = selection.asked - present
     if missing and not skip_missing:
         raise MissingVectorsError(
@@ -174,12 +178,13 @@ class _Selection:
         stored = corpus.part(0).schema
         self.schema = pa.schema([(name, stored.field(other).type) for name, other in self._names.items()])
 
-    def count_present(self, report: OnStep) -> int:
-        """Return how many of the rows have a vector."""
+    def count_present(self, bad: BadRows, report: OnStep) -> int:
+        """Return how many of the rows have a vector, and count the bad ones among these."""
         present = done = 0
         report("look for vectors", 0, self.asked)
         for _, rows, positions in self._located():
             present += int(np.count_nonzero(positions >= 0))
+            bad.add(positions)
             done += len(rows)
             report("look for vectors", done, self.asked)
         return present

@@ -1,22 +1,30 @@
 """Notes on shards that count only where they were written: what this cache has found out or done itself.
 
-Notes that came along with somebody else's cache vouch for nothing. What tells is the *anchor*, an empty file
-beside them that is made once and never written again: a file of notes says which inode the anchor is, and
-when that was made and last changed, which nobody can set. So a copy of the folder has an anchor that its
-notes do not name. Notes and what vouches for them are one file, and written at once.
+Notes that came along with somebody else's cache vouch for nothing, though they may warn. What tells is the
+*anchor*, an empty file beside them that is made once and never written again: a file of notes says which
+inode the anchor is, and when that was made and last changed, which nobody can set. So a copy of the folder
+has an anchor that its notes do not name. Notes and what vouches for them are one file, and written at once.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from embedcache.birth import birth_ns
 from embedcache.cache import Cache
-from embedcache.fsio import explain_os_error, file_state, make_directory, read_sealed_json, write_sealed_json
+from embedcache.fsio import (
+    explain_os_error,
+    file_state,
+    make_directory,
+    read_sealed_json,
+    write_sealed_json,
+)
 from embedcache.locked_folder import open_locked
 from embedcache.store.containers.base import is_shard_name
 
@@ -36,6 +44,8 @@ class OwnNotes(Generic[NoteT]):
         name: of their file; it may say a folder too.
         read: makes a note of what the file says of a shard; it raises ValueError where that is none.
         spell: returns what the file is to say.
+        suspicion: returns what of a note counts although it was written elsewhere: what warns, and vouches
+            for nothing; None where nothing of it does.
     """
 
     def __init__(
@@ -44,11 +54,12 @@ class OwnNotes(Generic[NoteT]):
         name: str,
         read: Callable[[object], NoteT],
         spell: Callable[[NoteT], object],
+        suspicion: Callable[[NoteT], NoteT | None] = lambda note: None,
     ) -> None:
         folder = None if cache is None else cache.derived_folder / "remotes"
         self._path = None if folder is None else folder / name
         self._anchor = None if folder is None else folder / ANCHOR
-        self._parse, self._spell = read, spell
+        self._parse, self._spell, self._suspicion = read, spell, suspicion
         self._known: dict[str, NoteT] = {}
         self._seen: list[int] | None = None
         self._take_in()
@@ -61,6 +72,15 @@ class OwnNotes(Generic[NoteT]):
         """Return the notes by shard."""
         return dict(self._known)
 
+    def secret_number(self) -> int:
+        """Return a number that is the same as long as notes count here; nobody elsewhere can know it."""
+        if self._anchor is not None:
+            with suppress(OSError):
+                return int.from_bytes(
+                    hashlib.sha256(repr(identity_of(self._anchor)).encode()).digest(), "big"
+                )
+        return secrets.randbits(256)
+
     def refresh(self) -> None:
         """Take in what other processes have added since."""
         self._take_in()
@@ -68,17 +88,39 @@ class OwnNotes(Generic[NoteT]):
     def add(self, found: Mapping[str, NoteT]) -> None:
         """Remember notes. Where they cannot be written they last as long as this object."""
         fresh = {shard: note for shard, note in found.items() if self._known.get(shard) != note}
-        if not fresh:
-            return
-        self._known |= fresh
-        if self._path is not None and self._anchor is not None:
-            with suppress(OSError), _locked(self._anchor) as anchor:
-                # What other processes have added meanwhile is kept.
-                self._take_in()
-                self._known |= fresh
-                said = {shard: self._spell(note) for shard, note in self._known.items()}
-                write_sealed_json(self._path, {"anchor": anchor, "notes": said})
-                self._seen = file_state(self._path)
+        if fresh:
+            self._change(lambda: fresh)
+
+    def update(self, shard: str, change: Callable[[NoteT | None], NoteT]) -> NoteT:
+        """Change the note on a shard. Where that cannot be written it lasts as long as this object.
+
+        Nobody else writes between reading and writing it, so what others have noted meanwhile is not lost.
+
+        Args:
+            shard: the shard.
+            change: returns the new note; it is given the one that stands, None where there is none.
+
+        Returns:
+            The new note.
+        """
+        self._change(lambda: {shard: change(self._known.get(shard))})
+        return self._known[shard]
+
+    def _change(self, make: Callable[[], Mapping[str, NoteT]]) -> None:
+        """Remember the notes that ``make`` returns once all that others have written is known."""
+        with ExitStack() as stack:
+            anchor = None
+            if self._anchor is not None:
+                with suppress(OSError):
+                    anchor = stack.enter_context(locked(self._anchor))
+            self._take_in()
+            fresh = {shard: note for shard, note in make().items() if self._known.get(shard) != note}
+            self._known |= fresh
+            if fresh and anchor is not None and self._path is not None:
+                with suppress(OSError):
+                    said = {shard: self._spell(note) for shard, note in self._known.items()}
+                    write_sealed_json(self._path, {"anchor": anchor, "notes": said})
+                    self._seen = file_state(self._path)
 
     def _take_in(self) -> None:
         """Take in what the file says, unless it is the one that was read or written last."""
@@ -89,20 +131,30 @@ class OwnNotes(Generic[NoteT]):
             if state == self._seen:
                 return
             value = read_sealed_json(self._path, _MOST_BYTES)
-            if not _is_same(value.get("anchor"), _identity(self._anchor)):
-                return
             notes = value.get("notes")
             if isinstance(notes, dict):
-                self._known |= {
-                    shard: self._parse(said) for shard, said in notes.items() if is_shard_name(shard)
-                }
+                found = {shard: self._parse(said) for shard, said in notes.items() if is_shard_name(shard)}
+                if not self._is_own(value.get("anchor")):
+                    left = {shard: self._suspicion(note) for shard, note in found.items()}
+                    found = {shard: note for shard, note in left.items() if note is not None}
+                self._known |= found
                 # Only now, for another thread that finds it seen counts on the notes.
                 self._seen = state
 
+    def _is_own(self, anchor: object) -> bool:
+        """Whether notes that name this anchor were written here."""
+        with suppress(OSError):
+            return self._anchor is not None and is_same_anchor(anchor, identity_of(self._anchor))
+        return False
+
 
 @contextmanager
-def _locked(anchor: Path) -> Iterator[list[int | None]]:
+def locked(anchor: Path, *, durably: bool = True) -> Iterator[list[int | None]]:
     """Let nobody else write notes inside the block; yield what they are to say of their anchor.
+
+    Args:
+        anchor: the anchor, made where there is none.
+        durably: whether to see to it that it is still there should the machine crash.
 
     Raises:
         StorageError: if there is no anchor and none can be made, or it cannot be locked.
@@ -112,8 +164,9 @@ def _locked(anchor: Path) -> Iterator[list[int | None]]:
     try:
         try:
             # Should the machine crash, there are no notes without it.
-            os.fsync(descriptor)
-            identity = _identity(anchor)
+            if durably:
+                os.fsync(descriptor)
+            identity = identity_of(anchor)
         except OSError as error:
             raise explain_os_error(error, anchor) from error
         yield identity
@@ -121,13 +174,18 @@ def _locked(anchor: Path) -> Iterator[list[int | None]]:
         os.close(descriptor)
 
 
-def _identity(anchor: Path) -> list[int | None]:
+def identity_of(anchor: Path) -> list[int | None]:
+    """Return what tells an anchor from every other: inode, time of change and of birth.
+
+    Raises:
+        OSError: if there is none.
+    """
     # Not its device: the same disk may get another number when the machine is started again.
     found = os.lstat(anchor)
     return [found.st_ino, found.st_ctime_ns, birth_ns(anchor)]
 
 
-def _is_same(noted: object, found: Sequence[int | None]) -> bool:
+def is_same_anchor(noted: object, found: Sequence[int | None]) -> bool:
     """Whether notes mean the anchor that was ``found``: its inode, and either time of it.
 
     A change of its mode or owner alters the one, and not every machine that sees a disk is told the other.

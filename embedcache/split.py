@@ -21,7 +21,7 @@ from embedcache.cache import Cache, CachedTeacher
 from embedcache.catalog import choose_rows
 from embedcache.conversions import Conversions
 from embedcache.corpus.corpus import Corpus, check_name
-from embedcache.corpus.subset import store_subset, subset_keys
+from embedcache.corpus.subset import part_name, store_subset, subset_keys
 from embedcache.corpus.view_store import stale_views
 from embedcache.derived import PROJECTION, is_derived, read_projection
 from embedcache.errors import InputError
@@ -154,7 +154,8 @@ def split_cache(
         corpus.name: choose_rows(source, corpus.name, first=first, where=where, teacher=teacher)
         for corpus in some
     }
-    names = {corpus.name: name or corpus.name for corpus in some}
+    # Two parts of a corpus under its own name could be neither merged nor pushed to one place.
+    names = {corpus.name: name or part_name(corpus.name, len(corpus), first, where) for corpus in some}
     target = Cache.create(target_folder)
     _refuse_others(target, set(names.values()), chosen)
     everything = all_vectors or not (corpora or first is not None or where is not None)
@@ -257,8 +258,8 @@ def _split_teacher(
     )
     if others := set(part.container.names()) - names:
         raise InputError(
-            f"{target.folder} holds {len(others)} shards of teacher {title!r} that are not of this part: it "
-            "was begun by another command; give a new folder"
+            f"{target.folder} holds shards of teacher {title!r} that are not of this part "
+            f"({len(others):,}): it was begun by another command; give a new folder"
         )
     # Opened anew, all that lies there is read once more and its digest taken; then the index is made.
     target.store(contract).finish()

@@ -36,10 +36,12 @@ _PLACES = (
     (Kind.TABLE, rf"teachers/(?P<teacher>{_ID})/token_embeddings\.safetensors"),
     (Kind.PROJECTION, rf"teachers/(?P<teacher>{_ID})/projection\.safetensors"),
     (Kind.INDEX, rf"derived/index/(?P<teacher>{_ID})/[0-9a-f]{{32}}-{_ID}\.mdb"),
-    (Kind.DERIVED, rf"derived/index/(?P<teacher>{_ID})/checked\.json"),
+    # The .json is of older versions.
+    (Kind.DERIVED, rf"derived/index/(?P<teacher>{_ID})/checked\.(bin|json)"),
     (Kind.DERIVED, rf"derived/models/(?P<teacher>{_ID})\.json"),
     (Kind.DERIVED, rf"derived/sources/(?P<corpus>{_NAME})\.json"),
-    (Kind.DERIVED, r"derived/remotes/([0-9a-f]{32}/sampled|indexes|converted)\.json"),
+    (Kind.DERIVED, r"derived/remotes/([0-9a-f]{32}/sampled|indexes)\.json"),
+    (Kind.DERIVED, r"derived/remotes/converted\.log"),
     # Of older versions, which vouched for their notes in a file of its own.
     (Kind.DERIVED, r"derived/remotes/checked\.json"),
     (Kind.LOCK, r"derived/remotes/notes\.lock"),

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedcache.contract import Contract
-from embedcache.errors import InputError, MissingInputError
+from embedcache.errors import InputError, MissingInputError, TeacherError
 from embedcache.store import Shard
 from embedcache.teacher.aliases import ALIASES
+from embedcache.teacher.outputs import PROJECTION
 
 if TYPE_CHECKING:
     from embedcache.teacher.encode import Encoder
@@ -69,14 +70,19 @@ class Computing:
         from embedcache.teacher.encode import Encoder
         from embedcache.teacher.inference import resolve_compute_dtype
 
-        loaded = load_by_contract(
-            self.teacher_model or spec,
-            contract,
-            name=name,
-            remedy=_REMEDY,
-            device=self.device,
-            trust_remote_code=self.trust_remote_code,
-        )
+        try:
+            loaded = load_by_contract(
+                self.teacher_model or spec,
+                contract,
+                name=name,
+                remedy=_REMEDY,
+                device=self.device,
+                trust_remote_code=self.trust_remote_code,
+            )
+        except TeacherError as error:
+            if self.teacher_model is not None or contract.output == PROJECTION:
+                raise
+            raise TeacherError(f"{error}; or say where its folder is with --teacher-model") from error
         dtype = self.compute_dtype
         if dtype is None:
             dtype = next(iter(compute_dtypes(shards)), "auto")

@@ -1,13 +1,11 @@
-"""What ``derived/index/<contract id>/checked.json`` says of files that were once found sound."""
+"""What ``derived/index/<contract id>/checked.bin`` says of files that were once found sound."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from embedcache.fsio import read_sealed_json
 from embedcache.store.containers.base import is_shard_name
-
-_NOTE = "checked.json"
+from embedcache.store.digests import CHECKED, read_noted
 
 
 def noted_files(folder: Path) -> dict[str, int]:
@@ -17,14 +15,11 @@ def noted_files(folder: Path) -> dict[str, int]:
         folder: ``derived/index/<contract id>``.
     """
     try:
-        noted = read_sealed_json(folder / _NOTE)
+        noted = read_noted(folder / CHECKED)
     except (OSError, ValueError):
         return {}
-    return {
-        name: state[0]
-        for name, state in sorted(noted.items())
-        if isinstance(state, list) and state and is_size(state[0])
-    }
+    sizes = zip(noted.names.tolist(), noted.states[:, 0].tolist(), strict=True)
+    return {name.decode(errors="replace"): size for name, size in sizes if is_size(size)}
 
 
 def is_size(value: object) -> bool:

@@ -148,8 +148,12 @@ def build_progress() -> Iterator[Callable[[BuildProgress], None]]:
 
 def describe(progress: BuildProgress) -> str:
     """Return one line: rows, rates, where the time goes, time left."""
-    from embedcache.cli.progress import progress_line
+    from embedcache.cli.progress import bytes_line, progress_line
 
+    if not progress.unit:
+        return progress.phase
+    if progress.unit == "bytes":
+        return bytes_line(progress.phase, progress.rows, progress.total, progress.seconds)
     line = progress_line(progress.phase, progress.rows, progress.seconds, progress.total)
     if progress.phase != "encode":
         return line
@@ -164,7 +168,9 @@ def print_build_summary(summary: BuildSummary, told: Collection[str] = ()) -> No
     from rich.console import Console
     from rich.table import Table
 
+    from embedcache.bad_rows import told_bad_rows
     from embedcache.cli.tables import size
+    from embedcache.sizes import counted
 
     table = Table(title=f"{summary.corpus} with {summary.teacher}", show_header=False, title_justify="left")
     table.add_column(style="bold")
@@ -187,11 +193,10 @@ def print_build_summary(summary: BuildSummary, told: Collection[str] = ()) -> No
     if summary.remote is not None:
         rows[5:5] = _remote_lines(summary.remote, told)
     if summary.not_asked:
-        rows.insert(6, ("not asked for", f"{summary.not_asked:,} rows, by --rows"))
+        rows.insert(6, ("not asked for", f"{counted(summary.not_asked, 'row')}, by --rows"))
     if summary.batches_halved:
-        rows.insert(
-            6, ("halved", f"{summary.batches_halved:,} batches did not fit into memory; lower --batch-tokens")
-        )
+        halved = counted(summary.batches_halved, "batch", "es")
+        rows.insert(6, ("halved", f"{halved} did not fit into memory; lower --batch-tokens"))
     rows += [(f"view {view.name}", _view_line(view)) for view in summary.views]
     if summary.embedded_views:
         rows.append(("embedded", f"original, {', '.join(summary.embedded_views)}"))
@@ -200,6 +205,7 @@ def print_build_summary(summary: BuildSummary, told: Collection[str] = ()) -> No
         rows.append(("token embeddings", f"{shape}, {size(table_kept.bytes)} ({table_kept.outcome})"))
     if len(summary.outputs) > 1:
         rows += [(one.output, _output_line(one)) for one in summary.outputs]
+    rows += [("bad", told_bad_rows(one.bad_rows, one.teacher)) for one in summary.outputs if one.bad_rows]
     for name, value in rows:
         table.add_row(name, value)
     Console().print(table)
@@ -212,21 +218,21 @@ def _remote_lines(remote: RemoteSummary, before: Collection[str]) -> list[tuple[
 
     whole = f" ({counted(remote.whole_shards, 'whole shard')})" if remote.whole_shards else ""
     less = f"; {remote.coarser_rows:,} not, their codec keeps less" if remote.coarser_rows else ""
-    came = f"{remote.rows:,} rows{whole} of {remote.remote}, {size(remote.bytes)} in {remote.seconds:.1f} s"
-    lines = [("from the remote", f"{came}{less}")]
+    came = f"{counted(remote.rows, 'row')}{whole} of {remote.remote}, {size(remote.bytes)}"
+    lines = [("from the remote", f"{came} in {remote.seconds:.1f} s{less}")]
+    need = "needs" if remote.texts_saved == 1 else "need"
+    saved = f"{counted(remote.texts_saved, 'text')} {need} not be encoded"
     if remote.seconds_saved is not None and remote.texts_saved:
         told = (
             f"about {remote.seconds_saved:.1f} s"
             if remote.seconds_saved > 0
             else f"no time: fetching took {-remote.seconds_saved:.1f} s longer than encoding would have"
         )
-        lines.append(("saved", f"{remote.texts_saved:,} texts need not be encoded, {told}"))
+        lines.append(("saved", f"{saved}, {told}"))
     elif remote.texts_saved:
-        lines.append(
-            ("saved", f"{remote.texts_saved:,} texts need not be encoded; nothing was, to time it by")
-        )
+        lines.append(("saved", f"{saved}; nothing was, to time it by"))
     if remote.checked:
-        lines.append(("compared", f"{remote.checked:,} texts of the remote with the live teacher"))
+        lines.append(("compared", f"{counted(remote.checked, 'text')} of the remote with the live teacher"))
     return [*lines, *(("remote", note) for note in remote.told if note not in before)]
 
 

@@ -88,7 +88,10 @@ def verify_command(
             _show_finding(finding)
         for check in checks:
             _show_deep(check)
-        state = f"{len(found.damage):,} damaged" if found.damage else "sound"
+        is_bad = any(check.worst == "bad" for check in checks)
+        state = "its files are sound" if is_bad else "sound"
+        if found.damage:
+            state = f"{len(found.damage):,} damaged"
         click.echo(
             f"{found.cache}: {state}, {counted(len(found.notes), 'note')}; "
             f"{counted(found.files, 'file')}, {size(found.bytes)}, "
@@ -221,3 +224,7 @@ def _show_deep(check: DeepCheck) -> None:
         cells[3].stylize(_COLOURS.get(row[3], ""))
         table.add_row(*cells)
     Console().print(table)
+    if check.wrong_shards:
+        named = ", ".join(name[:12] for name in check.wrong_shards[:3])
+        more = f" and {len(check.wrong_shards) - 3:,} more" if len(check.wrong_shards) > 3 else ""
+        click.echo(f"wrong vectors show in {counted(len(check.wrong_shards), 'shard')}: {named}{more}")

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 import click
 
 from embedcache.transfer_defaults import THREADS
 
 INTERRUPTED = 130
+
+_stops: list[int] = []
+"""The signals that have stopped this command.
+
+A list, for it takes no lock: a second signal may come in the middle of the first one's handler.
+"""
+
+
+def interrupt(number: int, frame: object) -> None:
+    """Handle a signal that stops the command: note it, and end what is being done.
+
+    Raises:
+        KeyboardInterrupt: always.
+    """
+    _stops.append(number)
+    raise KeyboardInterrupt
 
 
 def guarded(
@@ -24,7 +42,8 @@ def guarded(
 ) -> None:
     """Run ``group`` as the process's command line and exit.
 
-    Exit codes: 0 for success, 2 for what the user can mend, 1 for failures underneath, 130 after Ctrl-C.
+    Exit codes: 0 for success, 2 for what the user can mend, 1 for failures underneath, 130 after Ctrl-C: with
+    whatever exception the command then ends, for libraries turn an interrupt into errors of their own.
 
     Args:
         group: the command line.
@@ -36,7 +55,8 @@ def guarded(
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     who = " ".join([name, *_subcommands(group, arguments)])
     try:
-        group.main(args=arguments, prog_name=name, standalone_mode=False)
+        with _interrupts_noted():
+            group.main(args=arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -47,27 +67,60 @@ def guarded(
         click.echo(f"{who}: {_one_line(error)}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as stop:
-        # click turns a Ctrl-C into an Abort without words.
-        advice = str(stop.__cause__ or stop) or "run the same command again"
-        click.echo(f"\n{name}: interrupted; whatever was stored is whole, {advice}", err=True)
-        _leave_transfers()
-        sys.exit(INTERRUPTED)
+        # click turns a Ctrl-C into an Abort without words, and ends the line that has the terminal's ^C.
+        _end_interrupted(name, str(stop.__cause__ or stop))
     except BrokenPipeError:
         # Whoever read our output has gone; there is nobody to tell, and Python must not try at exit either.
         sys.stdout = None
         sys.exit(1)
-    except domain_errors as error:
-        before_telling()
+    except Exception as error:
+        if isinstance(error, domain_errors):
+            told = f"{who}: {' '.join(str(error).split())}"
+        elif isinstance(error, OSError):
+            where = f" ({error.filename})" if error.filename else ""
+            told = f"{who}: {error.strerror or error}{where}; --debug shows where"
+        elif _stops:
+            told = ""
+        else:
+            raise
+        if _stops:
+            # The terminal's ^C stands alone on its line.
+            told = f"\n{told}".rstrip()
+        else:
+            before_telling()
         if debug:
             traceback.print_exc()
-        click.echo(f"{who}: {' '.join(str(error).split())}", err=True)
+        click.echo(told, err=True)
+        if _stops:
+            _end_interrupted(name)
         sys.exit(int(getattr(error, "exit_code", 1)))
-    except OSError as error:
-        if debug:
-            traceback.print_exc()
-        where = f" ({error.filename})" if error.filename else ""
-        click.echo(f"{who}: {error.strerror or error}{where}; --debug shows where", err=True)
-        sys.exit(1)
+
+
+@contextmanager
+def _interrupts_noted() -> Iterator[None]:
+    """Note inside the block whether somebody has pressed Ctrl-C."""
+    _stops.clear()
+    # A shell lets what it runs in the background ignore Ctrl-C, and other threads may not ask for signals.
+    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_heard or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end_interrupted(name: str, advice: str = "") -> NoReturn:
+    """Say that the command was interrupted, and exit."""
+    if _stops:
+        # Whoever presses Ctrl-C again does not want to wait for what Python does last.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    advice = advice or "run the same command again"
+    click.echo(f"{name}: interrupted; whatever was stored is whole, {advice}", err=True)
+    _leave_transfers()
+    sys.exit(INTERRUPTED)
 
 
 def _subcommands(group: click.Group, arguments: Sequence[str]) -> list[str]:

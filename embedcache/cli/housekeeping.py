@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from embedcache.cli.options import CODEC_NAMES, STORE_KINDS, cache_option, json_option
+
+if TYPE_CHECKING:
+    from embedcache.cache import Cache
 
 
 @click.group("rm")
@@ -50,8 +55,9 @@ def rm_view_command(name: str, cache: str, corpus: str | None, yes: bool) -> Non
 @rm_command.command("teacher")
 @click.argument("name")
 @cache_option
+@click.option("--bad", is_flag=True, help="Only the shards that a pull or a run found bad; all else stays.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def rm_teacher_command(name: str, cache: str, yes: bool) -> None:
+def rm_teacher_command(name: str, cache: str, bad: bool, yes: bool) -> None:
     """Remove the teacher NAME with its vectors; only the name, where it has another."""
     from embedcache.cache import Cache
     from embedcache.cli.tables import size
@@ -59,9 +65,29 @@ def rm_teacher_command(name: str, cache: str, yes: bool) -> None:
     from embedcache.housekeeping.remove import folder_bytes
 
     opened = Cache(cache)
+    if bad:
+        _remove_bad(opened, name, yes=yes)
+        return
     taken = size(folder_bytes(opened.teacher_folder(opened.teacher(name).contract)))
     _confirm(f"remove teacher {name!r} ({taken} with its vectors) from {opened.folder}?", yes=yes)
     click.echo(f"removed teacher {name!r}: {size(remove_teacher(opened, name))} freed")
+
+
+def _remove_bad(cache: Cache, name: str, *, yes: bool) -> None:
+    from embedcache.cli.tables import size
+    from embedcache.housekeeping import remove_bad
+    from embedcache.housekeeping.remove import require_bad
+    from embedcache.sizes import counted
+
+    found = require_bad(cache, name)
+    shards = counted(len(found.names), "bad shard")
+    _confirm(f"remove {shards} of teacher {name!r} ({size(found.bytes)}) from {cache.folder}?", yes=yes)
+    done = remove_bad(cache, name)
+    click.echo(
+        f"removed {counted(len(done.names), 'bad shard')} of teacher {name!r}: "
+        f"{counted(done.rows, 'row')}, {size(done.bytes)} freed; pull with --skip-manifest or "
+        "--require-signature, or they come again"
+    )
 
 
 def _confirm(question: str, *, yes: bool) -> None:
@@ -101,21 +127,21 @@ def gc_command(
 
     from embedcache.cache import Cache
     from embedcache.cli.tables import print_table, size
-    from embedcache.housekeeping import collect_garbage
+    from embedcache.housekeeping import sweep
 
-    opened = Cache(cache)
-    found = collect_garbage(
-        opened, hours=older, unused_vectors=unused_vectors, quarantine=quarantine, dry_run=dry_run
+    done = sweep(
+        Cache(cache), hours=older, unused_vectors=unused_vectors, quarantine=quarantine, dry_run=dry_run
     )
+    found = done.found
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found], indent=2))
         return
     if found:
         print_table(("what", "why", "size"), [(one.path, one.reason, size(one.bytes)) for one in found])
     verb = "would be freed" if dry_run else "freed"
-    left = {one.path for one in collect_garbage(opened, hours=0, quarantine=quarantine, dry_run=True)}
-    young = len(left - {one.path for one in found})
-    kept = f"; {young:,} more touched within {older:g} hours left alone, see --older" if young else ""
+    kept = (
+        f"; {done.young:,} more touched within {older:g} hours left alone, see --older" if done.young else ""
+    )
     click.echo(f"{len(found)} found, {size(sum(one.bytes for one in found))} {verb}{kept}")
 
 

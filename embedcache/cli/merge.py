@@ -142,10 +142,12 @@ def _print_conflicts(conflicts: Sequence[Conflict]) -> None:
 
 
 def _what(one: Conflict) -> str:
+    from embedcache.sizes import counted
+
     if one.worst_cosine is None:
         return one.what
     return (
-        f"{one.what}: {one.keys:,} texts, worst cosine {one.worst_cosine:.6f} (noise: "
+        f"{one.what}: {counted(one.keys, 'text')}, worst cosine {one.worst_cosine:.6f} (noise: "
         f"{one.expected_cosine:.6f}), such as {', '.join(repr(text[:40]) for text in one.examples)}"
     )
 
@@ -193,7 +195,12 @@ def _left_behind(one: MergedTeacher) -> str:
     help="Of every corpus, take so many rows; counted after --where.",
 )
 @click.option("--where", metavar="SQL", help="Of every corpus, take the rows for which this holds.")
-@click.option("--as", "name", metavar="NAME", help="Call the corpus so, where one is taken.")
+@click.option(
+    "--as",
+    "name",
+    metavar="NAME",
+    help="Call the corpus so, where one is taken.  [default: its name there, with --rows and --where in it]",
+)
 @click.option("--all-vectors", is_flag=True, help="Take vectors whatever their texts.")
 @_link
 @json_option

@@ -34,6 +34,24 @@ def read_size(
         raise click.BadParameter(str(error), context, parameter) from None
 
 
+def _one_key(context: click.Context, parameter: click.Parameter, files: tuple[str, ...]) -> str | None:
+    """Return the only key of a signature that is asked for, or refuse several: none may go by unseen."""
+    if len(files) > 1:
+        raise click.BadParameter(
+            f"{len(files)} keys ({', '.join(files)}), expected one: a command takes what one key has signed",
+            context,
+            parameter,
+        )
+    return files[0] if files else None
+
+
+def signature_option(help_text: str) -> Callable[[F], F]:
+    """Return the option ``--require-signature`` with a command's own help."""
+    return click.option(
+        "--require-signature", multiple=True, callback=_one_key, metavar="KEYFILE", help=help_text
+    )
+
+
 _READER = (
     click.option(
         "--text-column",
@@ -166,11 +184,7 @@ _REMOTE = (
         metavar="NAME|URL",
         help="Fetch the vectors that this remote has, and encode only the rest.",
     ),
-    click.option(
-        "--require-signature",
-        metavar="KEYFILE",
-        help="With --remote: take only what this public ed25519 key has signed.",
-    ),
+    signature_option("With --remote: take only what this public ed25519 key has signed."),
     click.option(
         "--skip-manifest",
         "skip_manifests",

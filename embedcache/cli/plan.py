@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.build import pop_remote, pop_views
+from embedcache.cli.build import describe, pop_remote, pop_views
 from embedcache.cli.options import (
     codec_option,
     json_option,
@@ -21,6 +21,7 @@ from embedcache.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from embedcache.build_report import BuildProgress
     from embedcache.plan import OutputOfPlan, Plan, Range, RemoteOfPlan, Speed, ViewOfPlan
 
 
@@ -60,16 +61,18 @@ def plan_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> No
     """
     import json
 
-    from embedcache.cli.progress import progress_line, ticker
+    from embedcache.cli.progress import ticker
     from embedcache.errors import InputError
     from embedcache.plan import plan_build
+    from embedcache.sizes import counted
 
     views, remote = pop_views(settings), pop_remote(settings, [])
     with ticker() as show:
 
-        def on_progress(phase: str, rows: int, seconds: float) -> None:
-            counted = {"count": f"count the tokens of {rows:,} texts", "probe": "time the teacher"}
-            show(counted.get(phase) or progress_line(phase, rows, seconds))
+        def on_progress(progress: BuildProgress) -> None:
+            texts = counted(progress.rows, "text")
+            named = {"count": f"count the tokens of {texts}", "probe": "time the teacher"}
+            show(named.get(progress.phase) or describe(progress))
 
         plan = plan_build(list(sources), views=views, remote=remote, on_progress=on_progress, **settings)
     if as_json:
@@ -95,12 +98,14 @@ def _print(plan: Plan) -> None:
 
 
 def _rows(plan: Plan) -> list[tuple[str, str]]:
+    from embedcache.sizes import counted
+
     skipped = ", ".join(f"{count:,} {why}" for why, count in sorted(plan.skipped.items())) or "none"
     texts = plan.rows * (1 + sum(view.is_counted for view in plan.views))
     rows = [
         ("rows", f"{plan.rows:,}"),
         ("skipped", skipped),
-        *([("not asked for", f"{plan.not_asked:,} rows, by --rows")] if plan.not_asked else []),
+        *([("not asked for", f"{counted(plan.not_asked, 'row')}, by --rows")] if plan.not_asked else []),
         *((f"view {view.name}", _view(view)) for view in plan.views),
         ("distinct", f"{plan.distinct:,} ({texts - plan.distinct:,} duplicates)"),
         ("already cached", f"{plan.cached:,}"),
@@ -130,7 +135,9 @@ def _from_remote(remote: RemoteOfPlan) -> str:
     from embedcache.sizes import counted
 
     whole = f", {counted(remote.whole_shards, 'shard')} of them whole" if remote.whole_shards else ""
-    less = f"; {remote.coarser_rows:,} rows not, their codec keeps less" if remote.coarser_rows else ""
+    less = (
+        f"; {counted(remote.coarser_rows, 'row')} not, their codec keeps less" if remote.coarser_rows else ""
+    )
     return (
         f"{remote.texts:,} of {remote.remote}: {counted(remote.rows, 'row')}{whole}, {size(remote.bytes)} to "
         f"fetch; {size(remote.index_bytes)} of row indexes were fetched to tell{less}"

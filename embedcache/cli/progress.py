@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from embedcache.cli.guard import interrupt
 from embedcache.cli.tables import size
 
 if TYPE_CHECKING:
@@ -63,10 +64,6 @@ def watched(unit: str = "rows") -> Iterator[Callable[[str, int, int], None]]:
 @contextmanager
 def interruptible() -> Iterator[OnCheck]:
     """Yield a function that shows progress. SIGTERM ends the block as Ctrl-C does: what has arrived stays."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt("run the same command again")
-
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         with ticker() as show:
@@ -108,10 +105,13 @@ def check_line(progress: CheckProgress) -> str:
         if not progress.total_rows and not progress.rows:
             return progress.phase
         return progress_line(progress.phase, progress.rows, progress.seconds, progress.total_rows)
-    rate = progress.bytes / max(progress.seconds, 1e-9)
-    left = seconds_left(max(progress.total_bytes - progress.bytes, 0), rate)
+    files = f" {progress.files:,}/{progress.total_files:,}," if progress.total_files else ""
+    return bytes_line(f"{progress.phase}{files}", progress.bytes, progress.total_bytes, progress.seconds)
+
+
+def bytes_line(what: str, done: int, total: int, seconds: float) -> str:
+    """Return ``what done of total, rate, time left`` for numbers of bytes."""
+    rate = done / max(seconds, 1e-9)
+    left = seconds_left(max(total - done, 0), rate)
     shown = "" if left is None else f", {left:,.0f} s left"
-    return (
-        f"{progress.phase} {progress.files:,}/{progress.total_files:,}, {size(progress.bytes)} of "
-        f"{size(progress.total_bytes)}, {size(rate)}/s{shown}"
-    )
+    return f"{what} {size(done)} of {size(total)}, {size(rate)}/s{shown}"

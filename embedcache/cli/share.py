@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.options import all_of, cache_option, jobs_option, json_option, read_size, skip_option
+from embedcache.cli.options import (
+    all_of,
+    cache_option,
+    jobs_option,
+    json_option,
+    read_size,
+    signature_option,
+    skip_option,
+)
 from embedcache.cli.progress import interruptible
 from embedcache.cli.share_show import (
     exit_if_bad,
@@ -18,6 +26,7 @@ from embedcache.cli.share_show import (
     show_push,
     show_sync,
     tell_estimate,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -39,12 +48,22 @@ _no_text = click.option("--no-text", is_flag=True, help="Leave out corpora; push
 _WRITER = (
     click.option("--by", default="", metavar="NAME", help="Who pushes; kept on the remote, with the time."),
     click.option("--message", "-m", default="", help="What for; kept on the remote."),
-    click.option("--text-licence", default="", help="Licence of the texts, for the card."),
+    click.option(
+        "--text-licence",
+        default="",
+        help="Licence of the texts, for the card. Where others have declared another one for some of them, "
+        "name those it is for with --corpus.",
+    ),
     click.option(
         "--alone",
         is_flag=True,
         help="Do not look for others who push: for a place that does not list what was just written. Make "
         "sure that nobody else pushes meanwhile.",
+    ),
+    click.option(
+        "--new-remote",
+        is_flag=True,
+        help="Make a remote in an empty folder, though this cache knows one that was there.",
     ),
     click.option("--sign", metavar="KEYFILE", help="Sign with this private ed25519 key, OpenSSH's or PEM."),
 )
@@ -52,9 +71,7 @@ _READER = (
     click.option(
         "--max-bytes", callback=read_size, metavar="SIZE", help="Refuse to fetch more than this, say 20GB."
     ),
-    click.option(
-        "--require-signature", metavar="KEYFILE", help="Take only what this public ed25519 key has signed."
-    ),
+    signature_option("Take only what this public ed25519 key has signed."),
     skip_option,
     click.option(
         "--no-sample-check",
@@ -106,7 +123,7 @@ def push_command(
     as_json = rest.pop("as_json")
     choice = PushChoice(teachers, corpora, text=not no_text)
     with interruptible() as on_progress:
-        done = push(cache, remote, choice, on_progress=on_progress, **rest)
+        done = push(cache, remote, choice, on_warning=warn, on_progress=on_progress, **rest)
     report(done, show_push, as_json)
 
 
@@ -234,6 +251,7 @@ def sync_command(
                 computing=computing,
                 on_estimate=on_estimate,
                 on_pulled=pulled.append,
+                on_warning=warn,
                 on_progress=on_progress,
                 **rest,
             )

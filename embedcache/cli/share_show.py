@@ -16,12 +16,22 @@ if TYPE_CHECKING:
         PullResult,
         PushResult,
         RemoteCheck,
+        RemoteDifference,
+        RemoteListing,
         SampleCheck,
         SyncResult,
     )
 
 DoneT = TypeVar(
-    "DoneT", "PushResult", "PullResult", "SyncResult", "PullEstimate", "CollectResult", "RemoteCheck"
+    "DoneT",
+    "PushResult",
+    "PullResult",
+    "SyncResult",
+    "PullEstimate",
+    "CollectResult",
+    "RemoteCheck",
+    "RemoteDifference",
+    "RemoteListing",
 )
 
 
@@ -63,7 +73,7 @@ def show_push(done: PushResult) -> None:
     from embedcache.cli.tables import print_table, size
 
     print_table(
-        (f"push to {done.remote}", "objects", "size"),
+        (f"push to {done.remote}", "files and row indexes", "size"),
         [
             ("sent", f"{done.sent:,}", size(done.sent_bytes)),
             ("already there", f"{done.present:,}", size(done.present_bytes)),
@@ -87,15 +97,16 @@ def show_pull(done: PullResult, told: Collection[str] = ()) -> None:
     converted = []
     if done.converted:
         converted = [("of these kept in another codec", f"{done.converted:,}", size(done.converted_bytes))]
-    print_table(
-        (f"pull from {done.remote}", "files", "size"),
-        [
-            ("fetched", f"{done.fetched:,}", size(done.fetched_bytes - done.fetched_row_bytes)),
-            *([("vectors and row indexes", "", size(done.fetched_row_bytes))] if done.part else []),
-            *converted,
-            ("already there", f"{done.present:,}", size(done.present_bytes)),
-        ],
-    )
+    if done.fetched or done.fetched_bytes:
+        print_table(
+            (f"pull from {done.remote}", "files", "size"),
+            [
+                ("fetched", f"{done.fetched:,}", size(done.fetched_bytes - done.fetched_row_bytes)),
+                *([("vectors and row indexes", "", size(done.fetched_row_bytes))] if done.part else []),
+                *converted,
+                ("already there", f"{done.present:,}", size(done.present_bytes)),
+            ],
+        )
     if done.part is not None:
         _show_part(done.part)
     for line in done.told:
@@ -104,11 +115,14 @@ def show_pull(done: PullResult, told: Collection[str] = ()) -> None:
     for check in done.samples:
         compared = f"{counted(check.sampled, 'text')} compared: " if check.sampled else ""
         click.echo(f"{check.teacher}: {compared}{check.verdict}; {check.told}")
-    click.echo(
-        f"{_rows(done.fetched_text_rows, done.fetched_vectors)} fetched, of "
-        f"{counted(done.manifests, 'manifest')}; "
-        f"{_rate(done.fetched_bytes, done.seconds)}"
-    )
+    is_compared = any(check.sampled for check in done.samples)
+    took = _rate(done.fetched_bytes, done.seconds)
+    took += f", and {done.sample_seconds:,.1f} s to compare samples" if is_compared else ""
+    if done.fetched or done.fetched_bytes:
+        fetched = f"{_rows(done.fetched_text_rows, done.fetched_vectors)} fetched"
+    else:
+        fetched = _nothing_to_fetch(done.remote, done.present, done.present_bytes)
+    click.echo(f"{fetched}, of {counted(done.manifests, 'manifest')}; {took}")
 
 
 def _show_part(part: PulledPart) -> None:
@@ -120,7 +134,7 @@ def _show_part(part: PulledPart) -> None:
         f"corpus {part.corpus!r}{was_there}: {counted(part.rows, 'row')} of {part.of:,}, with "
         f"{counted(part.texts, 'distinct text')}"
     )
-    if part.vectors:
+    if any(vectors.taken or vectors.missing for vectors in part.vectors):
         print_table(
             ("vectors of", "fetched", "size", "already there", "not on the remote"),
             [
@@ -141,9 +155,15 @@ def show_estimate(estimate: PullEstimate) -> None:
     from embedcache.cli.tables import print_table, size
     from embedcache.sizes import counted
 
+    if not (estimate.files or estimate.vector_bytes):
+        for note in estimate.told:
+            click.echo(note)
+        nothing = _nothing_to_fetch(estimate.remote, estimate.present, estimate.present_bytes)
+        click.echo(f"{nothing}; {counted(estimate.manifests, 'manifest')} read")
+        return
     lines = [
         ("to be fetched", f"{estimate.files:,}", size(estimate.bytes)),
-        *([("vectors and row indexes, about", "", size(estimate.vector_bytes))] if estimate.corpus else []),
+        *([("vectors and row indexes, about", "", _vector_bytes(estimate))] if estimate.corpus else []),
         ("already there", f"{estimate.present:,}", size(estimate.present_bytes)),
     ]
     print_table((f"pull from {estimate.remote}", "files", "size"), lines)
@@ -156,7 +176,13 @@ def tell_estimate(estimate: PullEstimate) -> None:
     """Say on standard error what is about to be fetched, and what else is to be known before."""
     for note in estimate.told:
         click.echo(note, err=True)
-    click.echo(_described(estimate), err=True)
+    if estimate.files or estimate.vector_bytes:
+        click.echo(_described(estimate), err=True)
+
+
+def warn(line: str) -> None:
+    """Say on standard error what follows from a push that is about to send something."""
+    click.echo(line, err=True)
 
 
 def _described(estimate: PullEstimate) -> str:
@@ -169,9 +195,25 @@ def _described(estimate: PullEstimate) -> str:
         return f"{files}, with {_rows(estimate.text_rows, estimate.vectors)}"
     vectors = f"{counted(estimate.vectors, 'vector')}, {size(estimate.vector_bytes)}"
     if estimate.least_vector_bytes < estimate.vector_bytes:
-        vectors = f"at most {counted(estimate.vectors, 'vector')}, about {size(estimate.vector_bytes)}"
+        vectors = f"at most {counted(estimate.vectors, 'vector')}, about {_vector_bytes(estimate)}"
+        if estimate.vector_bytes < estimate.most_vector_bytes:
+            vectors += ", the more the farther they lie apart"
     rows = f"{counted(estimate.text_rows, 'row')} of texts"
     return f"for corpus {estimate.corpus!r}: {files}, with {rows}, and {vectors}"
+
+
+def _nothing_to_fetch(remote: str, files: int, count: int) -> str:
+    from embedcache.cli.tables import size
+    from embedcache.sizes import counted
+
+    return f"nothing to fetch from {remote}: {counted(files, 'file')}, {size(count)}, already there"
+
+
+def _vector_bytes(estimate: PullEstimate) -> str:
+    from embedcache.cli.tables import size
+
+    least, most = size(estimate.vector_bytes), size(estimate.most_vector_bytes)
+    return least if least == most else f"{least} to {most}"
 
 
 def _rows(texts: int, vectors: int) -> str:
@@ -182,7 +224,7 @@ def _rows(texts: int, vectors: int) -> str:
 
 def exit_if_bad(samples: tuple[SampleCheck, ...]) -> None:
     """Exit with 1 where a sample shows vectors of another teacher."""
-    from embedcache.share.pulling.sample import bad_samples
+    from embedcache.share.pulling.sample_check import bad_samples
 
     if bad_samples(samples):
         sys.exit(1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,7 @@ DEFAULT_HOURS = 24.0
 _NAMELESS = "a teacher without a name"
 _UNFINISHED = "a view that was never finished"
 _STALE = "a view of rows that its corpus has no longer"
+_SUPERSEDED = "an index of other shards than are there"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,19 @@ class Garbage:
     bytes: int
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """What was found to be garbage.
+
+    Attributes:
+        found: what was deleted, or would be.
+        young: how many more files and folders were left alone, because they were touched of late.
+    """
+
+    found: list[Garbage]
+    young: int
+
+
 def collect_garbage(
     cache: Cache,
     *,
@@ -58,7 +72,21 @@ def collect_garbage(
     quarantine: bool = False,
     dry_run: bool = False,
 ) -> list[Garbage]:
-    """Delete garbage and return what it was.
+    """Delete garbage and return what it was: arguments and errors as :func:`sweep`."""
+    return sweep(
+        cache, hours=hours, unused_vectors=unused_vectors, quarantine=quarantine, dry_run=dry_run
+    ).found
+
+
+def sweep(
+    cache: Cache,
+    *,
+    hours: float = DEFAULT_HOURS,
+    unused_vectors: bool = False,
+    quarantine: bool = False,
+    dry_run: bool = False,
+) -> Sweep:
+    """Delete garbage; return what it was, and how much was too young.
 
     Args:
         cache: the cache.
@@ -74,8 +102,13 @@ def collect_garbage(
     """
     before = time.time() - hours * 3600
     # All is judged before anything is deleted: that touches the folders around it.
-    candidates = dict(_candidates(cache, before, unused_vectors=unused_vectors, quarantine=quarantine))
-    old = {path: reason for path, reason in candidates.items() if path.exists() and _touched(path) <= before}
+    candidates = {
+        path: reason
+        for path, reason in _candidates(cache, unused_vectors=unused_vectors, quarantine=quarantine)
+        if path.exists()
+    }
+    old = {path: reason for path, reason in candidates.items() if _since(path, candidates) <= before}
+    young = [path for path in candidates.keys() - old.keys() if not candidates.keys() & set(path.parents)]
     found = [
         Garbage(str(path), reason, folder_bytes(path) if path.is_dir() else path.stat().st_size)
         for path, reason in old.items()
@@ -85,7 +118,7 @@ def collect_garbage(
         found = [garbage for garbage in found if _delete(Path(garbage.path), garbage.reason, before)]
     if unused_vectors:
         found += _collect_unused_vectors(cache, before, dry_run=dry_run)
-    return found
+    return Sweep(found, len(young))
 
 
 def _delete(path: Path, reason: str, before: float) -> bool:
@@ -117,9 +150,7 @@ def _delete(path: Path, reason: str, before: float) -> bool:
     return True
 
 
-def _candidates(
-    cache: Cache, before: float, *, unused_vectors: bool, quarantine: bool
-) -> Iterator[tuple[Path, str]]:
+def _candidates(cache: Cache, *, unused_vectors: bool, quarantine: bool) -> Iterator[tuple[Path, str]]:
     views = dict(_view_candidates(cache))
     yield from views.items()
     # A leftover folder is taken as a whole: what lies in it is not listed again. Neither are the drafts of a
@@ -127,7 +158,7 @@ def _candidates(
     leftovers = [path for path in cache.folder.rglob(f"{TEMPORARY_PREFIX}*") if _is_outermost(path, cache)]
     yield from ((path, "left by a crash") for path in leftovers if path.parent not in views)
     yield from _corpus_candidates(cache)
-    yield from _teacher_candidates(cache, before, unused_vectors=unused_vectors)
+    yield from _teacher_candidates(cache, unused_vectors=unused_vectors)
     yield from _derived_candidates(cache)
     if quarantine and (cache.folder / QUARANTINE).is_dir():
         yield cache.folder / QUARANTINE, "moved aside by repair"
@@ -169,7 +200,7 @@ def _unnamed_parts(folder: Path, named: Collection[str]) -> Iterator[tuple[Path,
             yield path, "a part of a view that was replaced"
 
 
-def _teacher_candidates(cache: Cache, before: float, *, unused_vectors: bool) -> Iterator[tuple[Path, str]]:
+def _teacher_candidates(cache: Cache, *, unused_vectors: bool) -> Iterator[tuple[Path, str]]:
     named = {teacher.contract.id: teacher.contract for teacher in cache.teachers()}
     for folder in _folders(cache.folder / "teachers"):
         if folder.name not in named:
@@ -179,24 +210,26 @@ def _teacher_candidates(cache: Cache, before: float, *, unused_vectors: bool) ->
             continue
         store = cache.store(named[folder.name])
         indexes = cache.derived_folder / "index" / folder.name
-        for path in _superseded(indexes, [shard.name for shard in in_reading_order(store.shards)], before):
-            yield path, "an index of other shards than are there"
+        made = f"{made_of([shard.name for shard in in_reading_order(store.shards)])}-"
+        there = sorted(indexes.glob("[!.]*.mdb"))
+        if any(path.name.startswith(made) for path in there):
+            yield from ((path, _SUPERSEDED) for path in there if not path.name.startswith(made))
         books = {shard.header.codebook for shard in store.shards}
         for path in (folder / "codebooks").glob("*.npy"):
             if path.stem not in books:
                 yield path, "a codebook that no shard needs"
 
 
-def _superseded(folder: Path, names: Sequence[str], before: float) -> list[Path]:
-    """Return the indexes in ``folder`` that an index over the shards ``names`` has replaced for long.
+def _since(path: Path, candidates: Mapping[Path, str]) -> float:
+    """Return since when something has been garbage: since it was touched, an index since it was replaced.
 
-    What counts is when it was replaced: until then a reader may have opened it, and where that is on another
-    machine of a network file system, it needs the file.
+    Until then a reader may have opened the index, and where that is on another machine of a network file
+    system, it needs the file.
     """
-    indexes = set(folder.glob("[!.]*.mdb"))
-    current = {path for path in indexes if path.name.startswith(f"{made_of(names)}-")}
-    replaced_long_ago = any(_touched(path) <= before for path in current)
-    return sorted(indexes - current) if replaced_long_ago else []
+    if candidates[path] != _SUPERSEDED:
+        return _touched(path)
+    current = [one for one in path.parent.glob("[!.]*.mdb") if one not in candidates]
+    return max(_touched(path), min(map(_touched, current), default=time.time()))
 
 
 def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
@@ -225,8 +258,14 @@ def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
         if folder.is_dir()
     )
     yield from (
+        (path, "a row index of a shard on a remote")
+        for path in derived.glob("remotes/*/*.index")
+        if not path.name.startswith(TEMPORARY_PREFIX)
+    )
+    yield from (
         (path, "a note of an older version, which nobody reads any more")
-        for path in derived.glob("remotes/checked.json")
+        for pattern in ("remotes/checked.json", "index/*/checked.json")
+        for path in derived.glob(pattern)
     )
     yield from (
         (folder, "token arrays of a corpus that is gone")

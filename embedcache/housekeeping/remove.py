@@ -6,17 +6,21 @@ Killed in between, what is left is garbage that nothing reads; ``gc`` takes it a
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from embedcache import model_note
 from embedcache.cache import Cache
+from embedcache.check.verify.shards import open_without_codebook
 from embedcache.corpus import view_store
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.origin import note_path
 from embedcache.corpus.part import ORIGINAL
 from embedcache.corpus.view_record import VIEWS
-from embedcache.errors import InputError
+from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
 from embedcache.fsio import explain_os_error, remove_file
+from embedcache.sample_notes import bad_shards, forget_removed
+from embedcache.store.containers import ShardContainer
 
 
 def remove_corpus(cache: Cache, name: str) -> int:
@@ -119,6 +123,75 @@ def remove_teacher(cache: Cache, name: str) -> int:
         delete_folder(cache.derived_folder / "index" / teacher.contract.id)
         remove_file(model_note.path(cache.derived_folder, teacher.contract.id))
     return freed
+
+
+@dataclass(frozen=True)
+class BadShards:
+    """The shards of a teacher that a pull or a run found bad.
+
+    Attributes:
+        names: of those that are in the cache.
+        rows: how many they have, as far as they can be read.
+        bytes: their size.
+    """
+
+    names: frozenset[str]
+    rows: int
+    bytes: int
+
+
+def require_bad(cache: Cache, name: str) -> BadShards:
+    """Return the bad shards of the teacher called ``name``.
+
+    Raises:
+        InputError: if there is no teacher of that name, it is not one alone, or none of its shards is
+            marked as bad.
+        CorruptCacheError: if an LMDB store is damaged.
+    """
+    teacher = cache.teacher(name)
+    marked = bad_shards(cache, teacher.contract.id)
+    if not marked:
+        raise InputError(
+            f"{cache.folder}: no shard of teacher {teacher.name!r} is marked as bad, so nothing is to be "
+            "deleted; without --bad the teacher goes with all of its vectors"
+        )
+    container = cache.container(teacher.contract)
+    names = marked & frozenset(container.names())
+    sizes = [_size_of(container, one) for one in sorted(names)]
+    return BadShards(names, sum(rows for rows, _ in sizes), sum(size for _, size in sizes))
+
+
+def remove_bad(cache: Cache, name: str) -> BadShards:
+    """Delete the shards of the teacher called ``name`` that are marked as bad, and return what they were.
+
+    Killed anywhere and run again, it goes on: the marks go last.
+
+    Raises:
+        InputError, CorruptCacheError: as :func:`require_bad`.
+        StorageError: if the cache cannot be written.
+    """
+    contract = cache.teacher(name).contract
+    bad = require_bad(cache, name)
+    container = cache.container(contract)
+    # Before they go, or verify would miss them if this is killed.
+    container.disown(bad.names)
+    for one in sorted(bad.names):
+        container.remove(one)
+    container.finish()
+    # Whoever opened the cache meanwhile may have noted them again.
+    container = cache.container(contract)
+    container.disown(bad.names)
+    forget_removed(cache, contract.id, container.names())
+    return bad
+
+
+def _size_of(container: ShardContainer, name: str) -> tuple[int, int]:
+    """Return the rows and the bytes of a shard, 0 rows where it cannot be read."""
+    data = container.open(name)
+    try:
+        return len(open_without_codebook(data, name, container.where(name))), data.size
+    except (CorruptCacheError, CacheFormatError):
+        return 0, data.size
 
 
 def folder_bytes(folder: Path) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.codecs import Vectors
-from embedcache.compare import COMPUTE_COSINE, believed_cosine
+from embedcache.compare import explained_angle
 from embedcache.errors import InputError
 from embedcache.store.shard import ShardHeader
 
@@ -40,8 +40,7 @@ def noise_angle(header: ShardHeader, noise: float | None = None) -> float:
             raise InputError(f"--noise {noise}: expected 1 - cosine of two vectors, from 0 to 2")
         # Two vectors share it.
         return math.acos(1 - noise) / 2
-    compute = COMPUTE_COSINE.get(str(header.provenance.get("compute_dtype")), COMPUTE_COSINE["float32"])
-    return math.acos(believed_cosine(header)) + math.acos(compute)
+    return explained_angle(header)
 
 
 def compare_rows(
@@ -54,7 +53,7 @@ def compare_rows(
         angles: how far noise may turn each two from each other, in radians, shape (n,).
 
     Returns:
-        The cosine of each two, exactly 1 for the same bits and -1 where one holds NaN, and which two are
+        The cosine of each two, exactly 1 for the same bits and -1 where one is not finite, and which two are
         farther apart than noise explains; each of shape (n,).
     """
     found, beyond = np.ones(len(x)), np.zeros(len(x), dtype=np.bool_)
@@ -70,14 +69,16 @@ def compare_rows(
 def _compare_others(
     x: NDArray[np.float64], y: NDArray[np.float64], angles: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    finite = np.isfinite(np.abs(x).sum(axis=1) + np.abs(y).sum(axis=1))
+    x, y = np.where(finite[:, None], x, 0), np.where(finite[:, None], y, 0)
     a, b = np.linalg.norm(x, axis=1), np.linalg.norm(y, axis=1)
     found: NDArray[np.float64] = np.zeros(len(x))
     np.divide(np.einsum("nd,nd->n", x, y), a * b, out=found, where=a * b > 0)
-    # What holds NaN is like nothing.
-    found = np.where(np.isnan(a * b), -1.0, np.clip(found, -1.0, 1.0))
+    # What holds NaN or infinity is like nothing.
+    found = np.where(finite, np.clip(found, -1.0, 1.0), -1.0)
     # Vectors that are not of length one may also be as much longer as the angle lets them be turned.
     stretch = np.sin(np.minimum(angles, math.pi / 2)) + _ROUNDING
-    beyond: NDArray[np.bool_] = (found < np.cos(angles) - _SLACK) | (
-        np.abs(a - b) > stretch * np.maximum(a, b)
+    beyond: NDArray[np.bool_] = (
+        ~finite | (found < np.cos(angles) - _SLACK) | (np.abs(a - b) > stretch * np.maximum(a, b))
     )
     return found, beyond

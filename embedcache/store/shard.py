@@ -23,6 +23,7 @@ from embedcache.contract import Contract
 from embedcache.errors import CacheFormatError, CorruptCacheError
 from embedcache.fsio import canonical_json, parsed_json
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
+from embedcache.store.base import VectorBatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -178,6 +179,23 @@ def shard_bytes(
         writer.write_batch(pa.record_batch(columns, schema=schema))
     data = sink.getvalue()
     return hashlib.sha256(data).hexdigest(), data
+
+
+def stored_shard(
+    contract: Contract, codec: Codec, stored: Stored, rows: VectorBatch | Shard, error: Mapping[str, float]
+) -> tuple[str, pa.Buffer]:
+    """Return the name and the bytes of a shard of encoded rows.
+
+    Args:
+        contract: the contract of the vectors.
+        codec: the codec of ``stored``.
+        stored: the vectors as the codec keeps them.
+        rows: keys, tokens, truncated and provenance; its vectors are not read.
+        error: what the codec lost, for the header.
+    """
+    provenance = rows.header.provenance if isinstance(rows, Shard) else rows.provenance
+    header = ShardHeader(contract, codec.name, codec.codebook, len(rows.keys), dict(provenance), dict(error))
+    return shard_bytes(header, codec, rows.keys, stored, rows.tokens, rows.truncated)
 
 
 def open_shard(data: pa.Buffer, name: str, where: str, find_codec: FindCodec) -> Shard:

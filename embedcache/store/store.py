@@ -35,7 +35,7 @@ from embedcache.store.digests import FileNotes
 from embedcache.store.found import Found
 from embedcache.store.index import ReadingIndex, StoreIndex, open_index
 from embedcache.store.reading_order import reading_rank
-from embedcache.store.shard import Shard, ShardHeader, damaged_shard, open_shard, shard_bytes
+from embedcache.store.shard import Shard, damaged_shard, open_shard, stored_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -188,11 +188,7 @@ class ShardStore:
             rows: keys, tokens, truncated and provenance.
             error: what the codec lost, for the header.
         """
-        provenance = rows.header.provenance if isinstance(rows, Shard) else rows.provenance
-        header = ShardHeader(
-            self._contract, codec.name, codec.codebook, len(rows.keys), dict(provenance), dict(error)
-        )
-        name, data = shard_bytes(header, codec, rows.keys, stored, rows.tokens, rows.truncated)
+        name, data = stored_shard(self._contract, codec, stored, rows, error)
         self.put_raw(name, data)
         return name
 

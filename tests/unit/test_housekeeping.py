@@ -6,13 +6,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from kill_helpers import cut_off_at
 
 from embedcache import fsio
 from embedcache.builder import build
@@ -68,9 +68,10 @@ def test_a_removed_corpus_is_gone_and_its_vectors_are_not(tmp_path: Path) -> Non
         remove_corpus(cache, "words")
 
 
-def test_a_note_that_older_versions_wrote_is_known_and_goes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["remotes", f"index/{CONTRACT.id}"])
+def test_a_note_that_older_versions_wrote_is_known_and_goes(tmp_path: Path, folder: str) -> None:
     cache = filled(tmp_path)
-    old = cache.derived_folder / "remotes" / "checked.json"
+    old = cache.derived_folder / folder / "checked.json"
     fsio.write_sealed_json(old, {"sampled.json": [1, 2, 3]})
     assert not verify(tmp_path).findings
     assert old.exists()
@@ -105,20 +106,11 @@ def test_a_teacher_goes_with_its_last_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stop", [1, 2, 3])
 @pytest.mark.parametrize("what", ["corpus", "teacher"])
 def test_a_removal_cut_off_anywhere_leaves_no_half_and_gc_finishes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, stop: int
+    tmp_path: Path, what: str, stop: int
 ) -> None:
     cache = filled(tmp_path)
-    steps: list[str] = []
-
-    def cut_off(step: str, path: Path) -> None:
-        steps.append(step)
-        if len(steps) == stop:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fsio, "on_write_step", cut_off)
-        with suppress(KeyboardInterrupt):
-            remove_corpus(cache, "words") if what == "corpus" else remove_teacher(cache, "tiny")
+    with cut_off_at(stop):
+        remove_corpus(cache, "words") if what == "corpus" else remove_teacher(cache, "tiny")
     names = cache.corpus_names() if what == "corpus" else [teacher.name for teacher in cache.teachers()]
     if names:
         assert stop == 1
@@ -525,9 +517,7 @@ def test_shards_made_differently_are_not_mixed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["arrow", "lmdb"])
-def test_compacting_cut_off_anywhere_loses_nothing_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_compacting_cut_off_anywhere_loses_nothing_and_goes_on(tmp_path: Path, kind: str) -> None:
     whole = filled(tmp_path / "whole", kind=kind)
     compact(whole, shard_rows=30)
     expected = [shard.name for shard in whole.store(CONTRACT).shards]
@@ -536,21 +526,10 @@ def test_compacting_cut_off_anywhere_loses_nothing_and_goes_on(
         # Every fourth step of the five that a file takes: each kind of step comes up.
         stop += 4
         cache = filled(tmp_path / str(stop), kind=kind)
-        steps: list[str] = []
-
-        def cut_off(step: str, path: Path, steps: list[str] = steps, stop: int = stop) -> None:
-            steps.append(step)
-            if len(steps) == stop:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(fsio, "on_write_step", cut_off)
-            try:
-                compact(cache, shard_rows=30)
-            except KeyboardInterrupt:
-                pass
-            else:
-                break
+        with cut_off_at(stop) as steps:
+            compact(cache, shard_rows=30)
+        if len(steps) < stop:
+            break
         store = Cache(cache.folder).store(CONTRACT)
         keys = example_batch(TEXTS).keys
         assert (store.locate(keys) >= 0).all()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from cache_with_views import (
 )
 from check_helpers import content_of, run
 from click.testing import CliRunner
+from kill_helpers import cut_off_at
 
 from embedcache import fsio
 from embedcache.cache import Cache
@@ -192,28 +191,13 @@ def test_damaged_views_can_be_removed(cache: Cache) -> None:
     assert not folder_of(cache, "crop").parent.exists()
 
 
-def steps_of(cache: Cache, what: str, monkeypatch: pytest.MonkeyPatch, stop: int) -> Iterator[str]:
-    """Remove a view or its corpus and stop before a step; yield the steps until then."""
-    steps: list[str] = []
-
-    def cut_off(step: str, path: Path) -> None:
-        steps.append(step)
-        if len(steps) == stop:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fsio, "on_write_step", cut_off)
-        with suppress(KeyboardInterrupt):
-            remove_view(cache, "crop") if what == "view" else remove_corpus(cache, "pairs")
-    yield from steps
-
-
 @pytest.mark.parametrize("stop", [1, 2, 3, 4])
 @pytest.mark.parametrize("what", ["view", "corpus"])
 def test_a_removal_cut_off_anywhere_leaves_no_half_and_gc_finishes_it(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch, what: str, stop: int
+    cache: Cache, what: str, stop: int
 ) -> None:
-    list(steps_of(cache, what, monkeypatch, stop))
+    with cut_off_at(stop):
+        remove_view(cache, "crop") if what == "view" else remove_corpus(cache, "pairs")
     if stop == 1:
         assert cache.corpus().view("crop").texts()
         return

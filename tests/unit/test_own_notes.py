@@ -2,51 +2,49 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from note_helpers import SOURCE, shard
+from processes import run_together
 
 from embedcache import own_notes
 from embedcache.birth import birth_ns
 from embedcache.cache import Cache
 from embedcache.check.verify import verify
-from embedcache.conversions import Conversions
+from embedcache.corpus.description import checked_digest
 from embedcache.fsio import read_sealed_json, write_sealed_json
 from embedcache.own_notes import ANCHOR, OwnNotes
 
-SOURCE = "5" * 64
+NAME = "indexes.json"
 
 
-def shard(number: int) -> str:
-    return hashlib.sha256(str(number).encode()).hexdigest()
+def notes_of(cache: Path) -> OwnNotes[str]:
+    return OwnNotes(Cache(cache), NAME, checked_digest, lambda note: note)
 
 
 def noted(cache: Path) -> list[str]:
-    return sorted(Conversions(Cache(cache)).all())
+    return sorted(notes_of(cache).all())
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     """A cache with one note."""
     folder = Cache.create(tmp_path / "cache").folder
-    Conversions(Cache(folder)).add({shard(0): SOURCE})
+    notes_of(folder).add({shard(0): SOURCE})
     return folder
 
 
 def file_of(cache: Path) -> Path:
-    return cache / "derived" / "remotes" / "converted.json"
+    return cache / "derived" / "remotes" / NAME
 
 
 def test_notes_last_and_are_part_of_a_sound_cache(cache: Path) -> None:
-    assert Conversions(Cache(cache)).get(shard(0)) == SOURCE
-    assert Conversions(Cache(cache)).get(shard(1)) is None
+    assert notes_of(cache).get(shard(0)) == SOURCE
+    assert notes_of(cache).get(shard(1)) is None
     assert not verify(cache).findings
 
 
@@ -61,31 +59,8 @@ def test_each_write_is_whole_by_itself(cache: Path, monkeypatch: pytest.MonkeyPa
         written.append(noted(cache))
 
     monkeypatch.setattr(own_notes, "write_sealed_json", killed)
-    Conversions(Cache(cache)).add({shard(1): SOURCE})
+    notes_of(cache).add({shard(1): SOURCE})
     assert written == [[shard(0)], sorted([shard(0), shard(1)])]
-
-
-@pytest.mark.parametrize("step", ["create", "written", "synced", "renamed", "recorded"])
-def test_a_kill_at_any_moment_loses_no_other_note(cache: Path, step: str) -> None:
-    program = (
-        "import os, signal, sys\n"
-        "from embedcache import fsio\n"
-        "from embedcache.cache import Cache\n"
-        "from embedcache.conversions import Conversions\n"
-        "notes = Conversions(Cache(sys.argv[1]))\n"
-        "def die(step, path):\n"
-        "    if step == sys.argv[2]:\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "fsio.on_write_step = die\n"
-        "notes.add({sys.argv[3]: 64 * '5'})\n"
-    )
-    died = subprocess.run([sys.executable, "-c", program, str(cache), step, shard(1)], check=False)
-    assert died.returncode == -signal.SIGKILL
-    committed = [shard(1)] if step in ("renamed", "recorded") else []
-    assert noted(cache) == sorted([shard(0), *committed])
-    # And nobody waits for the lock of one who is gone.
-    Conversions(Cache(cache)).add({shard(2): SOURCE})
-    assert noted(cache) == sorted([shard(0), shard(2), *committed])
 
 
 def test_a_change_of_modes_matters_to_nobody(cache: Path) -> None:
@@ -100,21 +75,9 @@ def test_either_time_of_the_anchor_vouches(cache: Path, monkeypatch: pytest.Monk
     # On a machine that is not told when it was made.
     monkeypatch.setattr(own_notes, "birth_ns", lambda path: None)
     assert noted(cache) == [shard(0)]
-    Conversions(Cache(cache)).add({shard(1): SOURCE})
+    notes_of(cache).add({shard(1): SOURCE})
     monkeypatch.undo()
     assert noted(cache) == sorted([shard(0), shard(1)])
-
-
-def test_a_copy_of_the_folder_vouches_for_nothing(cache: Path, tmp_path: Path) -> None:
-    shutil.copytree(cache, tmp_path / "copy")
-    assert noted(tmp_path / "copy") == []
-    assert noted(cache) == [shard(0)]
-    # It makes notes of its own, and the others do not come back with them.
-    Conversions(Cache(tmp_path / "copy")).add({shard(1): SOURCE})
-    assert noted(tmp_path / "copy") == [shard(1)]
-    # A rename is no copy.
-    cache.rename(tmp_path / "elsewhere")
-    assert noted(tmp_path / "elsewhere") == [shard(0)]
 
 
 @pytest.mark.parametrize("changed", [0, "both"])
@@ -162,34 +125,32 @@ def test_a_lost_anchor_takes_the_notes_along(cache: Path) -> None:
     assert noted(cache) == []
 
 
-def test_two_processes_lose_nothing_to_each_other(tmp_path: Path) -> None:
+def test_a_change_is_made_to_the_note_as_it_stands(cache: Path) -> None:
+    one, other = notes_of(cache), notes_of(cache)
+    assert one.update(shard(1), lambda note: note or "a" * 64) == "a" * 64
+    assert other.get(shard(1)) is None
+    assert other.update(shard(1), lambda note: note or SOURCE) == "a" * 64
+    assert noted(cache) == sorted([shard(0), shard(1)])
+
+
+def test_processes_that_change_one_note_lose_nothing_to_each_other(tmp_path: Path) -> None:
     folder = Cache.create(tmp_path / "cache").folder
     program = (
-        "import hashlib, sys\n"
+        "import sys, time\n"
         "from embedcache.cache import Cache\n"
-        "from embedcache.conversions import Conversions\n"
-        "notes = Conversions(Cache(sys.argv[1]))\n"
+        "from embedcache.own_notes import OwnNotes\n"
+        "notes = OwnNotes(Cache(sys.argv[1]), 'some.json', str, lambda note: note)\n"
+        "def count(note):\n"
+        "    time.sleep(0.001)\n"
+        "    return str(int(note or 0) + 1)\n"
         "print('ready', flush=True)\n"
         "sys.stdin.readline()\n"
-        "for number in range(60):\n"
-        "    notes.add({hashlib.sha256(f'{sys.argv[2]}{number}'.encode()).hexdigest(): 64 * 'a'})\n"
+        "for _ in range(30):\n"
+        "    notes.update(64 * 'a', count)\n"
     )
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(folder), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in "ab"
-    ]
-    for writer in writers:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        writer.communicate("go\n", timeout=300)
-        assert writer.returncode == 0
-    assert len(noted(folder)) == 120
+    run_together(program, [str(folder)], [str(folder)])
+    notes: OwnNotes[str] = OwnNotes(Cache(folder), "some.json", str, lambda note: note)
+    assert notes.get("a" * 64) == "60"
 
 
 def test_without_a_cache_or_a_place_to_write_notes_last_as_long_as_the_object(
@@ -198,22 +159,18 @@ def test_without_a_cache_or_a_place_to_write_notes_last_as_long_as_the_object(
     alone: OwnNotes[str] = OwnNotes(None, "some.json", str, lambda note: note)
     alone.add({shard(1): "a"})
     assert alone.get(shard(1)) == "a"
+    assert alone.update(shard(1), lambda note: f"{note}b") == alone.get(shard(1)) == "ab"
 
     def refuse(*args: object) -> int:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
-    notes = Conversions(Cache(cache))
+    notes = notes_of(cache)
     notes.add({shard(1): SOURCE})
     assert dict(notes.all()) == {shard(0): SOURCE, shard(1): SOURCE}
+    assert notes.update(shard(1), lambda note: (note or "")[:-1] + "6") == SOURCE[:-1] + "6"
+    assert notes.get(shard(1)) == SOURCE[:-1] + "6"
     assert noted(cache) == [shard(0)]
-
-
-def test_what_others_add_meanwhile_is_kept_and_known(cache: Path) -> None:
-    one, other = Conversions(Cache(cache)), Conversions(Cache(cache))
-    one.add({shard(1): SOURCE})
-    other.add({shard(2): SOURCE})
-    assert sorted(other.all()) == noted(cache) == sorted(map(shard, range(3)))
 
 
 def test_a_birth_is_neither_changed_nor_copied(tmp_path: Path) -> None:

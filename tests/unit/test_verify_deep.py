@@ -15,7 +15,7 @@ from embedcache.cache import Cache
 from embedcache.check import CheckProgress, Computing, DeepCheck, check_deep
 from embedcache.check.verify.deep import compare_vectors
 from embedcache.cli.main import cli
-from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError
+from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, TeacherError
 from embedcache.keys import key_array
 from embedcache.store import VectorBatch
 from embedcache.teacher.encode import Encoder
@@ -191,6 +191,29 @@ def test_the_command_shows_the_deep_check_and_its_verdict(built: Path, tmp_path:
     done = CliRunner().invoke(cli, [*arguments[:2], str(cache), *arguments[3:]], env={"COLUMNS": "200"})
     assert done.exit_code == 1
     assert "--deep was left out" in done.output
+
+
+def test_the_command_names_the_shards_of_a_bad_sample(
+    built: Path, loaded_teacher: Teacher, tmp_path: Path, tiny_teacher: Path
+) -> None:
+    other = load_teacher(tiny_encoder(tmp_path / "other", seed=1), device="cpu")
+    cache = tmp_path / "cache"
+    put_vectors_of(other, cache, loaded_teacher, 1.0)
+    (cache / "corpora").mkdir()
+    copy_of(built / "corpora" / "corpus", cache / "corpora" / "corpus")
+    arguments = ["verify", "--cache", str(cache), "--deep", "--device", "cpu", "--threads", "1"]
+    done = CliRunner().invoke(cli, [*arguments, "--teacher-model", str(tiny_teacher)])
+    assert done.exit_code == 1
+    (name,) = [shard.stem for shard in cache.glob("teachers/*/shards/*.arrow")]
+    assert f"wrong vectors show in 1 shard: {name[:12]}\n" in done.output
+    assert f"{cache}: its files are sound, " in done.output
+
+
+def test_where_the_model_is_not_found_the_option_for_it_is_named(built: Path, tmp_path: Path) -> None:
+    cache = Cache(copy_of(built, tmp_path / "cache"))
+    cache.remember_model(cache.teacher().contract, str(tmp_path / "gone"))
+    with pytest.raises(TeacherError, match=r"; or say where its folder is with --teacher-model$"):
+        check_deep(cache.folder, computing=ON_CPU)
 
 
 def test_noise_is_measured_through_the_codec_of_each_row(tmp_path: Path, encoder: Encoder) -> None:

@@ -24,9 +24,9 @@ from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 from embedcache.missing import DEFAULT_SHARD_ROWS
 from embedcache.reuse import carry_over
-from embedcache.store import FolderShards, MemoryShards, Shard, ShardHeader, ShardStore, VectorBatch
-from embedcache.store.digests import FileNotes
-from embedcache.store.shard import shard_bytes
+from embedcache.store import FolderShards, MemoryShards, Shard, ShardStore, VectorBatch
+from embedcache.store.digests import CHECKED, FileNotes
+from embedcache.store.shard import stored_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ class ShardMaker:
 
     def folder_shards(self) -> FolderShards:
         """Return the teacher's shards in files; of those removed, ``finish`` notes that none is missed."""
-        notes = FileNotes(self.index_folder / "checked.json")
+        notes = FileNotes(self.index_folder / CHECKED)
         return FolderShards(self.cache.teacher_folder(self.contract) / "shards", notes)
 
     @cached_property
@@ -196,17 +196,9 @@ class ShardMaker:
 
     def stored(self, batch: VectorBatch, codec: Codec) -> Made:
         """Return ``batch`` as a shard."""
-        header = ShardHeader(
-            self.contract,
-            codec.name,
-            codec.codebook,
-            len(batch.keys),
-            dict(batch.provenance),
-            measure(codec, batch.vectors).to_json(),
-        )
         stored = codec.encode(batch.vectors)
-        name, data = shard_bytes(header, codec, batch.keys, stored, batch.tokens, batch.truncated)
-        return Made(name, data)
+        error = measure(codec, batch.vectors, stored).to_json()
+        return Made(*stored_shard(self.contract, codec, stored, batch, error))
 
     def rows_of(self, lost: Sequence[LostShard], missing: int) -> list[int]:
         """Return how many rows a lost shard may have had, the likeliest first.

@@ -117,7 +117,7 @@ def _wrong_in_part(corpus: Corpus, number: int, first_row: int, columns: ColumnR
 
 
 def check_undescribed(path: str, *, was_built: bool) -> Findings:
-    """Report parts without a description: a build that did not end, or a description that was lost.
+    """Report parts without a description: a build or pull that did not end, or a description lost.
 
     Args:
         path: where the description would lie, relative to the cache.
@@ -129,6 +129,6 @@ def check_undescribed(path: str, *, was_built: bool) -> Findings:
         yield note(
             path,
             Kind.CORPUS,
-            "there are parts, but nothing that names them: a build that did not end",
-            "run that build again, or 'embedcache gc' takes the parts away",
+            "there are parts, but nothing that names them: a build or a pull that did not end",
+            "run that again, or 'embedcache gc' takes the parts away",
         )

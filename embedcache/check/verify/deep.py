@@ -25,7 +25,7 @@ from embedcache.compare import COMPUTE_COSINE
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import InputError
 from embedcache.keys import KeyArray, key_array
-from embedcache.reuse import shard_places
+from embedcache.reuse import are_in_shards, shard_places
 from embedcache.sampling import KeySample
 from embedcache.sizes import counted
 from embedcache.store import Positions, ShardStore
@@ -46,6 +46,9 @@ LEAST_SAMPLE = 12
 _TIMES_NOISE, _BESIDE, _NEIGHBOURS_BESIDE = 3.0, 1e-5, 0.02
 # A teacher in another compute dtype stays within this; another teacher is far outside.
 _TIMES_SAME, _SAME, _NEIGHBOURS_SAME = 10.0, 5e-3, 0.25
+# Which shards of a bad sample are wrong: a row may be so many times as far from the teacher's as its codec
+# and other batches make it, and so much beside, which another compute dtype does not reach.
+_ROW_TIMES_NOISE, _ROW_BESIDE = 3.0, 0.1
 _TOP_TEN = "top 10 lost"
 _PARTS = 3
 
@@ -81,6 +84,7 @@ class DeepCheck:
         compute_dtypes: what the stored vectors were computed in, the commonest first.
         compute_dtype: what the sample was computed in.
         lines: the measures.
+        wrong_shards: names of the shards that rows of a bad sample are wrong in, sorted; none of a good one.
     """
 
     teacher: str
@@ -90,6 +94,7 @@ class DeepCheck:
     compute_dtypes: tuple[str, ...]
     compute_dtype: str
     lines: tuple[DeepLine, ...]
+    wrong_shards: tuple[str, ...]
 
     @property
     def worst(self) -> str:
@@ -142,6 +147,7 @@ def check_deep(
         if teacher is not None or store.shards:
             meter = Meter(on_progress)
             texts = _sampled_texts(store, corpora, one.name, shards, sample, seed, meter)
+            meter.begin(f"load teacher {one.name}")
             encoder = (computing or Computing()).encoder(
                 one.contract, spec=opened.model_source(one), name=one.name, shards=store.shards
             )
@@ -182,9 +188,7 @@ def _are_in(store: ShardStore, keys: KeyArray, shards: Collection[str] | None) -
     positions = store.locate(keys)
     found = positions >= 0
     if shards is not None:
-        numbers, _ = shard_places(store, positions[found])
-        named = np.fromiter((shard.name in shards for shard in store.shards), np.bool_, len(store.shards))
-        found[found] = named[numbers]
+        found[found] = are_in_shards(store, positions[found], shards)
     return found
 
 
@@ -228,6 +232,8 @@ def _compare(
     meter.add(rows=len(texts))
     compute_dtype = str(encoder.provenance["compute_dtype"])
     lines = compare_vectors(store, positions, live, again, compute_dtype, seed)
+    is_bad = worst_line(lines).verdict == BAD
+    wrong = wrong_shards(store, positions, live, again) if is_bad else frozenset()
     return DeepCheck(
         teacher=teacher.name,
         contract_id=teacher.contract.id,
@@ -236,6 +242,7 @@ def _compare(
         compute_dtypes=tuple(compute_dtypes(store.shards)),
         compute_dtype=compute_dtype,
         lines=lines,
+        wrong_shards=tuple(sorted(wrong)),
     )
 
 
@@ -271,6 +278,32 @@ def _between_runs(store: ShardStore, positions: Positions, compute_dtype: str) -
     if computed != {compute_dtype} or compute_dtype not in COMPUTE_COSINE:
         return 0.0
     return 1 - math.cos(2 * math.acos(COMPUTE_COSINE[compute_dtype]))
+
+
+def wrong_shards(shards: ShardStore, positions: Positions, live: Vectors, again: Vectors) -> frozenset[str]:
+    """Return the shards that rows of a bad sample are wrong in; all of its, where none is by itself.
+
+    Args:
+        shards: the shards that the sample is of.
+        positions: the rows of the sample.
+        live: what the teacher returns for their texts.
+        again: the same, computed in other batches.
+    """
+    stored = shards.vectors(positions)
+    numbers, _ = shard_places(shards, positions)
+    bad = set()
+    for number in np.unique(numbers).tolist():
+        mine, shard = numbers == number, shards.shards[number]
+        noise = _largest_error(shard.codec.decode(shard.codec.encode(live[mine])), again[mine])
+        if _largest_error(stored[mine], live[mine]) > _ROW_TIMES_NOISE * noise + _ROW_BESIDE:
+            bad.add(shard.name)
+    return frozenset(bad or (shards.shards[number].name for number in np.unique(numbers).tolist()))
+
+
+def _largest_error(found: Vectors, expected: Vectors) -> float:
+    """Return how far a row is at most from the one expected, relative to the length of that."""
+    lengths = np.maximum(np.linalg.norm(expected, axis=1), np.finfo(np.float32).tiny)
+    return float((np.linalg.norm(found - expected, axis=1) / lengths).max())
 
 
 def worst_line(lines: Sequence[DeepLine]) -> DeepLine:

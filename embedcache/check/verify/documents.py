@@ -35,6 +35,8 @@ from embedcache.fsio import (
     read_sealed_json,
     spelled_json,
 )
+from embedcache.note_log import check_log
+from embedcache.store.digests import CHECKED, read_noted
 from embedcache.token_table import TokenTable
 
 _HALF_COPIED = (".partial", ".part", ".tmp", ".crdownload", ".filepart")
@@ -123,6 +125,18 @@ def check_sealed(bench: Bench, entry: Entry) -> Findings:
     except (OSError, ValueError) as error:
         way_out = {} if entry.kind is Kind.SEAL else {"way_out": DERIVED_WAY_OUT}
         yield damage(entry.path, entry.kind, f"it is damaged: {reason(error)}", **way_out)
+
+
+def check_derived_note(bench: Bench, entry: Entry) -> Findings:
+    """Check notes by the digests that they carry, whatever the form of their file."""
+    name = entry.path.rpartition("/")[2]
+    if name != CHECKED and not name.endswith(".log"):
+        yield from check_sealed(bench, entry)
+        return
+    try:
+        (read_noted if name == CHECKED else check_log)(bench.folder / entry.path)
+    except (OSError, ValueError) as error:
+        yield damage(entry.path, entry.kind, f"it is damaged: {reason(error)}", DERIVED_WAY_OUT)
 
 
 def check_copy(bench: Bench, entry: Entry) -> Findings:

@@ -24,9 +24,10 @@ def open_container(folder: Path, notes: FileNotes, kind: str | None = None) -> F
         InputError: if they lie in another kind than asked for, or in both.
         CorruptCacheError: if the LMDB file is gone and its seal is still there.
     """
+    lmdb = LmdbShards(folder / "vectors.mdb", notes)
     containers: dict[str, FolderShards | LmdbShards] = {
         "arrow": FolderShards(folder / "shards", notes),
-        "lmdb": LmdbShards(folder / "vectors.mdb", notes),
+        "lmdb": lmdb,
     }
     there = [name for name, container in containers.items() if container.names()]
     if len(there) > 1:
@@ -46,4 +47,6 @@ def open_container(folder: Path, notes: FileNotes, kind: str | None = None) -> F
             f"the cache keeps these vectors in {there[0]}, not in {kind}: leave --store out, or make a "
             "cache of the other kind with 'embedcache convert'"
         )
-    return containers[kind or (there[0] if there else STORE_KINDS[0])]
+    # A file that all shards were deleted from is still where the next go, or there would be both kinds.
+    usual = "lmdb" if lmdb.is_there else "arrow"
+    return containers[kind or (there[0] if there else usual)]

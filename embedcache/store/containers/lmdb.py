@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -89,7 +89,8 @@ class LmdbShards:
         self._notes = notes or FileNotes()
 
     @property
-    def _is_there(self) -> bool:
+    def is_there(self) -> bool:
+        """Whether there is such a file, with shards in it or without."""
         # Killed as it creates the file, LMDB leaves an empty one.
         return self.file.exists() and self.file.stat().st_size > 0
 
@@ -102,13 +103,13 @@ class LmdbShards:
         if self.file.is_symlink():
             raise damaged_shard(str(self.file), "it is a symbolic link; a cache holds its files itself")
         places = [self.file.parent, self.file] if self.file.exists() else [self.file.parent]
-        if self._is_there and not self._notes.knows(self.file):
+        if self.is_there and not self._notes.knows(self.file):
             check_structure(self.file)
         return open_shared(self.file, writable=all(os.access(place, os.W_OK) for place in places))
 
     def names(self) -> list[str]:
         """Return the names of all shards, sorted."""
-        if not self._is_there:
+        if not self.is_there:
             return []
         self._mapped.refresh()
         names = (key.decode("ascii", "replace") for key in self._mapped.list_keys())
@@ -116,7 +117,7 @@ class LmdbShards:
 
     def has(self, name: str) -> bool:
         """Return whether a shard is there by now; cheaper than :meth:`names`."""
-        if not self._is_there:
+        if not self.is_there:
             return False
         self._mapped.refresh()
         return self._mapped.get(name.encode()) is not None
@@ -162,9 +163,16 @@ class LmdbShards:
             transaction.delete(name.encode())
         write_step("lmdb-committed", self.file)
 
+    def disown(self, names: Collection[str]) -> None:
+        """Do nothing: what the file holds tells which shards there are, and deletions unseal it."""
+
     def _unseal(self) -> None:
         if self._seal.exists():
             remove_file(self._seal)
+
+    def is_checked(self, name: str) -> bool:
+        """Whether the file was found sound here before, with all shards in it, and is that file still."""
+        return self._notes.knows(self.file)
 
     def where(self, name: str) -> str:
         """Return the file and the shard's name in it."""
@@ -189,7 +197,7 @@ class LmdbShards:
 
     def finish(self) -> None:
         """Write beside the file the digest of the whole of it, for ``verify``, and what is in it."""
-        if not self._is_there or not self._mapped.writable:
+        if not self.is_there or not self._mapped.writable:
             return
         if self._seal.exists() and self._notes.knows(self.file):
             return
