@@ -25,6 +25,7 @@ from embedcache.check.verify.deep import (
 )
 from embedcache.codecs import CODEC_NAMES, DEFAULT_CODEC, FLOAT_CODECS, Vectors, pq
 from embedcache.errors import InputError, RemoteError
+from embedcache.fsio import TEMPORARY_PREFIX, make_directory
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KeyArray, key_array
 from embedcache.share.pulling.arrive import Arrivals
@@ -112,7 +113,7 @@ class Lender:
             source.refuse_too_much(folder, keys.bytes_to_load())
             keys.load(source.meter)
             if not keys.shards:
-                source.tell(same_model_notes(source.remote, source.stock, contract))
+                source.tell(same_model_notes(source.remote, source.stock, contract, source.allowance))
         return cls(source, folder, cache, keys)
 
     @classmethod
@@ -324,8 +325,10 @@ class Lender:
         again = in_other_batches(encode, texts)
         source.sample_rate = 2 * len(texts) / max(time.perf_counter() - started, 1e-9)
         source.checked += len(texts)
-        # A cache of their own: nothing enters the cache of the build before it was compared.
-        with TemporaryDirectory(prefix="embedcache-sample-") as scratch:
+        # A cache of their own, for nothing enters the build's before it was compared; beside its files, for
+        # there is room for whole shards.
+        beside = make_directory(self._home.derived_folder / "remotes" / source.remote.id)
+        with TemporaryDirectory(prefix=f"{TEMPORARY_PREFIX}sample-", dir=beside) as scratch:
             aside = Cache.create(Path(scratch, "cache"))
             aside.register_teacher("sample", contract, {})
             store = aside.store(contract)
@@ -348,8 +351,9 @@ class Lender:
             raise RemoteError(
                 f"the vectors that {remote.where} has under this teacher's contract are not the teacher's "
                 f"({line.measure}: {line.stored:.2g} of {texts} texts, the teacher itself "
-                f"{line.noise:.2g}): none were taken; build without --remote, or take what one key has "
-                "signed with --require-signature"
+                f"{line.noise:.2g}): none were taken; build without --remote, leave the push that "
+                "brought them out with --skip-manifest ('embedcache remote ls' shows all), or take what one "
+                "key has signed with --require-signature"
             )
         if line.verdict == LOOK:
             self.source.told.append(

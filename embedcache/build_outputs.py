@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from embedcache.bad_rows import BadRows
 from embedcache.build_lender import Lender, encoded_aside
 from embedcache.build_report import BuildProgress, OnProgress, OutputSummary
 from embedcache.cache import Cache
@@ -139,7 +140,7 @@ class Output:
         if not len(rows) or not self.givers:
             return
         started = time.perf_counter()
-        progress.phase, progress.total = "carry over", len(rows)
+        progress.begin("carry over", len(rows))
 
         def report(looked_up: int) -> None:
             progress.rows, progress.seconds = looked_up, time.perf_counter() - started
@@ -172,17 +173,22 @@ class Output:
         if self.lender is not None and first < pq.LEAST_TRAINING_ROWS:
             self.lender.lend_codebook(self.store)
 
-    def summary(self) -> OutputSummary:
+    def summary(self, cache: Cache) -> OutputSummary:
         """Return what the build did about it."""
+        contract = self.teacher.contract
+        bad = BadRows(cache, contract, self.store)
+        for texts in self.missing:
+            bad.add_corpus(texts)
         distinct = sum(rows.distinct for rows in self.missing.values())
         return OutputSummary(
-            output=self.teacher.contract.output,
+            output=contract.output,
             teacher=self.teacher.name,
-            contract_id=self.teacher.contract.id,
+            contract_id=contract.id,
             stored=self.stored,
             carried=self.carried.rows,
             reused=distinct - self.absent,
             taken=self.taken,
+            bad_rows=bad.count,
         )
 
 
@@ -265,8 +271,9 @@ def encode_missing(
     on_progress: OnProgress | None,
 ) -> int:
     """Encode missing rows, store them for each of ``outputs``, and return how many texts were truncated."""
-    total, rows_before, tokens_before = len(missing), encoder.times.rows, encoder.times.tokens
+    rows_before, tokens_before = encoder.times.rows, encoder.times.tokens
     started = time.perf_counter()
+    progress.begin("encode", len(missing))
     truncated = 0
     taken: deque[NDArray[np.int64]] = deque()
 
@@ -279,7 +286,6 @@ def encode_missing(
             yield texts
 
     def report() -> None:
-        progress.phase, progress.total = "encode", total
         progress.rows = encoder.times.rows - rows_before
         progress.tokens = encoder.times.tokens - tokens_before
         progress.seconds = time.perf_counter() - started

@@ -13,7 +13,7 @@ from embedcache.build_report import BuildProgress, OnProgress, RemoteSummary
 from embedcache.cache import Cache
 from embedcache.check.progress import CheckProgress, Meter
 from embedcache.errors import InputError
-from embedcache.share.pulling.plan import refuse_more_than, refuse_too_much
+from embedcache.share.limits import Allowance
 from embedcache.share.pulling.take_rows import TakenRows
 from embedcache.share.remote.manifest import SharedFile, Stock
 from embedcache.share.remote.open_stock import open_stock
@@ -57,6 +57,7 @@ class RemoteRows:
         stock: what it has.
         options: how it is to be used.
         meter: counts what is fetched.
+        allowance: how much may be fetched, with what was read to look at it.
         taken: what each store has taken.
         coarser_rows: rows that were not taken, because their codec keeps less.
         texts_saved: texts that the teacher need not read.
@@ -70,6 +71,7 @@ class RemoteRows:
     stock: Stock
     options: RemoteOptions
     meter: Meter
+    allowance: Allowance
     taken: list[TakenRows] = field(default_factory=list)
     coarser_rows: int = 0
     texts_saved: int = 0
@@ -95,15 +97,19 @@ class RemoteRows:
             on_progress: called with it.
 
         Raises:
-            InputError: if there is no remote of that name, or a key cannot be used.
+            InputError: if there is no remote of that name, a key cannot be used, or its manifests are more
+                than may be fetched.
             RemoteError: if it cannot be reached, or what lies there is refused.
         """
         started = time.perf_counter()
         meter = Meter(_passed_on(progress, on_progress))
         meter.begin("read the remote")
-        remote, stock = open_stock(options.remote, cache, options.require_signature, options.skip_manifests)
+        allowance = Allowance(options.max_bytes, _LESS)
+        remote, stock = open_stock(
+            options.remote, cache, options.require_signature, options.skip_manifests, allowance=allowance
+        )
         seconds = time.perf_counter() - started
-        return cls(remote, stock, options, meter, seconds=seconds)
+        return cls(remote, stock, options, meter, allowance, seconds=seconds)
 
     def tell(self, notes: Sequence[str]) -> None:
         """Keep notes, and pass them on at once: they are to be known before anything is fetched."""
@@ -123,8 +129,7 @@ class RemoteRows:
             InputError: if they are, with those fetched before, more than ``max_bytes`` of the options.
             StorageError: if the disk of ``folder`` has no room for them.
         """
-        most = self.options.max_bytes
-        refuse_too_much(folder, self.meter.bytes + size, most, _LESS)
+        self.allowance.refuse_too_much(folder, size, fetched=self.meter.bytes)
 
     def refuse_whole_shards(self, folder: Path, size: int) -> None:
         """Refuse to fetch ``size`` more bytes of whole shards, which a remote without ranges takes.
@@ -133,12 +138,18 @@ class RemoteRows:
             InputError, StorageError: as :meth:`refuse_too_much`.
         """
         less = less_without_ranges(_LESS, self.remote.where)
-        refuse_too_much(folder, self.meter.bytes + size, self.options.max_bytes, less)
+        self.allowance.refuse_too_much(folder, size, less, fetched=self.meter.bytes)
 
-    def refusal(self, size: int) -> str:
-        """Return why a build would refuse to fetch so many bytes in all; empty if it would not."""
+    def refusal(self, size: int, *, reads_again: bool) -> str:
+        """Return why a build would refuse to fetch so many bytes; empty if it would not.
+
+        Args:
+            size: how many bytes.
+            reads_again: whether the build would fetch manifests again, too.
+        """
+        allowance = self.allowance if reads_again else Allowance(self.options.max_bytes, _LESS)
         try:
-            refuse_more_than(self.options.max_bytes, size, _LESS)
+            allowance.refuse_more(size)
         except InputError as error:
             return str(error)
         return ""
@@ -178,9 +189,13 @@ class RemoteRows:
 
 def _passed_on(progress: BuildProgress, on_progress: OnProgress | None) -> Callable[[CheckProgress], None]:
     def report(state: CheckProgress) -> None:
-        counts = (state.bytes, state.total_bytes) if state.total_bytes else (state.rows, state.total_rows)
-        progress.phase = f"remote: {state.phase}"
-        progress.rows, progress.total = counts
+        progress.begin(f"remote: {state.phase}")
+        if state.total_bytes:
+            progress.rows, progress.total, progress.unit = state.bytes, state.total_bytes, "bytes"
+        elif state.rows or state.total_rows:
+            progress.rows, progress.total = state.rows, state.total_rows
+        else:
+            progress.unit = ""
         progress.seconds = state.seconds
         if on_progress is not None:
             on_progress(progress)

@@ -19,6 +19,7 @@ class BuildProgress:
         tokens: tokens encoded so far.
         seconds: seconds since the phase began.
         busy: seconds spent so far in ``read``, ``tokenise``, ``encode`` and ``write``; they overlap.
+        unit: what ``rows`` and ``total`` count: ``rows`` or ``bytes``; empty where nothing is counted.
     """
 
     phase: str = "read"
@@ -29,6 +30,11 @@ class BuildProgress:
     busy: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(("read", "tokenise", "encode", "write"), 0.0)
     )
+    unit: str = "rows"
+
+    def begin(self, phase: str, total: int = 0) -> None:
+        """Begin a phase that counts rows."""
+        self.phase, self.rows, self.total, self.unit, self.seconds = phase, 0, total, "rows", 0.0
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,7 @@ class OutputSummary:
         carried: rows taken over from the same teacher at another ``max_length``.
         reused: distinct texts that were there already.
         taken: rows taken from a remote.
+        bad_rows: rows of the corpus and of embedded views whose vectors a pull has found bad.
     """
 
     output: str
@@ -124,6 +131,7 @@ class OutputSummary:
     carried: int
     reused: int
     taken: int = 0
+    bad_rows: int = 0
 
 
 @dataclass(frozen=True)

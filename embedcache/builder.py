@@ -261,7 +261,7 @@ def build(
         views=made,
         embedded_views=list(views.embed),
         token_embeddings=table_kept,
-        outputs=[goal.summary() for goal in kept],
+        outputs=[goal.summary(opened) for goal in kept],
         remote=None if lent is None else lent.summary(encoded, encode_seconds),
     )
     return opened

@@ -35,7 +35,7 @@ from embedcache.fsio import (
 from embedcache.keys import key_array
 from embedcache.store import FolderShards, LmdbShards, ShardStore
 from embedcache.store.containers.choose import open_container
-from embedcache.store.digests import FileNotes
+from embedcache.store.digests import CHECKED, FileNotes
 from embedcache.token_table import TokenTable, read_stored
 
 if TYPE_CHECKING:
@@ -298,13 +298,13 @@ class Cache:
         """
         folder = self.teacher_folder(contract)
         index = self.derived_folder / "index" / contract.id
-        notes = FileNotes(index / "checked.json")
+        notes = FileNotes(index / CHECKED)
         container = open_container(folder, notes, kind)
         return ShardStore(container, contract, codec, codebooks=folder / "codebooks", index=(index, notes))
 
     def container(self, contract: Contract) -> FolderShards | LmdbShards:
         """Return where the shards of a contract lie; none is opened. Errors as :meth:`store`."""
-        notes = FileNotes(self.derived_folder / "index" / contract.id / "checked.json")
+        notes = FileNotes(self.derived_folder / "index" / contract.id / CHECKED)
         return open_container(self.teacher_folder(contract), notes)
 
     def token_table(self, teacher: CachedTeacher) -> TokenTable:

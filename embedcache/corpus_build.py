@@ -96,6 +96,7 @@ def _counted(
     batches: Iterator[RowBatch], report: ReadReport, progress: BuildProgress, on_progress: OnProgress | None
 ) -> Iterator[RowBatch]:
     started = time.perf_counter()
+    progress.begin("read")
     for batch in batches:
         progress.rows, progress.seconds = report.rows, time.perf_counter() - started
         if on_progress is not None:

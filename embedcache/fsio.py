@@ -48,6 +48,7 @@ def explain_os_error(error: OSError, path: Path) -> StorageError:
         errno.EROFS: "the file system is read-only; choose a folder that can be written",
         errno.EACCES: "permission denied; choose a folder that can be written",
         errno.EPERM: "permission denied; choose a folder that can be written",
+        errno.ENOENT: "there is no such folder, and it cannot be made; choose a folder that can be written",
         errno.ENOTDIR: "a part of the path is a file, not a folder; choose another folder",
     }
     other = f"{error.strerror or error}; see to the disk and run the same command again: what is stored stays"

@@ -7,7 +7,7 @@ keep the provenance of the run that computed them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ class Donor:
     Attributes:
         teacher: the teacher as the cache lists it.
         store: its vectors.
-        bad: shards of it that a sample has found to be another teacher's: nothing is taken from these.
+        bad: shards of it that a pull has found bad: nothing is taken from these.
     """
 
     teacher: CachedTeacher
@@ -152,8 +152,7 @@ def locate(givers: Sequence[Donor], keys: KeyArray, max_length: int, codec: str)
         wanting = np.flatnonzero(numbers == _NOBODY)
         positions = donor.store.locate(keys[wanting])
         fits = usable(donor.store, positions, max_length)
-        good = np.array([one.name not in donor.bad for one in donor.store.shards], np.bool_)
-        fits[fits] = good[shard_places(donor.store, positions[fits])[0]]
+        fits[fits] = ~are_in_shards(donor.store, positions[fits], donor.bad)
         wanting, positions = wanting[fits], positions[fits]
         fine_shards = np.array(
             [keeps_its_worth(shard.codec.name, codec) for shard in donor.store.shards], np.bool_
@@ -165,7 +164,9 @@ def locate(givers: Sequence[Donor], keys: KeyArray, max_length: int, codec: str)
     return Found(numbers, places, coarser & (numbers == _NOBODY))
 
 
-def shard_places(store: ShardStore, positions: Positions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def shard_places(
+    store: ShardStore, positions: NDArray[np.integer]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the number of each position's shard in ``store.shards``, and its row in that shard.
 
     Args:
@@ -175,6 +176,21 @@ def shard_places(store: ShardStore, positions: Positions) -> tuple[NDArray[np.in
     starts = np.cumsum([0, *map(len, store.shards)], dtype=np.int64)
     numbers = np.searchsorted(starts, positions, side="right") - 1
     return numbers, positions - starts[numbers]
+
+
+def are_in_shards(
+    store: ShardStore, positions: NDArray[np.integer], names: Collection[str]
+) -> NDArray[np.bool_]:
+    """Return which rows are read from some shards.
+
+    Args:
+        store: the store the positions are of.
+        positions: shape (n,), all of rows that are there.
+        names: of the shards.
+    """
+    numbers, _ = shard_places(store, positions)
+    named = np.fromiter((shard.name in names for shard in store.shards), np.bool_, len(store.shards))
+    return named[numbers]
 
 
 class _Pile:

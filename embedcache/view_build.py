@@ -89,10 +89,10 @@ def make_views(
     made = []
     for view in planned:
         recipe, started = view.recipe, time.perf_counter()
+        progress.begin(f"view {recipe.name}", len(corpus))
 
-        def report(rows: int, name: str = recipe.name, since: float = started) -> None:
-            progress.phase, progress.total, progress.rows = f"view {name}", len(corpus), rows
-            progress.seconds = time.perf_counter() - since
+        def report(rows: int, since: float = started) -> None:
+            progress.rows, progress.seconds = rows, time.perf_counter() - since
             if on_progress is not None:
                 on_progress(progress)
 

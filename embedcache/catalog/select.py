@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -101,7 +102,18 @@ def check_condition(where: str, *, has_ids: bool, has_labels: bool) -> None:
         with_seen = (_no_rows(connection, table | _SEEN_TYPES) for table in tables)
         if not all(_problem_with(rows, condition) for rows in with_seen):
             raise not_known_yet(where)
-        raise _no_predicate(where, f"{problems[0]}; the columns are {', '.join(tables[0])}")
+        problem = _lacking(connection, list(tables[0]), condition) or problems[0]
+        raise _no_predicate(where, f"{problem}; the columns are {', '.join(tables[0])}")
+
+
+def _lacking(connection: duckdb.DuckDBPyConnection, columns: Sequence[str], condition: str) -> str:
+    """Return which of the columns that only some corpora have a condition needs; empty if that is no help."""
+    absent = [name for name in ("id", "label") if name not in columns]
+    words = set(re.findall(r"\w+", condition.lower()))
+    tables = [_COLUMN_TYPES | _SEEN_TYPES | {"label": kind} for kind in _LABEL_TYPES]
+    if all(_problem_with(_no_rows(connection, table), condition) for table in tables):
+        return ""
+    return " and ".join(f"the corpus has no {name}s" for name in absent if name in words)
 
 
 def not_known_yet(where: str) -> InputError:
@@ -228,5 +240,7 @@ def _rows_where(
         interruptible(connection, mark)
     # A result that is read as an Arrow stream reports its errors as pyarrow's.
     except (duckdb.Error, pa.ArrowException, OSError) as error:
-        raise _no_predicate(where, f"{one_line(error)}; the columns are {', '.join(rows.columns)}") from error
+        is_unknown = isinstance(error, duckdb.BinderException)
+        reason = (is_unknown and _lacking(connection, rows.columns, condition)) or one_line(error)
+        raise _no_predicate(where, f"{reason}; the columns are {', '.join(rows.columns)}") from error
     return np.flatnonzero(marks)

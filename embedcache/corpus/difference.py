@@ -9,6 +9,7 @@ import numpy as np
 
 from embedcache.corpus.corpus import Corpus, CorpusInfo
 from embedcache.corpus.part import ORIGINAL, key_view
+from embedcache.sizes import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,11 +26,11 @@ def describe_difference(there: CorpusInfo, new: CorpusInfo, first_row: int | Non
         first_row: the first row that differs, counted from 0, where it is known.
     """
     if there.columns[ORIGINAL] == new.columns[ORIGINAL]:
-        words = [f"both have the same {new.rows} texts"]
+        words = [f"both have the same {counted(new.rows, 'text')}"]
     elif there.rows == new.rows:
-        words = [f"both have {new.rows} rows, with other texts"]
+        words = [f"both have {counted(new.rows, 'row')}, with other texts"]
     else:
-        words = [f"it has {there.rows} rows, this one has {new.rows} rows"]
+        words = [f"it has {counted(there.rows, 'row')}, this one has {counted(new.rows, 'row')}"]
     words += filter(None, (_column_difference(there, new, name) for name in _OPTIONS))
     # Where only one of them has a column, every row differs.
     if first_row is not None and there.columns.keys() == new.columns.keys():

@@ -6,6 +6,8 @@ alone, so it stays true of fewer of them; how many rows were left out stands amo
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -26,6 +28,8 @@ LEFT_OUT = "not in the subset"
 """What the corpus says of the rows of the other that it has not."""
 
 _BATCH_ROWS = 4096
+_LONGEST_NAME = 100
+_LONGEST_CONDITION = 40
 
 OnRows = Callable[[str, int], None]
 """Called with the title of what is stored and how many of its rows are."""
@@ -54,6 +58,25 @@ def subset_keys(
     parts = [one.keys_of(rows) for one in (corpus, *chosen)]
     firsts = np.split(first_occurrences(parts), np.cumsum([len(part) for part in parts])[:-1])
     return [part[marks] for part, marks in zip(parts, firsts, strict=True)]
+
+
+def part_name(corpus: str, total: int, rows: int | None, where: str | None) -> str:
+    """Return what a part of a corpus is called where nobody says: a name that tells which part it is.
+
+    Args:
+        corpus: the name of the whole.
+        total: its rows.
+        rows: how many of them at most; None: all.
+        where: the condition that chooses them; None: all.
+    """
+    tail = ""
+    if where is not None:
+        words = re.sub(r"[^A-Za-z0-9]+", "-", where).strip("-")[:_LONGEST_CONDITION].strip("-")
+        # Conditions that differ in their signs alone have the same words.
+        tail += f"-where-{words}-{hashlib.sha256(where.encode()).hexdigest()[:6]}".replace("--", "-")
+    if rows is not None and (where is not None or rows < total):
+        tail += f"-first-{rows}"
+    return corpus[: _LONGEST_NAME - len(tail)] + tail
 
 
 def store_subset(

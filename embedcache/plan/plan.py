@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embedcache.build_outputs import codec_of, teachers_of
+from embedcache.build_report import BuildProgress
 from embedcache.builder import corpus_name_from
 from embedcache.cache import Cache
 from embedcache.codecs import CODEC_NAMES, DEFAULT_CODEC, FLOAT_CODECS, check_codec_name, get_codec, pq
@@ -44,8 +45,8 @@ _BYTES_BESIDE = KEY_BYTES + 4 + 1 / 8
 _CODEBOOK_BYTES_A_DIMENSION = 4 * pq.CENTROIDS
 _STANDARD_ERRORS = 2
 
-OnProgress = Callable[[str, int, float], None]
-"""Called with the phase (``read``, ``count``, ``probe``), the rows so far and the seconds of the phase."""
+OnProgress = Callable[[BuildProgress], None]
+"""Called with where the plan stands; its phases are ``read``, ``count``, ``probe`` and ``remote: …``."""
 
 
 def plan_build(
@@ -138,7 +139,7 @@ def plan_build(
         lent = None
         # A remote that is not there is told of at once; to load a teacher takes seconds.
         if remote is not None:
-            beside = planned_remote(remote, opened, lambda now: report(now.phase, now.rows, now.seconds))
+            beside = planned_remote(remote, opened, report)
             lent = stack.enter_context(beside)
         if isinstance(teacher, (str, Path)):
             settings: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "max_length": max_length}
@@ -157,7 +158,7 @@ def plan_build(
             seed=seed,
             views=texts_of_views,
             keep_lacking=lent is not None,
-            on_rows=lambda rows, seconds: report("read", rows, seconds),
+            on_rows=lambda rows, seconds: report(BuildProgress("read", rows, seconds=seconds)),
         )
         from_remote, is_encoded = _lend(lent, found)
     contract, codec = holdings[0].contract, holdings[0].codec
@@ -169,7 +170,7 @@ def plan_build(
         also=wanted[1] if len(wanted) > 1 else None,
     )
     texts = found.sample.texts()
-    report("count", len(texts), 0.0)
+    report(BuildProgress("count", len(texts)))
     tokens = _tokens(encoder, found, texts, is_encoded)
     texts = [text for text, chosen in zip(texts, is_encoded, strict=True) if chosen]
     speeds: tuple[Speed | None, Speed | None] = (None, None)
@@ -177,7 +178,7 @@ def plan_build(
     if probe_seconds:
         reading = found.rows / reading_speed(contract, codec)
     if probe_seconds and texts:
-        report("probe", len(texts), 0.0)
+        report(BuildProgress("probe", len(texts)))
         speeds = (
             encoding_speed(encoder, texts, probe_seconds / 2),
             live_speed(encoder, texts, probe_seconds / 2),

@@ -104,7 +104,9 @@ class PlannedRemote:
             coarser_rows=sum(loan.coarser_rows for loan in loans),
             index_bytes=index_bytes,
             told=tuple(self._rows.told),
-            refused=self._rows.refusal(size if self._lasting else size + index_bytes),
+            refused=self._rows.refusal(
+                size if self._lasting else size + index_bytes, reads_again=not self._lasting
+            ),
         )
         return found, left
 
