@@ -318,6 +318,7 @@ SHORT_KEYS = {
     "held_out": "evaluation.held_out",
     "mirror": "stream.mirror",
     "cache_limit": "stream.limit",
+    "max_bytes": "stream.max_bytes",
     "require_signature": "stream.require_signature",
     "skip_manifests": "stream.skip_manifests",
     "no_sample_check": "stream.no_sample_check",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from distill.strict_config import Positive, PositiveInt, StrictConfig
 from embedcache.sizes import parse_size
@@ -22,6 +22,11 @@ class StreamConfig(StrictConfig):
         default=None,
         description="bytes of a remote's shards that are kept at a time, as in 20GB; rows then come in "
         "windows of half of it; default: all",
+    )
+    max_bytes: PositiveInt | None = Field(
+        default=None,
+        description="refuse to fetch more bytes than this of a remote, as in 20GB; with limit, shards do not "
+        "count; default: any number",
     )
     require_signature: str | None = Field(
         default=None,
@@ -48,7 +53,7 @@ class StreamConfig(StrictConfig):
     @property
     def of_remote(self) -> list[str]:
         """The keys that are given and are for remotes alone."""
-        keys = ("mirror", "limit", "require_signature", "skip_manifests", "no_sample_check")
+        keys = ("mirror", "limit", "max_bytes", "require_signature", "skip_manifests", "no_sample_check")
         return [f"stream.{key}" for key in keys if getattr(self, key)]
 
     def filled(self) -> StreamConfig:
@@ -57,12 +62,13 @@ class StreamConfig(StrictConfig):
             return self
         return self.model_copy(update={"window": DEFAULT_WINDOW})
 
-    @field_validator("limit", mode="before")
+    @field_validator("limit", "max_bytes", mode="before")
     @classmethod
-    def _read_size(cls, limit: object) -> object:
-        if not isinstance(limit, str):
-            return limit
+    def _read_size(cls, size: object, about: ValidationInfo) -> object:
+        if not isinstance(size, str):
+            return size
         try:
-            return parse_size(limit)
+            return parse_size(size)
         except ValueError as error:
-            raise ValueError(f"{error}, as in --cache-limit 20GB") from None
+            option = "--cache-limit" if about.field_name == "limit" else "--max-bytes"
+            raise ValueError(f"{error}, as in {option} 20GB") from None

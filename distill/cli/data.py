@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from embedcache.sizes import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -144,8 +146,8 @@ def pairs_command(data: Path, folder: Path) -> None:
         told = {what: counts[what] for what in counts if what not in ("queries", "entities")}
         without = "; left out: " + ", ".join(f"{count:,} {what}" for what, count in told.items())
         click.echo(f"{name}: {counts['queries']:,} queries, {counts['entities']:,} entities{without}")
-    click.echo(f"{folder / PAIRS}: {len(found.pairs):,} pairs")
-    click.echo(f"{folder / TEXTS}: {len(found.texts):,} texts")
+    click.echo(f"{folder / PAIRS}: {counted(len(found.pairs), 'pair')}")
+    click.echo(f"{folder / TEXTS}: {counted(len(found.texts), 'text')}")
 
 
 def _print_list(suites: dict[str, list[Table]]) -> None:
@@ -185,7 +187,7 @@ def _describe(one: Fetched) -> str:
     if one.record is None:
         return one.state
     dropped = "".join(f", {count:,} {reason} left out" for reason, count in one.record.dropped.items())
-    told = f"{one.state}, {one.record.rows:,} rows{dropped}"
+    told = f"{one.state}, {counted(one.record.rows, 'row')}{dropped}"
     if one.record.is_checked:
         return f"{told}; its digest was known beforehand"
     return f"{told}; sha256 {one.record.sha256}, trusted on first use"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedcache.sizes import counted
+
 if TYPE_CHECKING:
     from distill.knowledge_base.build import Built
     from distill.knowledge_base.choose import Choice
@@ -85,7 +87,7 @@ def show_built(built: Built, as_json: bool) -> None:
     words = {"repeated": "of a text that stands earlier", "held_out": "held out", "known": "in it already"}
     left = ", ".join(f"{counts[name]:,} {what}" for name, what in words.items() if counts[name])
     click.echo(
-        f"{built.added:,} rows added to {built.folder}, which has {len(built.base):,} now"
+        f"{counted(built.added, 'row')} added to {built.folder}, which has {len(built.base):,} now"
         + (f"; left out: {left}" if left else "")
     )
     if built.replaced is not None:
@@ -106,7 +108,7 @@ def _replaced(before: Header) -> str:
     """Return in words what went with a base in whose place another was put."""
     corpora = ", ".join(str(corpus["name"]) for corpus in before.corpora)
     texts = ", with their texts" if before.has_texts else ""
-    told = f"the base that was there is gone: {before.rows:,} rows ({corpora}){texts}"
+    told = f"the base that was there is gone: {counted(before.rows, 'row')} ({corpora}){texts}"
     if before.chosen is None:
         return told
     return f"{told}, k {before.chosen.k} and beta {before.chosen.beta:g}: choose anew with 'distill kb tune'"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from distill.errors import ConfigError
+from embedcache.sizes import counted
 
 if TYPE_CHECKING:
     from distill.projection import Projection
@@ -66,7 +67,7 @@ def project_command(
             raise ConfigError(f"--apply trains nothing: leave {', '.join(strangers)} out")
         with watched() as on_step:
             added = extend_projection(cache, teacher, corpus=corpus, on_step=on_step)
-        click.echo(json.dumps({"written": added}) if as_json else f"{added:,} vectors added")
+        click.echo(json.dumps({"written": added}) if as_json else f"{counted(added, 'vector')} added")
         return
     settings = ProjectionSettings(**given)  # type: ignore[arg-type]
     with watched() as on_step:
@@ -120,8 +121,6 @@ def _print(found: Projection, cache: str, settings: ProjectionSettings) -> None:
 
 def _notes(found: Projection, settings: ProjectionSettings) -> list[str]:
     """Return what there is to mend of a projection, and how."""
-    from embedcache.sizes import counted
-
     notes = []
     if not found.steps:
         notes.append(

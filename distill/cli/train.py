@@ -17,6 +17,7 @@ from distill.cli.options import (
 from distill.cli.resume import MACHINE, refuse_settings, resume_option
 from distill.cli.typed import naming_options
 from distill.students.spec import FORMS
+from embedcache.cli.options import signature_option
 
 _WITH_RESUME = ("cache", *MACHINE, "no_sample_check")
 
@@ -183,10 +184,12 @@ _WITH_RESUME = ("cache", *MACHINE, "no_sample_check")
     "[default: all]",
 )
 @click.option(
-    "--require-signature",
-    metavar="KEYFILE",
-    help="Of a remote: train only on what this public ed25519 key has signed.",
+    "--max-bytes",
+    metavar="SIZE",
+    help="Of a remote: refuse to fetch more than this, say 20GB. With --cache-limit shards do not count, for "
+    "they come again in every epoch.",
 )
+@signature_option("Of a remote: train only on what this public ed25519 key has signed.")
 @click.option(
     "--skip-manifest",
     "skip_manifests",

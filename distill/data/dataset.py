@@ -163,7 +163,7 @@ def open_dataset(
     if feed.patience is None:
         targets = targets.join(encoded, rows, also)
     else:
-        targets = targets.wait(cache, encoded, rows, also, feed.patience)
+        targets = targets.wait(encoded, rows, also, feed.patience)
     if target_dim is not None:
         targets = targets.project(target_dim, seed, len(rows), order)
     return DistillDataset(

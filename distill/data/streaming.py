@@ -29,6 +29,14 @@ class Streaming(Protocol):
         """Return the number of the shard of each position."""
         ...
 
+    def expect(self, positions: Positions) -> None:
+        """Be told the positions of all rows that will be needed, before any is.
+
+        Raises:
+            InputError: if their shards are more than may be fetched.
+        """
+        ...
+
     def want(self, windows: Sequence[Sequence[int]]) -> None:
         """Have shards fetched in the background.
 

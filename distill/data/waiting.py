@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from distill.data.picked import PickedKeys
 from distill.errors import DataError
-from embedcache.cache import CachedTeacher
+from embedcache.bad_rows import BadRows
+from embedcache.cache import Cache, CachedTeacher
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.keys import KeyArray
@@ -83,22 +84,28 @@ class Awaited:
     a build encodes no text twice.
 
     Args:
-        teachers: the teachers, for messages.
+        cache: the cache that they are in.
+        teachers: the teachers.
         stores: their stores.
         corpus: the corpus, or the view of it that is encoded.
         rows: uint32, ascending; distinct rows, those held out among them.
         patience: how long to wait.
+
+    Raises:
+        InputError: if a pull has found some of the vectors that are there bad. Of what a pull brings beside a
+            build that is known once it has ended, and told as the next shard comes.
     """
 
     def __init__(
         self,
+        cache: Cache,
         teachers: Sequence[CachedTeacher],
         stores: Sequence[ShardStore],
         corpus: Corpus,
         rows: NDArray[np.uint32],
         patience: Patience,
     ) -> None:
-        self._teachers, self._stores, self._corpus = teachers, stores, corpus
+        self._cache, self._teachers, self._stores, self._corpus = cache, teachers, stores, corpus
         self._rows, self._patience = rows, patience
         self._lock, self._interrupted = threading.Lock(), threading.Event()
         mask = np.zeros(len(corpus), dtype=np.bool_)
@@ -110,13 +117,16 @@ class Awaited:
             self._finder = open_index(Path(folder), names, keys, FileNotes())
         self._positions = [np.full(len(rows), -1, dtype=np.int64) for _ in stores]
         self._seen = [0 for _ in stores]
+        self._bad: list[BadRows] = []
         self._take_in()
+        self._refuse_bad()
 
     def positions(self, rows: NDArray[np.integer]) -> list[NDArray[np.int64]]:
         """Return where the vectors of ``rows`` lie in each store, once they are there.
 
         Raises:
             DataError: if no shard came for too long; it says how many rows are missing.
+            InputError: if a pull has found some of those that came bad.
         """
         return self._wait(np.searchsorted(self._rows, rows.astype(self._rows.dtype, copy=False)))
 
@@ -141,6 +151,7 @@ class Awaited:
         with self._lock:
             came, told = time.monotonic(), 0.0
             while True:
+                self._refuse_bad()
                 found = [positions[places] for positions in self._positions]
                 if all((each >= 0).all() for each in found):
                     return found
@@ -156,6 +167,10 @@ class Awaited:
                 if self._interrupted.wait(_POLL_SECONDS):
                     raise DataError("vectors are not waited for any more: the training has ended")
 
+    def _refuse_bad(self) -> None:
+        for bad in self._bad:
+            bad.refuse()
+
     def _there(self) -> int:
         return min(int((positions >= 0).sum()) for positions in self._positions)
 
@@ -165,9 +180,12 @@ class Awaited:
         for number, store in enumerate(self._stores):
             store.open_new()
             shards = store.shards
+            if len(shards) == self._seen[number]:
+                continue
             starts = np.cumsum([0, *map(len, shards)], dtype=np.int64)
             # Of a key in several shards the one that the store itself would give, if they came at once.
             new = {shards[place].name: int(starts[place]) for place in range(self._seen[number], len(shards))}
+            bad = BadRows(self._cache, self._teachers[number].contract, store)
             for shard in in_reading_order(shards[self._seen[number] :]):
                 start = new[shard.name]
                 places = self._finder.locate(shard.keys)
@@ -175,7 +193,10 @@ class Awaited:
                 inside = inside[self._positions[number][places[inside]] < 0]
                 # Of a key that stands twice in a shard the first row is read.
                 self._positions[number][places[inside[::-1]]] = start + inside[::-1]
+                bad.add(start + inside)
                 came += 1
+            if bad.count:
+                self._bad.append(bad)
             self._seen[number] = len(shards)
         return came
 

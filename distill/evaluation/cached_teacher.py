@@ -84,17 +84,24 @@ def cached_teacher(
 
     import embedcache
     from embedcache.keys import key_array
+    from embedcache.reuse import are_in_shards
+    from embedcache.sample_notes import bad_shards
 
     opened = embedcache.open(folder)
     entries = [opened.teacher(one.contract_id or one.name) for one in teacher.parts or (teacher,)]
     stores = [opened.store(entry.contract) for entry in entries]
     # Targets made of several teachers' vectors have no contract; each teacher is checked on its own.
     contract = None if teacher.parts else entries[0].contract
+    marked = [bad_shards(opened, entry.contract.id) for entry in entries]
     combination = teacher.combination() if teacher.parts else None
 
     def recall(texts: Sequence[str]) -> Mapping[str, NDArray[np.float32]]:
         keys = key_array(texts)
         places = np.stack([store.locate(keys) for store in stores])
+        for store, place, names in zip(stores, places, marked, strict=True):
+            there = np.flatnonzero(place >= 0)
+            # What a pull has found bad is encoded, as what is not there.
+            place[there[are_in_shards(store, place[there], names)]] = -1
         held = np.flatnonzero((places >= 0).all(axis=0))
         vectors = [store.vectors(place[held]) for store, place in zip(stores, places, strict=True)]
         targets = vectors[0] if combination is None else combination.apply(vectors)
@@ -167,13 +174,18 @@ class _Keeper:
         if not (np.isfinite(vectors).all() and vectors.any(axis=1).all()):
             # The caller refuses them by name; a cache must not remember them.
             return
+        keys = np.concatenate([one.keys for one in waiting])
+        # What is bad was encoded although it is there.
+        fresh = self._store.locate(keys) < 0
+        if not fresh.any():
+            return
         try:
             self._store.put(
                 VectorBatch(
-                    np.concatenate([one.keys for one in waiting]),
-                    vectors,
-                    np.concatenate([one.tokens for one in waiting]),
-                    np.concatenate([one.truncated for one in waiting]),
+                    keys[fresh],
+                    vectors[fresh],
+                    np.concatenate([one.tokens for one in waiting])[fresh],
+                    np.concatenate([one.truncated for one in waiting])[fresh],
                     waiting[0].provenance,
                 )
             )

@@ -16,7 +16,7 @@ from distill.projection.neighbours import LabelCosines, label_cosines, neighbour
 from distill.projection.train import ProjectionSettings, mean_loss, train_map
 from distill.training.device import cpu_threads
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.derived import apply_projection, extend, refuse_bad_rows, write_derived
+from embedcache.derived import apply_projection, extend, write_derived
 from embedcache.errors import ContractMismatchError
 
 OnStep = Callable[[str, int, int], None]
@@ -139,8 +139,8 @@ def project(
     Raises:
         ConfigError: if ``dim`` does not fit the teacher, or a setting is out of range.
         DataError: if the corpus has no labels to tell apart, or vectors are missing.
-        InputError: if there is no such corpus or teacher, ``name`` is another teacher's, or a sample of a
-            pull has found vectors to be mapped bad.
+        InputError: if there is no such corpus or teacher, ``name`` is another teacher's, or a pull has found
+            vectors to be mapped bad.
         TrainingError: if a loss is not finite.
     """
     opened = cache if isinstance(cache, Cache) else Cache(cache)
@@ -155,9 +155,6 @@ def project(
         )
     dataset = open_dataset(opened, corpus=corpus, teacher=base.contract.id)
     names, labels = _labels(dataset)
-    # Before the training: a map that is learnt of another teacher's vectors is no good either.
-    store = opened.store(base.contract)
-    refuse_bad_rows(opened, base, store, store.locate(dataset.corpus.keys_of(dataset.rows)))
 
     def gather(indices: NDArray[np.integer]) -> NDArray[np.float32]:
         return dataset.targets.gather(indices).astype(np.float32, copy=False)

@@ -77,7 +77,11 @@ def as_module(model: PreTrainedModel, tokenizer: Any, like: Any) -> Transformer:
         config.architectures = [type(model).__name__]
         config.save_pretrained(folder)
         save_file(type(model)(config).state_dict(), Path(folder) / "model.safetensors", {"format": "pt"})
-        tokenizer.save_pretrained(folder)
+        # Its files would carry the settings of whatever was encoded last.
+        plain = copy.deepcopy(tokenizer)
+        plain.backend_tokenizer.no_padding()
+        plain.backend_tokenizer.no_truncation()
+        plain.save_pretrained(folder)
         module = Transformer(
             folder,
             max_seq_length=like.max_seq_length,
@@ -86,9 +90,6 @@ def as_module(model: PreTrainedModel, tokenizer: Any, like: Any) -> Transformer:
             processor_kwargs={"local_files_only": True},
             config_kwargs={"local_files_only": True},
         )
-    # The tokenizer's file would carry the settings of whatever was encoded last.
-    module.tokenizer.backend_tokenizer.no_padding()
-    module.tokenizer.backend_tokenizer.no_truncation()
     module.model = model
     model.config.name_or_path = ""
     return module

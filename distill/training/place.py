@@ -17,6 +17,7 @@ from distill.losses.registry import LOSSES
 from distill.training.tracking import OnProgress, TrainProgress
 from embedcache.cache import Cache
 from embedcache.corpus.choice import CorpusChoice
+from embedcache.sizes import readable
 
 if TYPE_CHECKING:
     from distill.config import RunConfig
@@ -125,10 +126,12 @@ def open_place(
         require_signature=stream.require_signature,
         skip_manifests=skipped,
         limit=stream.limit,
+        max_bytes=stream.max_bytes,
         logits=LOSSES[config.loss.name].inside == "classes",
         on_progress=_fetching(tell),
         on_wait=lambda what: tell(TrainProgress("wait", 0, 0, text=what)),
     ) as mirror:
+        _note(tell, f"what comes from {config.cache} is kept in the mirror {mirror.cache.folder}")
         yield Place(
             mirror.cache,
             Feed(stream.window, stream.limit),
@@ -137,6 +140,8 @@ def open_place(
             config.corpus or mirror.corpus_on_remote,
             mirror,
         )
+        fetched = readable(mirror.fetched_bytes) if mirror.fetched_bytes else "nothing"
+        _note(tell, f"{fetched} came from {config.cache} into the mirror {mirror.cache.folder}")
 
 
 def refuse_remote(cache: str, what: str) -> None:
@@ -194,6 +199,10 @@ def _name_in(cache: Cache, asked: CorpusChoice | None) -> str | None:
             f"{', '.join(cache.corpus_names()) or 'none'}, of which --corpus NAME takes one"
         )
     return name
+
+
+def _note(tell: OnProgress, text: str) -> None:
+    tell(TrainProgress("note", 0, 0, text=text))
 
 
 def _fetching(tell: OnProgress) -> OnCheck:

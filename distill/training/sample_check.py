@@ -12,7 +12,7 @@ from distill.training.device import resolve_device, seeded
 from distill.training.processes import is_first_process
 from distill.training.tracking import OnProgress, TrainProgress
 from embedcache.check.live import Computing
-from embedcache.check.verify.deep import BAD, OK
+from embedcache.check.verify.deep import BAD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,8 +100,9 @@ class SampleChecks:
             return
         if check is not None and check.verdict == BAD:
             raise OtherVectorsError(check.told)
-        if check is not None and check.verdict != OK:
-            self._tell(f"sample of {teacher.name}: {check.verdict}: {check.told}")
+        if check is not None:
+            compared = f"{check.sampled:,} texts compared: " if check.sampled else ""
+            self._tell(f"sample of {teacher.name}: {compared}{check.verdict}: {check.told}")
 
     def _tell(self, text: str) -> None:
         """Tell a note, once for all windows."""
