@@ -23,11 +23,13 @@ FLOORS = [
     ["token_table"],
     ["cache"],
     [
+        "bad_rows",
         "catalog",
         "corpus_build",
         "derived",
         "lookalikes",
         "missing",
+        "note_log",
         "own_notes",
         "reuse",
         "sample_notes",
@@ -108,6 +110,15 @@ def test_embedcache_never_imports_distill() -> None:
         name
         for name, imported in IMPORTS.items()
         if name.startswith("embedcache") and any(one.split(".")[0] == "distill" for one in imported)
+    }
+    assert guilty == set()
+
+
+def test_only_command_lines_know_click() -> None:
+    guilty = {
+        name
+        for name, imported in IMPORTS.items()
+        if "cli" not in name.split(".") and any(one.split(".")[0] == "click" for one in imported)
     }
     assert guilty == set()
 

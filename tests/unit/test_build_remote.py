@@ -16,7 +16,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from pair_helpers import classifier_folder, joined, pair_file
-from share_helpers import content, files_of, make_cache, manifest_of, objects_of, put_manifest, put_object
+from share_helpers import (
+    content,
+    files_of,
+    make_cache,
+    manifest_bytes,
+    manifest_of,
+    objects_of,
+    put_manifest,
+    put_object,
+    without_indexes,
+)
 
 from embedcache import builder, fsio
 from embedcache.build_lender import SAMPLE, SAMPLE_RUNS, sample_places
@@ -28,11 +38,10 @@ from embedcache.check import verify
 from embedcache.cli.main import main
 from embedcache.codecs import pq
 from embedcache.errors import ContractMismatchError, InputError, RemoteError, StorageError, TeacherError
-from embedcache.share import PullChoice, pull, push
+from embedcache.share import PullChoice, limits, pull, push
 from embedcache.share.places import parse_location
 from embedcache.share.places.base import RangesNotServedError
 from embedcache.share.places.folder import FolderPlace
-from embedcache.share.pulling import plan as pull_plan
 from embedcache.share.pulling.sample import note_sampled
 from embedcache.share.remote.remote import Remote
 from embedcache.share.rows.shard_index import BLOCK_BYTES
@@ -134,6 +143,24 @@ def test_the_first_time_a_sample_is_compared_with_the_live_teacher(team: Path, t
     more = built(tmp_path / "mine", TEXTS[:60], team, encoder=encoder, name="more")
     assert (remote_of(more).checked, remote_of(more).rows) == (0, 60)
     assert encoder.rows_encoded == 50 + 2 * SAMPLE
+
+
+def test_a_sample_lies_beside_the_cache_until_it_is_compared(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, made = Cache.create, []
+
+    def noted(folder: Path) -> Cache:
+        made.append(folder)
+        return create(folder)
+
+    monkeypatch.setattr(Cache, "create", noted)
+    mine = built(tmp_path / "mine", MINE, team)
+    # Folders for temporary files are small on many machines, and a shard of the sample may come whole.
+    assert made[0] == mine.folder
+    assert all(folder.is_relative_to(mine.folder) for folder in made[1:])
+    assert len(made) == 1 + bool(remote_of(mine).checked)
+    assert not list(mine.folder.rglob(".tmp-*"))
 
 
 def test_a_sample_costs_little_of_what_comes(tmp_path: Path) -> None:
@@ -358,11 +385,8 @@ def test_a_remote_without_the_teacher_lends_nothing(team: Path, tmp_path: Path) 
 
 
 def test_what_shards_without_row_indexes_cost_is_said_before_it_is_paid(team: Path, tmp_path: Path) -> None:
-    value = manifest_of(team)
-    for file in value["files"]:
-        file.pop("index", None)
-    put_manifest(team, value)
-    size = sum(file["bytes"] for file in value["files"] if "/shards/" in file["path"])
+    files = without_indexes(team)
+    size = sum(file["bytes"] for file in files if "/shards/" in file["path"])
     fetched, notes = [0], []
 
     def note(line: str) -> None:
@@ -433,21 +457,22 @@ def test_a_name_of_another_teacher_is_refused_before_anything_is_fetched(
 def test_no_more_is_fetched_than_was_allowed(
     team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetched = remote_of(built(tmp_path / "one", MINE, team, sample=False)).bytes
+    rows = remote_of(built(tmp_path / "one", MINE, team, sample=False)).bytes
+    fetched = rows + manifest_bytes(team)
 
     def limited(name: str, most: int) -> Cache:
         return built(tmp_path / name, MINE, RemoteOptions(str(team), sample_check=False, max_bytes=most))
 
-    assert remote_of(limited("two", fetched)).bytes == fetched
+    assert remote_of(limited("two", fetched)).bytes == rows
     # Row indexes fit into it, and rows do not; then not even those.
-    for name, most in (("three", fetched - 1), ("four", 1)):
+    for name, most in (("three", fetched - 1), ("four", fetched - rows)):
         with pytest.raises(InputError, match=r"more than the .* of --max-bytes: .*build without --remote"):
             limited(name, most)
         assert not list((tmp_path / name).rglob("shards/*"))
     assert list((tmp_path / "three").rglob("*.index"))
     assert not list((tmp_path / "four").rglob("*.index"))
-    monkeypatch.setattr(pull_plan, "_SPARE_BYTES", 1 << 60)
-    with pytest.raises(StorageError, match="are free; make room, or build without --remote"):
+    monkeypatch.setattr(limits, "RESERVE_BYTES", 1 << 60)
+    with pytest.raises(StorageError, match=r"are free, of which .* make room, or build without --remote"):
         built(tmp_path / "five", MINE, team, sample=False)
 
 
@@ -464,7 +489,7 @@ def test_no_more_is_fetched_than_was_allowed_where_a_remote_gives_no_parts_of_fi
         raise RangesNotServedError("whole files alone")
 
     monkeypatch.setattr(FolderPlace, "read_range", no_ranges)
-    whole = remote_of(built(tmp_path / "whole", wanted, team, sample=sample)).bytes
+    whole = remote_of(built(tmp_path / "whole", wanted, team, sample=sample)).bytes + manifest_bytes(team)
     assert whole > by_range
 
     def limited(most: int) -> Cache:
@@ -489,6 +514,21 @@ def test_a_remote_in_pq_serves_a_corpus_too_small_to_learn_a_codebook_from(tmp_p
 
 def few_in_pq(folder: Path, texts: Sequence[str], team: Path, **settings: Any) -> Cache:
     return built(folder, texts, team, codec="pq", sample=False, **settings)
+
+
+def test_codebooks_count_for_what_may_be_fetched(tmp_path: Path) -> None:
+    team, wanted = tmp_path / "team", THEIRS[::10]
+    push(built(tmp_path / "theirs", THEIRS, None, codec="pq", shard_rows=1000), str(team))
+    needed = remote_of(few_in_pq(tmp_path / "free", wanted, team)).bytes + manifest_bytes(team)
+
+    def limited(name: str, most: int) -> Cache:
+        options = RemoteOptions(str(team), sample_check=False, max_bytes=most)
+        return built(tmp_path / name, wanted, options, codec="pq")
+
+    with pytest.raises(InputError, match=f"{needed:,} bytes would have to be fetched"):
+        limited("less", needed - 1)
+    assert not list((tmp_path / "less").rglob("codebooks/*"))
+    limited("enough", needed)
 
 
 def test_a_remote_in_pq_lends_its_codebook_where_it_has_none_of_the_texts(tmp_path: Path) -> None:
@@ -688,9 +728,20 @@ def test_progress_says_what_is_fetched(team: Path, tmp_path: Path) -> None:
     seen: list[BuildProgress] = []
     built(tmp_path / "mine", MINE, team, on_progress=lambda one: seen.append(replace(one)))
     phases = list(dict.fromkeys(one.phase for one in seen))
-    wanted = ["remote: read the remote", "remote: read row indexes", "remote: fetch shards", "encode"]
-    assert [phase for phase in phases if phase in wanted] == wanted
+    units = {
+        "remote: read row indexes": "bytes",
+        "read": "rows",
+        "remote: compare with the live teacher": "rows",
+        "remote: fetch shards": "bytes",
+        "remote: fetch rows": "bytes",
+        "encode": "rows",
+    }
+    assert set(phases) == {"remote: read the remote", *units}
+    # Nothing is counted where nothing has to be fetched.
+    assert {(one.phase, one.unit) for one in seen if one.unit} == set(units.items())
     assert max(one.rows for one in seen if one.phase == "remote: fetch shards") > 1000
+    # What one phase has counted is not taken for the next one's.
+    assert all(one.rows <= len(MINE) for one in seen if one.unit == "rows")
 
 
 def test_what_is_trusted_can_be_said(team: Path, tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ FLAG_VALUES = {
     "dev_label": "gold",
     "mirror": "near",
     "cache_limit": 20_000_000,
+    "max_bytes": 30_000_000,
     "require_signature": "team-key.pub",
     "no_sample_check": True,
     "window": 4096,
@@ -245,6 +246,10 @@ def test_the_commands_are_those_of_the_documentation():
         (
             ["run", "--cache", "CACHE", "--require-signature", "k.pub"],
             "--require-signature: only for a remote",
+        ),
+        (
+            ["run", "--cache", "CACHE", "--require-signature", "k.pub", "--require-signature", "l.pub"],
+            "2 keys (k.pub, l.pub), expected one",
         ),
         (["run", "--cache", "CACHE", "--where", "row < 1"], "1 of the 160 rows of corpus"),
         (["run", "--cache", "CACHE", "--where", "row < 1"], "expected one batch of 128 at least"),

@@ -6,8 +6,10 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from embedcache.cli import options
 from embedcache.cli.main import cli, main
 from embedcache.codecs import CODEC_NAMES
 from embedcache.corpus.sources import FORMATS
+from embedcache.errors import StorageError
 from embedcache.store.containers.choose import STORE_KINDS
 from embedcache.teacher.aliases import ALIASES
 from embedcache.testing import sentences
@@ -271,7 +274,97 @@ def test_ctrl_c_says_that_nothing_is_lost(
     monkeypatch.setattr("embedcache.builder.build", interrupted)
     outcome = shell("build", corpus, "--teacher", "t", "--cache", "c")
     assert outcome.code == 130
-    assert "whatever was stored is whole, run the same command again" in outcome.err
+    # click has ended the line of the terminal's ^C.
+    told = "embedcache: interrupted; whatever was stored is whole, run the same command again"
+    assert outcome.err.splitlines() == ["", told]
+
+
+@pytest.fixture
+def pressed(ctrl_c: None) -> Callable[..., None]:
+    """What a library does that turns a Ctrl-C into an error of its own."""
+
+    def press(error: Exception) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise error from None
+
+    return press
+
+
+@pytest.mark.parametrize(
+    ("error", "also_told"),
+    [
+        (ValueError("could not determine the shape of object type 'torch.storage.UntypedStorage'"), []),
+        (
+            OSError(28, "No space left on device", "/full"),
+            ["embedcache build: No space left on device (/full)"],
+        ),
+        (
+            StorageError("cannot write x:\nthe disk is full"),
+            ["embedcache build: cannot write x: the disk is full"],
+        ),
+    ],
+)
+def test_whatever_ends_a_command_after_ctrl_c_it_was_interrupted(
+    shell: Shell,
+    corpus: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pressed: Callable[..., None],
+    error: Exception,
+    also_told: list[str],
+) -> None:
+    monkeypatch.setattr("embedcache.builder.build", lambda *_, **__: pressed(error))
+    outcome = shell("build", corpus, "--teacher", "t", "--cache", "c")
+    assert outcome.code == 130
+    # The first line has the terminal's ^C.
+    first, *lines = outcome.err.splitlines()
+    assert first == ""
+    assert [line.partition("; --debug")[0] for line in lines[:-1]] == also_told
+    assert lines[-1] == "embedcache: interrupted; whatever was stored is whole, run the same command again"
+    # A second one does not wait for Python's end.
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    outcome = shell("--debug", "build", corpus, "--teacher", "t", "--cache", "c")
+    assert type(error).__name__ in outcome.err
+
+
+def test_a_signal_in_the_middle_of_handling_another_does_not_hang() -> None:
+    script = """
+import signal, sys
+from embedcache.cli.guard import interrupt
+
+def press_again(frame, event, argument):
+    global lines
+    lines += event == "line"
+    if event == "line" and lines == first:
+        signal.raise_signal(signal.SIGINT)
+    return press_again
+
+signal.signal(signal.SIGINT, interrupt)
+for first in range(1, 13):
+    lines = 0
+    try:
+        sys.settrace(press_again)
+        interrupt(signal.SIGTERM, None)
+    except KeyboardInterrupt:
+        sys.settrace(None)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_an_error_without_ctrl_c_is_no_interrupt(
+    shell: Shell, corpus: Path, monkeypatch: pytest.MonkeyPatch, pressed: Callable[..., None]
+) -> None:
+    def broken(*arguments: object, **settings: object) -> None:
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr("embedcache.builder.build", lambda *_, **__: pressed(ValueError("x")))
+    assert shell("build", corpus, "--teacher", "t", "--cache", "c").code == 130
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr("embedcache.builder.build", broken)
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        shell("build", corpus, "--teacher", "t", "--cache", "c")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from embedcache.check.progress import CheckProgress
 from embedcache.cli import progress as progress_module
 from embedcache.cli.build import build_progress, describe
 from embedcache.cli.progress import check_line, progress_line, ticker, watched
-from embedcache.cli.tables import bars, size
+from embedcache.cli.tables import bars, print_table, size
 from embedcache.sizes import counted
 
 
@@ -84,6 +84,9 @@ def test_a_build_is_described_by_phase(clock: Clock, capsys: pytest.CaptureFixtu
     assert describe(BuildProgress("read", 50, 0, 0, 10.0)) == "read 50 rows, 5 rows/s"
     carried = BuildProgress("carry over", 50, 100, 0, 10.0)
     assert describe(carried) == "carry over 50/100 rows, 5 rows/s, 0:00:10 left"
+    fetched = BuildProgress("remote: fetch rows", 500_000, 2_000_000, seconds=10.0, unit="bytes")
+    assert describe(fetched) == "remote: fetch rows 500.0 kB of 2.0 MB, 50.0 kB/s, 30 s left"
+    assert describe(BuildProgress("remote: read the remote", unit="")) == "remote: read the remote"
     with build_progress() as on_progress:
         clock.now += 31
         on_progress(carried)
@@ -103,6 +106,34 @@ def test_a_build_is_described_by_phase(clock: Clock, capsys: pytest.CaptureFixtu
 )
 def test_sizes_are_in_powers_of_ten(count: float, shown: str) -> None:
     assert size(count) == shown
+
+
+def test_a_narrow_table_breaks_what_is_long_before_digests_and_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ("manifest", "when", "files", "size", "signed by", "message")
+    row = (
+        "dee1bf511351",
+        "2026-11-23T15:03:20Z",
+        "6",
+        "443.0 kB",
+        "SHA256:" + "x" * 43,
+        "a long message " * 4,
+    )
+
+    def shown(width: int) -> str:
+        monkeypatch.setattr("embedcache.cli.tables.WIDTH_WITHOUT_TERMINAL", width)
+        print_table(columns, [row])
+        out = capsys.readouterr().out
+        assert max(map(len, out.splitlines())) <= width
+        # Nothing is cut off, however narrow it is.
+        cells = zip(*(line.split("│")[1:-1] for line in out.splitlines() if "│" in line), strict=True)
+        assert ["".join("".join(cell).split()) for cell in cells] == ["".join(one.split()) for one in row]
+        return out
+
+    assert all(one in shown(100) for one in (*row[:4], "signed by"))
+    assert all(one in shown(80) for one in (row[0], "6", "443.0 kB", "signed by"))
+    shown(50)
 
 
 def test_the_longest_bar_is_of_the_largest_count() -> None:

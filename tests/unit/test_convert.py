@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from cache_with_views import NAMES, build_all, build_views
 from click.testing import CliRunner
+from kill_helpers import cut_off_at
 
 import embedcache.convert as convert_module
-from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.cli.main import cli
@@ -88,19 +88,11 @@ def test_another_view_of_the_same_name_is_not_overwritten(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("stop", [5, 20, 25, 30, 35])
-def test_a_conversion_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
+def test_a_conversion_cut_off_goes_on(tmp_path: Path, stop: int) -> None:
     source = build_all(tmp_path / "source", tmp_path)
-    steps: list[str] = []
-
-    def cut_off(step: str, path: Path) -> None:
-        steps.append(step)
-        if len(steps) == stop:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fsio, "on_write_step", cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            convert(source, tmp_path / "out")
+    with cut_off_at(stop) as steps:
+        convert(source, tmp_path / "out")
+    assert len(steps) == stop
     assert verify(tmp_path / "out").damage == []
     convert(source, tmp_path / "out")
     assert files(Cache(tmp_path / "out")) == files(source)

@@ -244,6 +244,20 @@ def test_what_a_codec_lost_is_noise(tmp_path: Path, codec: str) -> None:
     assert found.same
 
 
+def test_what_explains_a_difference_is_that_of_the_worst_shard(tmp_path: Path) -> None:
+    # Two things that no row has both of do not add up.
+    shelves = Shelf(tmp_path / "a"), Shelf(tmp_path / "b")
+    for shelf in shelves:
+        shelf.teacher("mean", TEXTS[:20])
+    shelves[0].put("mean", replace(batch_of(TEXTS[20:]), provenance={"compute_dtype": "bfloat16"}))
+    alone = compare_caches(shelves[0].cache, shelves[1].cache).vectors[0].expected_cosine
+    other = Shelf(tmp_path / "c")
+    other.teacher("mean", TEXTS[20:], codec="float16")
+    for name in other.cache.container(MEAN).names():
+        shelves[0].cache.container(MEAN).add(name, other.cache.container(MEAN).open(name))
+    assert compare_caches(shelves[0].cache, shelves[1].cache).vectors[0].expected_cosine == alone
+
+
 @pytest.mark.parametrize(
     ("compute_dtype", "noise", "real"), [("float32", 1e-6, 1e-2), ("bfloat16", 1e-3, 0.1), (None, 1e-6, 1e-2)]
 )

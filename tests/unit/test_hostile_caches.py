@@ -110,7 +110,7 @@ PLACES = [
     "derived",
     "derived/index",
     "derived/index/*/*.mdb",
-    "derived/index/*/checked.json",
+    "derived/index/*/checked.bin",
     "derived/sources/words.json",
 ]
 

@@ -32,7 +32,7 @@ FILES = {
     "name": ("arrow", "teachers/*/names/*.json"),
     "shard": ("arrow", "teachers/*/shards/*.arrow"),
     "codebook": ("pq", "teachers/*/codebooks/*.npy"),
-    "notes": ("arrow", "derived/index/*/checked.json"),
+    "notes": ("arrow", "derived/index/*/checked.bin"),
     "source": ("arrow", "derived/sources/words.json"),
     "index": ("arrow", "derived/index/*/*.mdb"),
     "store": ("lmdb", "teachers/*/vectors.mdb"),

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from hostile_helpers import EVERYTHING, VECTORS, judge, one, received
 
-from embedcache.fsio import sha256_file, write_sealed_json
+from embedcache.fsio import sha256_file
+from embedcache.store.digests import NotedFiles, write_noted
 
 # The index, and the notes on what was checked
 
@@ -101,7 +102,8 @@ def noted(path: Path, **changes: int) -> None:
         "device": found.st_dev,
         "inode": found.st_ino,
     }
-    write_sealed_json(path.with_name("checked.json"), {path.name: list({**state, **changes}.values())})
+    noted = NotedFiles.of({path.name: list({**state, **changes}.values())})
+    write_noted(path.with_name("checked.bin"), noted)
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -146,7 +148,7 @@ def test_a_note_that_came_along_vouches_for_no_shard(tmp_path: Path, field: str)
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     noted(shard, **{field: 12345})
-    shard.with_name("checked.json").rename(one(cache, "derived/index/*") / "checked.json")
+    shard.with_name("checked.bin").rename(one(cache, "derived/index/*") / "checked.bin")
     judge(cache).assert_refused(VECTORS, "its bytes are not those its name is the sha256 of", "repair")
 
 

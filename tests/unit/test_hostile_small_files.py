@@ -71,7 +71,7 @@ SMALL_FILES = {
     "corpora/words/corpus.json": READING_A_CORPUS,
     "teachers/*/contract.json": NAMING_A_TEACHER,
     "teachers/*/names/*.json": NAMING_A_TEACHER,
-    "derived/index/*/checked.json": frozenset(),
+    "derived/index/*/checked.bin": frozenset(),
     "derived/sources/words.json": frozenset(),
 }
 

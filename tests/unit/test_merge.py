@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from catalog_helpers import add_corpus, add_view
+from kill_helpers import cut_off_at
 from merge_helpers import CONTRACT, TEXTS, cache_of, files, other_vectors, shard_names, vectors_of
 
-from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
@@ -374,18 +374,6 @@ def test_a_folder_of_other_things_is_refused_before_the_work(tmp_path: Path, apa
         merge_caches(apart, tmp_path / "all", prefer="c")
 
 
-def stopping_at(step: int) -> Callable[[str, Path], None]:
-    count = 0
-
-    def stop(name: str, path: Path) -> None:
-        nonlocal count
-        count += 1
-        if count == step:
-            raise KeyboardInterrupt
-
-    return stop
-
-
 def kill_and_go_on(
     make: Callable[[Path], object], folder: Path, stride: int, begun_with: list[Path] | None = None
 ) -> int:
@@ -398,14 +386,11 @@ def kill_and_go_on(
         target = folder / f"killed-{step}"
         if begun_with is not None:
             merge_caches(begun_with, target)
-        fsio.on_write_step = stopping_at(step)
-        try:
+        with cut_off_at(step) as steps:
             make(target)
+        if len(steps) < step:
             return kills
-        except KeyboardInterrupt:
-            kills += 1
-        finally:
-            fsio.on_write_step = None
+        kills += 1
         make(target)
         assert files(target) == files(folder / "clean"), step
         assert verify(target).damage == []
@@ -431,12 +416,9 @@ def test_killed_while_it_writes_lmdb_the_same_call_ends_it(
         return merge_caches([tmp_path / "c", *at_odds], target, prefer="last")
 
     make(tmp_path / "clean")
-    fsio.on_write_step = stopping_at(step)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            make(tmp_path / "killed")
-    finally:
-        fsio.on_write_step = None
+    with cut_off_at(step) as steps:
+        make(tmp_path / "killed")
+    assert len(steps) == step
     make(tmp_path / "killed")
     # Where pages of an LMDB file lie depends on how often it was written.
     assert shard_names(Cache(tmp_path / "clean")) == shard_names(Cache(tmp_path / "killed"))

@@ -66,6 +66,16 @@ def test_directions_and_lengths_count() -> None:
     assert found[4] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("angle", [0.1, math.pi])
+def test_infinity_is_like_nothing(angle: float) -> None:
+    inf = np.array([[np.inf, 1]], np.float32)
+    x = np.concatenate([turned(0), inf, inf, inf])
+    y = np.concatenate([inf, turned(0), -inf, inf])
+    found, beyond = compare_rows(x, y, np.full(4, angle))
+    assert beyond.tolist() == [True, True, True, False]
+    assert found.tolist() == [-1.0, -1.0, -1.0, 1.0]
+
+
 def test_zeros_and_nan() -> None:
     zero, one, nan = np.zeros((1, 2), np.float32), turned(0), np.full((1, 2), np.nan, np.float32)
     x = np.concatenate([zero, zero, nan, one])

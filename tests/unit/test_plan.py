@@ -551,7 +551,7 @@ def test_json_holds_no_infinity() -> None:
 
 def test_progress_tells_every_phase(plan: Callable[..., Plan]) -> None:
     phases: list[str] = []
-    plan(probe_seconds=0.05, on_progress=lambda phase, rows, seconds: phases.append(phase))
+    plan(probe_seconds=0.05, on_progress=lambda progress: phases.append(progress.phase))
     assert phases == ["read", "count", "probe"]
 
 

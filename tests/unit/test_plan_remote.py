@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pair_helpers import classifier_folder, pair_file
-from share_helpers import manifest_of, put_manifest
+from share_helpers import manifest_bytes, without_indexes
 
 import embedcache
 from embedcache.build_remote import RemoteOptions
@@ -205,7 +205,7 @@ def test_a_plan_says_that_the_build_would_refuse_to_fetch_so_much(
     assert free is not None
     assert free.refused == ""
     # Row indexes that the plan has fetched are there for the build where there is a cache to keep them.
-    enough = free.bytes if is_there else free.bytes + free.index_bytes
+    enough = free.bytes if is_there else free.bytes + free.index_bytes + manifest_bytes(team)
     for most in (enough - 1, enough):
         options = RemoteOptions(team, sample_check=False, max_bytes=most)
         found = plan_build(source, **given, remote=options, probe_seconds=0)
@@ -234,12 +234,19 @@ def test_a_remote_that_is_not_there_is_told_of_before_the_teacher_is_loaded(
         plan_build(source, teacher="minilm-l6", remote="taem")
 
 
-def test_a_plan_fetches_no_more_row_indexes_than_it_may(
+def test_a_plan_fetches_no_more_manifests_and_row_indexes_than_it_may(
     team: str, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     source = written(tmp_path / "mine.txt", MINE)
-    with pytest.raises(InputError, match="more than the 10 of --max-bytes: allow more, or build without"):
+    with pytest.raises(
+        InputError, match="more than the 10 of --max-bytes: allow more, or let 'embedcache remote gc'"
+    ):
         plan_build(source, **settings, remote=RemoteOptions(team, max_bytes=10), probe_seconds=0)
+    most = manifest_bytes(team)
+    with pytest.raises(
+        InputError, match=rf"\({most:,} of manifests\).*allow more, or build without --remote"
+    ):
+        plan_build(source, **settings, remote=RemoteOptions(team, max_bytes=most), probe_seconds=0)
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -272,12 +279,14 @@ def test_the_command_prints_the_plan_and_exits_as_the_build_would(
     }
     free = plan_build(source, **given).remote
     assert free is not None
-    enough = free.bytes + free.index_bytes
+    manifests = manifest_bytes(team)
+    enough = free.bytes + free.index_bytes + manifests
     for most, is_refused in ((enough - 1, True), (enough, False)):
         code, out, err = run("--remote", team, "--max-bytes", str(most))
         assert json.loads(out)["missing"] == 30 if as_json else "to encode" in out
         assert code == (2 if is_refused else 0)
-        assert (f"{enough:,} bytes would have to be fetched, more than the {most:,} of" in err) == is_refused
+        told = f"{enough:,} bytes would have to be fetched ({manifests:,} of manifests), more than"
+        assert (told in err) == is_refused
     code, _, err = run("--max-bytes", "1GB")
     assert code == 2
     assert "--max-bytes says what to take from a remote: give --remote too" in err
@@ -308,11 +317,7 @@ def test_the_command_tells_what_would_be_fetched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "250")
-    value = manifest_of(Path(team))
-    shards = [file for file in value["files"] if "/shards/" in file["path"]]
-    for file in shards:
-        file.pop("index")
-    put_manifest(Path(team), value)
+    shards = [file for file in without_indexes(Path(team)) if "/shards/" in file["path"]]
     source = written(tmp_path / "mine.txt", MINE)
     words = ["plan", str(source), "--teacher", str(tiny_teacher), "--probe-seconds", "0", "--remote", team]
     cli.main([*words, "--compute-dtype", "float32"], standalone_mode=False)

@@ -137,7 +137,7 @@ def test_what_comes_into_an_open_store_counts_as_what_was_there(both: Cache, fin
 
 def test_of_one_codec_the_first_by_name_is_read_and_its_index_is_what_it_was(tmp_path: Path) -> None:
     contract, texts = example_contract(), [f"text {number}" for number in range(60)]
-    notes = FileNotes(tmp_path / "index" / "checked.json")
+    notes = FileNotes(tmp_path / "index" / "checked.bin")
     container = FolderShards(tmp_path / "shards", notes)
     store = ShardStore(container, contract, index=(tmp_path / "index", notes))
     for seed in range(4):
@@ -181,7 +181,7 @@ def older_index(cache: Cache) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = Path(shutil.copy(made, folder))
     os.utime(path, (1_700_000_000, 1_700_000_000))
-    notes = FileNotes(folder / "checked.json")
+    notes = FileNotes(folder / "checked.bin")
     notes.remember([path])
     assert notes.knows(path)
     return path

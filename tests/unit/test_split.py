@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,9 @@ import pytest
 from catalog_helpers import add_corpus, add_view
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kill_helpers import cut_off_at
 from merge_helpers import CONTRACT, TEXTS, cache_of, files, other_vectors, shard_names, vectors_of
 
-from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.derived import extend, write_derived
@@ -113,8 +112,19 @@ def test_rows_by_number_and_by_condition(tmp_path: Path, whole: Cache) -> None:
 def test_the_number_of_rows_counts_for_every_corpus(tmp_path: Path, whole: Cache) -> None:
     split_cache(whole.folder, tmp_path / "part", first=70)
     part = Cache(tmp_path / "part")
-    assert [len(corpus) for corpus in part.corpora()] == [70, 50]
+    assert {corpus.name: len(corpus) for corpus in part.corpora()} == {"news-first-70": 70, "plain": 50}
     assert part.corpus("plain").info == whole.corpus("plain").info
+
+
+def test_parts_of_a_corpus_have_names_of_their_own_and_can_be_merged(tmp_path: Path, whole: Cache) -> None:
+    first = split_cache(whole.folder, tmp_path / "first", corpora=["news"], first=30)
+    ones = split_cache(whole.folder, tmp_path / "ones", corpora=["news"], where="label = 1")
+    assert [one.name for one in first.corpora] == ["news-first-30"]
+    (name,) = [one.name for one in ones.corpora]
+    assert name.startswith("news-where-label-1-")
+    done = merge_caches([tmp_path / "first", tmp_path / "ones"], tmp_path / "both")
+    assert done.conflicts == ()
+    assert Cache(tmp_path / "both").corpus_names() == ["news-first-30", name]
 
 
 def test_a_whole_corpus_can_be_called_otherwise(tmp_path: Path, whole: Cache) -> None:
@@ -191,10 +201,12 @@ def test_a_second_time_nothing_is_written_and_another_part_is_refused(tmp_path: 
     before = files(tmp_path / "part")
     split_cache(whole.folder, tmp_path / "part", corpora=["news"], first=20)
     assert files(tmp_path / "part") == before
-    with pytest.raises(InputError, match="corpus 'news', which is not of this part"):
+    with pytest.raises(InputError, match="corpus 'news-first-20', which is not of this part"):
         split_cache(whole.folder, tmp_path / "part", corpora=["plain"])
-    with pytest.raises(InputError, match="that are not of this part"):
+    with pytest.raises(InputError, match="corpus 'news-first-20', which is not of this part"):
         split_cache(whole.folder, tmp_path / "part", corpora=["news"], first=30)
+    with pytest.raises(InputError, match=r"that are not of this part \(1\)"):
+        split_cache(whole.folder, tmp_path / "part", corpora=["news"], first=30, name="news-first-20")
     assert before.items() <= files(tmp_path / "part").items()
 
 
@@ -234,26 +246,13 @@ def test_killed_at_any_step_the_same_call_ends_it(tmp_path: Path, whole: Cache) 
         split_cache(whole.folder, tmp_path / name, corpora=["news"], first=60)
         return files(tmp_path / name)
 
-    def stopping_at(step: int) -> Callable[[str, Path], None]:
-        left = [step]
-
-        def stop(name: str, path: Path) -> None:
-            left[0] -= 1
-            if not left[0]:
-                raise KeyboardInterrupt
-
-        return stop
-
     clean, kills = make("clean"), 0
     for step in range(1, 2000, 23):
-        fsio.on_write_step = stopping_at(step)
-        try:
+        with cut_off_at(step) as steps:
             make(f"killed-{step}")
+        if len(steps) < step:
             break
-        except KeyboardInterrupt:
-            kills += 1
-        finally:
-            fsio.on_write_step = None
+        kills += 1
         assert make(f"killed-{step}") == clean, step
     assert kills > 1
 

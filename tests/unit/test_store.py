@@ -31,7 +31,7 @@ def folder_store(folder: Path, contract: Contract = CONTRACT, codec: str | None 
 
 class TestFolderConforms(VectorStoreConformance):
     def make(self, folder: Path, contract: Contract, codec: str | None = None) -> VectorStore:
-        notes = FileNotes(folder / "index" / "checked.json")
+        notes = FileNotes(folder / "index" / "checked.bin")
         return ShardStore(
             FolderShards(folder / "shards", notes),
             contract,
@@ -43,7 +43,7 @@ class TestFolderConforms(VectorStoreConformance):
 
 class TestLmdbConforms(VectorStoreConformance):
     def make(self, folder: Path, contract: Contract, codec: str | None = None) -> VectorStore:
-        notes = FileNotes(folder / "index" / "checked.json")
+        notes = FileNotes(folder / "index" / "checked.bin")
         return ShardStore(
             LmdbShards(folder / "vectors.mdb", notes),
             contract,

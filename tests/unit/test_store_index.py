@@ -26,7 +26,7 @@ CONTRACT = example_contract()
 
 
 def open_store(folder: Path) -> ShardStore:
-    notes = FileNotes(folder / "index" / "checked.json")
+    notes = FileNotes(folder / "index" / "checked.bin")
     return ShardStore(FolderShards(folder / "shards", notes), CONTRACT, index=(folder / "index", notes))
 
 
@@ -238,15 +238,15 @@ def test_a_cache_that_cannot_be_written_is_read_once_a_process(
 ) -> None:
     filled(tmp_path / "theirs")
     folder = received(tmp_path / "theirs")
-    (folder / "index" / "checked.json").unlink()
+    (folder / "index" / "checked.bin").unlink()
 
     def refuse(*arguments: object) -> None:
         raise StorageError("read-only")
 
-    monkeypatch.setattr(digests_module, "write_sealed_json", refuse)
+    monkeypatch.setattr(digests_module, "write_noted", refuse)
     monkeypatch.setattr(index_module, "_write", lambda *arguments: pytest.fail("the index was made again"))
     assert_answers(folder)
-    assert not (folder / "index" / "checked.json").exists()
+    assert not (folder / "index" / "checked.bin").exists()
     with monkeypatch.context() as patch:
         for module in (digests_module, index_module):
             patch.setattr(module, "sha256_file", lambda path: pytest.fail(f"{path} was read again"))
@@ -301,7 +301,7 @@ def test_an_index_that_another_process_may_have_open_is_not_deleted(
 
 
 def test_notes_of_two_processes_are_kept_together(tmp_path: Path) -> None:
-    note, files = tmp_path / "checked.json", [tmp_path / name for name in "abc"]
+    note, files = tmp_path / "checked.bin", [tmp_path / name for name in "abc"]
     for path in files:
         path.write_text(path.name)
     mine, theirs = FileNotes(note), FileNotes(note)

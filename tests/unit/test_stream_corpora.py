@@ -238,7 +238,7 @@ def test_of_several_corpora_one_has_to_be_named_before_any_comes(two, settings, 
     small_run(remote, tmp_path / "run", **settings, corpus="ann")
     # Another that lies in the mirror is no reason to ask.
     shutil.rmtree(tmp_path / "remote")
-    push(two.caches[0], str(remote))
+    push(two.caches[0], str(remote), new_remote=True)
     shutil.copytree(tmp_path / "bobs", tmp_path / "other")
     run = small_run(remote, tmp_path / "second", **{**settings, "mirror": str(tmp_path / "other")})
     assert run.corpus == "ann"

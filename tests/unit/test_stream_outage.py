@@ -109,7 +109,7 @@ def test_who_needs_a_shard_is_told_after_one_round_of_tries_and_nothing_is_delet
     store.gather(rows_of(0, 1))
     there = shard_names(mirror)
     outage.begin()
-    with pytest.raises(RemoteError, match="Connection refused; see to the disk"):
+    with pytest.raises(RemoteError, match="Connection refused; see to the connection"):
         store.gather(rows_of(2))
     # Those who fetch ahead may have asked beside: in all, so often for each shard.
     assert len(outage.asked) <= 2 * TRIES

@@ -13,7 +13,7 @@ from embedcache.cache import Cache
 from embedcache.keys import key_array
 from embedcache.share import push
 from embedcache.share.mirror.mirror import Mirror
-from embedcache.share.pulling.temporaries import arriving
+from embedcache.share.temporaries import arriving
 from embedcache.testing import FakeEncoder, fake_teacher
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from share_helpers import SHARD_ROWS, TEXTS, make_cache
+from share_helpers import SHARD_ROWS, TEXTS, make_cache, manifest_bytes, manifest_of
 
 from embedcache import fsio
 from embedcache.cache import Cache
@@ -22,14 +22,16 @@ from embedcache.check import verify
 from embedcache.check.findings import Kind
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.keys import key_array
-from embedcache.share import PullChoice, pull, push
+from embedcache.share import PullChoice, limits, pull, push
+from embedcache.share.mirror import others_fetch
 from embedcache.share.mirror import shards as mirror_shards
-from embedcache.share.mirror.chosen_shards import ChosenShards
 from embedcache.share.mirror.mirror import Mirror, default_mirror, is_remote
 from embedcache.share.mirror.shards import MirrorShards
 from embedcache.share.mirror_notes import streamed_shards
-from embedcache.share.pulling import sample
+from embedcache.share.places.folder import FolderPlace
+from embedcache.share.pulling import models_at_hand, sample
 from embedcache.share.pulling.plan import Preparation, prepare
+from embedcache.store.containers import ChosenShards
 from embedcache.testing import fake_teacher, sentences
 
 SHARDS = len(TEXTS) // SHARD_ROWS
@@ -239,7 +241,7 @@ def test_what_a_run_has_fetched_is_sampled_when_a_pull_takes_it_over(remote, who
     with Mirror.open(remote, tmp_path / "mirror") as mirror:
         mirror.store(contract_of(whole)).gather(np.arange(len(TEXTS)))
     compared = []
-    monkeypatch.setattr(sample, "is_at_hand", lambda spec: True)
+    monkeypatch.setattr(models_at_hand, "is_at_hand", lambda spec: True)
 
     def check_deep(cache, *, shards, **settings):
         compared.append(shards)
@@ -554,11 +556,81 @@ def test_who_waits_for_a_shard_that_another_fetches_waits_as_long_as_more_of_it_
         arriving = Arriving(mirror, key, times=12)
         with monkeypatch.context() as patch:
             patch.setattr(mirror_shards, "time", arriving)
+            patch.setattr(others_fetch, "time", arriving)
             with pytest.raises(StorageError, match="another process on this mirror fetches it, and nothing"):
                 mirror._shards.open(*key)
         # While it grew nobody gave up, though that took four times as long as one waits for nothing.
-        assert arriving.now > 4 * mirror_shards._LONGEST_WAIT_SECONDS
+        assert arriving.now > 4 * others_fetch.LONGEST_WAIT_SECONDS
         # Its process has ended: then it is fetched.
         arriving.end()
         assert len(store.gather(np.arange(SHARD_ROWS))) == SHARD_ROWS
     assert not list((tmp_path / "mirror").rglob(".tmp-*"))
+
+
+def test_what_a_mirror_fetches_is_bounded_before_any_shard_is(remote, whole, tmp_path):
+    shards = sum(path.stat().st_size for path in shard_files(whole.folder))
+    files = manifest_of(Path(remote))["files"]
+    indexes = sum(file["index"]["bytes"] for file in files if "index" in file)
+    others = sum(file["bytes"] for file in files) - shards + manifest_bytes(remote)
+    contract, keys = contract_of(whole), key_array(TEXTS)
+
+    def expect(most: int, **settings: Any) -> None:
+        with Mirror.open(remote, tmp_path / str(most), max_bytes=most, **settings) as mirror:
+            store = mirror.store(contract)
+            store.expect(store.locate(keys))
+
+    with pytest.raises(InputError, match=f"{others:,} bytes would .* 'embedcache pull --rows'"):
+        expect(others - 1)
+    assert not list((tmp_path / str(others - 1)).rglob("*.arrow"))
+    with pytest.raises(InputError, match=f"{others + indexes:,} bytes would have to be fetched"):
+        expect(others + indexes - 1)
+    needed = others + indexes + shards
+    with pytest.raises(InputError, match=f"{needed:,} bytes would have to be fetched"):
+        expect(needed - 1)
+    assert shard_files(tmp_path / str(needed - 1)) == []
+    expect(needed)
+    # With a limit shards come and go, and only what comes before them is bounded.
+    expect(others + indexes, limit=shards)
+    # What is here counts nothing.
+    pull(tmp_path / "0", remote)
+    pull(tmp_path / "0", remote)
+    with Mirror.open(remote, tmp_path / "0", max_bytes=indexes) as mirror:
+        store = mirror.store(contract)
+        store.expect(store.locate(keys))
+
+
+def test_what_was_read_for_a_plan_that_failed_counts_too(tmp_path, monkeypatch):
+    remote = str(tmp_path / "remote")
+    caches = [make_cache(tmp_path / str(width), teacher=fake_teacher(width)) for width in (8, 16)]
+    for cache in caches:
+        push(cache, remote)
+    ids = [contract_of(cache).id for cache in caches]
+    fetched: list[int] = []
+    blocks = FolderPlace.blocks
+
+    def counted(self, path, size):
+        for block in blocks(self, path, size):
+            fetched.append(len(block) if path.startswith(("manifests/", "objects/")) else 0)
+            yield block
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderPlace, "blocks", counted)
+        Mirror.open(remote, tmp_path / "free", teachers=ids[:1]).close()
+    needed = sum(fetched)
+    with pytest.raises(InputError, match="would have to be fetched"):
+        Mirror.open(remote, tmp_path / "less", teachers=ids[:1], max_bytes=needed - 1)
+    Mirror.open(remote, tmp_path / "enough", teachers=ids[:1], max_bytes=needed).close()
+
+
+def test_a_shard_is_fetched_only_where_the_disk_has_room_for_it(remote, whole, tmp_path, monkeypatch):
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
+        store = mirror.store(contract_of(whole))
+        usage = shutil.disk_usage(tmp_path)
+        with monkeypatch.context() as patch:
+            full = usage._replace(free=limits.RESERVE_BYTES + 1000)
+            patch.setattr(shutil, "disk_usage", lambda _: full)
+            with pytest.raises(StorageError, match=r"would have to be fetched, .* are free.*--cache-limit"):
+                store.gather(np.arange(4))
+        assert streamed_shards(mirror.cache, contract_of(whole).id) == frozenset()
+        assert shard_files(tmp_path / "mirror") == []
+        assert len(store.gather(np.arange(4))) == 4

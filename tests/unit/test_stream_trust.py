@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -120,7 +121,7 @@ def test_other_vectors_than_the_teachers_end_the_run_before_its_first_step(
     contract_id = mirror.teacher().contract.id
     assert len(bad_shards(mirror, contract_id)) == 10
     # What is known is not compared again.
-    with pytest.raises(RemoteError, match=r"an earlier sample found other vectors.*on 10 shards"):
+    with pytest.raises(RemoteError, match=r"an earlier pull or run found other vectors.*on 10 shards"):
         small_run(remote, tmp_path / "run", **settings)
     assert encoders == ["tiny"]
     small_run(remote, tmp_path / "run", **settings, no_sample_check=True)
@@ -157,7 +158,12 @@ def test_the_sample_is_taken_once_and_changes_nothing_about_the_student(honest, 
     assert encoders == ["tiny"]
     small_run(remote, tmp_path / "b", **settings)
     assert encoders == ["tiny"]
-    assert not [progress for progress in told if progress.text.startswith("sample of")]
+    (compared,) = [progress.text for progress in told if progress.text.startswith("sample of")]
+    assert compared.startswith("sample of tiny: 32 texts compared: ok")
+    # Where the mirror is and what came into it is told, too.
+    notes = [progress.text for progress in told if progress.phase == "note"]
+    assert notes[0] == f"what comes from {remote} is kept in the mirror {tmp_path / 'mirror'}"
+    assert re.fullmatch(rf"[\d.]+[kM]?B came from {remote} into the mirror {tmp_path / 'mirror'}", notes[-1])
     small_run(remote, tmp_path / "c", **{**settings, "mirror": str(tmp_path / "other")}, no_sample_check=True)
     assert encoders == ["tiny"]
     assert same(tmp_path / "a", tmp_path / "c")
@@ -194,6 +200,16 @@ def test_one_bad_shard_of_ten_is_found(honest, settings, teacher_folder, tmp_pat
     assert len(bad_shards(mirror, mirror.teacher().contract.id)) == 1
 
 
+def test_what_came_bad_from_one_remote_is_bad_from_every_other(evil, settings, encoders, tmp_path):
+    for name in ("remote", "other"):
+        push(evil, str(tmp_path / name))
+    with pytest.raises(RemoteError, match="nothing was trained"):
+        small_run(tmp_path / "remote", tmp_path / "run", **settings)
+    with pytest.raises(RemoteError, match=r"an earlier pull or run found other vectors.*on 10 shards"):
+        small_run(tmp_path / "other", tmp_path / "run", **settings)
+    assert encoders == ["tiny"]
+
+
 def test_a_bad_shard_of_a_later_window_ends_the_run_before_it_is_trained_on(
     honest, settings, encoders, teacher_folder, tmp_path
 ):
@@ -216,7 +232,9 @@ def test_a_bad_shard_of_a_later_window_ends_the_run_before_it_is_trained_on(
     assert encoders == ["tiny"] * 3
     mirror = Cache(tmp_path / "mirror")
     assert len(bad_shards(mirror, mirror.teacher().contract.id)) == 1
-    with pytest.raises(RemoteError, match=r"an earlier sample found other vectors.*'distill run --resume"):
+    with pytest.raises(
+        RemoteError, match=r"an earlier pull or run found other vectors.*'distill run --resume"
+    ):
         resume(tmp_path / "a")
     assert resume(tmp_path / "a", no_sample_check=True).resumed == 3
     assert encoders == ["tiny"] * 3
@@ -253,7 +271,8 @@ def test_of_several_teachers_each_is_compared(evil, settings, encoders, second_f
     told: list[TrainProgress] = []
     small_run(remote, tmp_path / "run", **settings, on_progress=told.append)
     assert encoders == ["other"]
-    (note,) = [progress.text for progress in told if progress.text.startswith("sample of")]
+    compared, note = [progress.text for progress in told if progress.text.startswith("sample of")]
+    assert compared.startswith("sample of other: 32 texts compared: ok")
     assert note.startswith("sample of tiny: not compared: the model ")
 
 
@@ -364,7 +383,13 @@ def test_a_resumed_run_takes_no_sample_where_none_was_asked_for(evil, settings, 
 
 
 @pytest.mark.parametrize(
-    "setting", [{"require_signature": "key.pub"}, {"skip_manifests": ["abcdef"]}, {"no_sample_check": True}]
+    "setting",
+    [
+        {"require_signature": "key.pub"},
+        {"skip_manifests": ["abcdef"]},
+        {"no_sample_check": True},
+        {"max_bytes": 10},
+    ],
 )
 def test_what_is_said_of_a_remote_is_refused_with_a_cache_of_this_machine(honest, tmp_path, setting):
     (key,) = setting
