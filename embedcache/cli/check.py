@@ -227,4 +227,7 @@ def _show_deep(check: DeepCheck) -> None:
     if check.wrong_shards:
         named = ", ".join(name[:12] for name in check.wrong_shards[:3])
         more = f" and {len(check.wrong_shards) - 3:,} more" if len(check.wrong_shards) > 3 else ""
-        click.echo(f"wrong vectors show in {counted(len(check.wrong_shards), 'shard')}: {named}{more}")
+        click.echo(
+            f"wrong vectors show in {counted(len(check.wrong_shards), 'shard')}: {named}{more}; "
+            f"'embedcache rm teacher {check.teacher} --shard DIGITS' deletes one"
+        )

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from embedcache.cli.options import CODEC_NAMES, STORE_KINDS, cache_option, json_option
-
-if TYPE_CHECKING:
-    from embedcache.cache import Cache
 
 
 @click.group("rm")
@@ -56,38 +51,41 @@ def rm_view_command(name: str, cache: str, corpus: str | None, yes: bool) -> Non
 @click.argument("name")
 @cache_option
 @click.option("--bad", is_flag=True, help="Only the shards that a pull or a run found bad; all else stays.")
+@click.option(
+    "--shard",
+    "shards",
+    multiple=True,
+    metavar="DIGITS",
+    help="Only the shard whose name begins so, with six digits or more, say one that 'verify --deep' names; "
+    "may be repeated.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def rm_teacher_command(name: str, cache: str, bad: bool, yes: bool) -> None:
+def rm_teacher_command(name: str, cache: str, bad: bool, shards: tuple[str, ...], yes: bool) -> None:
     """Remove the teacher NAME with its vectors; only the name, where it has another."""
     from embedcache.cache import Cache
     from embedcache.cli.tables import size
-    from embedcache.housekeeping import remove_teacher
-    from embedcache.housekeeping.remove import folder_bytes
-
-    opened = Cache(cache)
-    if bad:
-        _remove_bad(opened, name, yes=yes)
-        return
-    taken = size(folder_bytes(opened.teacher_folder(opened.teacher(name).contract)))
-    _confirm(f"remove teacher {name!r} ({taken} with its vectors) from {opened.folder}?", yes=yes)
-    click.echo(f"removed teacher {name!r}: {size(remove_teacher(opened, name))} freed")
-
-
-def _remove_bad(cache: Cache, name: str, *, yes: bool) -> None:
-    from embedcache.cli.tables import size
-    from embedcache.housekeeping import remove_bad
-    from embedcache.housekeeping.remove import require_bad
+    from embedcache.housekeeping import remove_bad, remove_shards, remove_teacher
+    from embedcache.housekeeping.remove import folder_bytes, require_bad, require_shards
     from embedcache.sizes import counted
 
-    found = require_bad(cache, name)
-    shards = counted(len(found.names), "bad shard")
-    _confirm(f"remove {shards} of teacher {name!r} ({size(found.bytes)}) from {cache.folder}?", yes=yes)
-    done = remove_bad(cache, name)
-    click.echo(
-        f"removed {counted(len(done.names), 'bad shard')} of teacher {name!r}: "
-        f"{counted(done.rows, 'row')}, {size(done.bytes)} freed; pull with --skip-manifest or "
-        "--require-signature, or they come again"
+    opened = Cache(cache)
+    if bad and shards:
+        raise click.UsageError("--bad together with --shard: choose one")
+    if not bad and not shards:
+        taken = size(folder_bytes(opened.teacher_folder(opened.teacher(name).contract)))
+        _confirm(f"remove teacher {name!r} ({taken} with its vectors) from {opened.folder}?", yes=yes)
+        click.echo(f"removed teacher {name!r}: {size(remove_teacher(opened, name))} freed")
+        return
+    found = require_bad(opened, name) if bad else require_shards(opened, name, shards)
+    which = f"{counted(len(found.names), 'bad shard' if bad else 'shard')} of teacher {name!r}"
+    _confirm(f"remove {which} ({size(found.bytes)}) from {opened.folder}?", yes=yes)
+    done = remove_bad(opened, name) if bad else remove_shards(opened, name, shards)
+    advice = (
+        "pull with --skip-manifest or --require-signature, or they come again"
+        if bad
+        else "a build encodes what is missing; a pull fetches again what a remote has of it"
     )
+    click.echo(f"removed {which}: {counted(done.rows, 'row')}, {size(done.bytes)} freed; {advice}")
 
 
 def _confirm(question: str, *, yes: bool) -> None:

@@ -11,6 +11,7 @@ from embedcache.doctor.diagnosis import Coverage, Grade, Verdict
 from embedcache.doctor.geometry import NEAR_DUPLICATE, Geometry
 from embedcache.doctor.overlap import Overlap
 from embedcache.doctor.scan import Norms, Scan
+from embedcache.sample_notes import FOUND_BAD
 from embedcache.store import ShardHeader
 
 # Training takes each text once, so repeats cost little; at half of the rows the corpus is not what it seems.
@@ -55,6 +56,8 @@ TRUNCATED_LOOK, TRUNCATED_BAD = 0.05, 0.25
 
 # Below one in a hundred, a score moves less than it does between two seeds.
 CONTAMINATED = 0.01
+
+_ANEW = "'embedcache rm teacher NAME --shard DIGITS' deletes one, and a build encodes its texts anew"
 
 # Of fewer vectors, a near pair or a first component's share is chance.
 LEAST_SAMPLE = 50
@@ -156,7 +159,7 @@ def _duplicates(one: Coverage) -> Verdict:
 def _broken(name: str, count: int, why: str) -> Verdict:
     if not count:
         return Verdict(name, "0", 0.0, "ok", f"one such vector {why}")
-    mend = "take the text out of the corpus, or encode it anew ('embedcache verify --deep', then 'repair')"
+    mend = f"take the text out of the corpus, or see with 'embedcache explain' which shard it is in: {_ANEW}"
     return Verdict(name, f"{count:,}", float(count), "bad", f"such a vector {why}: {mend}")
 
 
@@ -179,7 +182,7 @@ def _norms(norms: Norms | None, tolerance: float | None) -> Verdict:
         )
     advice = (
         f"the contract promises length one, as stored within {tolerance:g}, so these are not its vectors: "
-        "find them with 'embedcache verify --deep' and mend them with 'embedcache repair'"
+        f"'embedcache verify --deep' names their shards; {_ANEW}"
     )
     return Verdict("norms", figure, off, "bad", advice)
 
@@ -296,6 +299,16 @@ def _truncated(scan: Scan, max_length: int) -> Verdict:
     )
     figure = f"{scan.truncated:,} of {scan.vectors:,}{limit} ({share:.1%})"
     return Verdict("truncated texts", figure, share, grade, advice)
+
+
+def judge_marked(count: int, vectors: int) -> Verdict:
+    """Return the verdict on vectors, at least one, from shards that are marked as bad."""
+    figure = f"{count:,} of {vectors:,}"
+    advice = (
+        f"{FOUND_BAD}, so nothing is trained on them: 'embedcache rm teacher NAME --bad' deletes their "
+        "shards, and a build encodes the texts anew"
+    )
+    return Verdict("marked as bad", figure, float(count), "bad", advice)
 
 
 def judge_overlap(overlaps: Sequence[Overlap]) -> Verdict:

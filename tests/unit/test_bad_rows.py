@@ -25,6 +25,7 @@ from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.cli.build import print_build_summary
 from embedcache.cli.main import cli
+from embedcache.doctor import examine
 from embedcache.errors import InputError
 from embedcache.export import export_rows
 from embedcache.housekeeping import remove_bad
@@ -229,3 +230,23 @@ def test_verify_tells_of_marks_as_long_as_they_last(mine: Path) -> None:
 def test_verify_of_a_cache_without_its_marker_tells_of_that_alone(mine: Path) -> None:
     (mine / "cache.json").unlink()
     assert [one.path for one in verify(mine).damage] == ["cache.json"]
+
+
+def test_they_are_counted_wherever_a_cache_is_described(mine: Path) -> None:
+    """Of a teacher, in ``ls`` and ``info``, and in what ``doctor`` judges: of all vectors, or of a corpus."""
+    told = "1 shard in which a pull found other vectors"
+    listed = CliRunner().invoke(cli, ["ls", "--cache", str(mine)])
+    assert f"fake: {told}" in listed.output
+    as_json = json.loads(CliRunner().invoke(cli, ["ls", "--cache", str(mine), "--json"]).output)
+    assert [one["bad_shards"] for one in as_json["teachers"]] == [1]
+    shown = json.loads(CliRunner().invoke(cli, ["info", "fake", "--cache", str(mine), "--json"]).output)
+    assert (shown["teacher"]["bad_shards"], shown["teacher"]["bad_rows"]) == (1, 40)
+    found = {one.name: one for one in examine(mine).verdicts}["marked as bad"]
+    assert (found.figure, found.grade) == ("40 of 160", "bad")
+    assert "marked as bad" in {one.name for one in examine(mine, corpus="evil").verdicts}
+    assert "marked as bad" not in {one.name for one in examine(mine, corpus="good").verdicts}
+    remove_bad(Cache(mine), "fake")
+    assert told not in CliRunner().invoke(cli, ["ls", "--cache", str(mine)]).output
+    shown = json.loads(CliRunner().invoke(cli, ["info", "fake", "--cache", str(mine), "--json"]).output)
+    assert (shown["teacher"]["bad_shards"], shown["teacher"]["bad_rows"]) == (0, 0)
+    assert "marked as bad" not in {one.name for one in examine(mine).verdicts}

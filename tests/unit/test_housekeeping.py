@@ -23,8 +23,8 @@ from embedcache.conversions import Conversions
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
-from embedcache.housekeeping import collect_garbage, compact, remove_corpus, remove_teacher
-from embedcache.keys import key
+from embedcache.housekeeping import collect_garbage, compact, remove_corpus, remove_shards, remove_teacher
+from embedcache.keys import key, key_array
 from embedcache.store import VectorBatch
 from embedcache.store import index as index_module
 from embedcache.store.base import CONVERTED_FROM
@@ -120,6 +120,71 @@ def test_a_removal_cut_off_anywhere_leaves_no_half_and_gc_finishes_it(
     collect_garbage(cache, hours=0, unused_vectors=True)
     folder = tmp_path / ("corpora" if what == "corpus" else "teachers")
     assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_shards_that_are_named_go_alone(tmp_path: Path, kind: str) -> None:
+    cache = filled(tmp_path, 20, kind=kind)
+    cache.lookup(TEXTS)
+    shards = {shard.name: len(shard) for shard in cache.store(CONTRACT).shards}
+    gone = sorted(shards)[:2]
+    command = ["rm", "teacher", "tiny", "--cache", str(tmp_path)]
+    command += ["--shard", gone[0][:6], "--shard", gone[1], "--shard", gone[1][:12]]
+    refused = CliRunner().invoke(cli, command, input="n\n")
+    assert refused.exit_code == 1
+    assert "remove 2 shards of teacher 'tiny' (" in refused.output
+    assert set(cache.container(CONTRACT).names()) == set(shards)
+    done = CliRunner().invoke(cli, [*command, "--yes"])
+    assert done.exit_code == 0, done.output
+    assert "removed 2 shards of teacher 'tiny': 40 rows, " in done.output
+    assert "freed; a build encodes what is missing; " in done.output
+    opened = Cache(tmp_path)
+    assert set(opened.container(CONTRACT).names()) == set(shards) - set(gone)
+    assert (opened.store(CONTRACT).locate(key_array(TEXTS)) < 0).sum() == 40
+    found = verify(tmp_path)
+    assert found.damage == []
+    # What was deleted on purpose is missing, and is not taken for lost.
+    assert [note.found for note in found.notes] == ["40 of its 100 texts have no vector of teacher tiny"]
+
+
+@pytest.mark.parametrize(
+    ("digits", "told"),
+    [
+        ("", "'' names no shard: expected six or more hexadecimal digits"),
+        ("12345", "'12345' names no shard: expected six or more"),
+        ("A" * 6, "'AAAAAA' names no shard: expected six or more"),
+        ("0" * 64, "0 of the 5 shards of teacher 'tiny' begin with '0000.* expected one: 'embedcache verify"),
+    ],
+)
+def test_no_shard_goes_where_one_is_not_named_rightly(tmp_path: Path, digits: str, told: str) -> None:
+    cache = filled(tmp_path, 20)
+    names = set(cache.container(CONTRACT).names())
+    with pytest.raises(InputError, match=told):
+        remove_shards(cache, "tiny", [min(names)[:8], digits])
+    assert set(cache.container(CONTRACT).names()) == names
+
+
+def test_digits_of_several_shards_name_none(tmp_path: Path) -> None:
+    cache = filled(tmp_path, 20)
+    container = cache.container(CONTRACT)
+    name = container.names()[0]
+    folder = next(tmp_path.rglob(f"{name}.arrow")).parent
+    twin = name[:10] + ("0" if name[10] != "0" else "1") * 54
+    (folder / f"{twin}.arrow").write_bytes(b"nonsense")
+    with pytest.raises(InputError, match=f"2 of the 6 shards of teacher 'tiny' begin with '{name[:10]}'"):
+        remove_shards(cache, "tiny", [name[:10]])
+    # A damaged one goes like any other.
+    assert remove_shards(cache, "tiny", [twin[:11]]).rows == 0
+    assert verify(tmp_path).damage == []
+
+
+def test_bad_shards_and_named_ones_are_not_removed_together(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    command = ["rm", "teacher", "tiny", "--cache", str(tmp_path), "--yes", "--bad", "--shard", "123456"]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 2
+    assert "--bad together with --shard" in done.output
+    assert cache.lookup(TEXTS).shape == (100, 8)
 
 
 @pytest.mark.parametrize("kind", ["arrow", "lmdb"])
