@@ -90,5 +90,5 @@ def told_bad_rows(count: int, teacher: str) -> str:
     return (
         f"{counted(count, 'row')} {have} of teacher {teacher!r} from shards in which {FOUND_BAD}: "
         f"'embedcache rm teacher {teacher} --bad' deletes these shards, and a build encodes what is missing "
-        "then; a pull from the same remote with --no-sample-check keeps them"
+        "then; a pull with --no-sample-check from a remote that has them keeps them"
     )

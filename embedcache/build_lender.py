@@ -28,6 +28,7 @@ from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import TEMPORARY_PREFIX, make_directory
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KeyArray, key_array
+from embedcache.sample_notes import SampleNotes
 from embedcache.share.pulling.arrive import Arrivals
 from embedcache.share.pulling.sample import note_sampled, sampled_before
 from embedcache.share.pulling.take_rows import RowsPlan, plan_rows, take_rows
@@ -312,7 +313,8 @@ class Lender:
                 )
             return on_remote[:0]
         in_stored_order = on_remote[np.lexsort((rows[on_remote], shards[on_remote]))]
-        return in_stored_order[sample_places(len(in_stored_order))]
+        seed = SampleNotes(self._home, self.source.remote.id).secret_number()
+        return in_stored_order[sample_places(len(in_stored_order), seed)]
 
     def _compare_sample(
         self, contract: Contract, keys: KeyArray, texts: list[str], encode: Encode, compute_dtype: str
@@ -362,15 +364,20 @@ class Lender:
         note_sampled(self._home, remote, contract.id, line.verdict)
 
 
-def sample_places(rows: int) -> NDArray[np.int64]:
+def sample_places(rows: int, seed: int) -> NDArray[np.int64]:
     """Return which of ``rows`` rows, in the order in which they stand on a remote, are compared.
 
-    Runs of neighbours, spread evenly from the first row to the last: each is read at once.
+    Runs of neighbours, as each is read at once, one in each of parts of the same size.
+
+    Args:
+        rows: how many rows there are.
+        seed: says where in its part each run is; whoever has pushed the rows must not know it.
     """
     if rows <= SAMPLE:
         return np.arange(rows)
-    length = SAMPLE // SAMPLE_RUNS
-    starts = np.linspace(0, rows - length, SAMPLE_RUNS).astype(np.int64)
+    length, part = SAMPLE // SAMPLE_RUNS, rows / SAMPLE_RUNS
+    within = np.random.default_rng(seed).random(SAMPLE_RUNS)
+    starts = (part * np.arange(SAMPLE_RUNS) + within * (part - length)).astype(np.int64)
     return (starts[:, None] + np.arange(length)).ravel()
 
 

@@ -33,7 +33,8 @@ NoteT = TypeVar("NoteT")
 ANCHOR = "notes.lock"
 """The file that tells where notes were written; whoever writes notes locks it."""
 
-_MOST_BYTES = 64 << 20
+MOST_BYTES = 64 << 20
+"""What a file of notes may have."""
 
 
 class OwnNotes(Generic[NoteT]):
@@ -46,6 +47,10 @@ class OwnNotes(Generic[NoteT]):
         spell: returns what the file is to say.
         suspicion: returns what of a note counts although it was written elsewhere: what warns, and vouches
             for nothing; None where nothing of it does.
+
+    Attributes:
+        fault: why the file that is there cannot be read; empty if it can. Then nothing vouches for anything,
+            and what it has warned of is not known.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class OwnNotes(Generic[NoteT]):
         self._parse, self._spell, self._suspicion = read, spell, suspicion
         self._known: dict[str, NoteT] = {}
         self._seen: list[int] | None = None
+        self.fault = ""
         self._take_in()
 
     def get(self, shard: str) -> NoteT | None:
@@ -120,26 +126,41 @@ class OwnNotes(Generic[NoteT]):
                 with suppress(OSError):
                     said = {shard: self._spell(note) for shard, note in self._known.items()}
                     write_sealed_json(self._path, {"anchor": anchor, "notes": said})
-                    self._seen = file_state(self._path)
+                    self._seen, self.fault = file_state(self._path), ""
 
     def _take_in(self) -> None:
         """Take in what the file says, unless it is the one that was read or written last."""
         if self._path is None or self._anchor is None:
             return
-        with suppress(OSError, ValueError):
+        fault = ""
+        try:
             state = file_state(self._path)
             if state == self._seen:
                 return
-            value = read_sealed_json(self._path, _MOST_BYTES)
-            notes = value.get("notes")
-            if isinstance(notes, dict):
-                found = {shard: self._parse(said) for shard, said in notes.items() if is_shard_name(shard)}
-                if not self._is_own(value.get("anchor")):
-                    left = {shard: self._suspicion(note) for shard, note in found.items()}
-                    found = {shard: note for shard, note in left.items() if note is not None}
-                self._known |= found
-                # Only now, for another thread that finds it seen counts on the notes.
-                self._seen = state
+            value = read_sealed_json(self._path, MOST_BYTES)
+            self._known |= self._counting(value)
+            # Only now, for another thread that finds it seen counts on the notes.
+            self._seen = state
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            fault = str(error)
+        self.fault = fault
+
+    def _counting(self, value: Mapping[str, object]) -> dict[str, NoteT]:
+        """Return what counts here of what a file says.
+
+        Raises:
+            ValueError: if that is no notes.
+        """
+        notes = value.get("notes")
+        if not isinstance(notes, dict):
+            raise ValueError("it has no notes")
+        found = {shard: self._parse(said) for shard, said in notes.items() if is_shard_name(shard)}
+        if self._is_own(value.get("anchor")):
+            return found
+        left = {shard: self._suspicion(note) for shard, note in found.items()}
+        return {shard: note for shard, note in left.items() if note is not None}
 
     def _is_own(self, anchor: object) -> bool:
         """Whether notes that name this anchor were written here."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from embedcache.cache import Cache
-from embedcache.errors import InputError
+from embedcache.errors import CorruptCacheError, InputError
 from embedcache.own_notes import OwnNotes
 from embedcache.sizes import counted
 from embedcache.store.containers.base import is_shard_name
@@ -19,7 +19,13 @@ from embedcache.store.containers.base import is_shard_name
 FOUND_BAD = "a pull found other vectors than the teacher's, or than those that were here before"
 """What marks say of shards, for messages."""
 
-_NAME = "sampled.json"
+NOTES_WAY_OUT = (
+    "'embedcache repair' removes it; then pull from every remote again, which compares what has come from "
+    "there once more"
+)
+"""What to do about a file of these notes that is damaged."""
+
+SAMPLED = "sampled.json"
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,8 @@ class SampleNote:
     Attributes:
         verdict: of the last comparison; empty where there was none, or what it found bad is gone.
         known: the shards that need no comparison: they are the cache's own, were compared, or are to be kept.
-        bad: the shards that came when a comparison found other vectors than the teacher's among them.
+        bad: the shards in which a comparison has shown other vectors than the teacher's, or that contradict
+            what was here before.
         pending: whether a pull has begun of which something may still have to be compared: then every shard
             that is not known does.
         told: tells the state of the cache of which it was last said that it cannot be compared: the model is
@@ -93,7 +100,7 @@ class SampleNotes(OwnNotes[SampleNote]):
     def __init__(self, cache: Cache, remote_id: str) -> None:
         self.remote_id = remote_id
         super().__init__(
-            cache, f"{remote_id}/{_NAME}", SampleNote.from_json, SampleNote.to_json, _suspicion_of
+            cache, f"{remote_id}/{SAMPLED}", SampleNote.from_json, SampleNote.to_json, _suspicion_of
         )
 
     def of(self, contract_id: str) -> SampleNote:
@@ -108,20 +115,32 @@ class SampleNotes(OwnNotes[SampleNote]):
 
 def all_sample_notes(cache: Cache) -> Iterator[SampleNotes]:
     """Yield the notes on all remotes that a cache has some on."""
-    for path in sorted((cache.derived_folder / "remotes").glob(f"*/{_NAME}")):
+    for path in sorted((cache.derived_folder / "remotes").glob(f"*/{SAMPLED}")):
         yield SampleNotes(cache, path.parent.name)
 
 
 def bad_shards(cache: Cache, contract_id: str) -> frozenset[str]:
-    """Return the shards of a teacher, here or gone, that were found bad, whichever remote they came from."""
-    found = (notes.get(contract_id) for notes in all_sample_notes(cache))
-    return frozenset().union(*(note.bad for note in found if note is not None))
+    """Return the shards of a teacher, here or gone, that were found bad, whichever remote they came from.
+
+    Raises:
+        CorruptCacheError: if a file that says so is there and cannot be read: they must not pass for good.
+    """
+    found = frozenset[str]()
+    for notes in all_sample_notes(cache):
+        if notes.fault:
+            raise CorruptCacheError(
+                f"{cache.folder}/derived/remotes/{notes.remote_id}/{SAMPLED} is damaged ({notes.fault}), so "
+                f"nobody knows which vectors pulls have found bad: {NOTES_WAY_OUT}"
+            )
+        if (note := notes.get(contract_id)) is not None:
+            found |= note.bad
+    return found
 
 
 def forget_lost(note: SampleNote, here: Collection[str]) -> SampleNote:
-    """Return a note without bad shards if none of them is in the cache any more.
+    """Return a note without bad shards if none of them is in the cache any more: they may come again.
 
-    Shards that arrived with bad ones are bad, too, and may be the teacher's: they may come again.
+    Not one by one, for of many that came and were bad not all may be wrong: a pull ends after some samples.
 
     Args:
         note: the note.
@@ -133,22 +152,44 @@ def forget_lost(note: SampleNote, here: Collection[str]) -> SampleNote:
 
 
 def forget_removed(cache: Cache, contract_id: str, here: Collection[str]) -> None:
-    """Note that the bad shards of a teacher are gone, on every remote that none is left of.
+    """Note that shards of a teacher were deleted: should they come again, they are compared again.
+
+    That others are bad is forgotten, too, on every remote of which no bad one is left.
 
     Args:
         cache: the cache that they were of.
         contract_id: their teacher's.
-        here: the teacher's shards in the cache.
+        here: the teacher's shards that are still in the cache.
     """
     for notes in all_sample_notes(cache):
-        if notes.of(contract_id).bad:
-            notes.revise(contract_id, partial(forget_lost, here=here))
+        if notes.get(contract_id) is not None:
+            notes.revise(contract_id, partial(_without_removed, here=frozenset(here)))
+
+
+def _without_removed(note: SampleNote, here: frozenset[str]) -> SampleNote:
+    if not here:
+        return SampleNote()
+    left = forget_lost(note, here)
+    return replace(left, known=left.known & here, earlier=left.earlier & here)
+
+
+def keep_bad(cache: Cache, contract_id: str, names: Collection[str]) -> None:
+    """Note that somebody keeps shards that were found bad, whichever remotes they are bad from."""
+    for notes in all_sample_notes(cache):
+        if notes.of(contract_id).bad & frozenset(names):
+            notes.revise(contract_id, partial(_with_kept, names=frozenset(names)))
+
+
+def _with_kept(note: SampleNote, names: frozenset[str]) -> SampleNote:
+    kept = note.bad & names
+    return replace(note, bad=note.bad - kept, known=note.known | kept)
 
 
 def carry_bad(source: Cache, target: Cache, contract_id: str, names: Collection[str]) -> None:
     """Note of shards that come unchanged from another cache of this machine what was found bad there.
 
-    Where ``target`` itself has compared them, or somebody there has said to keep them, that stands.
+    Where ``target`` itself has compared what came from the same remote, or somebody there has said to keep
+    it, that stands.
     """
     for notes in all_sample_notes(source):
         note = notes.of(contract_id)
@@ -182,8 +223,7 @@ def refuse_to_rewrite(cache: Cache, contract_id: str, teacher: str, names: Colle
         raise InputError(
             f"{cache.folder}: rows of {counted(len(bad), 'shard')} of teacher {teacher!r} would be written "
             f"anew and pass for good ones, but in them {FOUND_BAD}: delete those with 'embedcache rm teacher "
-            f"{teacher} --bad', or "
-            "keep them by a pull from the same remote with --no-sample-check"
+            f"{teacher} --bad', or keep them by a pull with --no-sample-check from a remote that has them"
         )
 
 

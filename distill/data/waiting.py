@@ -93,7 +93,7 @@ class Awaited:
 
     Raises:
         InputError: if a pull has found some of the vectors that are there bad. Of what a pull brings beside a
-            build that is known once it has ended, and told as the next shard comes.
+            build that is known once it has ended, and told when the next shard has come.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Awaited:
             self._finder = open_index(Path(folder), names, keys, FileNotes())
         self._positions = [np.full(len(rows), -1, dtype=np.int64) for _ in stores]
         self._seen = [0 for _ in stores]
-        self._bad: list[BadRows] = []
+        self._bad: dict[int, BadRows] = {}
         self._take_in()
         self._refuse_bad()
 
@@ -168,7 +168,7 @@ class Awaited:
                     raise DataError("vectors are not waited for any more: the training has ended")
 
     def _refuse_bad(self) -> None:
-        for bad in self._bad:
+        for bad in self._bad.values():
             bad.refuse()
 
     def _there(self) -> int:
@@ -185,7 +185,6 @@ class Awaited:
             starts = np.cumsum([0, *map(len, shards)], dtype=np.int64)
             # Of a key in several shards the one that the store itself would give, if they came at once.
             new = {shards[place].name: int(starts[place]) for place in range(self._seen[number], len(shards))}
-            bad = BadRows(self._cache, self._teachers[number].contract, store)
             for shard in in_reading_order(shards[self._seen[number] :]):
                 start = new[shard.name]
                 places = self._finder.locate(shard.keys)
@@ -193,10 +192,10 @@ class Awaited:
                 inside = inside[self._positions[number][places[inside]] < 0]
                 # Of a key that stands twice in a shard the first row is read.
                 self._positions[number][places[inside[::-1]]] = start + inside[::-1]
-                bad.add(start + inside)
                 came += 1
-            if bad.count:
-                self._bad.append(bad)
+            # A pull marks what it has brought when it ends: rows that were there before may be bad by now.
+            self._bad[number] = BadRows(self._cache, self._teachers[number].contract, store)
+            self._bad[number].add(self._positions[number])
             self._seen[number] = len(shards)
         return came
 

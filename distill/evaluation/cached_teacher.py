@@ -2,8 +2,8 @@
 
 The model itself is loaded only for sentences that the cache lacks. Vectors encoded now may stand beside
 cached ones only where both have one contract. A teacher that is named by its cache, ``cache:FOLDER#TEACHER``,
-stores there what it encodes, so that no sentence is encoded a second time; a cache that is merely looked into
-is not written.
+stores there what it encodes, so that no sentence is encoded a second time, but for those whose vectors a pull
+found bad; a cache that is merely looked into is not written.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def cached_teacher(
     )
     if not keep:
         return model
-    keeper = _Keeper(opened.folder, stores[0], loaded)
+    keeper = _Keeper(opened.folder, stores[0], marked[0], loaded)
     return replace(model, encoder=keeper.encode, keep=keeper.keep)
 
 
@@ -136,10 +136,13 @@ class _Keeper:
     Storing is a service: where the cache cannot be written the vectors are used all the same.
     """
 
-    def __init__(self, folder: Path, store: ShardStore, loaded: Callable[[], EvaluatedModel]) -> None:
-        self._folder, self._store, self._loaded = folder, store, loaded
+    def __init__(
+        self, folder: Path, store: ShardStore, marked: frozenset[str], loaded: Callable[[], EvaluatedModel]
+    ) -> None:
+        self._folder, self._store, self._marked, self._loaded = folder, store, marked, loaded
         self._waiting: list[VectorBatch] = []
         self._fault: str | None = None
+        self._bad_rows = 0
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of ``texts``, (n, d); they are stored now or soon."""
@@ -155,16 +158,23 @@ class _Keeper:
 
     def keep(self) -> str:
         """Store what still waits and return what a reader must know of it."""
+        from embedcache.sizes import counted
+
         self._store_waiting()
         if self._store.shards and self._fault is None:
             self._store.finish()
         fault, self._fault = self._fault, None
-        return f"kept in {self._folder}" if fault is None else f"not kept in {self._folder}: {fault}"
+        bad, self._bad_rows = self._bad_rows, 0
+        if fault is not None:
+            return f"not kept in {self._folder}: {fault}"
+        but = f" but for {counted(bad, 'text')} with vectors there that a pull found bad" if bad else ""
+        return f"kept in {self._folder}{but}"
 
     def _store_waiting(self) -> None:
         import numpy as np
 
         from embedcache.errors import EmbedCacheError
+        from embedcache.reuse import are_in_shards
         from embedcache.store.base import VectorBatch
 
         waiting, self._waiting = self._waiting, []
@@ -176,7 +186,9 @@ class _Keeper:
             return
         keys = np.concatenate([one.keys for one in waiting])
         # What is bad was encoded although it is there.
-        fresh = self._store.locate(keys) < 0
+        places = self._store.locate(keys)
+        fresh = places < 0
+        self._bad_rows += int(are_in_shards(self._store, places[~fresh], self._marked).sum())
         if not fresh.any():
             return
         try:

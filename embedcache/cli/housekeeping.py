@@ -77,6 +77,10 @@ def rm_teacher_command(name: str, cache: str, bad: bool, shards: tuple[str, ...]
         click.echo(f"removed teacher {name!r}: {size(remove_teacher(opened, name))} freed")
         return
     found = require_bad(opened, name) if bad else require_shards(opened, name, shards)
+    if not found.names:
+        remove_bad(opened, name)
+        click.echo(f"none of the bad shards of teacher {name!r} is here any more; their marks are gone now")
+        return
     which = f"{counted(len(found.names), 'bad shard' if bad else 'shard')} of teacher {name!r}"
     _confirm(f"remove {which} ({size(found.bytes)}) from {opened.folder}?", yes=yes)
     done = remove_bad(opened, name) if bad else remove_shards(opened, name, shards)

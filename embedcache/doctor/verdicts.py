@@ -57,7 +57,10 @@ TRUNCATED_LOOK, TRUNCATED_BAD = 0.05, 0.25
 # Below one in a hundred, a score moves less than it does between two seeds.
 CONTAMINATED = 0.01
 
-_ANEW = "'embedcache rm teacher NAME --shard DIGITS' deletes one, and a build encodes its texts anew"
+_ANEW = (
+    "'embedcache rm teacher NAME --shard DIGITS' deletes one, and 'embedcache build', of a projection "
+    "'distill project --apply', makes it anew"
+)
 
 # Of fewer vectors, a near pair or a first component's share is chance.
 LEAST_SAMPLE = 50
@@ -306,7 +309,7 @@ def judge_marked(count: int, vectors: int) -> Verdict:
     figure = f"{count:,} of {vectors:,}"
     advice = (
         f"{FOUND_BAD}, so nothing is trained on them: 'embedcache rm teacher NAME --bad' deletes their "
-        "shards, and a build encodes the texts anew"
+        "shards, and a build encodes the texts again"
     )
     return Verdict("marked as bad", figure, float(count), "bad", advice)
 

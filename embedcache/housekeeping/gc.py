@@ -24,6 +24,7 @@ from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, read_sealed_json
 from embedcache.housekeeping.remove import delete_folder, folder_bytes
 from embedcache.key_index import KeyIndex
 from embedcache.reuse import shard_places
+from embedcache.sample_notes import forget_removed
 from embedcache.store import FolderShards, LmdbShards, Shard, ShardStore
 from embedcache.store.index import made_of
 from embedcache.store.reading_order import in_reading_order
@@ -330,6 +331,7 @@ def _remove(
     for name in bytes_of.keys() - {shard.name for shard in gone}:
         store.container.add(name, bytes_of[name])
     store.container.finish()
+    forget_removed(cache, store.contract.id, store.container.names())
     return gone
 
 

@@ -127,6 +127,7 @@ def remove_teacher(cache: Cache, name: str) -> int:
         delete_folder(folder)
         delete_folder(cache.derived_folder / "index" / teacher.contract.id)
         remove_file(model_note.path(cache.derived_folder, teacher.contract.id))
+        forget_removed(cache, teacher.contract.id, ())
     return freed
 
 
@@ -146,12 +147,12 @@ class ChosenShards:
 
 
 def require_bad(cache: Cache, name: str) -> ChosenShards:
-    """Return the shards of the teacher called ``name`` that a pull or a run found bad.
+    """Return the shards here of the teacher called ``name`` that a pull or a run found bad.
 
     Raises:
-        InputError: if there is no teacher of that name, it is not one alone, or none of its shards is
-            marked as bad.
-        CorruptCacheError: if an LMDB store is damaged.
+        InputError: if there is no teacher of that name, it is not one alone, or none of its shards, here or
+            gone, is marked as bad.
+        CorruptCacheError: if an LMDB store is damaged, or the file of the marks.
     """
     teacher = cache.teacher(name)
     marked = bad_shards(cache, teacher.contract.id)

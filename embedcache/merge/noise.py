@@ -53,7 +53,7 @@ def compare_rows(
         angles: how far noise may turn each two from each other, in radians, shape (n,).
 
     Returns:
-        The cosine of each two, exactly 1 for the same bits and -1 where one is not finite, and which two are
+        The cosine of each two, 1 for the same bits, and -1 or less where one is not finite, and which two are
         farther apart than noise explains; each of shape (n,).
     """
     found, beyond = np.ones(len(x)), np.zeros(len(x), dtype=np.bool_)

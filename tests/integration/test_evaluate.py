@@ -63,11 +63,15 @@ def write_pairs(folder: Path) -> Path:
     return folder
 
 
+ITEMS = {"sts12": 3108, "sts13": 1500, "sts14": 3750, "stsb": 1379}
+
+
 @pytest.mark.timeout(3600)  # a base-sized model and 15,000 sentences
 @pytest.mark.parametrize(
     ("model", "published"),
     [
-        ("minilm-l6", {"sts12": 72.37, "sts13": 80.60, "sts14": 75.59, "stsb": 82.03}),
+        ("minilm-l6", {"sts13": 80.60, "stsb": 82.03}),
+        pytest.param("minilm-l6", {"sts12": 72.37, "sts14": 75.59}, marks=pytest.mark.slow),
         pytest.param(
             "mpnet",
             {"sts12": 72.63, "sts13": 83.48, "sts14": 78.00, "stsb": 83.42},
@@ -84,7 +88,7 @@ def test_published_figures_are_met(model, published, tmp_path):
         (tmp_path / file.name).symlink_to(file)
     sets = evaluate(MODELS / model, data=tmp_path, device="cpu", bootstrap=0).to_json()["models"][0]["sets"]
     assert {name: one["score"] for name, one in sets.items()} == pytest.approx(published, abs=0.05)
-    assert [one["items"] for one in sets.values()] == [3108, 1500, 3750, 1379]
+    assert {name: one["items"] for name, one in sets.items()} == {name: ITEMS[name] for name in published}
     assert not any(one["skipped"] for one in sets.values())
 
 

@@ -46,19 +46,19 @@ def test_the_positives_of_triples_never_seen_are_found_more_often(tmp_path):
     run = distill.finetune(
         MODEL,
         triples=TRIPLES,
-        limit=500,
-        held_out=100,
-        epochs=3,
+        limit=300,
+        held_out=80,
+        epochs=2,
         batch_size=32,
         lr=2e-4,
         # A pooling that the model was not made with, so that there is much to learn.
         pooling="cls",
-        eval_every=12,
+        eval_every=7,
         mixed_precision="no",
         out=tmp_path / "run",
     )
-    trained, held_out = read_triples(TRIPLES, limit=500).split(100, seed=0)
-    assert run.rows == len(trained) == 500 - len(held_out)
+    trained, held_out = read_triples(TRIPLES, limit=300).split(80, seed=0)
+    assert run.rows == len(trained) == 300 - len(held_out)
     before = accuracy(open_student(str(MODEL), pooling="cls")[0].eval(), held_out)
     after = accuracy(SentenceTransformer(str(run.best), device="cpu"), held_out)
     assert run.result.best_score == pytest.approx(after, abs=0.011)

@@ -31,7 +31,7 @@ from embedcache.export import export_rows
 from embedcache.housekeeping import remove_bad
 from embedcache.keys import key_array
 from embedcache.own_notes import ANCHOR
-from embedcache.sample_notes import bad_shards
+from embedcache.sample_notes import SAMPLED, bad_shards
 from embedcache.share import pull, push
 from embedcache.testing import fake_teacher
 
@@ -117,6 +117,29 @@ def test_what_comes_while_it_is_waited_for_is_looked_at_too(mine: Path) -> None:
     for _ in range(2):
         with pytest.raises(InputError, match=refused(40)):
             dataset.targets.gather(np.arange(len(dataset)))
+
+
+def test_rows_that_are_marked_while_others_are_waited_for_are_looked_at_again(mine: Path) -> None:
+    """A pull beside the build marks what it has brought when it ends."""
+    (name,) = bad_shards(Cache(mine), CONTRACT.id)
+    remove_marks(mine)
+    evil = key_array(TEXTS[60:160])
+    shards = [one for one in Cache(mine).store(CONTRACT).shards if np.isin(one.keys, evil).any()]
+    other = next(one.name for one in shards if one.name != name)
+    path = mine / "teachers" / CONTRACT.id / "shards" / f"{other}.arrow"
+    away = path.rename(mine.parent / path.name)
+    feed = Feed(window=16, patience=Patience(1))
+    dataset = open_dataset(Cache(mine), corpus="evil", feed=feed)
+    mark_bad(mine, str(mine.parent / "team"), frozenset({name}))
+    away.rename(path)
+    for _ in range(2):
+        with pytest.raises(InputError, match=refused(40)):
+            dataset.targets.gather(np.arange(len(dataset)))
+
+
+def remove_marks(cache: Path) -> None:
+    (notes,) = cache.glob(f"derived/remotes/*/{SAMPLED}")
+    notes.unlink()
 
 
 def test_a_run_says_what_to_do_and_writes_nothing(mine: Path, tmp_path: Path) -> None:

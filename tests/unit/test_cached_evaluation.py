@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -225,5 +226,7 @@ def test_what_a_pull_has_found_bad_is_encoded_and_kept_once(own_cache, data, enc
     assert len(encoded) > len(NEW)
     found, expected = ({**one.models[0].to_json(), "sentences_per_second": None} for one in (again, right))
     assert found == expected
+    (note,) = [note for note in again.notes if "encoded now" in note]
+    assert re.search(rf"kept in \S+ but for {len(encoded)} texts with vectors there that a pull found", note)
     # They are here, though they are not believed.
     assert cache.container(contract).names() == kept

@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
-from share_helpers import SHARD_ROWS, TEXTS, bad_cache, cut_short, make_cache
+from share_helpers import SHARD_ROWS, TEXTS, OtherVectors, bad_cache, cut_short, make_cache
 
+from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check.live import Computing
 from embedcache.check.verify.deep import BAD, OK, check_deep
@@ -21,8 +23,10 @@ from embedcache.contract import Contract
 from embedcache.errors import ContractMismatchError, InputError, RemoteError
 from embedcache.fsio import write_sealed_json
 from embedcache.housekeeping import compact, remove_teacher
+from embedcache.keys import key_array
 from embedcache.merge import merge_caches
 from embedcache.sample_notes import bad_shards
+from embedcache.sampling import KeySample
 from embedcache.share import PullChoice, PullResult, PushChoice, pull, push, sync
 from embedcache.share.pulling import models_at_hand, sample
 from embedcache.share.pulling.sample import ArrivalSamples
@@ -93,6 +97,29 @@ def test_the_sample_is_of_what_came_and_not_of_what_was_there(
     # As many of all texts that are here now find nothing.
     (whole,) = check_deep(mine.folder, teacher="fake", sample=12)
     assert whole.worst == OK
+
+
+def test_nobody_knows_which_texts_will_be_compared(tmp_path: Path, live: _Live) -> None:
+    """Or else who pushes could have the right vectors of these, and any others."""
+    foreseen = KeySample(sample.SAMPLE, 0)
+    foreseen.add(key_array(MORE))
+    drawn = foreseen.keys()
+
+    class Sly(FakeEncoder):
+        def encode(self, texts: Sequence[str]) -> Any:
+            good, bad = super().encode(texts), OtherVectors(TEACHER).encode(texts)
+            is_drawn = np.isin(key_array(texts), drawn)
+            bad.vectors[is_drawn] = good.vectors[is_drawn]
+            return bad
+
+    source = tmp_path / "texts.txt"
+    source.write_text("".join(f"{text}\n" for text in MORE), encoding="utf-8")
+    push(
+        build(source, teacher=TEACHER, encoder=Sly(TEACHER), cache=tmp_path / "theirs"),
+        str(tmp_path / "team"),
+    )
+    assert BAD in verdicts(pull(tmp_path / "mine", str(tmp_path / "team")))
+    assert bad_shards(Cache(tmp_path / "mine"), TEACHER.contract.id)
 
 
 def test_every_pull_compares_what_it_brings(tmp_path: Path, live: _Live) -> None:
@@ -237,7 +264,7 @@ def test_what_was_found_bad_is_told_again_until_it_is_gone(tmp_path: Path, live:
     assert run("pull", remote, "--cache", there)[0] == 0
 
 
-def test_what_came_with_bad_vectors_and_was_good_is_not_compared_again(tmp_path: Path, live: _Live) -> None:
+def test_what_was_removed_and_comes_again_is_compared_again(tmp_path: Path, live: _Live) -> None:
     remote, there = str(tmp_path / "team"), tmp_path / "there"
     push(make_cache(tmp_path / "honest", MORE, name="honest"), remote)
     bad = push(bad_cache(tmp_path / "theirs"), remote)
@@ -246,9 +273,9 @@ def test_what_came_with_bad_vectors_and_was_good_is_not_compared_again(tmp_path:
     # The same ones are as bad as they were.
     assert verdicts(pull(there, remote)) == [BAD]
     remove_teacher(Cache(there), "fake")
-    # What came with them was found good, and is so still.
-    assert verdicts(pull(there, remote, PullChoice(skip_manifests=[bad.manifest[:12]]))) == []
-    assert pull(there, remote, PullChoice(skip_manifests=[bad.manifest[:12]])).samples == ()
+    without = PullChoice(skip_manifests=[bad.manifest[:12]])
+    assert verdicts(pull(there, remote, without)) == [OK]
+    assert pull(there, remote, without).samples == ()
     assert push(there, str(tmp_path / "others")).manifest
 
 

@@ -374,5 +374,5 @@ def _line(measure: str, stored: float, noise: float, beside: float) -> DeepLine:
         stored,
         noise,
         BAD,
-        "these are not this teacher's vectors: 'embedcache rm' the teacher and build it again",
+        "these are not this teacher's vectors, at least in the shards that are named",
     )

@@ -122,15 +122,19 @@ def _check_codebooks(teacher: TeacherFiles, shards: Sequence[Shard]) -> Findings
 
 def check_marks(bench: Bench, cache: Cache, teacher: TeacherFiles) -> Findings:
     """Tell of shards whose bytes are sound, and in which a pull has found other vectors than expected."""
-    marked = bad_shards(cache, teacher.contract_id)
+    try:
+        marked = bad_shards(cache, teacher.contract_id)
+    except CorruptCacheError:
+        # The file that is damaged is told of by itself.
+        return
     if count := sum(shard.name in marked for shard in bench.shards[teacher.contract_id]):
         name = next(iter(teacher.names), teacher.contract_id[:12])
         yield note(
             teacher.path,
             Kind.SHARD,
             f"{counted(count, 'shard')} of {teacher.called} in which {FOUND_BAD}",
-            f"'embedcache rm teacher {name} --bad' deletes them; a pull from the same remote with "
-            "--no-sample-check keeps them",
+            f"'embedcache rm teacher {name} --bad' deletes them; a pull with --no-sample-check from a remote "
+            "that has them keeps them",
         )
 
 

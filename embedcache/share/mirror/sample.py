@@ -132,7 +132,7 @@ class MirrorSamples:
         if rows[drawn].sum() < LEAST_SAMPLE:
             # Rows that were compared before stand beside those few.
             drawn = np.ones_like(drawn)
-        places = _draw(store, positions, drawn, int(rows[drawn].sum()))
+        places = _draw(store, positions, drawn, int(rows[drawn].sum()), self._notes.secret_number())
         texts = list(texts_of(places))
         shards = store.opened(np.unique(store.shards_at(positions[places].astype(np.int64))))
         try:
@@ -183,7 +183,7 @@ def _rows_by_shard(store: StreamedStore, positions: NDArray[np.integer]) -> NDAr
 
 
 def _draw(
-    store: StreamedStore, positions: NDArray[np.integer], drawn: NDArray[np.bool_], rows: int
+    store: StreamedStore, positions: NDArray[np.integer], drawn: NDArray[np.bool_], rows: int, seed: int
 ) -> NDArray[np.int64]:
     """Return the places of a sample of rows, spread evenly over those in some shards.
 
@@ -192,8 +192,10 @@ def _draw(
         positions: of all rows.
         drawn: for each shard of the remote, whether rows of it may be in the sample.
         rows: how many rows there are in these shards.
+        seed: says which row is the first; whoever has pushed the shards must not know it.
     """
-    ranks = np.unique(np.linspace(0, rows - 1, min(SAMPLE, rows)).astype(np.int64))
+    count = min(SAMPLE, rows)
+    ranks = ((np.arange(count) + np.random.default_rng(seed).random()) * rows / count).astype(np.int64)
     is_drawn = np.append(drawn, False)
     parts, seen = [], 0
     for start in range(0, len(positions), _ROWS_AT_ONCE):

@@ -25,7 +25,7 @@ from embedcache.errors import (
     TeacherError,
 )
 from embedcache.fsio import canonical_json
-from embedcache.sample_notes import SampleNote, SampleNotes, bad_shards, forget_lost
+from embedcache.sample_notes import SampleNote, SampleNotes, bad_shards, forget_lost, keep_bad
 from embedcache.share.mirror_notes import streamed_shards
 from embedcache.share.pulling.contradictions import Contradiction, contradiction
 from embedcache.share.pulling.models_at_hand import missing_model_note
@@ -110,11 +110,16 @@ class ArrivalSamples:
         for teacher in self._teachers():
             contract_id = teacher.contract.id
             here = self._shards(contract_id)
-            if bad_here := here & self._notes.of(contract_id).bad:
+            bad_here = here & self._notes.of(contract_id).bad
+            # Of what is bad from other remotes, this pull keeps what it would have brought itself.
+            if of_others := here & bad_shards(self._cache, contract_id) - bad_here:
+                bad_here |= of_others & self._listed.get(contract_id, frozenset())
+            if bad_here:
                 told.append(
                     f"{teacher.name}: {counted(len(bad_here), 'shard')} that an earlier sample found bad "
                     "kept, as --no-sample-check asks; later pulls are silent about them, and pushes send them"
                 )
+                keep_bad(self._cache, contract_id, bad_here)
             self._notes.revise(contract_id, partial(kept, here=here))
         return told
 
@@ -220,7 +225,9 @@ class ArrivalSamples:
         for number in range(_MOST_SAMPLES):
             if sum(left.values()) < LEAST_SAMPLE:
                 break
-            check, found = _check(self._cache, teacher, frozenset(left), computing, on_progress)
+            # Whoever knew the seed could push the right vectors of what is compared, and any others.
+            seed = self._notes.secret_number()
+            check, found = _check(self._cache, teacher, frozenset(left), computing, seed, on_progress)
             sampled += check.sampled
             check = replace(check, sampled=sampled)
             if check.verdict != BAD:
@@ -348,6 +355,7 @@ def _check(
     teacher: CachedTeacher,
     shards: Collection[str],
     computing: Computing,
+    seed: int,
     on_progress: OnCheck | None,
 ) -> tuple[SampleCheck, frozenset[str]]:
     """Compare texts that have their vector from ``shards`` with the live teacher, and return wrong shards."""
@@ -357,6 +365,7 @@ def _check(
             teacher=teacher.contract.id,
             shards=shards,
             sample=SAMPLE,
+            seed=seed,
             computing=computing,
             on_progress=on_progress,
         )
@@ -365,7 +374,7 @@ def _check(
         # --teacher-model names one model, and several teachers may be pulled.
         is_another = isinstance(error, ContractMismatchError) and with_own_model != computing
         if is_another and _missing_model(cache, teacher, with_own_model) is None:
-            check, wrong = _check(cache, teacher, shards, with_own_model, on_progress)
+            check, wrong = _check(cache, teacher, shards, with_own_model, seed, on_progress)
             told = f"compared with its own model, for that of --teacher-model is another's; {check.told}"
             return replace(check, told=told), wrong
         return SampleCheck(teacher.name, NOT_COMPARED, 0, str(error)), frozenset()

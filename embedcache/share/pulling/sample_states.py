@@ -20,11 +20,13 @@ The transitions:
 - A shard arrives: it is open, and not earlier.
 - An open shard that is not earlier contradicts one that is, or a known one: it becomes bad.
 - Open shards are compared, and the vectors are the teacher's: those with texts here become known.
-- They are compared, and the vectors are not the teacher's: of a pull, all open shards become bad, but for
-  those that are earlier and not from the remote, which are compared by themselves; of a run, those in which
-  the sample shows it.
+- They are compared, and the vectors are not the teacher's: those in which the sample shows it become bad, and
+  a pull compares the rest again. If that goes on to the last sample, all of the rest become bad. Open shards
+  that are earlier and not from the remote are compared by themselves.
 - They cannot be compared, because the model or the texts are missing or the pull was killed: they stay open.
-- Somebody pulls without a comparison (``--no-sample-check``): all shards here become known.
+- Somebody pulls without a comparison (``--no-sample-check``): all shards here become known. What this remote
+  lists of them is no longer bad, whichever remote it was bad from.
+- Somebody deletes shards: they are nothing any more, and are open if they come again.
 - A pull ends: what is open becomes earlier, but for what somebody else has added meanwhile. The note says
   ``pending`` if any shard here is not known.
 """

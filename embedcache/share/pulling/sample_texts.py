@@ -66,7 +66,7 @@ def still_bad(teacher: str, shards: int, pushed: str) -> str:
         pushed: which manifests list them; see :func:`listed_by`.
     """
     return (
-        "an earlier pull found other vectors than the teacher's, or than those that were here before; in "
+        "an earlier pull found other vectors than the teacher's, or than those that were here before, in "
         f"{counted(shards, 'shard')} still here{pushed}; {remedy(teacher)}"
     )
 

@@ -26,8 +26,8 @@ def refuse_bad(cache: Cache, selection: Selection) -> None:
             teacher = cache.teacher(contract_id).name
             raise InputError(
                 f"{teacher}: {FOUND_BAD}, in {counted(len(bad), 'shard')}, so nothing was sent: delete "
-                f"them with 'embedcache rm teacher {teacher} --bad', keep and push them after a pull from "
-                "the same remote with --no-sample-check, or choose others with --teacher"
+                f"them with 'embedcache rm teacher {teacher} --bad', keep and push them after a pull with "
+                "--no-sample-check from a remote that has them, or choose others with --teacher"
             )
 
 

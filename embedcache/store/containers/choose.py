@@ -30,6 +30,9 @@ def open_container(folder: Path, notes: FileNotes, kind: str | None = None) -> F
         "lmdb": lmdb,
     }
     there = [name for name, container in containers.items() if container.names()]
+    # A file that all shards were deleted from is still where the next go, or there would be both kinds.
+    if not there and lmdb.is_there:
+        there = ["lmdb"]
     if len(there) > 1:
         raise InputError(
             f"{folder} holds vectors both as shards/ and in vectors.mdb: move one of them out of "
@@ -47,6 +50,4 @@ def open_container(folder: Path, notes: FileNotes, kind: str | None = None) -> F
             f"the cache keeps these vectors in {there[0]}, not in {kind}: leave --store out, or make a "
             "cache of the other kind with 'embedcache convert'"
         )
-    # A file that all shards were deleted from is still where the next go, or there would be both kinds.
-    usual = "lmdb" if lmdb.is_there else "arrow"
-    return containers[kind or (there[0] if there else usual)]
+    return containers[kind or (there[0] if there else "arrow")]
