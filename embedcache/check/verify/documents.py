@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from embedcache.cache import CACHE_MARKER, CACHE_VERSION, read_contract, read_origin
@@ -123,25 +125,30 @@ def check_name(bench: Bench, entry: Entry) -> Findings:
 def check_sealed(bench: Bench, entry: Entry) -> Findings:
     """Check a JSON file by its own digest."""
     try:
-        # The largest that may be anything of the kind: notes on every shard from a remote.
-        read_sealed_json(bench.folder / entry.path, MOST_BYTES)
+        read_sealed_json(bench.folder / entry.path)
     except (OSError, ValueError) as error:
         way_out = {} if entry.kind is Kind.SEAL else {"way_out": DERIVED_WAY_OUT}
-        if entry.path.endswith(f"/{SAMPLED}"):
-            way_out = {"way_out": NOTES_WAY_OUT}
         yield damage(entry.path, entry.kind, f"it is damaged: {reason(error)}", **way_out)
 
 
 def check_derived_note(bench: Bench, entry: Entry) -> Findings:
     """Check notes by the digests that they carry, whatever the form of their file."""
     name = entry.path.rpartition("/")[2]
-    if name != CHECKED and not name.endswith(".log"):
+    readers: dict[str, Callable[[Path], object]] = {
+        CHECKED: read_noted,
+        "converted.log": check_log,
+        # These grow with the shards of a remote, beyond what a small file may have.
+        SAMPLED: partial(read_sealed_json, most=MOST_BYTES),
+        "indexes.json": partial(read_sealed_json, most=MOST_BYTES),
+    }
+    if name not in readers:
         yield from check_sealed(bench, entry)
         return
     try:
-        (read_noted if name == CHECKED else check_log)(bench.folder / entry.path)
+        readers[name](bench.folder / entry.path)
     except (OSError, ValueError) as error:
-        yield damage(entry.path, entry.kind, f"it is damaged: {reason(error)}", DERIVED_WAY_OUT)
+        way_out = NOTES_WAY_OUT if name == SAMPLED else DERIVED_WAY_OUT
+        yield damage(entry.path, entry.kind, f"it is damaged: {reason(error)}", way_out)
 
 
 def check_copy(bench: Bench, entry: Entry) -> Findings:
