@@ -20,7 +20,7 @@ def test_demo_ends_with_a_student_that_opens_and_resembles_its_teacher(tmp_path:
     out = tmp_path / "demo"
     command = [sys.executable, "-c", "from distill.cli.main import main; main()", "demo"]
     done = subprocess.run(
-        [*command, "--out", str(out), "--sentences", "1500", "--epochs", "2"],
+        [*command, "--out", str(out), "--sentences", "1000", "--epochs", "2"],
         capture_output=True,
         text=True,
         check=False,
@@ -32,7 +32,7 @@ def test_demo_ends_with_a_student_that_opens_and_resembles_its_teacher(tmp_path:
 
     student = SentenceTransformer(str(out / "run" / "best"), device="cpu")
     held_out = [json.loads(line) for line in (out / "run" / "held_out.txt").read_text("utf-8").splitlines()]
-    assert len(held_out) == 75
+    assert len(held_out) == 50
     corpus = set((out / "documentation.txt").read_text("utf-8").splitlines())
     assert corpus.issuperset(held_out)
 

@@ -145,6 +145,21 @@ def test_the_standard_library_alone_gives_thousands():
     assert all(is_sentence(sentence) for sentence in found.sentences)
 
 
+def test_for_few_sentences_few_files_are_read_and_all_where_that_is_not_enough(tmp_path):
+    for number in range(200):
+        word = "".join(chr(ord("a") + int(digit)) for digit in str(number))
+        put(tmp_path, f"boats/{number}.md", f"The boat of the {word} is in the harbour today.\n")
+    few, all_of_them = (harvest(tmp_path, maximum=count) for count in (10, 200))
+    assert len(few.sentences) == 10
+    assert few.files < 60
+    assert few.sentences == harvest(tmp_path, maximum=10).sentences
+    assert (len(all_of_them.sentences), all_of_them.files) == (200, 200)
+    # One file has all of them, and is more than would be read at first.
+    lines = "\n\n".join(all_of_them.sentences)
+    put(tmp_path / "large", "boats/all.md", f"{lines}\n")
+    assert len(harvest(tmp_path / "large", maximum=10).sentences) == 10
+
+
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [
