@@ -49,7 +49,7 @@ class OwnNotes(Generic[NoteT]):
             for nothing; None where nothing of it does.
 
     Attributes:
-        fault: why the file that is there cannot be read; empty if it can. Then nothing vouches for anything,
+        fault: why the file that is there is damaged; empty if it is not. Then nothing vouches for anything,
             and what it has warned of is not known.
     """
 
@@ -137,14 +137,19 @@ class OwnNotes(Generic[NoteT]):
             state = file_state(self._path)
             if state == self._seen:
                 return
-            value = read_sealed_json(self._path, MOST_BYTES)
-            self._known |= self._counting(value)
-            # Only now, for another thread that finds it seen counts on the notes.
-            self._seen = state
-        except FileNotFoundError:
+            try:
+                value = read_sealed_json(self._path, MOST_BYTES)
+            except ValueError as error:
+                fault = str(error)
+            else:
+                # What is whole and of another form was written by another version, and says nothing here.
+                with suppress(ValueError):
+                    self._known |= self._counting(value)
+                    # Only now, for another thread that finds it seen counts on the notes.
+                    self._seen = state
+        except OSError:
+            # There is none, or it is not ours to read.
             pass
-        except (OSError, ValueError) as error:
-            fault = str(error)
         self.fault = fault
 
     def _counting(self, value: Mapping[str, object]) -> dict[str, NoteT]:

@@ -66,8 +66,10 @@ class SampleNote:
                 "bad": bad,
                 "pending": bool(pending),
                 "told": str(told),
-                "earlier": earlier,
+                **rest,
             }:
+                # Older versions did not note those.
+                earlier = rest.get("earlier", [])
                 return cls(verdict, _names(known), _names(bad), pending, told, _names(earlier))
         raise ValueError("no note on what was compared of a teacher")
 
@@ -123,7 +125,7 @@ def bad_shards(cache: Cache, contract_id: str) -> frozenset[str]:
     """Return the shards of a teacher, here or gone, that were found bad, whichever remote they came from.
 
     Raises:
-        CorruptCacheError: if a file that says so is there and cannot be read: they must not pass for good.
+        CorruptCacheError: if a file that says so is there and damaged: they must not pass for good.
     """
     found = frozenset[str]()
     for notes in all_sample_notes(cache):
@@ -151,7 +153,7 @@ def forget_lost(note: SampleNote, here: Collection[str]) -> SampleNote:
     return note
 
 
-def forget_removed(cache: Cache, contract_id: str, here: Collection[str]) -> None:
+def forget_removed(cache: Cache, contract_id: str, here: Callable[[], Collection[str]]) -> None:
     """Note that shards of a teacher were deleted: should they come again, they are compared again.
 
     That others are bad is forgotten, too, on every remote of which no bad one is left.
@@ -159,18 +161,20 @@ def forget_removed(cache: Cache, contract_id: str, here: Collection[str]) -> Non
     Args:
         cache: the cache that they were of.
         contract_id: their teacher's.
-        here: the teacher's shards that are still in the cache.
+        here: returns the teacher's shards that are still in the cache, or are there again.
     """
     for notes in all_sample_notes(cache):
         if notes.get(contract_id) is not None:
-            notes.revise(contract_id, partial(_without_removed, here=frozenset(here)))
+            notes.revise(contract_id, partial(_without_removed, here=here))
 
 
-def _without_removed(note: SampleNote, here: frozenset[str]) -> SampleNote:
-    if not here:
+def _without_removed(note: SampleNote, here: Callable[[], Collection[str]]) -> SampleNote:
+    # Only now, as nobody else writes notes: a pull may have brought shards and marked them meanwhile.
+    left = frozenset(here())
+    if not left:
         return SampleNote()
-    left = forget_lost(note, here)
-    return replace(left, known=left.known & here, earlier=left.earlier & here)
+    note = forget_lost(note, left)
+    return replace(note, known=note.known & left, earlier=note.earlier & left)
 
 
 def keep_bad(cache: Cache, contract_id: str, names: Collection[str]) -> None:

@@ -331,7 +331,8 @@ def _remove(
     for name in bytes_of.keys() - {shard.name for shard in gone}:
         store.container.add(name, bytes_of[name])
     store.container.finish()
-    forget_removed(cache, store.contract.id, store.container.names())
+    if gone:
+        forget_removed(cache, store.contract.id, store.container.names)
     return gone
 
 

@@ -127,7 +127,7 @@ def remove_teacher(cache: Cache, name: str) -> int:
         delete_folder(folder)
         delete_folder(cache.derived_folder / "index" / teacher.contract.id)
         remove_file(model_note.path(cache.derived_folder, teacher.contract.id))
-        forget_removed(cache, teacher.contract.id, ())
+        forget_removed(cache, teacher.contract.id, tuple)
     return freed
 
 
@@ -240,7 +240,7 @@ def _remove_shards(cache: Cache, name: str, shards: Collection[str]) -> None:
     # Whoever opened the cache meanwhile may have noted them again.
     container = cache.container(contract)
     container.disown(shards)
-    forget_removed(cache, contract.id, container.names())
+    forget_removed(cache, contract.id, container.names)
 
 
 def _measured(container: ShardContainer, names: frozenset[str]) -> ChosenShards:

@@ -15,8 +15,9 @@ from embedcache.cache import Cache
 from embedcache.check import repair, verify
 from embedcache.cli.main import cli
 from embedcache.errors import CorruptCacheError, InputError
+from embedcache.fsio import read_sealed_json, write_sealed_json
 from embedcache.housekeeping import collect_garbage, remove_bad, remove_shards, remove_teacher
-from embedcache.sample_notes import SAMPLED, all_sample_notes, bad_shards
+from embedcache.sample_notes import SAMPLED, all_sample_notes, bad_shards, forget_removed
 from embedcache.share import PullChoice, pull, push
 from embedcache.testing import fake_teacher
 
@@ -59,6 +60,29 @@ def test_what_cannot_be_read_is_not_taken_for_no_mark(tmp_path: Path, mine: Path
     repair(mine)
     assert not notes.exists()
     assert len(open_dataset(Cache(mine), corpus="mine")) == 40
+
+
+def test_notes_of_older_versions_are_read_and_what_is_none_says_nothing(mine: Path) -> None:
+    before = marked(mine)
+    (path,) = mine.glob(f"derived/remotes/*/{SAMPLED}")
+    value = read_sealed_json(path)
+    del value["notes"][CONTRACT.id]["earlier"]
+    write_sealed_json(path, value)
+    assert marked(mine) == before != frozenset()
+    write_sealed_json(path, {"notes": {CONTRACT.id: {"verdict": 1}}})
+    assert marked(mine) == frozenset()
+    assert verify(mine).damage == []
+
+
+def test_a_mark_stays_as_long_as_any_marked_shard_is_here(tmp_path: Path, mine: Path) -> None:
+    make_cache(tmp_path / "theirs", TEXTS[40:80], name="theirs")
+    (new,) = shards_of(tmp_path / "theirs")
+
+    mark_bad(mine, str(tmp_path / "team"), frozenset({new}))
+    forget_removed(Cache(mine), CONTRACT.id, lambda: {new})
+    assert marked(mine) == {new}
+    forget_removed(Cache(mine), CONTRACT.id, lambda: {"other"})
+    assert marked(mine) == frozenset()
 
 
 def test_notes_on_more_shards_than_small_files_have_room_for_are_sound(mine: Path) -> None:
