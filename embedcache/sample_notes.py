@@ -177,11 +177,11 @@ def _without_removed(note: SampleNote, here: Callable[[], Collection[str]]) -> S
     return replace(note, known=note.known & left, earlier=note.earlier & left)
 
 
-def keep_bad(cache: Cache, contract_id: str, names: Collection[str]) -> None:
+def keep_bad(cache: Cache, contract_id: str, names: frozenset[str]) -> None:
     """Note that somebody keeps shards that were found bad, whichever remotes they are bad from."""
     for notes in all_sample_notes(cache):
-        if notes.of(contract_id).bad & frozenset(names):
-            notes.revise(contract_id, partial(_with_kept, names=frozenset(names)))
+        if notes.of(contract_id).bad & names:
+            notes.revise(contract_id, partial(_with_kept, names=names))
 
 
 def _with_kept(note: SampleNote, names: frozenset[str]) -> SampleNote:

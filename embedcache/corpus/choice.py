@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from embedcache.corpus.corpus import Corpus
-from embedcache.corpus.description import check_name
+from embedcache.corpus.description import begins_digest, check_name
 from embedcache.errors import InputError
-
-_DIGEST = re.compile(r"[0-9a-f]{6,64}")
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class CorpusChoice:
     def parse(cls, text: str) -> CorpusChoice:
         """Read ``NAME`` or ``NAME@DIGEST``; raise :class:`InputError` where it is none."""
         name, at, digest = text.partition("@")
-        if at and not _DIGEST.fullmatch(digest):
+        if at and not begins_digest(digest):
             raise InputError(
                 f"--corpus {text[:80]!r}: expected NAME or NAME@DIGEST, of the digest six digits or more"
             )

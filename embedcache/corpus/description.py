@@ -125,6 +125,11 @@ def is_digest(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
 
 
+def begins_digest(digits: str) -> bool:
+    """Return whether somebody may mean a sha256 by its first digits: six or more, in hexadecimal."""
+    return re.fullmatch(r"[0-9a-f]{6,64}", digits) is not None
+
+
 def checked_digest(value: object) -> str:
     """Return a sha256 out of somebody's JSON; raise ``ValueError`` where it is none."""
     # These become file names: anything else could lead out of the folder.

@@ -5,7 +5,6 @@ Killed in between, what is left is garbage that nothing reads; ``gc`` takes it a
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from embedcache.cache import Cache
 from embedcache.check.verify.shards import open_without_codebook
 from embedcache.corpus import view_store
 from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.description import begins_digest
 from embedcache.corpus.origin import note_path
 from embedcache.corpus.part import ORIGINAL
 from embedcache.corpus.view_record import VIEWS
@@ -24,8 +24,6 @@ from embedcache.fsio import explain_os_error, remove_file
 from embedcache.sample_notes import bad_shards, forget_removed
 from embedcache.sizes import counted
 from embedcache.store.containers import ShardContainer
-
-_DIGITS = re.compile(r"[0-9a-f]{6,64}")
 
 
 def remove_corpus(cache: Cache, name: str) -> int:
@@ -184,7 +182,7 @@ def require_shards(cache: Cache, name: str, digits: Collection[str]) -> ChosenSh
 
 
 def _shard_named(digits: str, names: Collection[str], teacher: str) -> str:
-    if not _DIGITS.fullmatch(digits):
+    if not begins_digest(digits):
         raise InputError(
             f"{digits[:64]!r} names no shard: expected six or more hexadecimal digits that its name begins "
             "with"

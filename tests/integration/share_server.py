@@ -53,6 +53,12 @@ def environment(port: int) -> dict[str, str]:
     }
 
 
+def point_to(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process find the server."""
+    for name, value in environment(port).items():
+        monkeypatch.setenv(name, value)
+
+
 @contextmanager
 def s3_server(folder: Path) -> Iterator[int]:
     """Serve ``folder`` over S3, each folder in it a bucket; yield the port."""

@@ -18,7 +18,7 @@ import pytest
 from hub_server import hub_server
 from place_servers import SSHD, GoogleServer, ssh_server, web_server
 from ports import reserved_port
-from share_server import BUCKET, environment, rclone, s3_server
+from share_server import BUCKET, point_to, rclone, s3_server
 
 from embedcache.errors import RemoteError
 from embedcache.share.places import Place, open_place, parse_location
@@ -106,8 +106,7 @@ def _there(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
         return There(folder.as_uri(), folder)
     if kind == "s3":
         bucket, port = request.getfixturevalue("s3")
-        for name, value in environment(port).items():
-            monkeypatch.setenv(name, value)
+        point_to(port, monkeypatch)
         # The server remembers what it has listed, and misses what is put there past it.
         return There(f"s3://{BUCKET}/{quote(own)}", bucket / own, back_door=False)
     if kind == "gs":

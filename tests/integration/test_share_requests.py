@@ -11,9 +11,9 @@ from share_server import (
     Proxy,
     assert_objects_right,
     content,
-    environment,
     make_cache,
     objects_of,
+    point_to,
     rclone,
     s3_server,
 )
@@ -46,8 +46,7 @@ def proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """Stand between this process and a server, and count."""
     with s3_server(tmp_path / "buckets") as port:
         found = Proxy(port)
-        for name, value in environment(found.port).items():
-            monkeypatch.setenv(name, value)
+        point_to(found.port, monkeypatch)
         yield found
         found.close()
 

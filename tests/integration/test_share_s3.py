@@ -25,9 +25,9 @@ from share_server import (
     assert_drops_do_no_harm,
     assert_objects_right,
     content,
-    environment,
     make_cache,
     objects_of,
+    point_to,
     rclone,
     s3_server,
 )
@@ -59,8 +59,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int
 @pytest.fixture
 def bucket(server: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let this process find the server, and return the folder that it serves as a bucket."""
-    for name, value in environment(server[1]).items():
-        monkeypatch.setenv(name, value)
+    point_to(server[1], monkeypatch)
     return server[0]
 
 
@@ -118,8 +117,7 @@ def test_times_that_a_listing_spells_shorter_are_looked_up(
         (folder / name).write_bytes(b"x")
         os.utime(folder / name, ns=((1_700_000_000_000 + thousandths) * 1_000_000,) * 2)
     with s3_server(tmp_path / "buckets") as port:
-        for variable, value in environment(port).items():
-            monkeypatch.setenv(variable, value)
+        point_to(port, monkeypatch)
         remote = Remote(parse_location(f"s3://{BUCKET}"))
         found = remote.dated({f"claims/{name}": stat for name, stat in remote.files_in("claims").items()})
     times = [round(stat.changed or 0) for _, stat in sorted(found.items())]

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
-from share_server import BUCKET, Proxy, environment, make_cache, rclone, s3_server
+from share_server import BUCKET, Proxy, make_cache, point_to, rclone, s3_server
 
 from embedcache import fsio
 from embedcache.check import verify
@@ -51,8 +51,7 @@ def again(act: Callable[[], T]) -> T:
 
 @pytest.mark.parametrize("drop", [0.0, 0.2])
 def test_windows_of_a_bucket(port, tmp_path, monkeypatch, drop):
-    for name, value in environment(port).items():
-        monkeypatch.setenv(name, value)
+    point_to(port, monkeypatch)
     remote = f"s3://{BUCKET}/stream-{drop}"
     whole = make_cache(tmp_path / "cache", TEXTS, name="one", dimension=384)
     push(whole, remote)

@@ -14,6 +14,7 @@ from typing import Any
 import corpus_helpers
 import pytest
 from corpus_helpers import IDS, LABELS, TEXTS, content, cut, stored
+from damage import flip_middle
 
 from embedcache import fsio
 from embedcache.corpus import part
@@ -280,18 +281,12 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert list((tmp_path / "outside").iterdir()) == []
 
 
-def flipped(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 def linked(path: Path) -> None:
     path.rename(path.parent.parent / "elsewhere")
     path.symlink_to(path.parent.parent / "elsewhere")
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, flipped, linked, lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize("damage", [Path.unlink, flip_middle, linked, lambda path: path.write_bytes(b"")])
 def test_the_same_command_writes_damaged_parts_anew(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     corpus = stored(tmp_path / "corpora", TEXTS, IDS)
     before = content(tmp_path / "corpora")
@@ -308,7 +303,7 @@ def test_the_same_command_writes_damaged_parts_anew(tmp_path: Path, damage: Call
 def test_a_damaged_description_is_only_replaced_when_asked_to(tmp_path: Path) -> None:
     corpus = stored(tmp_path, TEXTS)
     before = content(tmp_path)
-    flipped(corpus.folder / "corpus.json")
+    flip_middle(corpus.folder / "corpus.json")
     broken = content(tmp_path)
     with pytest.raises(CorruptCacheError, match=r"corpus\.json is damaged"):
         stored(tmp_path, TEXTS)

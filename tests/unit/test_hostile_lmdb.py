@@ -13,6 +13,7 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
+from damage import flip_middle
 from hostile_helpers import EVERYTHING, VECTORS, judge, one, received
 
 from embedcache.fsio import sha256_file
@@ -144,9 +145,7 @@ def test_a_note_that_came_along_vouches_for_nothing(tmp_path: Path, field: str) 
 def test_a_note_that_came_along_vouches_for_no_shard(tmp_path: Path, field: str) -> None:
     cache = received(tmp_path)
     shard = one(cache, "teachers/*/shards/*")
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    flip_middle(shard)
     noted(shard, **{field: 12345})
     shard.with_name("checked.bin").rename(one(cache, "derived/index/*") / "checked.bin")
     judge(cache).assert_refused(VECTORS, "its bytes are not those its name is the sha256 of", "repair")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from catalog_helpers import add_corpus, add_view
+from damage import flip_middle
 from kill_helpers import cut_off_at
 from merge_helpers import CONTRACT, TEXTS, cache_of, files, other_vectors, shard_names, vectors_of
 
@@ -334,9 +335,7 @@ def test_links_share_the_disk(tmp_path: Path, apart: list[Path], monkeypatch: py
 
 def test_a_damaged_source_is_refused(tmp_path: Path, apart: list[Path]) -> None:
     shard = next((apart[1] / "teachers" / CONTRACT.id / "shards").iterdir())
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    flip_middle(shard)
     with pytest.raises(CorruptCacheError, match="damaged"):
         merge_caches(apart, tmp_path / "all")
     assert not (tmp_path / "all").exists()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damage import flip_middle
 from share_helpers import (
     SHARD_ROWS,
     TEXTS,
@@ -228,9 +229,7 @@ def test_copies_are_no_news_to_the_remote_they_were_made_from(tmp_path: Path, re
 def test_a_shard_is_checked_before_it_is_converted(tmp_path: Path, remote: str, no_pauses: None) -> None:
     shard = next(file for file in manifest_of(Path(remote))["files"] if "/shards/" in file["path"])
     place = Path(remote, "objects", shard["sha256"][:2], shard["sha256"])
-    data = bytearray(place.read_bytes())
-    data[len(data) // 2] ^= 1
-    place.write_bytes(data)
+    flip_middle(place)
     with pytest.raises(RemoteError, match="arrive"):
         pull(tmp_path / "there", remote, PullChoice(codec="int8"), jobs=1)
     assert shard["sha256"] not in {converted_from(one) for one in store_of(tmp_path / "there").shards}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import flip_middle
 from share_helpers import TEXTS, content, files_of, make_cache
 
 from embedcache.errors import CorruptCacheError
@@ -61,9 +62,7 @@ def test_what_makes_shards_superfluous_may_be_deleted_until_the_push_is_announce
 def test_a_refused_push_leaves_no_new_remote(tmp_path: Path, team: str) -> None:
     cache = make_cache(tmp_path / "cache")
     shard = next(cache.folder.glob("teachers/*/shards/*.arrow"))
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    flip_middle(shard)
     with pytest.raises(CorruptCacheError, match="is damaged"):
         push(cache.folder, team)
     assert not Path(team).exists()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from damage import flip_middle
 from share_helpers import (
     SHARD_ROWS,
     TEXTS,
@@ -214,12 +215,10 @@ def test_what_sets_cache_and_remote_apart_is_counted(tmp_path: Path) -> None:
 def test_what_is_damaged_is_not_sent(tmp_path: Path) -> None:
     cache = make_cache(tmp_path / "cache")
     shard = next(cache.folder.glob("teachers/*/shards/*.arrow"))
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    data = flip_middle(shard)
     with pytest.raises(CorruptCacheError, match="embedcache verify"):
         push(cache, str(tmp_path / "remote"))
-    assert bytes(data) not in files_of(tmp_path / "remote", "objects").values()
+    assert data not in files_of(tmp_path / "remote", "objects").values()
     assert files_of(tmp_path / "remote", "manifests") == {}
     assert claims_left(tmp_path / "remote") == []
 
@@ -229,9 +228,7 @@ def test_what_was_there_already_is_checked_before_it_is_listed(tmp_path: Path) -
     push(cache, str(tmp_path / "remote"))
     shutil.rmtree(tmp_path / "remote" / "manifests")
     shard = next(cache.folder.glob("teachers/*/shards/*.arrow"))
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    flip_middle(shard)
     with pytest.raises(CorruptCacheError, match="embedcache verify"):
         push(cache, str(tmp_path / "remote"))
     assert not (tmp_path / "remote" / "manifests").exists()
@@ -419,9 +416,7 @@ def test_a_shard_that_changed_since_it_was_found_right_is_never_listed_again(tmp
     push(cache, str(remote))
     shard = next(cache.folder.glob("teachers/*/shards/*.arrow"))
     stat = shard.stat()
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    flip_middle(shard)
     # Its time says nothing, for anybody can set it.
     os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     make_cache(tmp_path / "more", TEXTS[80:160], name="more")

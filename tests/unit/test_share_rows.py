@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from damage import flip_middle
 from share_helpers import (
     content,
     files_of,
@@ -618,9 +619,7 @@ def test_rows_that_are_not_those_that_were_indexed_never_arrive(tmp_path: Path) 
     push(theirs, str(remote))
     for shard in _shards(remote):
         place = remote / "objects" / shard["sha256"][:2] / shard["sha256"]
-        data = bytearray(place.read_bytes())
-        data[len(data) // 2] ^= 1
-        place.write_bytes(data)
+        flip_middle(place)
     cache = mine_at(tmp_path / "mine")
     # What lies in the middle of a shard is damaged, its beginning is not.
     (first, *_) = theirs.store(TEACHER.contract).shards

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from catalog_helpers import add_corpus, add_view
+from damage import flip_middle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kill_helpers import cut_off_at
@@ -234,9 +235,7 @@ def test_what_cannot_be_split(tmp_path: Path, whole: Cache) -> None:
 
 def test_a_damaged_shard_is_refused(tmp_path: Path, whole: Cache) -> None:
     shard = whole.teacher_folder(CONTRACT) / "shards" / f"{shard_names(whole)[0]}.arrow"
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    flip_middle(shard)
     with pytest.raises(CorruptCacheError, match="damaged"):
         split_cache(whole.folder, tmp_path / "part")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damage import flip_middle
 from share_helpers import SHARD_ROWS, TEXTS, make_cache, manifest_bytes, manifest_of
 
 from embedcache import fsio
@@ -343,9 +344,7 @@ def test_a_damaged_shard_that_was_fetched_is_fetched_again(remote, whole, tmp_pa
         store = mirror.store(contract_of(whole))
         expected = store.gather(np.arange(SHARD_ROWS))
     (path,) = shard_files(tmp_path / "mirror")
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip_middle(path)
     with Mirror.open(remote, tmp_path / "mirror") as mirror:
         store = mirror.store(contract_of(whole))
         assert (store.gather(np.arange(SHARD_ROWS)) == expected).all()

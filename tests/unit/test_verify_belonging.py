@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from check_helpers import KINDS, TEACHER, TEXTS, MakeCopy, run
+from damage import flip_middle
 
 from embedcache.builder import build
 from embedcache.cache import Cache
@@ -212,9 +213,7 @@ def test_an_lmdb_file_gone_with_its_seal_is_damage(fresh: MakeCopy) -> None:
 def test_texts_whose_vectors_lie_in_damaged_files_are_for_repair(fresh: MakeCopy, kind: str) -> None:
     cache = fresh(kind)
     path = min(folder_of(cache).glob("shards/*" if kind == "arrow" else "vectors.mdb"))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip_middle(path)
     (note,) = verify(cache).notes
     assert "have no vector of teacher" in note.found
     assert "embedcache repair" in note.way_out

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
-from embedcache.corpus.description import is_digest
+from embedcache.corpus.description import begins_digest, is_digest
 from embedcache.errors import InputError
-
-_DIGITS = re.compile(r"[0-9a-f]{6,64}")
 
 
 def digest_before(name: str, ending: str) -> str:
@@ -28,7 +25,7 @@ def manifests_named(digits: str, ids: Collection[str], where: str) -> list[str]:
     Raises:
         InputError: if these are no six digits, or no name begins with them.
     """
-    if not _DIGITS.fullmatch(digits):
+    if not begins_digest(digits):
         raise InputError(
             f"{digits[:64]!r} names no manifest: expected six or more hexadecimal digits that its name "
             "begins with, as 'embedcache remote ls' shows them"
