@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embedcache.bad_rows import BadRows
-from embedcache.build_lender import Lender, encoded_aside
 from embedcache.build_report import BuildProgress, OnProgress, OutputSummary
 from embedcache.cache import Cache
-from embedcache.codecs import FLOAT_CODECS, pq
+from embedcache.codecs import FLOAT_CODECS
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.missing import MissingRows
 from embedcache.reuse import Carried, Donor, carry_over, codec_for, donors
-from embedcache.share.mirror_notes import keep_rows, streamed_shards
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.teacher.encoded import EncodedTexts
 from embedcache.teacher.outputs import EMBEDDING, LOGITS, logits_teacher
@@ -28,7 +25,6 @@ from embedcache.teacher.outputs import EMBEDDING, LOGITS, logits_teacher
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from embedcache.build_remote import RemoteRows
     from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import Teacher
 
@@ -42,12 +38,10 @@ class Output:
         store: where it goes.
         givers: who may lend rows of it.
         kind: of a store there is none of yet; None: the usual one.
-        lender: what a remote can lend to it; None without one.
         missing: what the store lacks of the corpus and of each view that is encoded.
         absent: distinct texts that the store lacked.
         stored: those that were encoded for it.
         carried: those that were taken over.
-        taken: those that came from a remote.
         bytes_before: size of its shards before.
     """
 
@@ -55,24 +49,14 @@ class Output:
     store: ShardStore
     givers: list[Donor]
     kind: str | None
-    lender: Lender | None = None
     missing: dict[Corpus, MissingRows] = field(default_factory=dict)
     absent: int = 0
     stored: int = 0
     carried: Carried = field(default_factory=Carried)
-    taken: int = 0
     bytes_before: int = 0
 
     @classmethod
-    def open(
-        cls,
-        cache: Cache,
-        teacher: Teacher,
-        codec: str | None,
-        kind: str | None,
-        remote: RemoteRows | None = None,
-        lender: Lender | None = None,
-    ) -> Output:
+    def open(cls, cache: Cache, teacher: Teacher, codec: str | None, kind: str | None) -> Output:
         """Open the store of an output, in the codec asked for or the one that fits what is there.
 
         Args:
@@ -80,49 +64,27 @@ class Output:
             teacher: what gives it.
             codec: the codec asked for.
             kind: the kind of store asked for.
-            remote: what the build reads through to.
-            lender: what that can lend, where it was looked at before there was a cache.
 
         Raises:
-            InputError: as :func:`codec_of_store`.
             InputError, ContractMismatchError, CorruptCacheError: as :meth:`embedcache.cache.Cache.store`.
-            RemoteError: if what ``remote`` has cannot be read.
         """
         store = cache.store(teacher.contract, codec, kind)
         givers = donors(cache, teacher.contract)
-        if lender is not None:
-            lender.settle(cache)
-        elif remote is not None:
-            lender = Lender.open(remote, cache.folder, cache, teacher.contract)
-        codec = codec_of_store(codec, store, givers, lender)
+        codec = codec or codec_for(store, givers)
         if codec != store.codec_name:
             store = cache.store(teacher.contract, codec, kind)
-        if lender is not None:
-            lender.narrow(codec)
-        return cls(teacher, store, givers, kind, lender, bytes_before=store.bytes_on_disk)
+        return cls(teacher, store, givers, kind, bytes_before=store.bytes_on_disk)
 
     def look_up(self, corpora: Sequence[Corpus]) -> None:
         """Find what the store lacks of ``corpora``."""
         self.missing = {texts: MissingRows.of(texts, self.store) for texts in corpora}
 
     def look_again(self, cache: Cache) -> None:
-        """Open the store again where its shards are others than they were.
-
-        What it has of the corpora stays from now on: in a mirror, a run may have fetched it, and would delete
-        it again.
-        """
-        self.keep(cache)
+        """Open the store again where its shards are others than they were."""
         if not self.store.is_current:
             self.store = cache.store(self.teacher.contract, self.store.codec_name, self.kind)
             self.look_up(list(self.missing))
         self.bytes_before = self.store.bytes_on_disk
-
-    def keep(self, cache: Cache) -> None:
-        """Make the shards stay that have vectors of the corpora and were fetched for a run."""
-        contract = self.teacher.contract
-        if streamed_shards(cache, contract.id):
-            keys = np.concatenate([part for texts in self.missing for part in texts.iter_keys()])
-            keep_rows(cache, {contract.id: contract}, keys)
 
     def take_over(
         self,
@@ -152,33 +114,9 @@ class Output:
         self.carried.coarser_rows += taken.coarser_rows
         rows.refresh(self.store)
 
-    def take_from_remote(self, texts: Corpus, shard_rows: int, encoder: Encoder) -> None:
-        """Fetch what a remote has of the missing rows of ``texts``, which those then no longer are."""
-        rows = self.missing[texts]
-        if self.lender is None or not len(rows):
-            return
-        numbers = np.flatnonzero(rows.mask)
-        self.taken += self.lender.lend(
-            self.store,
-            rows.keys(),
-            shard_rows,
-            lambda some: texts.texts(numbers[some]),
-            encoded_aside(encoder, _columns(encoder, self.teacher)),
-            str(encoder.provenance.get("compute_dtype")),
-        )
-        rows.refresh(self.store)
-
-    def see_to_codebook(self, first: int) -> None:
-        """Take a remote's codebook of ``pq`` where the ``first`` rows to be stored could not teach one."""
-        if self.lender is not None and first < pq.LEAST_TRAINING_ROWS:
-            self.lender.lend_codebook(self.store)
-
-    def summary(self, cache: Cache) -> OutputSummary:
+    def summary(self) -> OutputSummary:
         """Return what the build did about it."""
         contract = self.teacher.contract
-        bad = BadRows(cache, contract, self.store)
-        for texts in self.missing:
-            bad.add_corpus(texts)
         distinct = sum(rows.distinct for rows in self.missing.values())
         return OutputSummary(
             output=contract.output,
@@ -187,8 +125,6 @@ class Output:
             stored=self.stored,
             carried=self.carried.rows,
             reused=distinct - self.absent,
-            taken=self.taken,
-            bad_rows=bad.count,
         )
 
 
@@ -228,23 +164,6 @@ def codec_of(output: str, asked: str | None, *, alone: bool) -> str | None:
     return None
 
 
-def codec_of_store(
-    asked: str | None, store: ShardStore, givers: Sequence[Donor], lender: Lender | None
-) -> str:
-    """Return the codec that a build stores new rows of ``store`` in.
-
-    It is the one asked for; else that of rows that are there, or that can be carried over; else that of most
-    rows that a remote has.
-
-    Raises:
-        InputError: if that last one loses something: it has to be asked for.
-    """
-    usual = None
-    if asked is None and lender is not None and not (store.shards or givers):
-        usual = lender.own_codec()
-    return asked or usual or codec_for(store, givers)
-
-
 def groups(outputs: Sequence[Output], texts: Corpus) -> list[tuple[list[Output], MissingRows]]:
     """Return the missing rows of ``texts``, first those of all outputs, and the outputs that lack them."""
     masks = [output.missing[texts].mask for output in outputs]
@@ -254,11 +173,6 @@ def groups(outputs: Sequence[Output], texts: Corpus) -> list[tuple[list[Output],
         for output, mask in zip(outputs, masks, strict=True):
             found.append(([output], replace(output.missing[texts], mask=mask & ~everywhere)))
     return [(wanting, rows) for wanting, rows in found if len(rows)]
-
-
-def texts_to_read(outputs: Sequence[Output], texts: Corpus) -> int:
-    """Return how many of ``texts`` the teacher would have to read."""
-    return int(np.logical_or.reduce([output.missing[texts].mask for output in outputs]).sum())
 
 
 def encode_missing(

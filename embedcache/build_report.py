@@ -12,14 +12,12 @@ class BuildProgress:
 
     Attributes:
         phase: ``read``, ``view NAME``, ``carry over`` (rows of the same teacher at another ``max_length``),
-            ``remote: …`` or ``encode``.
-        rows: rows read or made so far, missing texts looked up so far, bytes fetched, or vectors encoded so
-            far.
-        total: rows, missing texts, bytes to fetch, or vectors to encode; 0 while reading.
+            or ``encode``.
+        rows: rows read or made so far, missing texts looked up so far, or vectors encoded so far.
+        total: rows, missing texts, or vectors to encode; 0 while reading.
         tokens: tokens encoded so far.
         seconds: seconds since the phase began.
         busy: seconds spent so far in ``read``, ``tokenise``, ``encode`` and ``write``; they overlap.
-        unit: what ``rows`` and ``total`` count: ``rows`` or ``bytes``; empty where nothing is counted.
     """
 
     phase: str = "read"
@@ -30,11 +28,10 @@ class BuildProgress:
     busy: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(("read", "tokenise", "encode", "write"), 0.0)
     )
-    unit: str = "rows"
 
     def begin(self, phase: str, total: int = 0) -> None:
-        """Begin a phase that counts rows."""
-        self.phase, self.rows, self.total, self.unit, self.seconds = phase, 0, total, "rows", 0.0
+        """Begin a phase."""
+        self.phase, self.rows, self.total, self.seconds = phase, 0, total, 0.0
 
 
 @dataclass(frozen=True)
@@ -74,42 +71,6 @@ class TokenTableSummary:
 
 
 @dataclass(frozen=True)
-class RemoteSummary:
-    """What a build took from a remote.
-
-    Attributes:
-        remote: where it lies.
-        rows: rows taken, those of all outputs together.
-        bytes: what was fetched for them.
-        whole_shards: shards that came whole; the others' rows came alone.
-        coarser_rows: rows that were encoded although the remote has them, because their codec keeps less than
-            this build's.
-        texts_saved: texts that the teacher need not have read.
-        checked: texts that were encoded to see that the rows are the teacher's.
-        seconds: what looking, fetching and checking took.
-        encode_seconds_saved: what encoding those texts would have taken, as far as this build can tell from
-            what it has encoded; else None.
-        told: what else is worth telling.
-    """
-
-    remote: str
-    rows: int
-    bytes: int
-    whole_shards: int
-    coarser_rows: int
-    texts_saved: int
-    checked: int
-    seconds: float
-    encode_seconds_saved: float | None
-    told: list[str]
-
-    @property
-    def seconds_saved(self) -> float | None:
-        """How much sooner the build was done, where that can be told."""
-        return None if self.encode_seconds_saved is None else self.encode_seconds_saved - self.seconds
-
-
-@dataclass(frozen=True)
 class OutputSummary:
     """What a build did about one output of the teacher.
 
@@ -120,8 +81,6 @@ class OutputSummary:
         stored: rows that this build encoded and stored.
         carried: rows taken over from the same teacher at another ``max_length``.
         reused: distinct texts that were there already.
-        taken: rows taken from a remote.
-        bad_rows: rows of the corpus and of embedded views whose vectors a pull has found bad.
     """
 
     output: str
@@ -130,8 +89,6 @@ class OutputSummary:
     stored: int
     carried: int
     reused: int
-    taken: int = 0
-    bad_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -162,7 +119,6 @@ class BuildSummary:
         token_embeddings: what became of the teacher's token embeddings; None where they were not asked for.
         outputs: what became of each output.
         not_asked: source rows that were not asked for; 0 where the source was not read again.
-        remote: what was taken from a remote; None where none was given.
     """
 
     corpus: str
@@ -187,7 +143,6 @@ class BuildSummary:
     token_embeddings: TokenTableSummary | None = None
     outputs: list[OutputSummary] = field(default_factory=list)
     not_asked: int = 0
-    remote: RemoteSummary | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the summary as a JSON object."""

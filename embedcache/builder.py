@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embedcache.build_lender import Lender
-from embedcache.build_outputs import Output, codec_of, encode_missing, groups, teachers_of, texts_to_read
-from embedcache.build_remote import RemoteOptions, RemoteRows
+from embedcache.build_outputs import Output, codec_of, encode_missing, groups, teachers_of
 from embedcache.build_report import BuildProgress, BuildSummary, OnProgress, TokenTableSummary
 from embedcache.cache import Cache
 from embedcache.codecs import check_codec_name, pq
@@ -69,7 +67,6 @@ def build(
     encoder: Encoder | None = None,
     views: ViewOptions | Sequence[str] | str = (),
     token_embeddings: bool = False,
-    remote: RemoteOptions | str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Cache:
     """Run a teacher once over a corpus and keep its vectors; return the cache.
@@ -98,8 +95,6 @@ def build(
         views: other texts to make for every row, such as ``["crop", "delete-words*2"]``; with
             :class:`embedcache.views.plan.ViewOptions` also how, and which of them are encoded.
         token_embeddings: also keep the teacher's input token embeddings, unless they are there.
-        remote: name or URL of a remote: rows that it has are fetched and not encoded; with
-            :class:`embedcache.build_remote.RemoteOptions` also which of them are trusted.
         on_progress: called with a :class:`BuildProgress` as the build goes on.
 
     Raises:
@@ -111,8 +106,6 @@ def build(
         ContractMismatchError: if the cache knows the teacher's name with another contract.
         NonFiniteVectorError: if the teacher returns NaN or infinity; it names the row.
         StorageError: if the cache cannot be written; run again once there is room.
-        RemoteError: if the remote cannot be reached, which is found out before anything is encoded, or what
-            lies there is refused.
     """
     started = time.perf_counter()
     progress = BuildProgress()
@@ -127,7 +120,7 @@ def build(
     options = ReadOptions(text_column, id_column, label_column, format, limit, text2_column, tuple(rows))
 
     # Everything that can be refused is refused before anything is written, and a teacher that is not there
-    # before models of views are loaded, or a remote is asked.
+    # before models of views are loaded.
     if isinstance(teacher, (str, Path)):
         resolve(teacher)
     if not isinstance(views, ViewOptions):
@@ -142,11 +135,6 @@ def build(
         "normalize": normalize,
     }
     there = Cache(folder) if (folder / "cache.json").exists() else None
-    lent = None
-    if remote is not None:
-        # A teacher takes longer to load.
-        given = remote if isinstance(remote, RemoteOptions) else RemoteOptions(remote)
-        lent = RemoteRows.open(given, there, progress, on_progress)
     if isinstance(teacher, (str, Path)):
         from embedcache.teacher.load import load_teacher
 
@@ -156,7 +144,6 @@ def build(
     else:
         _refuse_settings_of_a_loaded_teacher({**settings, "teacher_name": teacher_name})
     wanted = teachers_of(teacher, outputs)
-    asked_for = list(zip(wanted, codecs, strict=True))
     if encoder is None:
         from embedcache.teacher.encode import Encoder
 
@@ -176,25 +163,16 @@ def build(
     if there is not None:
         for one in wanted:
             there.refuse_other_contract(one.name, one.contract)
-    # What a remote has in pq brings its codebook along.
-    untrained = [one.contract for one in wanted if lent is None or not lent.codebooks(one.contract)]
     if there is None:
         # A build that cannot begin leaves no cache behind.
         source.look(1)
-        if wanted[0].contract in untrained:
-            _refuse_untrained(codecs[0], source, shard_rows)
-    lenders: list[Lender | None] = [None for _ in wanted]
-    if lent is not None and there is None:
-        lenders = [Lender.open_for_new(lent, folder, one.contract, asked) for one, asked in asked_for]
+        _refuse_untrained(codecs[0], source, shard_rows)
     opened = Cache.create(cache)
-    kept = [
-        Output.open(opened, one, asked, store, lent, lender)
-        for (one, asked), lender in zip(asked_for, lenders, strict=True)
-    ]
+    kept = [Output.open(opened, one, asked, store) for one, asked in zip(wanted, codecs, strict=True)]
     for goal in kept:
         # Another build may have made the cache just now.
         opened.refuse_other_contract(goal.teacher.name, goal.teacher.contract)
-        if not goal.store.shards and goal.teacher.contract in untrained:
+        if not goal.store.shards:
             _refuse_untrained(goal.store.codec_name, source, shard_rows)
 
     reading = time.perf_counter()
@@ -207,36 +185,27 @@ def build(
     corpora = [corpus, *map(corpus.view, views.embed)]
     for goal in kept:
         goal.look_up(corpora)
-    # Only now: a build that is refused leaves no teacher without vectors behind.
+    # Register last, so a rejected build leaves no empty teacher.
     for one in wanted:
         opened.register_teacher(one.name, one.contract, origin_of(one.source))
         if is_local(one.source):
             opened.remember_model(one.contract, str(one.folder.resolve()))
     table_kept = _keep(table, table_file, teacher) if table is not None else None
     for goal in kept:
-        # Garbage collected since it was opened is not to be counted on; from here on the corpus keeps it.
+        # Re-list shards: gc may have removed some. From here on the corpus keeps them.
         goal.look_again(opened)
     encoded = truncated = 0
     encode_seconds = 0.0
     for texts in corpora:
         for goal in kept:
             goal.take_over(opened, texts, shard_rows, progress, on_progress)
-        if lent is not None:
-            before = texts_to_read(kept, texts)
-            for goal in kept:
-                goal.take_from_remote(texts, shard_rows, encoder)
-            lent.texts_saved += before - texts_to_read(kept, texts)
         encode_started = time.perf_counter()
         for lacking, left in groups(kept, texts):
-            for goal in lacking:
-                goal.see_to_codebook(min(len(left), shard_rows))
             encoded += len(left)
             truncated += encode_missing(texts, left, lacking, encoder, shard_rows, progress, on_progress)
         encode_seconds += time.perf_counter() - encode_started
     for goal in kept:
         goal.store.finish()
-        # What a run has fetched meanwhile may have taken the place of rows to be encoded.
-        goal.keep(opened)
     first = kept[0]
     distinct = sum(found.distinct for found in first.missing.values())
     opened.last_build = BuildSummary(
@@ -261,8 +230,7 @@ def build(
         views=made,
         embedded_views=list(views.embed),
         token_embeddings=table_kept,
-        outputs=[goal.summary(opened) for goal in kept],
-        remote=None if lent is None else lent.summary(encoded, encode_seconds),
+        outputs=[goal.summary() for goal in kept],
     )
     return opened
 

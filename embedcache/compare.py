@@ -19,7 +19,6 @@ from embedcache.fsio import canonical_json
 from embedcache.keys import KeyArray
 from embedcache.sampling import KeySample
 from embedcache.store import ShardHeader, ShardStore
-from embedcache.store.base import way_of_making
 
 N = TypeVar("N")
 
@@ -366,6 +365,6 @@ def _codecs(store: ShardStore) -> tuple[str, ...]:
 
 
 def _provenance(store: ShardStore) -> tuple[Mapping[str, object], ...]:
-    ways = [way_of_making(one.header.provenance) for one in store.shards]
+    ways = [dict(one.header.provenance) for one in store.shards]
     found = {canonical_json(way): way for way in ways}
     return tuple(found[spelling] for spelling in sorted(found))

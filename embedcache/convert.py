@@ -20,7 +20,6 @@ from embedcache.corpus.view_record import VIEWS, is_recorded, read_record, write
 from embedcache.derived import PROJECTION, is_derived, read_projection
 from embedcache.errors import InputError
 from embedcache.fsio import copy_file, write_sealed_json
-from embedcache.sample_notes import carry_bad, refuse_to_rewrite
 from embedcache.store import Shard, ShardStore
 from embedcache.teacher.outputs import LOGITS
 from embedcache.token_table import TokenTable, table_path
@@ -76,9 +75,8 @@ def convert(
         on_shard: called as shards are done.
 
     Raises:
-        InputError: if ``out`` is the source, or holds the vectors in another store or codec, another
-            corpus or view of the same name, or ``codec`` is another for a shard that a sample of a pull has
-            found bad.
+        InputError: if ``out`` is the source, or holds the vectors in another store or codec, or another
+            corpus or view of the same name.
         CorruptCacheError: if the source, or what is in ``out``, is damaged.
         StorageError: if ``out`` cannot be written.
     """
@@ -160,8 +158,6 @@ def _convert_teacher(
         copy_file(projection, target_folder / projection.name)
     codec = _codec(before, codec_name, target_folder / "codebooks")
     worst = 1.0
-    refuse_to_rewrite(source, teacher.contract.id, teacher.name, _to_rewrite(before, codec))
-    carry_bad(source, target, teacher.contract.id, before.container.names())
     for number, (shard, own) in enumerate(before.own_rows()):
         if codec is None or _is_kept_so(shard, codec):
             if isinstance(shard.codec, pq.PQCodec):
@@ -193,11 +189,6 @@ def _convert_teacher(
 
 def _is_kept_so(shard: Shard, codec: Codec) -> bool:
     return (shard.codec.name, shard.codec.codebook) == (codec.name, codec.codebook)
-
-
-def _to_rewrite(store: ShardStore, codec: Codec | None) -> list[str]:
-    """Return the shards that get other bytes, and so other names."""
-    return [one.name for one in store.shards if codec is not None and not _is_kept_so(one, codec)]
 
 
 def _codec(store: ShardStore, name: str | None, codebooks: Path) -> Codec | None:

@@ -14,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.bad_rows import refuse_bad_rows
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
@@ -160,8 +159,7 @@ def extend(cache: Cache, teacher: CachedTeacher, corpus: Corpus) -> Iterator[tup
 
     Raises:
         MissingVectorsError: if the base lacks vectors too; it says how many. Nothing is written then.
-        InputError: as :func:`base_of`, or if a sample of a pull has found vectors that it would map bad.
-            Nothing is written then.
+        InputError: as :func:`base_of`.
         CorruptCacheError: as :func:`read_projection`.
         StorageError: if the cache cannot be written.
     """
@@ -176,7 +174,6 @@ def extend(cache: Cache, teacher: CachedTeacher, corpus: Corpus) -> Iterator[tup
             f"{base.name!r} yet, which {teacher.name!r} is made of: run 'embedcache build' for this corpus "
             "and teacher (it encodes only what is missing)"
         )
-    refuse_bad_rows(cache, base.contract, given, places)
     yield done, total
     for rows in missing.windows(ROWS_A_SHARD):
         keys = missing.keys(rows)

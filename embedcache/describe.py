@@ -7,15 +7,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.origin import read_note
 from embedcache.corpus.view_record import VIEWS, read_record
 from embedcache.errors import CorruptCacheError
 from embedcache.missing import MissingRows
-from embedcache.sample_notes import bad_shards
 from embedcache.store import Shard
-from embedcache.store.base import way_of_making
 from embedcache.store.containers.lmdb import SEAL
 from embedcache.token_layout import read_layout
 from embedcache.token_table import table_path
@@ -57,7 +54,6 @@ class TeacherSummary:
         max_length: tokens after which a text is cut.
         token_embeddings: size of its table of token embeddings in bytes; None without one.
         damage: why there are no vectors, and what to do; None where they can be used.
-        bad_shards: how many of its shards a pull or a run has marked as bad.
     """
 
     name: str
@@ -71,7 +67,6 @@ class TeacherSummary:
     max_length: int
     token_embeddings: int | None = None
     damage: str | None = None
-    bad_shards: int = 0
 
 
 def summarize_corpus(corpus: Corpus) -> CorpusSummary:
@@ -107,14 +102,7 @@ def summarize_teacher(cache: Cache, teacher: CachedTeacher) -> TeacherSummary:
         contract.pooling,
         contract.max_length,
         _table_bytes(cache, teacher),
-        bad_shards=len(_marked(cache, contract, store.shards)),
     )
-
-
-def _marked(cache: Cache, contract: Contract, shards: Iterable[Shard]) -> list[Shard]:
-    """Return those of a teacher's shards that are marked as bad."""
-    marked = bad_shards(cache, contract.id)
-    return [shard for shard in shards if shard.name in marked]
 
 
 def _table_bytes(cache: Cache, teacher: CachedTeacher) -> int | None:
@@ -169,7 +157,6 @@ def describe_teacher(cache: Cache, teacher: CachedTeacher) -> dict[str, object]:
     return {
         **known,
         "shards": len(store.shards),
-        "bad_rows": sum(map(len, _marked(cache, teacher.contract, store.shards))),
         "rows_a_shard": dict(sorted(Counter(map(len, store.shards)).most_common(5), reverse=True)),
         "codecs": _codecs(store.shards),
         "provenance": _provenance(store.shards),
@@ -242,6 +229,6 @@ def _provenance(shards: Iterable[Shard]) -> list[dict[str, object]]:
     """Return the distinct ways the shards were made, with the rows of each."""
     rows: Counter[tuple[tuple[str, str], ...]] = Counter()
     for shard in shards:
-        way = way_of_making(shard.header.provenance)
-        rows[tuple(sorted((key, str(value)) for key, value in way.items()))] += len(shard)
+        way = sorted((key, str(value)) for key, value in shard.header.provenance.items())
+        rows[tuple(way)] += len(shard)
     return [{"rows": count, **dict(fields)} for fields, count in rows.most_common()]

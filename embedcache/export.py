@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.bad_rows import BadRows
 from embedcache.cache import Cache
 from embedcache.catalog import select_rows
 from embedcache.catalog.connection import open_cache
@@ -113,8 +112,8 @@ def export_rows(
         on_step: called as the work goes on.
 
     Raises:
-        InputError: if an argument cannot be used, ``out`` is there already, no row is left, a pull has found
-            vectors bad, one is not finite, or a value does not fit ``dtype``.
+        InputError: if an argument cannot be used, ``out`` is there already, no row is left, a vector is not
+            finite, or a value does not fit ``dtype``.
         MissingVectorsError: if rows have no vector and ``skip_missing`` is off.
         StorageError: if ``out`` cannot be written; nothing is left of it then.
         CorruptCacheError: if a file of the cache is damaged.
@@ -134,9 +133,7 @@ def export_rows(
     store = opened.store(known.contract)
     selection = _Selection(texts, store, asked, np.dtype(dtype))
     report = on_step or (lambda *_: None)
-    bad = BadRows(opened, known.contract, store)
-    present = selection.count_present(bad, report)
-    bad.refuse()
+    present = selection.count_present(report)
     missing = selection.asked - present
     if missing and not skip_missing:
         raise MissingVectorsError(
@@ -178,13 +175,12 @@ class _Selection:
         stored = corpus.part(0).schema
         self.schema = pa.schema([(name, stored.field(other).type) for name, other in self._names.items()])
 
-    def count_present(self, bad: BadRows, report: OnStep) -> int:
-        """Return how many of the rows have a vector, and count the bad ones among these."""
+    def count_present(self, report: OnStep) -> int:
+        """Return how many of the rows have a vector."""
         present = done = 0
         report("look for vectors", 0, self.asked)
         for _, rows, positions in self._located():
             present += int(np.count_nonzero(positions >= 0))
-            bad.add(positions)
             done += len(rows)
             report("look for vectors", done, self.asked)
         return present

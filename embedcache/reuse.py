@@ -7,7 +7,7 @@ keep the provenance of the run that computed them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.fsio import canonical_json
 from embedcache.keys import KeyArray
-from embedcache.sample_notes import bad_shards
 from embedcache.store.base import Positions, VectorBatch
 
 if TYPE_CHECKING:
@@ -40,12 +39,10 @@ class Donor:
     Attributes:
         teacher: the teacher as the cache lists it.
         store: its vectors.
-        bad: shards of it that a pull has found bad: nothing is taken from these.
     """
 
     teacher: CachedTeacher
     store: ShardStore
-    bad: frozenset[str] = frozenset()
 
     @property
     def max_length(self) -> int:
@@ -96,10 +93,7 @@ def donors(cache: Cache, contract: Contract) -> list[Donor]:
         and replace(teacher.contract, max_length=contract.max_length) == contract
     }
     longest_first = sorted(found, key=lambda length: (length != 0, -length))
-    return [
-        Donor(one, cache.store(one.contract), bad_shards(cache, one.contract.id))
-        for one in (found[length] for length in longest_first)
-    ]
+    return [Donor(one, cache.store(one.contract)) for one in (found[length] for length in longest_first)]
 
 
 def usable(store: ShardStore, positions: Positions, max_length: int) -> NDArray[np.bool_]:
@@ -152,7 +146,6 @@ def locate(givers: Sequence[Donor], keys: KeyArray, max_length: int, codec: str)
         wanting = np.flatnonzero(numbers == _NOBODY)
         positions = donor.store.locate(keys[wanting])
         fits = usable(donor.store, positions, max_length)
-        fits[fits] = ~are_in_shards(donor.store, positions[fits], donor.bad)
         wanting, positions = wanting[fits], positions[fits]
         fine_shards = np.array(
             [keeps_its_worth(shard.codec.name, codec) for shard in donor.store.shards], np.bool_
@@ -176,21 +169,6 @@ def shard_places(
     starts = np.cumsum([0, *map(len, store.shards)], dtype=np.int64)
     numbers = np.searchsorted(starts, positions, side="right") - 1
     return numbers, positions - starts[numbers]
-
-
-def are_in_shards(
-    store: ShardStore, positions: NDArray[np.integer], names: Collection[str]
-) -> NDArray[np.bool_]:
-    """Return which rows are read from some shards.
-
-    Args:
-        store: the store the positions are of.
-        positions: shape (n,), all of rows that are there.
-        names: of the shards.
-    """
-    numbers, _ = shard_places(store, positions)
-    named = np.fromiter((shard.name in names for shard in store.shards), np.bool_, len(store.shards))
-    return named[numbers]
 
 
 class _Pile:

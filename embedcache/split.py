@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from embedcache import model_note
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.catalog import choose_rows
-from embedcache.conversions import Conversions
 from embedcache.corpus.corpus import Corpus, check_name
 from embedcache.corpus.subset import part_name, store_subset, subset_keys
 from embedcache.corpus.view_store import stale_views
@@ -31,7 +30,6 @@ from embedcache.merge.files import Carrier
 from embedcache.merge.shards import Written, write_shards
 from embedcache.merge.teachers import base_id
 from embedcache.merge.weigh import Taken
-from embedcache.sample_notes import carry_bad, refuse_to_rewrite
 from embedcache.store import ShardStore
 from embedcache.store.digests import FileNotes
 from embedcache.store.index import StoreIndex, open_index
@@ -132,8 +130,7 @@ def split_cache(
         on_step: called as the work goes on.
 
     Raises:
-        InputError: if there is no such teacher, corpus or row, ``out`` holds anything else, or a shard that a
-            sample of a pull has found bad would be cut.
+        InputError: if there is no such teacher, corpus or row, or ``out`` holds anything else.
         CorruptCacheError: if the cache is damaged.
         StorageError: if ``out`` cannot be written.
     """
@@ -243,11 +240,6 @@ def _split_teacher(
     whole = source.store(contract)
     part = target.store(contract, kind=whole.kind)
     taken = _taken(whole, wanted, lambda done, total: report(f"look up vectors of {title}", done, total))
-    whole_ones = [one.shard.name for one in taken if one.keep is None]
-    cut = [one.shard.name for one in taken if one.keep is not None and one.rows]
-    refuse_to_rewrite(source, contract.id, title, cut)
-    Conversions(target).carry_from(Conversions(source), whole_ones)
-    carry_bad(source, target, contract.id, whole_ones)
     shards, names = write_shards(
         taken,
         [whole],

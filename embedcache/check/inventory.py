@@ -14,11 +14,12 @@ from embedcache.check.findings import Kind
 from embedcache.fsio import TEMPORARY_PREFIX
 
 QUARANTINE = "quarantine"
+INCOMING, REMOTES = "incoming", "remotes"
+"""The folders of ``derived/`` that a pull works in: what it downloads, and copies of manifests."""
 
 _ID = r"[0-9a-f]{64}"
 _NAME = r"\w[\w.-]*"
 _VIEW = rf"corpora/(?P<corpus>{_NAME})/views/(?P<view>(?!original/)\w[\w.-]{{0,99}})"
-_REMOTE_TEXTS = rf"derived/remotes/[0-9a-f]{{32}}/parts/{_ID}"
 _PLACES = (
     (Kind.MARKER, r"cache\.json"),
     (Kind.CORPUS, rf"corpora/(?P<corpus>{_NAME})/corpus\.json"),
@@ -40,21 +41,10 @@ _PLACES = (
     (Kind.DERIVED, rf"derived/index/(?P<teacher>{_ID})/checked\.(bin|json)"),
     (Kind.DERIVED, rf"derived/models/(?P<teacher>{_ID})\.json"),
     (Kind.DERIVED, rf"derived/sources/(?P<corpus>{_NAME})\.json"),
-    (Kind.DERIVED, r"derived/remotes/([0-9a-f]{32}/sampled|indexes)\.json"),
-    (Kind.DERIVED, r"derived/remotes/converted\.log"),
-    # Of older versions, which vouched for their notes in a file of its own.
-    (Kind.DERIVED, r"derived/remotes/checked\.json"),
-    (Kind.LOCK, r"derived/remotes/notes\.lock"),
-    # The shorter names are of older versions.
-    (Kind.DERIVED, rf"derived/stream/(?P<teacher>{_ID})/{_ID}(-[0-9]{{1,18}}-[0-9a-f]{{32}})?\.json"),
-    (Kind.LOCK, r"derived/stream/state"),
-    (Kind.MANIFEST, rf"derived/remotes/[0-9a-f]{{32}}/{_ID}\.json"),
-    (Kind.ROW_INDEX, rf"derived/remotes/[0-9a-f]{{32}}/{_ID}\.index"),
-    (Kind.REMOTE_PART, rf"{_REMOTE_TEXTS}/corpora/{_NAME}/(views/{_NAME}/)?{_ID}\.arrow"),
-    (Kind.DERIVED, rf"{_REMOTE_TEXTS}/(cache|corpora/{_NAME}/(views/{_NAME}/)?(corpus|recipe))\.json"),
     (Kind.TOKENS, r"derived/tokens/[0-9a-f]{32}/(tokens\.json|ids\.bin|offsets\.npy|first\.bin)"),
     (Kind.QUARANTINED, rf"{QUARANTINE}/.*"),
 )
+_OF_A_PULL = (f"derived/{INCOMING}", f"derived/{REMOTES}")
 _RULES = [(kind, re.compile(rule, re.DOTALL)) for kind, rule in _PLACES]
 
 
@@ -90,7 +80,10 @@ class Entry:
 
 
 def take_inventory(folder: Path) -> list[Entry]:
-    """Return every file below ``folder``, links and devices included, sorted by path; no link is followed."""
+    """Return every file below ``folder``, links and devices included, sorted by path; no link is followed.
+
+    Files that a pull works with are left out: nothing but a pull reads them, and it checks them itself.
+    """
     return sorted(_walk(folder), key=lambda entry: entry.path)
 
 
@@ -115,7 +108,8 @@ def _walk(folder: Path) -> Iterator[Entry]:
             continue
         for path, entry in found:
             if entry.is_dir(follow_symlinks=False):
-                left.append(path)
+                if path not in _OF_A_PULL:
+                    left.append(path)
             else:
                 # A temporary file of a build that is running may be gone by now.
                 with suppress(FileNotFoundError):

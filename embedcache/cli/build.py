@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +13,13 @@ from embedcache.cli.options import (
     codec_option,
     output_option,
     reader_options,
-    remote_options,
     shard_rows_option,
     teacher_options,
     view_options,
 )
 
 if TYPE_CHECKING:
-    from embedcache.build_remote import RemoteOptions
-    from embedcache.build_report import BuildProgress, BuildSummary, OutputSummary, RemoteSummary, ViewSummary
+    from embedcache.build_report import BuildProgress, BuildSummary, OutputSummary, ViewSummary
     from embedcache.views.plan import ViewOptions
 
 
@@ -48,12 +46,6 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also keep the teacher's table of token embeddings, once; SimTDE's students learn from it.",
 )
-@remote_options
-@click.option(
-    "--no-sample-check",
-    is_flag=True,
-    help="With --remote: do not compare a sample with the live teacher the first time.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Encode the texts of SOURCES that the cache lacks and store their vectors.
@@ -66,45 +58,15 @@ def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> N
     from embedcache.builder import build
 
     views = pop_views(settings)
-    told: list[str] = []
-    remote = pop_remote(settings, told)
     with build_progress() as on_progress:
-        cache = build(list(sources), views=views, remote=remote, on_progress=on_progress, **settings)
+        cache = build(list(sources), views=views, on_progress=on_progress, **settings)
     summary = cache.last_build
     if summary is None:
         return
     if as_json:
         click.echo(json.dumps(summary.to_json(), indent=2))
     else:
-        print_build_summary(summary, told)
-
-
-def pop_remote(settings: dict[str, Any], told: list[str]) -> RemoteOptions | None:
-    """Take what ``--remote`` and its companions say out of a command's settings.
-
-    What is worth knowing before anything is fetched goes to standard error, and into ``told``.
-    """
-    from embedcache.build_remote import RemoteOptions
-
-    remote = settings.pop("remote")
-    key, skipped = settings.pop("require_signature"), settings.pop("skip_manifests")
-    unchecked, most = settings.pop("no_sample_check", False), settings.pop("max_bytes")
-    if remote is not None:
-
-        def tell(note: str) -> None:
-            told.append(note)
-            click.echo(note, err=True)
-
-        return RemoteOptions(remote, key, skipped, sample_check=not unchecked, max_bytes=most, on_note=tell)
-    for flag, value in (
-        ("--max-bytes", most),
-        ("--require-signature", key),
-        ("--skip-manifest", skipped),
-        ("--no-sample-check", unchecked),
-    ):
-        if value:
-            raise click.UsageError(f"{flag} says what to take from a remote: give --remote too")
-    return None
+        print_build_summary(summary)
 
 
 def pop_views(settings: dict[str, Any]) -> ViewOptions:
@@ -148,12 +110,8 @@ def build_progress() -> Iterator[Callable[[BuildProgress], None]]:
 
 def describe(progress: BuildProgress) -> str:
     """Return one line: rows, rates, where the time goes, time left."""
-    from embedcache.cli.progress import bytes_line, progress_line
+    from embedcache.cli.progress import progress_line
 
-    if not progress.unit:
-        return progress.phase
-    if progress.unit == "bytes":
-        return bytes_line(progress.phase, progress.rows, progress.total, progress.seconds)
     line = progress_line(progress.phase, progress.rows, progress.seconds, progress.total)
     if progress.phase != "encode":
         return line
@@ -163,12 +121,11 @@ def describe(progress: BuildProgress) -> str:
     return f"{line}, {progress.tokens / max(progress.seconds, 1e-9):,.0f} tokens/s, {split}"
 
 
-def print_build_summary(summary: BuildSummary, told: Collection[str] = ()) -> None:
-    """Print what a build did, but for what was ``told`` before."""
+def print_build_summary(summary: BuildSummary) -> None:
+    """Print what a build did."""
     from rich.console import Console
     from rich.table import Table
 
-    from embedcache.bad_rows import told_bad_rows
     from embedcache.cli.tables import size
     from embedcache.sizes import counted
 
@@ -190,8 +147,6 @@ def print_build_summary(summary: BuildSummary, told: Collection[str] = ()) -> No
         ("time", f"{summary.seconds:.1f} s ({summary.encode_seconds:.1f} s encoding)"),
         ("contract", summary.contract_id[:12]),
     ]
-    if summary.remote is not None:
-        rows[5:5] = _remote_lines(summary.remote, told)
     if summary.not_asked:
         rows.insert(6, ("not asked for", f"{counted(summary.not_asked, 'row')}, by --rows"))
     if summary.batches_halved:
@@ -205,40 +160,13 @@ def print_build_summary(summary: BuildSummary, told: Collection[str] = ()) -> No
         rows.append(("token embeddings", f"{shape}, {size(table_kept.bytes)} ({table_kept.outcome})"))
     if len(summary.outputs) > 1:
         rows += [(one.output, _output_line(one)) for one in summary.outputs]
-    rows += [("bad", told_bad_rows(one.bad_rows, one.teacher)) for one in summary.outputs if one.bad_rows]
     for name, value in rows:
         table.add_row(name, value)
     Console().print(table)
 
 
-def _remote_lines(remote: RemoteSummary, before: Collection[str]) -> list[tuple[str, str]]:
-    """Return what was taken from a remote, and how much time that saved."""
-    from embedcache.cli.tables import size
-    from embedcache.sizes import counted
-
-    whole = f" ({counted(remote.whole_shards, 'whole shard')})" if remote.whole_shards else ""
-    less = f"; {remote.coarser_rows:,} not, their codec keeps less" if remote.coarser_rows else ""
-    came = f"{counted(remote.rows, 'row')}{whole} of {remote.remote}, {size(remote.bytes)}"
-    lines = [("from the remote", f"{came} in {remote.seconds:.1f} s{less}")]
-    need = "needs" if remote.texts_saved == 1 else "need"
-    saved = f"{counted(remote.texts_saved, 'text')} {need} not be encoded"
-    if remote.seconds_saved is not None and remote.texts_saved:
-        told = (
-            f"about {remote.seconds_saved:.1f} s"
-            if remote.seconds_saved > 0
-            else f"no time: fetching took {-remote.seconds_saved:.1f} s longer than encoding would have"
-        )
-        lines.append(("saved", f"{saved}, {told}"))
-    elif remote.texts_saved:
-        lines.append(("saved", f"{saved}; nothing was, to time it by"))
-    if remote.checked:
-        lines.append(("compared", f"{counted(remote.checked, 'text')} of the remote with the live teacher"))
-    return [*lines, *(("remote", note) for note in remote.told if note not in before)]
-
-
 def _output_line(one: OutputSummary) -> str:
     carried = f", {one.carried:,} taken over" if one.carried else ""
-    carried += f", {one.taken:,} from the remote" if one.taken else ""
     return f"as teacher {one.teacher}: {one.stored:,} stored, {one.reused:,} already in the cache{carried}"
 
 

@@ -229,5 +229,6 @@ def _show_deep(check: DeepCheck) -> None:
         more = f" and {len(check.wrong_shards) - 3:,} more" if len(check.wrong_shards) > 3 else ""
         click.echo(
             f"wrong vectors show in {counted(len(check.wrong_shards), 'shard')}: {named}{more}; "
-            f"'embedcache rm teacher {check.teacher} --shard DIGITS' deletes one"
+            f"delete them from teachers/{check.contract_id[:12]}…, and 'embedcache build' encodes their texts "
+            "again"
         )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NoReturn
 
 import click
-
-from embedcache.transfer_defaults import THREADS
 
 INTERRUPTED = 130
 
@@ -119,7 +116,6 @@ def _end_interrupted(name: str, advice: str = "") -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     advice = advice or "run the same command again"
     click.echo(f"{name}: interrupted; whatever was stored is whole, {advice}", err=True)
-    _leave_transfers()
     sys.exit(INTERRUPTED)
 
 
@@ -133,15 +129,6 @@ def _subcommands(group: click.Group, arguments: Sequence[str]) -> list[str]:
             break
         found.append(word)
     return found
-
-
-def _leave_transfers() -> None:
-    """End here where a transfer that was given up goes on: Python would wait for it, for minutes maybe."""
-    if any(thread.name.startswith(f"{THREADS}_") for thread in threading.enumerate()):
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):
-                stream.flush()
-        os._exit(INTERRUPTED)
 
 
 def _one_line(error: click.ClickException) -> str:

@@ -50,46 +50,18 @@ def rm_view_command(name: str, cache: str, corpus: str | None, yes: bool) -> Non
 @rm_command.command("teacher")
 @click.argument("name")
 @cache_option
-@click.option("--bad", is_flag=True, help="Only the shards that a pull or a run found bad; all else stays.")
-@click.option(
-    "--shard",
-    "shards",
-    multiple=True,
-    metavar="DIGITS",
-    help="Only the shard whose name begins so, with six digits or more, say one that 'verify --deep' names; "
-    "may be repeated.",
-)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def rm_teacher_command(name: str, cache: str, bad: bool, shards: tuple[str, ...], yes: bool) -> None:
+def rm_teacher_command(name: str, cache: str, yes: bool) -> None:
     """Remove the teacher NAME with its vectors; only the name, where it has another."""
     from embedcache.cache import Cache
     from embedcache.cli.tables import size
-    from embedcache.housekeeping import remove_bad, remove_shards, remove_teacher
-    from embedcache.housekeeping.remove import folder_bytes, require_bad, require_shards
-    from embedcache.sizes import counted
+    from embedcache.housekeeping import remove_teacher
+    from embedcache.housekeeping.remove import folder_bytes
 
     opened = Cache(cache)
-    if bad and shards:
-        raise click.UsageError("--bad together with --shard: choose one")
-    if not bad and not shards:
-        taken = size(folder_bytes(opened.teacher_folder(opened.teacher(name).contract)))
-        _confirm(f"remove teacher {name!r} ({taken} with its vectors) from {opened.folder}?", yes=yes)
-        click.echo(f"removed teacher {name!r}: {size(remove_teacher(opened, name))} freed")
-        return
-    found = require_bad(opened, name) if bad else require_shards(opened, name, shards)
-    if not found.names:
-        remove_bad(opened, name)
-        click.echo(f"none of the bad shards of teacher {name!r} is here any more; their marks are gone now")
-        return
-    which = f"{counted(len(found.names), 'bad shard' if bad else 'shard')} of teacher {name!r}"
-    _confirm(f"remove {which} ({size(found.bytes)}) from {opened.folder}?", yes=yes)
-    done = remove_bad(opened, name) if bad else remove_shards(opened, name, shards)
-    advice = (
-        "pull with --skip-manifest or --require-signature, or they come again"
-        if bad
-        else "a build encodes what is missing; a pull fetches again what a remote has of it"
-    )
-    click.echo(f"removed {which}: {counted(done.rows, 'row')}, {size(done.bytes)} freed; {advice}")
+    taken = size(folder_bytes(opened.teacher_folder(opened.teacher(name).contract)))
+    _confirm(f"remove teacher {name!r} ({taken} with its vectors) from {opened.folder}?", yes=yes)
+    click.echo(f"removed teacher {name!r}: {size(remove_teacher(opened, name))} freed")
 
 
 def _confirm(question: str, *, yes: bool) -> None:

@@ -10,8 +10,6 @@ from embedcache.cli.options import cache_option, json_option
 
 # Of a teacher whose LMDB file is gone these cannot be told.
 _MEASURED = ("vectors", "codec", "bytes")
-# Of a teacher, in lines of their own.
-_TOLD_BELOW = ("damage", "bad_shards")
 
 
 @click.command("teachers")
@@ -47,8 +45,6 @@ def ls_command(cache: str, as_json: bool) -> None:
     from embedcache.cache import Cache
     from embedcache.cli.tables import print_table
     from embedcache.describe import summarize_corpus, summarize_teacher
-    from embedcache.sample_notes import FOUND_BAD
-    from embedcache.sizes import counted
 
     opened = Cache(cache)
     found = {
@@ -59,17 +55,12 @@ def ls_command(cache: str, as_json: bool) -> None:
         click.echo(json.dumps(found, indent=2))
         return
     for title, entries in found.items():
-        shown = [
-            {name: value for name, value in entry.items() if name not in _TOLD_BELOW} for entry in entries
-        ]
+        shown = [{name: value for name, value in entry.items() if name != "damage"} for entry in entries]
         rows = [[_cell(name, value) for name, value in entry.items()] for entry in shown]
         print_table(list(shown[0]) if shown else ["none"], rows, title)
     for entry in found["teachers"]:
         if entry["damage"] is not None:
             click.echo(f"{entry['name']}: {entry['damage']}")
-        if entry["bad_shards"]:
-            shards = counted(entry["bad_shards"], "shard")
-            click.echo(f"{entry['name']}: {shards} in which {FOUND_BAD}; 'embedcache verify' says what to do")
 
 
 @click.command("info")

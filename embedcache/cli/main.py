@@ -18,10 +18,6 @@ from embedcache.cli.inspect import info_command, ls_command, teachers_command
 from embedcache.cli.merge import merge_command, split_command
 from embedcache.cli.plan import plan_command
 from embedcache.cli.query import query_command, stats_command
-from embedcache.cli.remote import remote_command
-from embedcache.cli.remote_gc import remote_gc_command
-from embedcache.cli.remote_verify import remote_verify_command
-from embedcache.cli.share import pull_command, push_command, sync_command
 from embedcache.cli.show import show_command, views_command
 
 
@@ -45,18 +41,12 @@ cli.add_command(info_command)
 cli.add_command(ls_command)
 cli.add_command(merge_command)
 cli.add_command(plan_command)
-cli.add_command(pull_command)
-cli.add_command(push_command)
 cli.add_command(query_command)
-cli.add_command(remote_command)
-remote_command.add_command(remote_gc_command)
-remote_command.add_command(remote_verify_command)
 cli.add_command(repair_command)
 cli.add_command(rm_command)
 cli.add_command(show_command)
 cli.add_command(split_command)
 cli.add_command(stats_command)
-cli.add_command(sync_command)
 cli.add_command(teachers_command)
 cli.add_command(verify_command)
 cli.add_command(views_command)

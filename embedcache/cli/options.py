@@ -34,24 +34,6 @@ def read_size(
         raise click.BadParameter(str(error), context, parameter) from None
 
 
-def _one_key(context: click.Context, parameter: click.Parameter, files: tuple[str, ...]) -> str | None:
-    """Return the only key of a signature that is asked for, or refuse several: none may go by unseen."""
-    if len(files) > 1:
-        raise click.BadParameter(
-            f"{len(files)} keys ({', '.join(files)}), expected one: a command takes what one key has signed",
-            context,
-            parameter,
-        )
-    return files[0] if files else None
-
-
-def signature_option(help_text: str) -> Callable[[F], F]:
-    """Return the option ``--require-signature`` with a command's own help."""
-    return click.option(
-        "--require-signature", multiple=True, callback=_one_key, metavar="KEYFILE", help=help_text
-    )
-
-
 _READER = (
     click.option(
         "--text-column",
@@ -178,29 +160,6 @@ _VIEWS = (
 )
 
 
-_REMOTE = (
-    click.option(
-        "--remote",
-        metavar="NAME|URL",
-        help="Fetch the vectors that this remote has, and encode only the rest.",
-    ),
-    signature_option("With --remote: take only what this public ed25519 key has signed."),
-    click.option(
-        "--skip-manifest",
-        "skip_manifests",
-        multiple=True,
-        metavar="DIGITS",
-        help="With --remote: leave out the manifest whose name begins so, with six digits or more, and what "
-        "it alone lists. May be given several times.",
-    ),
-    click.option(
-        "--max-bytes",
-        callback=read_size,
-        metavar="SIZE",
-        help="With --remote: refuse to fetch more, say 20GB.",
-    ),
-)
-
 # A shard is held in memory until it is whole, and a killed build loses one.
 _MOST_SHARD_ROWS = 1 << 20
 # For messages: what many teachers give.
@@ -238,17 +197,6 @@ codec_option = click.option(
     "--codec", type=click.Choice(CODEC_NAMES), help="How vectors are stored.  [default: float16]"
 )
 cache_option = click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
-jobs_option = click.option(
-    "--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Transfers at once."
-)
-skip_option = click.option(
-    "--skip-manifest",
-    "skip_manifests",
-    multiple=True,
-    metavar="DIGITS",
-    help="Leave out the manifest whose name begins so, with six digits or more, and what it alone lists. "
-    "May be given several times.",
-)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -272,11 +220,6 @@ def reader_options(command: F) -> F:
 def view_options(command: F) -> F:
     """Add which views are made, and with what: the fields of :class:`embedcache.views.plan.ViewOptions`."""
     return all_of(*_VIEWS)(command)
-
-
-def remote_options(command: F) -> F:
-    """Add which remote a build reads through to, and what of it is trusted."""
-    return all_of(*_REMOTE)(command)
 
 
 def contract_options(command: F) -> F:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.build import describe, pop_remote, pop_views
+from embedcache.cli.build import describe, pop_views
 from embedcache.cli.options import (
     codec_option,
     json_option,
     output_option,
     reader_options,
-    remote_options,
     shard_rows_option,
     teacher_options,
     view_options,
@@ -22,7 +21,7 @@ from embedcache.cli.options import (
 
 if TYPE_CHECKING:
     from embedcache.build_report import BuildProgress
-    from embedcache.plan import OutputOfPlan, Plan, Range, RemoteOfPlan, Speed, ViewOfPlan
+    from embedcache.plan import OutputOfPlan, Plan, Range, Speed, ViewOfPlan
 
 
 @click.command("plan")
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 @codec_option
 @shard_rows_option
 @view_options
-@remote_options
 @click.option(
     "--token-sample",
     type=click.IntRange(1),
@@ -55,18 +53,15 @@ if TYPE_CHECKING:
 def plan_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Say what building SOURCES would encode, how large and how long that gets, and when it pays.
 
-    SOURCES are what 'embedcache build' takes. They are read once; nothing is written into the cache. With
-    --remote its row indexes are fetched, and kept with the cache if there is one. Exits with 2 where more
-    would be fetched than --max-bytes, as the build would.
+    SOURCES are what 'embedcache build' takes. They are read once; nothing is written into the cache.
     """
     import json
 
     from embedcache.cli.progress import ticker
-    from embedcache.errors import InputError
     from embedcache.plan import plan_build
     from embedcache.sizes import counted
 
-    views, remote = pop_views(settings), pop_remote(settings, [])
+    views = pop_views(settings)
     with ticker() as show:
 
         def on_progress(progress: BuildProgress) -> None:
@@ -74,13 +69,11 @@ def plan_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> No
             named = {"count": f"count the tokens of {texts}", "probe": "time the teacher"}
             show(named.get(progress.phase) or describe(progress))
 
-        plan = plan_build(list(sources), views=views, remote=remote, on_progress=on_progress, **settings)
+        plan = plan_build(list(sources), views=views, on_progress=on_progress, **settings)
     if as_json:
         click.echo(json.dumps(plan.to_json(), indent=2))
     else:
         _print(plan)
-    if plan.remote is not None and plan.remote.refused:
-        raise InputError(plan.remote.refused)
 
 
 def _print(plan: Plan) -> None:
@@ -110,7 +103,6 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ("distinct", f"{plan.distinct:,} ({texts - plan.distinct:,} duplicates)"),
         ("already cached", f"{plan.cached:,}"),
         ("carried over", f"{plan.reusable:,} from another max_length"),
-        *([] if plan.remote is None else [("from the remote", _from_remote(plan.remote))]),
         ("to encode", f"{plan.missing:,}"),
     ]
     if len(plan.outputs) > 1:
@@ -128,20 +120,6 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ("tokens to encode", f"{tokens.missing:,.0f} {how}"),
         ("truncated", f"{tokens.truncated_share:.2%} of all rows are longer than the teacher reads"),
     ]
-
-
-def _from_remote(remote: RemoteOfPlan) -> str:
-    from embedcache.cli.tables import size
-    from embedcache.sizes import counted
-
-    whole = f", {counted(remote.whole_shards, 'shard')} of them whole" if remote.whole_shards else ""
-    less = (
-        f"; {counted(remote.coarser_rows, 'row')} not, their codec keeps less" if remote.coarser_rows else ""
-    )
-    return (
-        f"{remote.texts:,} of {remote.remote}: {counted(remote.rows, 'row')}{whole}, {size(remote.bytes)} to "
-        f"fetch; {size(remote.index_bytes)} of row indexes were fetched to tell{less}"
-    )
 
 
 def _output(one: OutputOfPlan, distinct: int) -> str:
@@ -162,8 +140,6 @@ def _view(view: ViewOfPlan) -> str:
 
 def _times(plan: Plan) -> list[tuple[str, str]]:
     if not plan.missing:
-        if plan.remote is not None and plan.remote.texts:
-            return [("time", "nothing to encode: what the cache lacks is fetched")]
         return [("time", "nothing to encode: the cache has paid for itself")]
     if plan.encode is None or plan.live is None or plan.cached_epoch_seconds is None:
         return [("time", "not measured: --probe-seconds 0")]

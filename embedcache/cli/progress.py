@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,11 +9,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from embedcache.cli.guard import interrupt
 from embedcache.cli.tables import size
 
 if TYPE_CHECKING:
-    from embedcache.check.progress import CheckProgress, OnCheck
+    from embedcache.check.progress import CheckProgress
 
 _LINE_SECONDS = 30.0
 _RATED_SECONDS = 0.1
@@ -59,17 +57,6 @@ def watched(unit: str = "rows") -> Iterator[Callable[[str, int, int], None]]:
             show(progress_line(what, done, time.monotonic() - since, total, unit))
 
         yield on_step
-
-
-@contextmanager
-def interruptible() -> Iterator[OnCheck]:
-    """Yield a function that shows progress. SIGTERM ends the block as Ctrl-C does: what has arrived stays."""
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        with ticker() as show:
-            yield lambda progress: show(check_line(progress))
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def progress_line(what: str, done: int, seconds: float, total: int = 0, unit: str = "rows") -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from embedcache.bad_rows import BadRows
 from embedcache.cache import Cache
 from embedcache.corpus.corpus import Corpus
 from embedcache.derived import is_derived
@@ -20,7 +19,7 @@ from embedcache.doctor.overlap import find_overlap
 from embedcache.doctor.population import DistinctRows, Population, find_texts
 from embedcache.doctor.progress import Meter, OnProgress
 from embedcache.doctor.scan import EXAMPLES, Scan, scan
-from embedcache.doctor.verdicts import judge, judge_marked, judge_overlap, norm_tolerance
+from embedcache.doctor.verdicts import judge, judge_overlap, norm_tolerance
 from embedcache.errors import InputError
 from embedcache.keys import KeyArray
 from embedcache.store import ShardStore
@@ -75,8 +74,7 @@ def examine(
     distinct = [DistinctRows(one) for one in corpora]
     coverage = _coverage(distinct, store, on_progress)
     population = Population(store, distinct[0] if corpus is not None else None)
-    bad = BadRows(opened, cached.contract, store)
-    found = scan(population, sample=sample, seed=seed, on_positions=bad.add, on_progress=on_progress)
+    found = scan(population, sample=sample, seed=seed, on_progress=on_progress)
     geometry = measure_geometry(store.vectors(store.locate(found.sample)), seed=seed)
     verdicts = judge(
         coverage,
@@ -90,8 +88,6 @@ def examine(
         is_projection=is_derived(cached.contract),
     )
     judged = _with_examples(list(verdicts), found, geometry, [*corpora, *views])
-    if bad.count:
-        judged.append(judge_marked(bad.count, found.vectors))
     overlaps = []
     if sets.sets:
         # What a view says is trained on as well.

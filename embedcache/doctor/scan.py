@@ -5,7 +5,6 @@ Memory is nine bytes a vector for finding equal ones (twice that for a moment), 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,6 @@ from embedcache.doctor.population import Population
 from embedcache.doctor.progress import Meter, OnProgress
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.sampling import KeySample
-from embedcache.store import Positions
 
 EXAMPLES = 5
 """Texts shown of each kind."""
@@ -97,7 +95,6 @@ def scan(
     *,
     sample: int,
     seed: int,
-    on_positions: Callable[[Positions], None] = lambda positions: None,
     on_progress: OnProgress | None = None,
 ) -> Scan:
     """Look at every vector of ``population`` once.
@@ -106,7 +103,6 @@ def scan(
         population: the vectors.
         sample: size of the sample; smaller where there are fewer usable vectors.
         seed: chooses the sample.
-        on_positions: called with where the vectors of every block are in the store, int64, shape (n,).
         on_progress: called after every block.
     """
     meter = Meter("vectors", len(population), on_progress)
@@ -118,7 +114,6 @@ def scan(
     seen = truncated = 0
     least, most, total, counted = np.inf, -np.inf, 0.0, 0
     for keys, positions in population.blocks():
-        on_positions(positions)
         vectors = population.store.vectors(positions)
         finite = np.isfinite(vectors).all(axis=1)
         is_zero = ~vectors.any(axis=1)

@@ -11,7 +11,6 @@ from embedcache.doctor.diagnosis import Coverage, Grade, Verdict
 from embedcache.doctor.geometry import NEAR_DUPLICATE, Geometry
 from embedcache.doctor.overlap import Overlap
 from embedcache.doctor.scan import Norms, Scan
-from embedcache.sample_notes import FOUND_BAD
 from embedcache.store import ShardHeader
 
 # Training takes each text once, so repeats cost little; at half of the rows the corpus is not what it seems.
@@ -58,8 +57,8 @@ TRUNCATED_LOOK, TRUNCATED_BAD = 0.05, 0.25
 CONTAMINATED = 0.01
 
 _ANEW = (
-    "'embedcache rm teacher NAME --shard DIGITS' deletes one, and 'embedcache build', of a projection "
-    "'distill project --apply', makes it anew"
+    "delete it from the teacher's folder, and 'embedcache build', of a projection 'distill project --apply', "
+    "makes its vectors again"
 )
 
 # Of fewer vectors, a near pair or a first component's share is chance.
@@ -302,16 +301,6 @@ def _truncated(scan: Scan, max_length: int) -> Verdict:
     )
     figure = f"{scan.truncated:,} of {scan.vectors:,}{limit} ({share:.1%})"
     return Verdict("truncated texts", figure, share, grade, advice)
-
-
-def judge_marked(count: int, vectors: int) -> Verdict:
-    """Return the verdict on vectors, at least one, from shards that are marked as bad."""
-    figure = f"{count:,} of {vectors:,}"
-    advice = (
-        f"{FOUND_BAD}, so nothing is trained on them: 'embedcache rm teacher NAME --bad' deletes their "
-        "shards, and a build encodes the texts again"
-    )
-    return Verdict("marked as bad", figure, float(count), "bad", advice)
 
 
 def judge_overlap(overlaps: Sequence[Overlap]) -> Verdict:

@@ -2,13 +2,7 @@
 
 from embedcache.housekeeping.compact import Compacted, compact
 from embedcache.housekeeping.gc import Garbage, Sweep, collect_garbage, sweep
-from embedcache.housekeeping.remove import (
-    remove_bad,
-    remove_corpus,
-    remove_shards,
-    remove_teacher,
-    remove_view,
-)
+from embedcache.housekeeping.remove import remove_corpus, remove_teacher, remove_view
 
 __all__ = [
     "Compacted",
@@ -16,9 +10,7 @@ __all__ = [
     "Sweep",
     "collect_garbage",
     "compact",
-    "remove_bad",
     "remove_corpus",
-    "remove_shards",
     "remove_teacher",
     "remove_view",
     "sweep",

@@ -2,15 +2,13 @@
 
 Killed in between, rows stand in two shards, which is harmless; run again, it goes on. Vectors are carried
 over as they are stored; shards of different codecs or provenance are never mixed, and no row goes because its
-key stands in a coarser codec, too. What a pull has converted here stays as it is, for it stands for the shard
-it was made of; a shard that only says so is as any other. So does what a sample of a pull has found bad, or
-it would pass for good under another name. Memory is a byte a row and one full shard.
+key stands in a coarser codec, too. Memory is a byte a row and one full shard.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +18,9 @@ from numpy.typing import NDArray
 from embedcache.cache import Cache
 from embedcache.codecs import CODEC_NAMES, Stored
 from embedcache.contract import Contract
-from embedcache.conversions import Conversions
 from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
 from embedcache.key_index import first_occurrences
-from embedcache.sample_notes import bad_shards
 from embedcache.store import Shard, ShardStore, VectorBatch
 from embedcache.store.digests import FileNotes
 from embedcache.store.index import open_index
@@ -79,24 +75,14 @@ def compact(
         raise InputError(f"--shard-rows {shard_rows}: expected at least 1")
     chosen = cache.teachers() if teacher is None else [cache.teacher(teacher)]
     contracts = list(dict.fromkeys(one.contract for one in chosen))
-    conversions = Conversions(cache)
-    done = []
-    for contract in contracts:
-        store = cache.store(contract)
-        copies = {shard.name for shard in store.shards if conversions.source_of(shard.name)}
-        done.append(_compact(store, copies | bad_shards(cache, contract.id), shard_rows, on_rows))
-    return done
+    return [_compact(cache.store(contract), shard_rows, on_rows) for contract in contracts]
 
 
-def _compact(
-    store: ShardStore, left_alone: Collection[str], shard_rows: int, on_rows: OnRows | None
-) -> Compacted:
+def _compact(store: ShardStore, shard_rows: int, on_rows: OnRows | None) -> Compacted:
     before, bytes_before = len(store.shards), store.bytes_on_disk
-    alone = [shard for shard in store.shards if shard.name in left_alone]
-    others = [shard for shard in store.shards if shard.name not in left_alone]
     # The finest first: of a key in several, that one stays.
-    small = sorted((shard for shard in others if len(shard) < shard_rows), key=_coarseness)
-    full = [shard for shard in others if len(shard) >= shard_rows]
+    small = sorted((shard for shard in store.shards if len(shard) < shard_rows), key=_coarseness)
+    full = [shard for shard in store.shards if len(shard) >= shard_rows]
     keep = _rows_to_keep(small, full)
     duplicates = sum(len(shard) - int(rows.sum()) for shard, rows in zip(small, keep, strict=True))
     written, to_write = 0, sum(int(rows.sum()) for rows in keep)
@@ -117,7 +103,7 @@ def _compact(
         if shard.name not in new:
             store.container.remove(shard.name)
     store.container.finish()
-    left = [*full, *alone, *(shard for shard in store.shards if shard.name in new)]
+    left = [*full, *(shard for shard in store.shards if shard.name in new)]
     return Compacted(
         store.contract,
         before,

@@ -17,14 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from embedcache.cache import Cache
-from embedcache.check.inventory import QUARANTINE
+from embedcache.check.inventory import INCOMING, QUARANTINE, REMOTES
 from embedcache.corpus.corpus import Corpus, read_info
 from embedcache.corpus.view_record import RECIPE, VIEWS, is_recorded, read_record
 from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, read_sealed_json, remove_file
 from embedcache.housekeeping.remove import delete_folder, folder_bytes
 from embedcache.key_index import KeyIndex
 from embedcache.reuse import shard_places
-from embedcache.sample_notes import forget_removed
 from embedcache.store import FolderShards, LmdbShards, Shard, ShardStore
 from embedcache.store.index import made_of
 from embedcache.store.reading_order import in_reading_order
@@ -254,20 +253,11 @@ def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
         if path.stem not in corpora
     )
     yield from (
-        (folder, "texts that parts of a corpus on a remote were cut out of")
-        for folder in derived.glob("remotes/*/parts/*")
-        if folder.is_dir()
-    )
-    yield from (
-        (path, "a row index of a shard on a remote")
-        for path in derived.glob("remotes/*/*.index")
-        if not path.name.startswith(TEMPORARY_PREFIX)
-    )
-    yield from (
         (path, "a note of an older version, which nobody reads any more")
-        for pattern in ("remotes/checked.json", "index/*/checked.json")
-        for path in derived.glob(pattern)
+        for path in derived.glob("index/*/checked.json")
     )
+    yield derived / INCOMING, "downloads of a pull that was stopped"
+    yield derived / REMOTES, "copies of manifests of remotes"
     yield from (
         (folder, "token arrays of a corpus that is gone")
         for folder in _folders(derived / "tokens")
@@ -331,8 +321,6 @@ def _remove(
     for name in bytes_of.keys() - {shard.name for shard in gone}:
         store.container.add(name, bytes_of[name])
     store.container.finish()
-    if gone:
-        forget_removed(cache, store.contract.id, store.container.names)
     return gone
 
 

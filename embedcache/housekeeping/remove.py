@@ -6,24 +6,17 @@ Killed in between, what is left is garbage that nothing reads; ``gc`` takes it a
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from embedcache import model_note
 from embedcache.cache import Cache
-from embedcache.check.verify.shards import open_without_codebook
 from embedcache.corpus import view_store
 from embedcache.corpus.corpus import Corpus
-from embedcache.corpus.description import begins_digest
 from embedcache.corpus.origin import note_path
 from embedcache.corpus.part import ORIGINAL
 from embedcache.corpus.view_record import VIEWS
-from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
+from embedcache.errors import InputError
 from embedcache.fsio import explain_os_error, remove_file
-from embedcache.sample_notes import bad_shards, forget_removed
-from embedcache.sizes import counted
-from embedcache.store.containers import ShardContainer
 
 
 def remove_corpus(cache: Cache, name: str) -> int:
@@ -125,134 +118,7 @@ def remove_teacher(cache: Cache, name: str) -> int:
         delete_folder(folder)
         delete_folder(cache.derived_folder / "index" / teacher.contract.id)
         remove_file(model_note.path(cache.derived_folder, teacher.contract.id))
-        forget_removed(cache, teacher.contract.id, tuple)
     return freed
-
-
-@dataclass(frozen=True)
-class ChosenShards:
-    """Some shards of a teacher.
-
-    Attributes:
-        names: of those that are in the cache.
-        rows: how many they have, as far as they can be read.
-        bytes: their size.
-    """
-
-    names: frozenset[str]
-    rows: int
-    bytes: int
-
-
-def require_bad(cache: Cache, name: str) -> ChosenShards:
-    """Return the shards here of the teacher called ``name`` that a pull or a run found bad.
-
-    Raises:
-        InputError: if there is no teacher of that name, it is not one alone, or none of its shards, here or
-            gone, is marked as bad.
-        CorruptCacheError: if an LMDB store is damaged, or the file of the marks.
-    """
-    teacher = cache.teacher(name)
-    marked = bad_shards(cache, teacher.contract.id)
-    if not marked:
-        raise InputError(
-            f"{cache.folder}: no shard of teacher {teacher.name!r} is marked as bad, so nothing is to be "
-            "deleted; without --bad the teacher goes with all of its vectors"
-        )
-    container = cache.container(teacher.contract)
-    return _measured(container, marked & frozenset(container.names()))
-
-
-def require_shards(cache: Cache, name: str, digits: Collection[str]) -> ChosenShards:
-    """Return those shards of the teacher called ``name`` whose names begin with ``digits``.
-
-    Args:
-        cache: the cache.
-        name: the teacher.
-        digits: for each shard six or more that its name alone begins with.
-
-    Raises:
-        InputError: if there is no teacher of that name, it is not one alone, or some digits name no shard
-            or several.
-        CorruptCacheError: if an LMDB store is damaged.
-    """
-    container = cache.container(cache.teacher(name).contract)
-    names = container.names()
-    return _measured(container, frozenset(_shard_named(some, names, name) for some in digits))
-
-
-def _shard_named(digits: str, names: Collection[str], teacher: str) -> str:
-    if not begins_digest(digits):
-        raise InputError(
-            f"{digits[:64]!r} names no shard: expected six or more hexadecimal digits that its name begins "
-            "with"
-        )
-    named = [name for name in names if name.startswith(digits)]
-    if len(named) != 1:
-        raise InputError(
-            f"{len(named):,} of the {counted(len(names), 'shard')} of teacher {teacher!r} begin with "
-            f"{digits!r}, expected one: 'embedcache verify --deep' names those that show wrong vectors"
-        )
-    return named[0]
-
-
-def remove_bad(cache: Cache, name: str) -> ChosenShards:
-    """Delete the shards of the teacher called ``name`` that are marked as bad, and return what they were.
-
-    Killed anywhere and run again, it goes on: the marks go last.
-
-    Raises:
-        InputError, CorruptCacheError: as :func:`require_bad`.
-        StorageError: if the cache cannot be written.
-    """
-    bad = require_bad(cache, name)
-    _remove_shards(cache, name, bad.names)
-    return bad
-
-
-def remove_shards(cache: Cache, name: str, digits: Collection[str]) -> ChosenShards:
-    """Delete shards of the teacher called ``name``, and return what they were; a build encodes them anew.
-
-    Args:
-        cache: the cache.
-        name: the teacher.
-        digits: as for :func:`require_shards`.
-
-    Raises:
-        InputError, CorruptCacheError: as :func:`require_shards`.
-        StorageError: if the cache cannot be written.
-    """
-    chosen = require_shards(cache, name, digits)
-    _remove_shards(cache, name, chosen.names)
-    return chosen
-
-
-def _remove_shards(cache: Cache, name: str, shards: Collection[str]) -> None:
-    contract = cache.teacher(name).contract
-    container = cache.container(contract)
-    # Before they go, or verify would miss them if this is killed.
-    container.disown(shards)
-    for one in sorted(shards):
-        container.remove(one)
-    container.finish()
-    # Whoever opened the cache meanwhile may have noted them again.
-    container = cache.container(contract)
-    container.disown(shards)
-    forget_removed(cache, contract.id, container.names)
-
-
-def _measured(container: ShardContainer, names: frozenset[str]) -> ChosenShards:
-    sizes = [_size_of(container, one) for one in sorted(names)]
-    return ChosenShards(names, sum(rows for rows, _ in sizes), sum(size for _, size in sizes))
-
-
-def _size_of(container: ShardContainer, name: str) -> tuple[int, int]:
-    """Return the rows and the bytes of a shard, 0 rows where it cannot be read."""
-    data = container.open(name)
-    try:
-        return len(open_without_codebook(data, name, container.where(name))), data.size
-    except (CorruptCacheError, CacheFormatError):
-        return 0, data.size
 
 
 def folder_bytes(folder: Path) -> int:

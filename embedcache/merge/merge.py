@@ -13,7 +13,7 @@ from embedcache.merge.files import Carrier
 from embedcache.merge.result import MergedCorpus, MergedTeacher, MergeResult
 from embedcache.merge.shards import Written
 from embedcache.merge.sources import open_sources, rule
-from embedcache.merge.target import Before, Target, refuse_bad_cuts
+from embedcache.merge.target import Before, Target
 from embedcache.merge.teachers import OnStep, plan_teachers
 
 
@@ -47,8 +47,7 @@ def merge_caches(
 
     Raises:
         MergeConflictError: if there is a conflict that nobody has decided; nothing was written then.
-        InputError: if the folders or arguments do not fit together, or a shard that a sample of a pull has
-            found bad would be cut.
+        InputError: if the folders or arguments do not fit together.
         CorruptCacheError: if a cache is damaged.
         StorageError: if ``into`` cannot be written.
     """
@@ -64,7 +63,6 @@ def merge_caches(
     undecided = [conflict for conflict in conflicts if not conflict.answer]
     if undecided and not dry_run:
         raise MergeConflictError(undecided)
-    refuse_bad_cuts(teachers.taken)
     carrier = Carrier(link)
     shards: list[Written | None] = [None] * len(teachers.taken)
     if not dry_run:

@@ -15,7 +15,6 @@ from embedcache.errors import CorruptCacheError
 from embedcache.merge.files import Carrier
 from embedcache.merge.weigh import Taken
 from embedcache.store import FolderShards, Shard, ShardStore, VectorBatch
-from embedcache.store.base import true_of_some
 
 OnShard = Callable[[int, int], None]
 """Called with the number of shards done and their total."""
@@ -108,7 +107,7 @@ def _put_cut(
         vectors=np.empty((0, store.contract.dimension), dtype=np.float32),
         tokens=shard.tokens[rows],
         truncated=shard.truncated[rows],
-        provenance=true_of_some(shard.header.provenance),
+        provenance=shard.header.provenance,
     )
     # What the codec lost of all rows bounds what it lost of some.
     name = store.put_stored(shard.codec, shard.stored.take(rows), batch, dict(shard.header.error))

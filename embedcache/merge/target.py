@@ -8,7 +8,6 @@ from pathlib import Path
 
 from embedcache import model_note
 from embedcache.cache import Cache, read_origin
-from embedcache.conversions import Conversions
 from embedcache.corpus import view_store
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.view_record import VIEWS, is_recorded
@@ -20,7 +19,6 @@ from embedcache.merge.files import Carrier
 from embedcache.merge.shards import Written, write_shards
 from embedcache.merge.sources import Source
 from embedcache.merge.teachers import OnStep, TakenTeacher
-from embedcache.sample_notes import carry_bad, refuse_to_rewrite
 from embedcache.store import ShardStore
 
 
@@ -55,18 +53,6 @@ class Before:
             known = self.corpora.get(found.name) == found.info.digest
         if not known:
             raise _changed(found.title, found.folder)
-
-
-def refuse_bad_cuts(teachers: Sequence[TakenTeacher]) -> None:
-    """See that no bad shard is cut: what is left of it would get another name, and pass for good.
-
-    Raises:
-        InputError: if one is.
-    """
-    for taken in teachers:
-        cut = [one.shard.name for one in taken.weighed.taken if one.keep is not None and one.rows]
-        for source, _ in taken.holders:
-            refuse_to_rewrite(source.cache, taken.contract.id, next(iter(taken.names)), cut)
 
 
 @dataclass(frozen=True)
@@ -169,7 +155,6 @@ class Target:
         own = [store for source, store in taken.holders if source.is_at(self.cache.folder)]
         store = self._store(taken, own)
         title = next(iter(taken.names))
-        self._carry_notes(taken)
         # As the merge was planned with: what others have added since was not weighed, and stays.
         before = {shard.name for one in own for shard in one.shards}
         written, names = write_shards(
@@ -186,20 +171,6 @@ class Target:
         # Opened anew, all that lies there is read once more and its digest taken; then the index is made.
         self.cache.store(taken.contract).finish()
         return written
-
-    def _carry_notes(self, taken: TakenTeacher) -> None:
-        """Carry over what is noted of whole shards: what copies were made of, and which are bad.
-
-        Before they are written: a note on nothing does no harm, and copies would be fetched again without.
-        """
-        conversions = Conversions(self.cache)
-        whole = {one.shard.name for one in taken.weighed.taken if one.keep is None}
-        for number, (source, _) in enumerate(taken.holders):
-            mine = [one for one in taken.weighed.taken if one.store == number and one.keep is None]
-            conversions.carry_from(Conversions(source.cache), [one.shard.name for one in mine])
-            if not source.is_at(self.cache.folder):
-                # Of two that have a shard it may be the other that knows.
-                carry_bad(source.cache, self.cache, taken.contract.id, whole)
 
     def _store(self, taken: TakenTeacher, own: Sequence[ShardStore]) -> ShardStore:
         """Return the store that is written: the one that is there, or one of the first giver's kind."""

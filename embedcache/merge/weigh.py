@@ -19,7 +19,7 @@ from embedcache.keys import KeyArray
 from embedcache.merge.noise import compare_rows, noise_angle
 from embedcache.reuse import shard_places
 from embedcache.store import Shard, ShardStore
-from embedcache.store.base import Positions, way_of_making
+from embedcache.store.base import Positions
 
 _LOCATE_ROWS = 65536
 _BLOCK_ROWS = 4096
@@ -270,7 +270,7 @@ def _starts(store: ShardStore) -> Iterator[tuple[str, int]]:
 
 
 def _way(shard: Shard) -> dict[str, object]:
-    return {"codec": shard.codec.name, **way_of_making(shard.header.provenance)}
+    return {"codec": shard.codec.name, **shard.header.provenance}
 
 
 def keys_of(disputes: Sequence[Dispute]) -> KeyArray:

@@ -6,7 +6,6 @@ from embedcache.plan.plan import (
     plan_build,
 )
 from embedcache.plan.probe import Speed
-from embedcache.plan.remote import RemoteOfPlan
 from embedcache.plan.report import CodecBytes, OutputOfPlan, Plan, Range, Tokens
 from embedcache.plan.views import ViewOfPlan
 
@@ -17,7 +16,6 @@ __all__ = [
     "OutputOfPlan",
     "Plan",
     "Range",
-    "RemoteOfPlan",
     "Speed",
     "Tokens",
     "ViewOfPlan",

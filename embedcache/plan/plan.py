@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from embedcache.build_outputs import codec_of, teachers_of
 from embedcache.build_report import BuildProgress
@@ -19,11 +16,9 @@ from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import check_name
 from embedcache.corpus.readers import ReadOptions, expand_sources
 from embedcache.errors import InputError
-from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_BYTES
 from embedcache.missing import DEFAULT_SHARD_ROWS
 from embedcache.plan.probe import Speed, encoding_speed, live_speed, reading_speed, shard_overhead
-from embedcache.plan.remote import PlannedRemote, RemoteOfPlan, planned_remote
 from embedcache.plan.report import CodecBytes, OutputOfPlan, Plan, Range, Tokens
 from embedcache.plan.survey import Holdings, Survey, survey
 from embedcache.plan.views import ViewOfPlan, views_of_build
@@ -32,9 +27,6 @@ from embedcache.teacher.outputs import EMBEDDING, LOGITS, parse_outputs
 from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from embedcache.build_remote import RemoteOptions
     from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import Teacher
 
@@ -46,7 +38,7 @@ _CODEBOOK_BYTES_A_DIMENSION = 4 * pq.CENTROIDS
 _STANDARD_ERRORS = 2
 
 OnProgress = Callable[[BuildProgress], None]
-"""Called with where the plan stands; its phases are ``read``, ``count``, ``probe`` and ``remote: …``."""
+"""Called with where the plan stands; its phases are ``read``, ``count`` and ``probe``."""
 
 
 def plan_build(
@@ -80,13 +72,11 @@ def plan_build(
     token_sample: int = DEFAULT_TOKEN_SAMPLE,
     probe_seconds: float = DEFAULT_PROBE_SECONDS,
     seed: int = 0,
-    remote: RemoteOptions | str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Plan:
     """Say what building ``sources`` into ``cache`` would do and cost.
 
-    The source is read once; nothing is written into the cache, which need not exist, but for the row indexes
-    of ``remote``, among its derived files.
+    The source is read once; nothing is written into the cache, which need not exist.
 
     Args:
         sources, text_column, id_column, label_column, format, limit, text2_column, rows: as for
@@ -101,7 +91,6 @@ def plan_build(
         token_sample: so many of the missing texts are tokenised; where there are more, a sample of them.
         probe_seconds: about how long the teacher runs to be timed; 0 leaves every time out.
         seed: of the sample.
-        remote: as for :func:`embedcache.build`; its row indexes are fetched, and no rows.
         on_progress: called as it goes on.
 
     Raises:
@@ -109,7 +98,6 @@ def plan_build(
         TeacherError: if the teacher, or a model that makes a view, cannot be loaded.
         MissingExtraError: if a view needs something that is not installed.
         CacheFormatError, CorruptCacheError: if the cache cannot be read.
-        RemoteError: if the remote cannot be reached, or what lies there is refused.
     """
     from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import load_teacher
@@ -135,32 +123,21 @@ def plan_build(
     folder = opened.corpora_folder / name if opened else None
     of_views, texts_of_views = views_of_build(views, paths, reading_options, folder)
     report = on_progress or (lambda *_: None)
-    with ExitStack() as stack:
-        lent = None
-        # A remote that is not there is told of at once; to load a teacher takes seconds.
-        if remote is not None:
-            beside = planned_remote(remote, opened, report)
-            lent = stack.enter_context(beside)
-        if isinstance(teacher, (str, Path)):
-            settings: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "max_length": max_length}
-            settings |= {"truncate_dim": truncate_dim, "normalize": normalize, "name": teacher_name}
-            teacher = load_teacher(teacher, **settings, device=device, trust_remote_code=trust_remote_code)
-        wanted = teachers_of(teacher, outputs)
-        holdings = [
-            _holdings(opened, one.contract, asked) if lent is None else lent.add(one.contract, asked)
-            for one, asked in zip(wanted, codecs, strict=True)
-        ]
-        found = survey(
-            paths,
-            reading_options,
-            holdings,
-            sample_rows=token_sample,
-            seed=seed,
-            views=texts_of_views,
-            keep_lacking=lent is not None,
-            on_rows=lambda rows, seconds: report(BuildProgress("read", rows, seconds=seconds)),
-        )
-        from_remote, is_encoded = _lend(lent, found)
+    if isinstance(teacher, (str, Path)):
+        settings: dict[str, Any] = {"pooling": pooling, "prompt": prompt, "max_length": max_length}
+        settings |= {"truncate_dim": truncate_dim, "normalize": normalize, "name": teacher_name}
+        teacher = load_teacher(teacher, **settings, device=device, trust_remote_code=trust_remote_code)
+    wanted = teachers_of(teacher, outputs)
+    holdings = [_holdings(opened, one.contract, asked) for one, asked in zip(wanted, codecs, strict=True)]
+    found = survey(
+        paths,
+        reading_options,
+        holdings,
+        sample_rows=token_sample,
+        seed=seed,
+        views=texts_of_views,
+        on_rows=lambda rows, seconds: report(BuildProgress("read", rows, seconds=seconds)),
+    )
     contract, codec = holdings[0].contract, holdings[0].codec
     encoder = Encoder(
         wanted[0],
@@ -171,8 +148,7 @@ def plan_build(
     )
     texts = found.sample.texts()
     report(BuildProgress("count", len(texts)))
-    tokens = _tokens(encoder, found, texts, is_encoded)
-    texts = [text for text, chosen in zip(texts, is_encoded, strict=True) if chosen]
+    tokens = _tokens(encoder, found, texts)
     speeds: tuple[Speed | None, Speed | None] = (None, None)
     reading = None
     if probe_seconds:
@@ -207,18 +183,7 @@ def plan_build(
         views=tuple(of_views),
         outputs=tuple(_outputs(wanted, holdings, found, shard_rows)),
         not_asked=found.not_asked,
-        remote=from_remote,
     )
-
-
-def _lend(lent: PlannedRemote | None, found: Survey) -> tuple[RemoteOfPlan | None, NDArray[np.bool_]]:
-    """Return what a remote lends, which ``found`` counts then, and which texts of its sample it does not."""
-    keys = found.sample.keys()
-    if lent is None or found.lacking is None:
-        return None, np.ones(len(keys), dtype=np.bool_)
-    from_remote, left = lent.plan(found.lacking)
-    found.fetched = from_remote.texts
-    return from_remote, KeyIndex(found.lacking.keys[left]).locate(keys) >= 0
 
 
 def _is_in_use(cache: Cache | None, contract: Contract, codec: str) -> bool:
@@ -259,30 +224,23 @@ def _open(cache: str | Path | None) -> Cache | None:
     return Cache(folder)
 
 
-def _tokens(
-    encoder: Encoder, found: Survey, texts: Sequence[str], is_encoded: NDArray[np.bool_]
-) -> Tokens | None:
+def _tokens(encoder: Encoder, found: Survey, texts: Sequence[str]) -> Tokens | None:
     if encoder.tokenizer is None:
         return None
     counted = encoder.tokenizer(texts)
-    lengths, missing, sample = counted.lengths[is_encoded], found.missing, int(is_encoded.sum())
-    if sample < 2:
-        # A remote has nearly all of the sample: the others stand for the rest.
-        lengths = counted.lengths
-    mean = float(lengths.mean()) if len(lengths) else 0.0
+    lengths, missing, sample = counted.lengths, found.missing, len(texts)
+    mean = float(lengths.mean()) if sample else 0.0
     error = 0.0
-    if len(lengths) > 1 and sample < missing:
+    if 1 < sample < missing:
         # Drawn without replacement: the part that was counted is no guess.
-        counts = max(sample, 1)
-        error = missing * float(lengths.std(ddof=1)) / math.sqrt(counts) * math.sqrt(1 - sample / missing)
+        error = missing * float(lengths.std(ddof=1)) / math.sqrt(sample) * math.sqrt(1 - sample / missing)
     others = found.rows - found.known_rows
-    usual = float(counted.lengths.mean()) if len(texts) else 0.0
     truncated = found.known_truncated + others * float(counted.truncated.mean() if len(texts) else 0.0)
     return Tokens(
         missing=missing * mean,
         standard_error=error,
         sample=sample,
-        an_epoch=found.known_tokens + others * usual,
+        an_epoch=found.known_tokens + others * mean,
         truncated_share=truncated / found.rows,
     )
 

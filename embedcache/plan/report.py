@@ -6,7 +6,6 @@ import math
 from dataclasses import asdict, dataclass
 
 from embedcache.plan.probe import Speed
-from embedcache.plan.remote import RemoteOfPlan
 from embedcache.plan.views import ViewOfPlan
 
 
@@ -47,7 +46,7 @@ class CodecBytes:
         codec: its name.
         a_vector: bytes of a vector, its scale included.
         a_row: bytes of a row, its key and counts included.
-        to_write: bytes of the vectors to encode, to carry over or to fetch.
+        to_write: bytes of the vectors to encode or to carry over.
         distinct: bytes of the vectors of all distinct texts.
         codebook: bytes of the codebook that both of these include; 0 for codecs without one.
     """
@@ -112,8 +111,6 @@ class Plan:
         notes: what to know before building.
         views: views that the build makes or encodes.
         outputs: each output by itself.
-        remote: what it would take from a remote; None where none was given. Texts that need not be encoded
-            because of it are neither ``cached`` nor ``missing``.
     """
 
     teacher: str
@@ -138,7 +135,6 @@ class Plan:
     views: tuple[ViewOfPlan, ...] = ()
     outputs: tuple[OutputOfPlan, ...] = ()
     not_asked: int = 0
-    remote: RemoteOfPlan | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the plan as a JSON object; a bound that is never reached is null."""

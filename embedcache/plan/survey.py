@@ -113,27 +113,6 @@ def _nothing_known(keys: KeyArray) -> Known:
 
 
 @dataclass(frozen=True)
-class Lacking:
-    """The distinct texts that would have to be encoded.
-
-    Attributes:
-        keys: of the texts, shape (n,).
-        code: uint8, shape (n,): the state of each output.
-    """
-
-    keys: KeyArray
-    code: NDArray[np.uint8]
-
-    def of_output(self, place: int) -> NDArray[np.bool_]:
-        """Return which of them an output lacks."""
-        return np.isin(_own_state(self.code, place), (_MISSING, _COARSER))
-
-
-def _own_state(code: NDArray[np.integer], place: int) -> NDArray[np.integer]:
-    return code >> (_STATE_BITS * place) & _STATES - 1
-
-
-@dataclass(frozen=True)
 class Held:
     """What is there of one output: distinct texts that are cached, and that can be carried over."""
 
@@ -155,8 +134,6 @@ class Survey:
         reusable: distinct texts of which what is lacking can be carried over from another ``max_length``.
         coarser_rows: distinct texts that could be, were they not stored in a coarser codec.
         outputs: the same for each output by itself.
-        lacking: the texts that have to be encoded, where they were asked for.
-        fetched: how many of those need not be, because a remote has what is lacking.
         known_rows: rows (not distinct texts) of which the cache knows how long they are.
         known_tokens: tokens of these together.
         known_truncated: how many of these are truncated.
@@ -172,8 +149,6 @@ class Survey:
     reusable: int = 0
     coarser_rows: int = 0
     outputs: tuple[Held, ...] = ()
-    lacking: Lacking | None = None
-    fetched: int = 0
     known_rows: int = 0
     known_tokens: int = 0
     known_truncated: int = 0
@@ -182,7 +157,7 @@ class Survey:
     @property
     def missing(self) -> int:
         """Distinct texts that have to be encoded."""
-        return self.distinct - self.cached - self.reusable - self.fetched
+        return self.distinct - self.cached - self.reusable
 
 
 OnRows = Callable[[int, float], None]
@@ -197,13 +172,11 @@ def survey(
     sample_rows: int,
     seed: int = 0,
     views: Sequence[ViewTexts] = (),
-    keep_lacking: bool = False,
     on_rows: OnRows | None = None,
 ) -> Survey:
     """Read ``sources`` once and compare them with a cache.
 
     Memory is that of the sample and about one byte a row; 17 bytes a row go through a temporary file.
-    ``keep_lacking`` takes as much for each distinct text that has to be encoded.
 
     Args:
         sources: as :func:`embedcache.corpus.readers.expand_sources` returns them.
@@ -212,7 +185,6 @@ def survey(
         sample_rows: size of the sample of missing texts.
         seed: of the sample.
         views: what gives the texts of views that are to be encoded as well.
-        keep_lacking: also return :attr:`Survey.lacking`.
         on_rows: called after every batch.
 
     Raises:
@@ -247,14 +219,14 @@ def survey(
         found.rows, found.skipped, found.not_asked = report.rows, dict(report.skipped), report.not_asked
         keys_file.flush()
         states_file.flush()
-        counts, found.lacking = _distinct_by_state(keys_file, states_file, keep_lacking=keep_lacking)
+        counts = _distinct_by_state(keys_file, states_file)
     found.distinct = int(counts.sum())
     found.cached, found.reusable, found.coarser_rows = (
         int(counts[state == _OF_ALL].sum()) for state in (_CACHED, _REUSABLE, _COARSER)
     )
     codes = np.arange(len(counts))
     for place in range(len(holdings)):
-        own = _own_state(codes, place)
+        own = codes >> (_STATE_BITS * place) & _STATES - 1
         held = Held(int(counts[own == _CACHED].sum()), int(counts[own == _REUSABLE].sum()))
         found.outputs = (*found.outputs, held)
     found.seconds = time.perf_counter() - started
@@ -268,26 +240,16 @@ def _spool(handle: BinaryIO, data: bytes) -> None:
         raise explain_os_error(error, Path(tempfile.gettempdir())) from error
 
 
-def _distinct_by_state(
-    keys_file: BinaryIO, states_file: BinaryIO, *, keep_lacking: bool
-) -> tuple[NDArray[np.int64], Lacking | None]:
-    """Return how many distinct texts there are in each state, and those that have to be encoded."""
+def _distinct_by_state(keys_file: BinaryIO, states_file: BinaryIO) -> NDArray[np.int64]:
+    """Return how many distinct texts there are in each state."""
     keys = np.memmap(keys_file, dtype=KEY_DTYPE, mode="r")
     states = np.memmap(states_file, dtype=np.uint8, mode="r")
     first = first_occurrences(list(_parts(keys)))
     counts = np.zeros(len(_OF_ALL), dtype=np.int64)
-    lacking_keys, lacking_codes = [], []
     for start in range(0, len(states), _PART_ROWS):
         rows = slice(start, start + _PART_ROWS)
-        codes = states[rows][first[rows]]
-        counts += np.bincount(codes, minlength=len(counts))
-        if keep_lacking:
-            chosen = np.isin(_OF_ALL[codes], (_MISSING, _COARSER))
-            lacking_keys.append(keys[rows][first[rows]][chosen])
-            lacking_codes.append(codes[chosen])
-    if not keep_lacking:
-        return counts, None
-    return counts, Lacking(np.concatenate(lacking_keys), np.concatenate(lacking_codes))
+        counts += np.bincount(states[rows][first[rows]], minlength=len(counts))
+    return counts
 
 
 def _parts(keys: KeyArray) -> Iterator[KeyArray]:

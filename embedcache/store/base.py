@@ -16,22 +16,6 @@ from embedcache.keys import KeyArray
 Positions = NDArray[np.int64]
 """Row numbers inside one store, valid as long as the store object lives; -1 means missing."""
 
-CONVERTED_FROM = "converted_from_shard"
-"""The field of a shard's provenance that names the one that a pull has converted it from."""
-
-TAKEN_AS = "taken_from_remote_as"
-"""The field of a shard's provenance that says in which codec a remote had its rows, which came alone."""
-
-
-def way_of_making(provenance: Mapping[str, object]) -> dict[str, object]:
-    """Return what in a shard's provenance says how its vectors were computed: all but what they came from."""
-    return {name: value for name, value in provenance.items() if name not in (CONVERTED_FROM, TAKEN_AS)}
-
-
-def true_of_some(provenance: Mapping[str, object]) -> dict[str, object]:
-    """Return what of a shard's provenance holds for one of some of its rows: it is no copy of a whole one."""
-    return {name: value for name, value in provenance.items() if name != CONVERTED_FROM}
-
 
 @dataclass(frozen=True)
 class VectorBatch:

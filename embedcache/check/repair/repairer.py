@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 _OF_VIEWS = (Kind.VIEW, Kind.VIEW_PART, Kind.RECIPE)
 _OF_TEACHERS = (Kind.SHARD, Kind.STORE, Kind.CODEBOOK, Kind.SEAL, Kind.TABLE, Kind.PROJECTION)
-_DERIVED = (Kind.INDEX, Kind.TOKENS, Kind.DERIVED, Kind.MANIFEST, Kind.ROW_INDEX, Kind.REMOTE_PART)
+_DERIVED = (Kind.INDEX, Kind.TOKENS, Kind.DERIVED)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ passed through the store's codec. A store that is as near to the teacher as the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,15 +24,13 @@ from embedcache.codecs.ranking import Ranking
 from embedcache.compare import COMPUTE_COSINE
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import InputError
-from embedcache.keys import KeyArray, key_array
-from embedcache.reuse import are_in_shards, shard_places
+from embedcache.keys import key_array
+from embedcache.reuse import shard_places
 from embedcache.sampling import KeySample
 from embedcache.sizes import counted
 from embedcache.store import Positions, ShardStore
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from embedcache.teacher.encode import Encoder
 
 OK, LOOK, BAD = "ok", "look", "bad"
@@ -111,7 +109,6 @@ def check_deep(
     *,
     corpus: str | None = None,
     teacher: str | None = None,
-    shards: Collection[str] | None = None,
     sample: int = 1000,
     seed: int = 0,
     computing: Computing | None = None,
@@ -123,7 +120,6 @@ def check_deep(
         cache: the cache's folder.
         corpus: take the texts from this corpus and its views; default: from all.
         teacher: check this teacher; default: all that have vectors.
-        shards: take the texts whose vectors are read from these shards, by name; default: from any.
         sample: how many texts; all, where there are fewer.
         seed: of the sample.
         computing: how to run the teacher; default: as when the vectors were made.
@@ -146,7 +142,7 @@ def check_deep(
         store = opened.store(one.contract)
         if teacher is not None or store.shards:
             meter = Meter(on_progress)
-            texts = _sampled_texts(store, corpora, one.name, shards, sample, seed, meter)
+            texts = _sampled_texts(store, corpora, one.name, sample, seed, meter)
             meter.begin(f"load teacher {one.name}")
             encoder = (computing or Computing()).encoder(
                 one.contract, spec=opened.model_source(one), name=one.name, shards=store.shards
@@ -158,67 +154,22 @@ def check_deep(
 
 
 def _sampled_texts(
-    store: ShardStore,
-    corpora: Sequence[Corpus],
-    teacher: str,
-    shards: Collection[str] | None,
-    sample: int,
-    seed: int,
-    meter: Meter,
+    store: ShardStore, corpora: Sequence[Corpus], teacher: str, sample: int, seed: int, meter: Meter
 ) -> list[str]:
-    """Return a sample of the distinct texts that have a vector, in some shards where they are named."""
+    """Return a sample of the distinct texts that have a vector."""
     drawn = KeySample(sample, seed)
     meter.begin("sample texts", total_rows=sum(map(len, corpora)))
     for corpus in corpora:
         for keys in corpus.iter_keys():
-            drawn.add(keys[_are_in(store, keys, shards)])
+            drawn.add(keys[store.locate(keys) >= 0])
             meter.add(rows=len(keys))
     texts = [text for text in texts_of(drawn.keys(), corpora) if text is not None]
     if len(texts) < LEAST_SAMPLE:
-        where = "" if shards is None else f" in the {counted(len(shards), 'shard')} to be checked"
         raise InputError(
-            f"{counted(len(texts), 'text')} of the corpora have a vector of {teacher!r}{where}, expected at "
-            f"least {LEAST_SAMPLE}: build a corpus with it first"
+            f"{counted(len(texts), 'text')} of the corpora have a vector of {teacher!r}, expected at least "
+            f"{LEAST_SAMPLE}: build a corpus with it first"
         )
     return texts
-
-
-def _are_in(store: ShardStore, keys: KeyArray, shards: Collection[str] | None) -> NDArray[np.bool_]:
-    """Return which of ``keys`` have a vector, and have it from one of ``shards`` where these are named."""
-    positions = store.locate(keys)
-    found = positions >= 0
-    if shards is not None:
-        found[found] = are_in_shards(store, positions[found], shards)
-    return found
-
-
-def count_texts(
-    cache: Cache, teacher: CachedTeacher, shards: Collection[str], on_progress: OnCheck | None = None
-) -> Mapping[str, int]:
-    """Return how many texts of a cache's corpora have their vector read from some shards, by shard.
-
-    Args:
-        cache: the cache.
-        teacher: whose vectors.
-        shards: names of shards; one that no text has its vector from is not in the result.
-        on_progress: called as the work goes on.
-
-    Raises:
-        CorruptCacheError: if the cache is damaged.
-    """
-    store = cache.store(teacher.contract)
-    corpora = [texts for one in cache.corpora() for texts in (one, *one.views())]
-    counts = np.zeros(len(store.shards), np.int64)
-    meter = Meter(on_progress)
-    meter.begin("look for texts to compare", total_rows=sum(map(len, corpora)))
-    for corpus in corpora:
-        for keys in corpus.iter_keys():
-            positions = store.locate(keys)
-            numbers, _ = shard_places(store, positions[positions >= 0])
-            counts += np.bincount(numbers, minlength=len(counts))
-            meter.add(rows=len(keys))
-    found = zip(store.shards, counts.tolist(), strict=True)
-    return {shard.name: count for shard, count in found if count and shard.name in shards}
 
 
 def _compare(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from embedcache.cache import CACHE_MARKER, CACHE_VERSION, read_contract, read_origin
@@ -37,9 +35,6 @@ from embedcache.fsio import (
     read_sealed_json,
     spelled_json,
 )
-from embedcache.note_log import check_log
-from embedcache.own_notes import MOST_BYTES
-from embedcache.sample_notes import NOTES_WAY_OUT, SAMPLED
 from embedcache.store.digests import CHECKED, read_noted
 from embedcache.token_table import TokenTable
 
@@ -133,30 +128,13 @@ def check_sealed(bench: Bench, entry: Entry) -> Findings:
 
 def check_derived_note(bench: Bench, entry: Entry) -> Findings:
     """Check notes by the digests that they carry, whatever the form of their file."""
-    name = entry.path.rpartition("/")[2]
-    readers: dict[str, Callable[[Path], object]] = {
-        CHECKED: read_noted,
-        "converted.log": check_log,
-        # These grow with the shards of a remote, beyond what a small file may have.
-        SAMPLED: partial(read_sealed_json, most=MOST_BYTES),
-        "indexes.json": partial(read_sealed_json, most=MOST_BYTES),
-    }
-    if name not in readers:
+    if entry.path.rpartition("/")[2] != CHECKED:
         yield from check_sealed(bench, entry)
         return
     try:
-        readers[name](bench.folder / entry.path)
+        read_noted(bench.folder / entry.path)
     except (OSError, ValueError) as error:
-        way_out = NOTES_WAY_OUT if name == SAMPLED else DERIVED_WAY_OUT
-        yield damage(entry.path, entry.kind, f"it is damaged: {reason(error)}", way_out)
-
-
-def check_copy(bench: Bench, entry: Entry) -> Findings:
-    """Check the copy of something on a remote by the digest in its name."""
-    digest = bench.meter.digest(bench.folder / entry.path)
-    if digest != entry.stem:
-        found = f"{entry.size:,} bytes with the digest {digest[:12]}…"
-        yield damage(entry.path, entry.kind, found, DERIVED_WAY_OUT)
+        yield damage(entry.path, entry.kind, f"it is damaged: {reason(error)}", DERIVED_WAY_OUT)
 
 
 def check_codebook(bench: Bench, entry: Entry) -> Findings:

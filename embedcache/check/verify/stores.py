@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from embedcache.cache import Cache
 from embedcache.check.bench import Bench
 from embedcache.check.findings import Findings, Kind, damage, note
 from embedcache.check.inventory import Entry
@@ -20,8 +19,6 @@ from embedcache.errors import CorruptCacheError, StorageError
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_DTYPE
 from embedcache.missing import MissingRows
-from embedcache.sample_notes import FOUND_BAD, bad_shards
-from embedcache.sizes import counted
 from embedcache.store import Shard
 from embedcache.store.containers.base import is_shard_name
 from embedcache.store.digests import FileNotes
@@ -118,24 +115,6 @@ def _check_codebooks(teacher: TeacherFiles, shards: Sequence[Shard]) -> Findings
             yield note(
                 there[name].path, Kind.CODEBOOK, "no shard needs it", "nothing; 'embedcache gc' takes it away"
             )
-
-
-def check_marks(bench: Bench, cache: Cache, teacher: TeacherFiles) -> Findings:
-    """Tell of shards whose bytes are sound, and in which a pull has found other vectors than expected."""
-    try:
-        marked = bad_shards(cache, teacher.contract_id)
-    except CorruptCacheError:
-        # The file that is damaged is told of by itself.
-        return
-    if count := sum(shard.name in marked for shard in bench.shards[teacher.contract_id]):
-        name = next(iter(teacher.names), teacher.contract_id[:12])
-        yield note(
-            teacher.path,
-            Kind.SHARD,
-            f"{counted(count, 'shard')} of {teacher.called} in which {FOUND_BAD}",
-            f"'embedcache rm teacher {name} --bad' deletes them; a pull with --no-sample-check from a remote "
-            "that has them keeps them",
-        )
 
 
 def check_names(teachers: Sequence[TeacherFiles]) -> Findings:

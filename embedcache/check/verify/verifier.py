@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from embedcache.cache import Cache, refuse_remote
+from embedcache.cache import refuse_remote
 from embedcache.check.bench import Bench
 from embedcache.check.findings import UPGRADE, Finding, Findings, Kind, damage, is_of, reason
 from embedcache.check.inventory import Entry, entry_of, take_inventory
@@ -24,7 +24,6 @@ from embedcache.check.verify.stores import (
     TeacherFiles,
     check_coverage,
     check_emptied,
-    check_marks,
     check_missing_shards,
     check_names,
     check_teacher,
@@ -55,9 +54,6 @@ _CHECKS: Mapping[Kind, Check] = {
     Kind.INDEX: derived.check_index,
     Kind.TOKENS: derived.check_tokens,
     Kind.DERIVED: documents.check_derived_note,
-    Kind.MANIFEST: documents.check_copy,
-    Kind.ROW_INDEX: documents.check_copy,
-    Kind.REMOTE_PART: documents.check_copy,
     Kind.LEFTOVER: documents.check_leftover,
     Kind.QUARANTINED: documents.check_quarantined,
     Kind.FOREIGN: documents.check_foreign,
@@ -232,11 +228,6 @@ class Verifier:
         damaged_views = any("/views/" in path for path in damaged) or any(one.is_damage for one in wrong)
         are_all = sound.keys() == known_corpora and not damaged_views
         in_files = {entry.stem for entry in self.entries if entry.kind is Kind.SHARD}
-        # Where it cannot be opened, that is a finding of its own.
-        with suppress(CacheFormatError, CorruptCacheError):
-            cache = Cache(self.bench.folder)
-            for teacher in teachers:
-                yield from check_marks(self.bench, cache, teacher)
         for teacher in teachers:
             wrong = list(check_teacher(self.bench, teacher))
             if teacher.path in newer:

@@ -1,1 +1,0 @@
-"""Mirrors: caches on this machine whose shards come from a remote when they are needed."""

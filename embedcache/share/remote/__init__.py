@@ -1,1 +1,0 @@
-"""Remotes: objects and manifests on some place, and how they are read, written, signed and claimed."""

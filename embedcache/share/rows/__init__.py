@@ -1,1 +1,0 @@
-"""Rows of a remote's shards: row indexes, and single vectors read by range."""
