@@ -163,7 +163,7 @@ def build(
     if there is not None:
         for one in wanted:
             there.refuse_other_contract(one.name, one.contract)
-    if there is None:
+    else:
         # A build that cannot begin leaves no cache behind.
         source.look(1)
         _refuse_untrained(codecs[0], source, shard_rows)

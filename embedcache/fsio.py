@@ -237,18 +237,14 @@ def write_sealed_json(target: Path, value: Mapping[str, object]) -> None:
     write_bytes(target, spelled_json(sealed(value)))
 
 
-def read_sealed_json(path: Path, most: int = _LARGEST_READ) -> dict[str, Any]:
+def read_sealed_json(path: Path) -> dict[str, Any]:
     """Read what :func:`write_sealed_json` wrote, without the seal.
 
-    Args:
-        path: the file.
-        most: bytes it may have.
-
     Raises:
-        ValueError: if a byte of the file is not as it was written, or there are more of them.
+        ValueError: if a byte of the file is not as it was written, or it is too large.
         OSError: if the file cannot be read.
     """
-    data = read_regular(path, most)
+    data = read_regular(path)
     value = parsed_json(data)
     if not isinstance(value, dict) or "sha256" not in value:
         raise ValueError("it carries no digest of itself")

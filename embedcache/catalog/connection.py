@@ -103,7 +103,7 @@ def connect(
         CorruptCacheError: if a file of the cache is damaged.
     """
     opened = open_cache(cache)
-    connection = connect_without_views(memory, threads)
+    connection = _connect_without_views(memory, threads)
     try:
         if "rows" in views:
             tables = [corpus_table(corpus) for corpus in opened.corpora()]
@@ -189,7 +189,7 @@ def one_line(error: Exception) -> str:
     return " ".join(message.split())
 
 
-def connect_without_views(
+def _connect_without_views(
     memory: str = DEFAULT_MEMORY, threads: int | None = None
 ) -> duckdb.DuckDBPyConnection:
     """Return a connection that sees nothing: no cache, files, extensions or settings.

@@ -16,7 +16,6 @@ from embedcache.cache import Cache
 from embedcache.catalog.connection import (
     DEFAULT_MEMORY,
     connect,
-    connect_without_views,
     interruptible,
     one_line,
     open_cache,
@@ -76,36 +75,6 @@ def select_rows(
         return _rows_where(connection, rows, condition, where, len(chosen))
 
 
-def check_condition(where: str, *, has_ids: bool, has_labels: bool) -> None:
-    """See, before any row is here, that ``where`` is a condition on the rows of a corpus without vectors.
-
-    A condition that looks into views of the catalog is read, but its columns are not looked for.
-
-    Args:
-        where: the condition, as for :func:`select_rows`.
-        has_ids: whether the corpus has ids.
-        has_labels: whether it has labels.
-
-    Raises:
-        InputError: if it is none, or asks for what only vectors tell.
-    """
-    types = {name: kind for name, kind in _COLUMN_TYPES.items() if has_ids or name != "id"}
-    # Of which type labels are, only the rows tell.
-    tables = [types | {"label": kind} for kind in _LABEL_TYPES] if has_labels else [types]
-    with closing(connect_without_views()) as connection:
-        condition = _condition(connection, where)
-        if mentioned_views(where):
-            return
-        problems = [_problem_with(_no_rows(connection, table), condition) for table in tables]
-        if not all(problems):
-            return
-        with_seen = (_no_rows(connection, table | _SEEN_TYPES) for table in tables)
-        if not all(_problem_with(rows, condition) for rows in with_seen):
-            raise not_known_yet(where)
-        problem = _lacking(connection, list(tables[0]), condition) or problems[0]
-        raise _no_predicate(where, f"{problem}; the columns are {', '.join(tables[0])}")
-
-
 def _lacking(connection: duckdb.DuckDBPyConnection, columns: Sequence[str], condition: str) -> str:
     """Return which of the columns that only some corpora have a condition needs; empty if that is no help."""
     absent = [name for name in ("id", "label") if name not in columns]
@@ -114,14 +83,6 @@ def _lacking(connection: duckdb.DuckDBPyConnection, columns: Sequence[str], cond
     if all(_problem_with(_no_rows(connection, table), condition) for table in tables):
         return ""
     return " and ".join(f"the corpus has no {name}s" for name in absent if name in words)
-
-
-def not_known_yet(where: str) -> InputError:
-    """Return the error for a condition on what only vectors tell, where there are none yet."""
-    return InputError(
-        f"{where!r}: {' and '.join(_SEEN_TYPES)} are not known before vectors are here; choose by "
-        "characters, text, id or label"
-    )
 
 
 def _no_rows(connection: duckdb.DuckDBPyConnection, types: dict[str, str]) -> duckdb.DuckDBPyRelation:

@@ -78,19 +78,6 @@ class Meter:
                 self._began = time.perf_counter() - elapsed
                 self._state = before
 
-    @contextmanager
-    def called(self, phase: str) -> Iterator[None]:
-        """Give the phase another name inside the block; what it counts goes on."""
-        with self._lock:
-            before = self._state.phase
-            self._state = replace(self._state, phase=phase)
-            self._report()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._state = replace(self._state, phase=before)
-
     def add(self, *, files: int = 0, size: int = 0, rows: int = 0) -> None:
         """Count files that are done, bytes that were read and rows that were checked."""
         with self._lock:

@@ -229,6 +229,5 @@ def _show_deep(check: DeepCheck) -> None:
         more = f" and {len(check.wrong_shards) - 3:,} more" if len(check.wrong_shards) > 3 else ""
         click.echo(
             f"wrong vectors show in {counted(len(check.wrong_shards), 'shard')}: {named}{more}; "
-            f"delete them from teachers/{check.contract_id[:12]}…, and 'embedcache build' encodes their texts "
-            "again"
+            f"delete them from teachers/{check.contract_id[:12]}…/shards, and build again"
         )

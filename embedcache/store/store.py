@@ -76,7 +76,6 @@ class ShardStore:
         self._contract = contract
         self._codebooks = codebooks
         self._index_place = index
-        self._given: Codec | None = None
         self._codecs: dict[tuple[str, str | None], Codec] = {}
         self._shards: list[Shard] = []
         self._names: set[str] = set()
@@ -103,16 +102,6 @@ class ShardStore:
     def codec_name(self) -> str:
         """How new vectors are stored."""
         return self._codec_name
-
-    @property
-    def needs_codebook(self) -> bool:
-        """Whether the first rows to be stored have to teach a codebook."""
-        is_known = self._given is not None or any(one.codec.name == _TRAINED for one in self._shards)
-        return self._codec_name == _TRAINED and not is_known
-
-    def use_codebook(self, codec: pq.PQCodec) -> None:
-        """Store new rows with a codebook that was learnt elsewhere, where no shard has one yet."""
-        self._given = codec
 
     @property
     def kind(self) -> str:
@@ -384,8 +373,6 @@ class ShardStore:
         for shard in self._shards:
             if shard.codec.name == _TRAINED:
                 return shard.codec
-        if self._given is not None:
-            return self._given
         if self._codebooks is None:
             raise InputError("codec pq needs a folder for its codebook, and this store has none")
         codec = pq.train(vectors)

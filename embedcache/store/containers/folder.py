@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,11 +70,6 @@ class FolderShards:
         """Make the finished file ``temporary``, whose digest was taken, a shard's file, durably."""
         commit(temporary, self.path(name))
         self._written.append(self.path(name))
-
-    def disown(self, names: Collection[str]) -> None:
-        """Write down of shards that they are not missed, so that whoever deletes them may be killed."""
-        self._notes.forget(self.path(name).name for name in names)
-        self._notes.remember([])
 
     def remove(self, name: str) -> None:
         """Delete a shard's file; :meth:`finish` writes down that it is not missed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -162,9 +162,6 @@ class LmdbShards:
             self._unseal()
             transaction.delete(name.encode())
         write_step("lmdb-committed", self.file)
-
-    def disown(self, names: Collection[str]) -> None:
-        """Do nothing: what the file holds tells which shards there are, and deletions unseal it."""
 
     def _unseal(self) -> None:
         if self._seal.exists():
