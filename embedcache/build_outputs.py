@@ -25,6 +25,8 @@ from embedcache.teacher.outputs import EMBEDDING, LOGITS, logits_teacher
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from embedcache.check.progress import OnCheck
+    from embedcache.share.read_through import ReadThrough
     from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import Teacher
 
@@ -113,6 +115,20 @@ class Output:
         self.carried.rows += taken.rows
         self.carried.coarser_rows += taken.coarser_rows
         rows.refresh(self.store)
+
+    def fetch(
+        self, cache: Cache, texts: Corpus, encoder: Encoder, remote: ReadThrough, report: OnCheck
+    ) -> None:
+        """Fetch what a remote has of the missing rows of ``texts``, which those then no longer are."""
+        from embedcache.check.progress import Meter
+        from embedcache.share.sample import Live
+
+        rows = self.missing[texts]
+        if before := len(rows):
+            live = Live(encoder, _columns(encoder, self.teacher))
+            remote.fetch(cache, self.store, rows.keys(), [texts], lambda: live, Meter(report))
+            rows.refresh(self.store)
+            remote.rows += before - len(rows)
 
     def summary(self) -> OutputSummary:
         """Return what the build did about it."""

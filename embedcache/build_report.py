@@ -12,8 +12,8 @@ class BuildProgress:
 
     Attributes:
         phase: ``read``, ``view NAME``, ``carry over`` (rows of the same teacher at another ``max_length``),
-            or ``encode``.
-        rows: rows read or made so far, missing texts looked up so far, or vectors encoded so far.
+            ``fetch`` (shards of a remote), or ``encode``.
+        rows: rows read or made, missing texts looked up, files fetched, or vectors encoded so far.
         total: rows, missing texts, or vectors to encode; 0 while reading.
         tokens: tokens encoded so far.
         seconds: seconds since the phase began.
@@ -92,6 +92,15 @@ class OutputSummary:
 
 
 @dataclass(frozen=True)
+class RemoteSummary:
+    """What a build fetched from a remote: its URL, missing rows that came, and bytes."""
+
+    remote: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class BuildSummary:
     """What a build did.
 
@@ -119,6 +128,7 @@ class BuildSummary:
         token_embeddings: what became of the teacher's token embeddings; None where they were not asked for.
         outputs: what became of each output.
         not_asked: source rows that were not asked for; 0 where the source was not read again.
+        remote: what was fetched from a remote; None without one.
     """
 
     corpus: str
@@ -143,6 +153,7 @@ class BuildSummary:
     token_embeddings: TokenTableSummary | None = None
     outputs: list[OutputSummary] = field(default_factory=list)
     not_asked: int = 0
+    remote: RemoteSummary | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the summary as a JSON object."""

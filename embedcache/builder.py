@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedcache.build_outputs import Output, codec_of, encode_missing, groups, teachers_of
-from embedcache.build_report import BuildProgress, BuildSummary, OnProgress, TokenTableSummary
+from embedcache.build_report import (
+    BuildProgress,
+    BuildSummary,
+    OnProgress,
+    RemoteSummary,
+    TokenTableSummary,
+)
 from embedcache.cache import Cache
 from embedcache.codecs import check_codec_name, pq
 from embedcache.contract import describe_differences
@@ -31,6 +37,8 @@ from embedcache.view_build import make_views, plan
 from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
+    from embedcache.check.progress import CheckProgress, OnCheck
+    from embedcache.share.read_through import ReadThrough, RemoteOptions
     from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import Teacher
 
@@ -67,6 +75,7 @@ def build(
     encoder: Encoder | None = None,
     views: ViewOptions | Sequence[str] | str = (),
     token_embeddings: bool = False,
+    remote: RemoteOptions | str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Cache:
     """Run a teacher once over a corpus and keep its vectors; return the cache.
@@ -95,6 +104,8 @@ def build(
         views: other texts to make for every row, such as ``["crop", "delete-words*2"]``; with
             :class:`embedcache.views.plan.ViewOptions` also how, and which of them are encoded.
         token_embeddings: also keep the teacher's input token embeddings, unless they are there.
+        remote: name or URL of a remote whose vectors are fetched in place of encoding; with
+            :class:`embedcache.share.read_through.RemoteOptions` also which of them count.
         on_progress: called with a :class:`BuildProgress` as the build goes on.
 
     Raises:
@@ -106,6 +117,7 @@ def build(
         ContractMismatchError: if the cache knows the teacher's name with another contract.
         NonFiniteVectorError: if the teacher returns NaN or infinity; it names the row.
         StorageError: if the cache cannot be written; run again once there is room.
+        RemoteError: if the remote cannot be reached, or what lies there is refused.
     """
     started = time.perf_counter()
     progress = BuildProgress()
@@ -135,6 +147,8 @@ def build(
         "normalize": normalize,
     }
     there = Cache(folder) if (folder / "cache.json").exists() else None
+    # Opened before the teacher is loaded, which takes longer.
+    lender = None if remote is None else _open_remote(remote)
     if isinstance(teacher, (str, Path)):
         from embedcache.teacher.load import load_teacher
 
@@ -199,6 +213,8 @@ def build(
     for texts in corpora:
         for goal in kept:
             goal.take_over(opened, texts, shard_rows, progress, on_progress)
+            if lender is not None:
+                goal.fetch(opened, texts, encoder, lender, _fetching(progress, on_progress))
         encode_started = time.perf_counter()
         for lacking, left in groups(kept, texts):
             encoded += len(left)
@@ -231,8 +247,27 @@ def build(
         embedded_views=list(views.embed),
         token_embeddings=table_kept,
         outputs=[goal.summary() for goal in kept],
+        remote=None if lender is None else RemoteSummary(lender.source.url, lender.rows, lender.bytes),
     )
     return opened
+
+
+def _open_remote(remote: RemoteOptions | str) -> ReadThrough:
+    from embedcache.share.read_through import ReadThrough
+
+    return ReadThrough.open(remote)
+
+
+def _fetching(progress: BuildProgress, on_progress: OnProgress | None) -> OnCheck:
+    """Return a callback that shows what comes from a remote as the progress of a build."""
+
+    def report(check: CheckProgress) -> None:
+        progress.phase, progress.rows, progress.total = check.phase, check.files, check.total_files
+        progress.seconds = check.seconds
+        if on_progress is not None:
+            on_progress(progress)
+
+    return report
 
 
 def _refuse_other_encoder(encoder: Encoder, wanted: Sequence[Teacher]) -> None:

@@ -121,7 +121,12 @@ def _entry(path: str, found: os.stat_result) -> Entry:
         return Entry(path, Kind.SPECIAL, 0)
     if any(part.startswith(TEMPORARY_PREFIX) for part in path.split("/")):
         return Entry(path, Kind.LEFTOVER, found.st_size)
+    return entry_at(path, found.st_size)
+
+
+def entry_at(path: str, size: int) -> Entry:
+    """Return the entry of a plain file of ``size`` bytes at ``path``; nothing is read."""
     for kind, rule in _RULES:
         if match := rule.fullmatch(path):
-            return Entry(path, kind, found.st_size, **match.groupdict())
-    return Entry(path, Kind.FOREIGN, found.st_size)
+            return Entry(path, kind, size, **match.groupdict())
+    return Entry(path, Kind.FOREIGN, size)

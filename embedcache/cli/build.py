@@ -13,6 +13,7 @@ from embedcache.cli.options import (
     codec_option,
     output_option,
     reader_options,
+    remote_options,
     shard_rows_option,
     teacher_options,
     view_options,
@@ -20,6 +21,7 @@ from embedcache.cli.options import (
 
 if TYPE_CHECKING:
     from embedcache.build_report import BuildProgress, BuildSummary, OutputSummary, ViewSummary
+    from embedcache.share.read_through import RemoteOptions
     from embedcache.views.plan import ViewOptions
 
 
@@ -46,8 +48,10 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also keep the teacher's table of token embeddings, once; SimTDE's students learn from it.",
 )
+@remote_options
+@click.option("--dry-run", is_flag=True, help="Only say what would be encoded and fetched.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> None:
+def build_command(sources: tuple[str, ...], as_json: bool, dry_run: bool, **settings: Any) -> None:
     """Encode the texts of SOURCES that the cache lacks and store their vectors.
 
     SOURCES are files or globs of plain text, JSONL, CSV, TSV, Parquet or Arrow, any of them gzip or zstd, or
@@ -57,6 +61,12 @@ def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> N
 
     from embedcache.builder import build
 
+    settings["remote"] = pop_remote(settings)
+    if dry_run:
+        from embedcache.cli.plan import print_plan
+
+        print_plan(sources, as_json=as_json, **settings)
+        return
     views = pop_views(settings)
     with build_progress() as on_progress:
         cache = build(list(sources), views=views, on_progress=on_progress, **settings)
@@ -67,6 +77,17 @@ def build_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> N
         click.echo(json.dumps(summary.to_json(), indent=2))
     else:
         print_build_summary(summary)
+
+
+def pop_remote(settings: dict[str, Any]) -> RemoteOptions | None:
+    """Take what :func:`embedcache.cli.options.remote_options` has added out of a command's settings."""
+    given = {name: settings.pop(name) for name in ("max_bytes", "require_signature", "skip_manifests")}
+    remote = settings.pop("remote")
+    if remote is None:
+        return None
+    from embedcache.share.read_through import RemoteOptions
+
+    return RemoteOptions(remote, **given)
 
 
 def pop_views(settings: dict[str, Any]) -> ViewOptions:
@@ -112,7 +133,8 @@ def describe(progress: BuildProgress) -> str:
     """Return one line: rows, rates, where the time goes, time left."""
     from embedcache.cli.progress import progress_line
 
-    line = progress_line(progress.phase, progress.rows, progress.seconds, progress.total)
+    unit = "files" if progress.phase == "fetch" else "rows"
+    line = progress_line(progress.phase, progress.rows, progress.seconds, progress.total, unit)
     if progress.phase != "encode":
         return line
     # Parts run side by side; as shares of their sum they say what to speed up.
@@ -147,6 +169,8 @@ def print_build_summary(summary: BuildSummary) -> None:
         ("time", f"{summary.seconds:.1f} s ({summary.encode_seconds:.1f} s encoding)"),
         ("contract", summary.contract_id[:12]),
     ]
+    if (remote := summary.remote) is not None:
+        rows.insert(5, ("fetched", f"{remote.rows:,} from {remote.remote} ({size(remote.bytes)})"))
     if summary.not_asked:
         rows.insert(6, ("not asked for", f"{counted(summary.not_asked, 'row')}, by --rows"))
     if summary.batches_halved:

@@ -18,6 +18,7 @@ from embedcache.cli.inspect import info_command, ls_command, teachers_command
 from embedcache.cli.merge import merge_command, split_command
 from embedcache.cli.plan import plan_command
 from embedcache.cli.query import query_command, stats_command
+from embedcache.cli.share import pull_command, push_command, remote_command
 from embedcache.cli.show import show_command, views_command
 
 
@@ -41,7 +42,10 @@ cli.add_command(info_command)
 cli.add_command(ls_command)
 cli.add_command(merge_command)
 cli.add_command(plan_command)
+cli.add_command(pull_command)
+cli.add_command(push_command)
 cli.add_command(query_command)
+cli.add_command(remote_command)
 cli.add_command(repair_command)
 cli.add_command(rm_command)
 cli.add_command(show_command)

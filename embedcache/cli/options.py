@@ -196,6 +196,26 @@ output_option = click.option(
 codec_option = click.option(
     "--codec", type=click.Choice(CODEC_NAMES), help="How vectors are stored.  [default: float16]"
 )
+_REMOTE = click.option(
+    "--remote", metavar="REMOTE", help="Fetch vectors that this remote has, by name or URL."
+)
+_LIMITS = (
+    click.option(
+        "--max-bytes", callback=read_size, metavar="SIZE", help="Refuse to fetch more than this, say 20GB."
+    ),
+    click.option(
+        "--require-signature",
+        metavar="KEYFILE",
+        help="Count only pushes signed by a public ed25519 key in this file.",
+    ),
+    click.option(
+        "--skip-manifest",
+        "skip_manifests",
+        multiple=True,
+        metavar="DIGITS",
+        help="Leave out the push whose manifest begins so.",
+    ),
+)
 cache_option = click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -230,6 +250,16 @@ def contract_options(command: F) -> F:
 def teacher_options(command: F) -> F:
     """Add what :func:`contract_options` adds, the teacher's name in the cache, and how it computes."""
     return all_of(_TEACHER, *_CONTRACT, _TEACHER_NAME, *_COMPUTE)(command)
+
+
+def remote_options(command: F) -> F:
+    """Add which remote is read through: fields of :class:`embedcache.share.read_through.RemoteOptions`."""
+    return all_of(_REMOTE, *_LIMITS)(command)
+
+
+def limit_options(command: F) -> F:
+    """Add what is taken from a remote: its size, who signed it, and pushes to leave out."""
+    return all_of(*_LIMITS)(command)
 
 
 def live_teacher_options(command: F) -> F:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.build import describe, pop_views
+from embedcache.cli.build import describe, pop_remote, pop_views
 from embedcache.cli.options import (
     codec_option,
     json_option,
     output_option,
     reader_options,
+    remote_options,
     shard_rows_option,
     teacher_options,
     view_options,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 @codec_option
 @shard_rows_option
 @view_options
+@remote_options
 @click.option(
     "--token-sample",
     type=click.IntRange(1),
@@ -55,6 +57,12 @@ def plan_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> No
 
     SOURCES are what 'embedcache build' takes. They are read once; nothing is written into the cache.
     """
+    settings["remote"] = pop_remote(settings)
+    print_plan(sources, as_json=as_json, **settings)
+
+
+def print_plan(sources: tuple[str, ...], *, as_json: bool, **settings: Any) -> None:
+    """Print what a build of ``sources`` would do; ``settings`` are those of the commands."""
     import json
 
     from embedcache.cli.progress import ticker
@@ -62,6 +70,9 @@ def plan_command(sources: tuple[str, ...], as_json: bool, **settings: Any) -> No
     from embedcache.sizes import counted
 
     views = pop_views(settings)
+    # Settings of a build that change nothing here.
+    for name in ("replace", "store", "token_embeddings"):
+        settings.pop(name, None)
     with ticker() as show:
 
         def on_progress(progress: BuildProgress) -> None:
@@ -103,6 +114,7 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ("distinct", f"{plan.distinct:,} ({texts - plan.distinct:,} duplicates)"),
         ("already cached", f"{plan.cached:,}"),
         ("carried over", f"{plan.reusable:,} from another max_length"),
+        *([("on the remote", _remote(plan))] if plan.remote_bytes is not None else []),
         ("to encode", f"{plan.missing:,}"),
     ]
     if len(plan.outputs) > 1:
@@ -120,6 +132,12 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ("tokens to encode", f"{tokens.missing:,.0f} {how}"),
         ("truncated", f"{tokens.truncated_share:.2%} of all rows are longer than the teacher reads"),
     ]
+
+
+def _remote(plan: Plan) -> str:
+    from embedcache.cli.tables import size
+
+    return f"{plan.remote:,} to fetch, {size(plan.remote_bytes or 0)}"
 
 
 def _output(one: OutputOfPlan, distinct: int) -> str:

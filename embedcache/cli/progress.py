@@ -45,6 +45,13 @@ def ticker() -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
+def checked() -> Iterator[Callable[[CheckProgress], None]]:
+    """Yield a callback that shows how far a transfer or a check is."""
+    with ticker() as show:
+        yield lambda progress: show(check_line(progress))
+
+
+@contextmanager
 def watched(unit: str = "rows") -> Iterator[Callable[[str, int, int], None]]:
     """Yield a function to be told what is being done, how many units are done and how many there are."""
     with ticker() as show:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from embedcache.build_outputs import codec_of, teachers_of
@@ -27,6 +29,7 @@ from embedcache.teacher.outputs import EMBEDDING, LOGITS, parse_outputs
 from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
+    from embedcache.share.read_through import RemoteOptions
     from embedcache.teacher.encode import Encoder
     from embedcache.teacher.load import Teacher
 
@@ -72,6 +75,7 @@ def plan_build(
     token_sample: int = DEFAULT_TOKEN_SAMPLE,
     probe_seconds: float = DEFAULT_PROBE_SECONDS,
     seed: int = 0,
+    remote: RemoteOptions | str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Plan:
     """Say what building ``sources`` into ``cache`` would do and cost.
@@ -91,6 +95,7 @@ def plan_build(
         token_sample: so many of the missing texts are tokenised; where there are more, a sample of them.
         probe_seconds: about how long the teacher runs to be timed; 0 leaves every time out.
         seed: of the sample.
+        remote: as for :func:`embedcache.build`; its key lists are downloaded into a temporary folder.
         on_progress: called as it goes on.
 
     Raises:
@@ -129,15 +134,19 @@ def plan_build(
         teacher = load_teacher(teacher, **settings, device=device, trust_remote_code=trust_remote_code)
     wanted = teachers_of(teacher, outputs)
     holdings = [_holdings(opened, one.contract, asked) for one, asked in zip(wanted, codecs, strict=True)]
-    found = survey(
-        paths,
-        reading_options,
-        holdings,
-        sample_rows=token_sample,
-        seed=seed,
-        views=texts_of_views,
-        on_rows=lambda rows, seconds: report(BuildProgress("read", rows, seconds=seconds)),
-    )
+    with TemporaryDirectory(prefix="embedcache-plan-") as scratch:
+        if remote is not None:
+            holdings = _with_remote(holdings, remote, Cache.create(scratch))
+        found = survey(
+            paths,
+            reading_options,
+            holdings,
+            sample_rows=token_sample,
+            seed=seed,
+            views=texts_of_views,
+            on_rows=lambda rows, seconds: report(BuildProgress("read", rows, seconds=seconds)),
+        )
+        remote_bytes = None if remote is None else sum(one.remote_bytes() for one in holdings)
     contract, codec = holdings[0].contract, holdings[0].codec
     encoder = Encoder(
         wanted[0],
@@ -183,7 +192,17 @@ def plan_build(
         views=tuple(of_views),
         outputs=tuple(_outputs(wanted, holdings, found, shard_rows)),
         not_asked=found.not_asked,
+        remote=found.remote,
+        remote_bytes=remote_bytes,
     )
+
+
+def _with_remote(holdings: Sequence[Holdings], remote: RemoteOptions | str, scratch: Cache) -> list[Holdings]:
+    """Return holdings that know the keys on a remote."""
+    from embedcache.share.read_through import ReadThrough
+
+    source = ReadThrough.open(remote)
+    return [replace(one, remote=source.keys(scratch, one.contract, one.codec)) for one in holdings]
 
 
 def _is_in_use(cache: Cache | None, contract: Contract, codec: str) -> bool:

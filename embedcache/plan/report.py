@@ -94,6 +94,8 @@ class Plan:
         rows: rows of the corpus.
         skipped: reason -> source rows that would be left out.
         not_asked: rows of the source that ``--rows`` leaves out.
+        remote: distinct texts whose vectors a build would fetch from the remote.
+        remote_bytes: size of the shards that hold them; None without a remote.
         distinct: distinct texts, those of views that are counted among them.
         cached: distinct texts of which every output is there.
         reusable: distinct texts of which what is lacking can be carried over from another ``max_length``.
@@ -135,6 +137,8 @@ class Plan:
     views: tuple[ViewOfPlan, ...] = ()
     outputs: tuple[OutputOfPlan, ...] = ()
     not_asked: int = 0
+    remote: int = 0
+    remote_bytes: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the plan as a JSON object; a bound that is never reached is null."""

@@ -23,10 +23,11 @@ from embedcache.sampling import KeySample
 if TYPE_CHECKING:
     from embedcache.cache import Cache
     from embedcache.contract import Contract
+    from embedcache.share.rows import RemoteKeys
 
 # Where there is no second output it lacks nothing.
-_CACHED, _MISSING, _REUSABLE, _COARSER = range(4)
-_STATES, _STATE_BITS, _MOST_OUTPUTS = 4, 2, 2
+_CACHED, _MISSING, _REUSABLE, _COARSER, _REMOTE = range(5)
+_STATES, _STATE_BITS, _MOST_OUTPUTS = 8, 3, 2
 _PART_ROWS = 65536
 
 
@@ -38,14 +39,37 @@ class Holdings:
         contract: the contract.
         codec: name of the codec the vectors are or would be stored in.
         cache: the cache; None where there is none yet.
+        remote: the keys on a remote; None without one.
     """
 
     contract: Contract
     codec: str
     cache: Cache | None = None
+    remote: RemoteKeys | None = None
+    _shards: set[int] = field(default_factory=set, init=False, repr=False, compare=False)
+
+    def remote_bytes(self) -> int:
+        """Return the size of the remote's shards that hold rows which were looked up."""
+        return sum(self.remote.shards[number].bytes for number in self._shards) if self.remote else 0
 
     def look_up(self) -> Callable[[KeyArray], Known]:
         """Return a function from keys to what is known of them."""
+        local = self._look_up_local()
+        remote = self.remote
+        if remote is None or not remote.shards:
+            return local
+
+        def known(keys: KeyArray) -> Known:
+            found = local(keys)
+            wanted = np.flatnonzero((found.state == _MISSING) | (found.state == _COARSER))
+            positions = remote.locate(keys[wanted])
+            found.state[wanted[positions >= 0]] = _REMOTE
+            self._shards.update(np.unique(remote.shards_at(positions[positions >= 0])).tolist())
+            return found
+
+        return known
+
+    def _look_up_local(self) -> Callable[[KeyArray], Known]:
         if self.cache is None:
             return _nothing_known
         store = self.cache.store(self.contract)
@@ -100,7 +124,8 @@ def _look_up_all(holdings: Sequence[Holdings]) -> Callable[[KeyArray], tuple[Kno
 def _state_of(code: int) -> int:
     """Return the state of a text, given those of its outputs: the one that takes most to mend."""
     states = {code >> (_STATE_BITS * place) & _STATES - 1 for place in range(_MOST_OUTPUTS)}
-    return next(state for state in (_MISSING, _COARSER, _REUSABLE, _CACHED) if state in states)
+    order = (_MISSING, _COARSER, _REMOTE, _REUSABLE, _CACHED)
+    return next((state for state in order if state in states), _MISSING)
 
 
 _OF_ALL = np.array([_state_of(code) for code in range(_STATES**_MOST_OUTPUTS)], dtype=np.uint8)
@@ -133,6 +158,7 @@ class Survey:
         cached: distinct texts the cache has all outputs of.
         reusable: distinct texts of which what is lacking can be carried over from another ``max_length``.
         coarser_rows: distinct texts that could be, were they not stored in a coarser codec.
+        remote: distinct texts of which what is lacking can be fetched from a remote.
         outputs: the same for each output by itself.
         known_rows: rows (not distinct texts) of which the cache knows how long they are.
         known_tokens: tokens of these together.
@@ -148,6 +174,7 @@ class Survey:
     cached: int = 0
     reusable: int = 0
     coarser_rows: int = 0
+    remote: int = 0
     outputs: tuple[Held, ...] = ()
     known_rows: int = 0
     known_tokens: int = 0
@@ -157,7 +184,7 @@ class Survey:
     @property
     def missing(self) -> int:
         """Distinct texts that have to be encoded."""
-        return self.distinct - self.cached - self.reusable
+        return self.distinct - self.cached - self.reusable - self.remote
 
 
 OnRows = Callable[[int, float], None]
@@ -221,8 +248,8 @@ def survey(
         states_file.flush()
         counts = _distinct_by_state(keys_file, states_file)
     found.distinct = int(counts.sum())
-    found.cached, found.reusable, found.coarser_rows = (
-        int(counts[state == _OF_ALL].sum()) for state in (_CACHED, _REUSABLE, _COARSER)
+    found.cached, found.reusable, found.coarser_rows, found.remote = (
+        int(counts[state == _OF_ALL].sum()) for state in (_CACHED, _REUSABLE, _COARSER, _REMOTE)
     )
     codes = np.arange(len(counts))
     for place in range(len(holdings)):

@@ -29,7 +29,7 @@ class FolderShards:
 
     def __init__(self, folder: Path, notes: FileNotes | None = None) -> None:
         self.folder = folder
-        self._notes = notes or FileNotes()
+        self.notes = notes or FileNotes()
         self._written: list[Path] = []
 
     def path(self, name: str) -> Path:
@@ -74,11 +74,11 @@ class FolderShards:
     def remove(self, name: str) -> None:
         """Delete a shard's file; :meth:`finish` writes down that it is not missed."""
         remove_file(self.path(name))
-        self._notes.forget([self.path(name).name])
+        self.notes.forget([self.path(name).name])
 
     def is_checked(self, name: str) -> bool:
         """Whether the digest of a shard's file was taken here before, and it is that file still."""
-        return self._notes.knows(self.path(name))
+        return self.notes.knows(self.path(name))
 
     def where(self, name: str) -> str:
         """Return the path of a shard's file."""
@@ -88,8 +88,8 @@ class FolderShards:
         """Return those of ``names`` whose files have another digest, or are no regular files."""
         paths = {self.path(name): name for name in names}
         others = [name for path, name in paths.items() if path.is_symlink() or not path.is_file()]
-        return others or [paths[path] for path in self._notes.find_liars(paths)]
+        return others or [paths[path] for path in self.notes.find_liars(paths)]
 
     def finish(self) -> None:
         """Remember the files written here; every file is whole once it has its name."""
-        self._notes.remember(self._written)
+        self.notes.remember(self._written)

@@ -1,0 +1,24 @@
+"""Sharing caches over remotes: copy what is missing, then publish a manifest."""
+
+from embedcache.share.files import Selection
+from embedcache.share.inspect import list_remote, verify_remote
+from embedcache.share.names import add_remote, list_remotes, remove_remote
+from embedcache.share.pull import PullResult, preview, pull
+from embedcache.share.push import PushResult, push
+from embedcache.share.tidy import collect, drop
+
+__all__ = [
+    "PullResult",
+    "PushResult",
+    "Selection",
+    "add_remote",
+    "collect",
+    "drop",
+    "list_remote",
+    "list_remotes",
+    "preview",
+    "pull",
+    "push",
+    "remove_remote",
+    "verify_remote",
+]

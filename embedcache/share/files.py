@@ -1,0 +1,196 @@
+"""The files of a cache that are shared, and the selection of them that a push or a pull is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedcache.cache import Cache, CachedTeacher
+from embedcache.check.findings import Kind
+from embedcache.corpus.choice import CorpusChoice
+from embedcache.corpus.corpus import DESCRIPTION, Corpus
+from embedcache.corpus.view_record import RECIPE
+from embedcache.derived import PROJECTION
+from embedcache.errors import InputError
+from embedcache.fsio import sha256_file
+from embedcache.share.manifest import NAMED_BY_DIGEST, SharedCorpus, SharedFile
+from embedcache.store.containers.choose import open_container
+from embedcache.store.digests import FileNotes
+from embedcache.store.shard import Shard
+from embedcache.token_table import table_path
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a push sends or a pull fetches.
+
+    Attributes:
+        teachers: names, or beginnings of contract ids; none: all.
+        corpora: ``NAME`` or ``NAME@DIGEST``; none: all.
+        text: whether corpora are included.
+        rows: of a pull, the first rows of the one corpus; None: all.
+        where: of a pull, an SQL condition that chooses rows of the one corpus.
+    """
+
+    teachers: Sequence[str] = ()
+    corpora: Sequence[str] = ()
+    text: bool = True
+    rows: int | None = None
+    where: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together.
+
+        Raises:
+            InputError: if corpora are named and left out, or a part of several is asked for.
+        """
+        if not self.text and (self.corpora or self.is_part):
+            raise InputError("--no-text with --corpus, --rows or --where: texts are chosen and left out.")
+        if self.is_part and len(self.corpora) != 1:
+            raise InputError("--rows and --where take a part of one corpus: name it with --corpus.")
+        for corpus in self.corpora:
+            CorpusChoice.parse(corpus)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether rows of one corpus are chosen."""
+        return self.rows is not None or self.where is not None
+
+    def takes_teacher(self, names: Sequence[str], contract_id: str) -> bool:
+        """Return whether a teacher is chosen."""
+        return not self.teachers or any(
+            one in names or (len(one) >= 6 and contract_id.startswith(one)) for one in self.teachers
+        )
+
+    def takes_corpus(self, name: str, digest: str) -> bool:
+        """Return whether a corpus is chosen."""
+        choices = [CorpusChoice.parse(one) for one in self.corpora]
+        return self.text and (
+            not choices or any(one.name == name and digest.startswith(one.digest) for one in choices)
+        )
+
+
+@dataclass(frozen=True)
+class LocalTeacher:
+    """A teacher of a cache, with its shards opened and checked.
+
+    Attributes:
+        teacher: one of its names, with the contract.
+        names: all of them.
+        shards: the shards.
+        files: its other files; listed in full by every manifest that adds a shard of it.
+    """
+
+    teacher: CachedTeacher
+    names: list[str]
+    shards: tuple[Shard, ...]
+    files: list[SharedFile]
+
+
+def local_teachers(cache: Cache, selection: Selection) -> list[LocalTeacher]:
+    """Return the chosen teachers of a cache.
+
+    Raises:
+        InputError: if a name that was asked for is not there.
+        CorruptCacheError: if a file of them is damaged.
+    """
+    by_contract: dict[str, list[CachedTeacher]] = {}
+    for teacher in cache.teachers():
+        by_contract.setdefault(teacher.contract.id, []).append(teacher)
+    chosen = [
+        group
+        for contract_id, group in by_contract.items()
+        if selection.takes_teacher([one.name for one in group], contract_id)
+    ]
+    for asked in selection.teachers:
+        cache.teacher(asked)
+    return [_local_teacher(cache, group) for group in chosen]
+
+
+def _local_teacher(cache: Cache, group: list[CachedTeacher]) -> LocalTeacher:
+    contract = group[0].contract
+    folder = cache.teacher_folder(contract)
+    shards = cache.store(contract).shards
+    used = {f"{shard.header.codebook}.npy" for shard in shards if shard.header.codebook}
+    paths = [folder / "contract.json", *(folder / "names" / f"{one.name}.json" for one in group)]
+    paths += sorted(path for path in folder.glob("codebooks/*.npy") if path.name in used)
+    paths += [path for path in (table_path(cache.folder, contract), folder / PROJECTION) if path.is_file()]
+    files = [_shared(cache, path) for path in paths]
+    return LocalTeacher(group[0], [one.name for one in group], shards, files)
+
+
+def local_corpora(cache: Cache, selection: Selection) -> list[tuple[SharedCorpus, list[SharedFile]]]:
+    """Return the chosen corpora of a cache with their current views: the card's entry, and the files.
+
+    Raises:
+        InputError: if a name that was asked for is not there.
+        CorruptCacheError: if a description is damaged or a part is missing.
+    """
+    for asked in selection.corpora:
+        cache.corpus(CorpusChoice.parse(asked).name)
+    found = []
+    for corpus in cache.corpora() if selection.text else []:
+        if selection.takes_corpus(corpus.name, corpus.info.digest):
+            views = corpus.views()
+            paths = [path for one in (corpus, *views) for path in corpus_paths(one)]
+            card = SharedCorpus(
+                name=corpus.name,
+                digest=corpus.info.digest,
+                rows=len(corpus),
+                views=[view.name for view in views],
+            )
+            found.append((card, [_shared(cache, path) for path in paths]))
+    return found
+
+
+def corpus_paths(corpus: Corpus) -> Iterator[Path]:
+    """Yield the files of a corpus or of a view: its parts, then its description, and last a view's recipe."""
+    yield from (corpus.folder / part.file_name for part in corpus.parts)
+    yield corpus.folder / DESCRIPTION
+    if (corpus.folder / RECIPE).is_file():
+        yield corpus.folder / RECIPE
+
+
+def shared_shard(contract_id: str, shard: Shard) -> SharedFile:
+    """Return the entry of a shard in a manifest."""
+    return SharedFile(
+        path=f"teachers/{contract_id}/shards/{shard.name}.arrow",
+        sha256=shard.name,
+        bytes=shard.bytes,
+        rows=len(shard),
+        codec=shard.header.codec,
+        keys=hashlib.sha256(shard.keys.tobytes()).hexdigest(),
+    )
+
+
+def missing_files(cache: Cache, files: Iterable[SharedFile]) -> list[SharedFile]:
+    """Return the files of a remote that a cache lacks; a name or a table that is there stays as it is."""
+    shards: dict[str, set[str]] = {}
+    missing = []
+    for file in files:
+        entry, path = file.entry, cache.folder / file.path
+        if entry.kind is Kind.SHARD:
+            if entry.teacher not in shards:
+                shards[entry.teacher] = shards_here(cache, entry.teacher)
+            if file.sha256 not in shards[entry.teacher]:
+                missing.append(file)
+        elif not path.is_file() or (entry.kind in NAMED_BY_DIGEST and path.stat().st_size != file.bytes):
+            missing.append(file)
+    return missing
+
+
+def shards_here(cache: Cache, contract_id: str) -> set[str]:
+    """Return the names of the shards of a teacher in a cache, whichever container holds them."""
+    folder = cache.folder / "teachers" / contract_id
+    return set(open_container(folder, FileNotes()).names()) if folder.is_dir() else set()
+
+
+def _shared(cache: Cache, path: Path) -> SharedFile:
+    name = path.relative_to(cache.folder).as_posix()
+    if not path.is_file():
+        raise InputError(f"{path} is missing: run 'embedcache repair', then push again.")
+    digest_named = path.suffix in (".arrow", ".npy")
+    sha256 = path.stem if digest_named else sha256_file(path)
+    return SharedFile(path=name, sha256=sha256, bytes=path.stat().st_size)

@@ -1,0 +1,254 @@
+"""Quarantine of what comes from a remote: ``derived/incoming``, laid out as a cache.
+
+Files are downloaded there, checked, compared with the teacher, and only then moved into the cache.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock
+
+from embedcache.cache import Cache, CachedTeacher, read_contract, read_origin
+from embedcache.check.bench import Bench
+from embedcache.check.findings import Kind
+from embedcache.check.progress import Meter
+from embedcache.check.verify.corpora import CORPUS, VIEW, Kinds, check_rows
+from embedcache.contract import Contract
+from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.view_record import read_record
+from embedcache.derived import projection_digest
+from embedcache.errors import EmbedCacheError, RemoteError
+from embedcache.fsio import commit, copy_file, make_directory
+from embedcache.share.files import shared_shard
+from embedcache.share.manifest import SharedFile, Stock
+from embedcache.share.remote import Remote
+from embedcache.store import FolderShards, ShardStore
+from embedcache.store.digests import FileNotes
+from embedcache.token_table import TokenTable
+
+# A file is admitted after everything that it refers to.
+_ORDER = (
+    Kind.CODEBOOK,
+    Kind.PROJECTION,
+    Kind.TABLE,
+    Kind.CONTRACT,
+    Kind.SHARD,
+    Kind.NAME,
+    Kind.PART,
+    Kind.CORPUS,
+    Kind.VIEW_PART,
+    Kind.VIEW,
+    Kind.RECIPE,
+)
+
+
+class Incoming:
+    """Files on their way from a remote into a cache.
+
+    Args:
+        cache: the cache.
+        remote: where the files come from.
+        stock: what the remote lists, to name the pusher of a bad file.
+        meter: counts what is downloaded.
+    """
+
+    def __init__(self, cache: Cache, remote: Remote, stock: Stock, meter: Meter | None = None) -> None:
+        self.cache, self.remote, self.stock = cache, remote, stock
+        self.meter = meter or Meter()
+        self.folder = cache.derived_folder / "incoming"
+
+    @contextmanager
+    def locked(self, keep: Collection[str]) -> Iterator[Cache]:
+        """Yield the quarantine as a cache, while other processes wait; all but the paths ``keep`` is deleted.
+
+        What a pull has downloaded that was interrupted is used by the next one.
+        """
+        make_directory(self.folder)
+        with FileLock(self.folder.parent / "incoming.lock"):
+            for path in sorted(self.folder.rglob("*"), reverse=True):
+                place = path.relative_to(self.folder).as_posix()
+                if path.is_dir():
+                    with suppress(OSError):
+                        path.rmdir()
+                elif place not in keep and place != "cache.json":
+                    path.unlink()
+            yield Cache.create(self.folder)
+            shutil.rmtree(self.folder)
+
+    def path(self, file: SharedFile) -> Path:
+        """Return the place of a file in the quarantine."""
+        return self.folder / file.path
+
+    def fetch(self, files: Sequence[SharedFile]) -> None:
+        """Download files; a damaged or missing object ends it with an error that names manifest and pusher.
+
+        Raises:
+            RemoteError, StorageError: as :meth:`Remote.fetch`.
+        """
+        for folder in {self.path(file).parent for file in files}:
+            make_directory(folder)
+        # The largest first, or the last one would leave the other threads idle.
+        self.remote.in_threads(self.fetch_one, sorted(files, key=lambda file: -file.bytes))
+
+    def fetch_one(self, file: SharedFile) -> None:
+        """Download one file; errors as :meth:`fetch`."""
+        path = self.path(file)
+        here = self.cache.folder / file.path
+        if path.is_file() and path.stat().st_size == file.bytes and self.meter.digest(path) == file.sha256:
+            return
+        try:
+            if here.is_file() and file.entry.kind is not Kind.SHARD:
+                # A codebook of shards that come, or a part that two versions of a corpus share.
+                copy_file(here, path)
+                return
+            self.remote.fetch(file.sha256, file.bytes, path, lambda size: self.meter.add(size=size))
+            self.meter.add(files=1)
+        except RemoteError as error:
+            raise self.refusal([file.sha256], str(error)) from error
+
+    def refusal(self, digests: Sequence[str], why: str) -> RemoteError:
+        """Return the error for objects that are refused; it names the manifests that list them."""
+        return RemoteError(
+            f"{why.rstrip('.')}. Pushed in {self.stock.pushed_by(digests)}: --skip-manifest leaves it out."
+        )
+
+    @contextmanager
+    def _refusing(self, files: Sequence[SharedFile]) -> Iterator[None]:
+        """Turn what is wrong with files into an error that names the first of them and its pusher."""
+        try:
+            yield
+        except (EmbedCacheError, ValueError, OSError) as error:
+            path = files[0].path if files else "what came"
+            raise self.refusal([file.sha256 for file in files], f"{path} is refused ({error})") from error
+
+    def check_corpora(self, files: Sequence[SharedFile]) -> None:
+        """Check every row, key and view of the corpora among ``files``.
+
+        Raises:
+            RemoteError: if one is not what it says it is.
+        """
+        for file in files:
+            with self._refusing([file]):
+                if file.entry.kind is Kind.CORPUS:
+                    self._check_rows(file, CORPUS)
+                elif file.entry.kind is Kind.VIEW:
+                    view, record = self._check_rows(file, VIEW), read_record(self.path(file).parent)
+                    of = Corpus(self.corpus_folder(file.entry.corpus))
+                    if (record.of, record.digest, len(view)) != (of.info.digest, view.info.digest, len(of)):
+                        raise RemoteError("the view is of other rows")
+
+    def _check_rows(self, file: SharedFile, kinds: Kinds) -> Corpus:
+        corpus = Corpus(self.path(file).parent)
+        wrong = next(check_rows(Bench(self.folder), file.entry.folder, corpus.info, (), kinds), None)
+        if wrong is not None:
+            raise RemoteError(f"{wrong.path}: {wrong.found}")
+        return corpus
+
+    def corpus_folder(self, name: str) -> Path:
+        """Return the folder of a corpus in the quarantine, or else in the cache."""
+        folders = [base / "corpora" / name for base in (self.folder, self.cache.folder)]
+        return next((one for one in folders if (one / "corpus.json").is_file()), folders[0])
+
+    def open_store(self, contract: Contract, files: Sequence[SharedFile]) -> ShardStore:
+        """Return the store of a teacher's shards in the quarantine, with all of that teacher's files checked.
+
+        Raises:
+            RemoteError: if a file is not what its manifest says it is.
+        """
+        folder = self.folder / "teachers" / contract.id
+        mine = [file for file in files if file.entry.teacher == contract.id]
+        notes = FileNotes()
+        # Their digests were taken as they came.
+        notes.remember(self.path(file) for file in mine if file.entry.kind is Kind.SHARD)
+        self.check_documents(contract, mine)
+        with self._refusing([file for file in mine if file.rows]):
+            store = ShardStore(
+                FolderShards(folder / "shards", notes),
+                contract,
+                codebooks=folder / "codebooks",
+                index=(self.folder / "derived" / "index" / contract.id, notes),
+            )
+        self.check_shards(store, mine)
+        return store
+
+    def check_documents(self, contract: Contract, files: Sequence[SharedFile]) -> None:
+        """Check a teacher's files, but for shards.
+
+        Raises:
+            RemoteError: if one is not what it says it is.
+        """
+        for file in files:
+            with self._refusing([file]):
+                _check_document(self.path(file), file, contract)
+
+    def check_shards(self, store: ShardStore, files: Sequence[SharedFile]) -> None:
+        """Check that shards have the rows, the codec and the keys that their manifest lists.
+
+        Raises:
+            RemoteError: if one has others.
+        """
+        listed = {file.sha256: file for file in files}
+        for shard in store.shards:
+            if shared_shard(store.contract.id, shard) != listed.get(shard.name):
+                why = f"shard {shard.name[:12]} has other rows, keys or another codec than its manifest lists"
+                raise self.refusal([shard.name], why)
+
+    def contract(self, contract_id: str) -> Contract:
+        """Return the contract of a teacher that is in the quarantine or in the cache."""
+        place = Path("teachers") / contract_id / "contract.json"
+        return read_contract(next(p for p in (self.folder / place, self.cache.folder / place) if p.is_file()))
+
+    def teacher(self, contract_id: str) -> CachedTeacher:
+        """Return a teacher that is in the quarantine or in the cache, under one of its names."""
+        for base in (self.cache.folder, self.folder):
+            for path in sorted((base / "teachers" / contract_id / "names").glob("*.json")):
+                return CachedTeacher(path.stem, self.contract(contract_id), read_origin(path))
+        return CachedTeacher(contract_id[:12], self.contract(contract_id), {})
+
+    def admit(self, files: Sequence[SharedFile]) -> None:
+        """Move files into the cache, each after what it refers to.
+
+        Raises:
+            StorageError: if the cache cannot be written.
+        """
+        containers = {}
+        for file in sorted(files, key=lambda one: (_ORDER.index(one.entry.kind), one.path)):
+            staged, target, entry = self.path(file), self.cache.folder / file.path, file.entry
+            if entry.kind is Kind.SHARD:
+                if entry.teacher not in containers:
+                    containers[entry.teacher] = self.cache.container(self.contract(entry.teacher))
+                container = containers[entry.teacher]
+                if isinstance(container, FolderShards):
+                    make_directory(container.folder)
+                    container.adopt(file.sha256, staged)
+                else:
+                    container.add(file.sha256, FolderShards(staged.parent).open(file.sha256))
+                    staged.unlink()
+            elif target.is_file() and target.stat().st_size == file.bytes and entry.kind is Kind.CODEBOOK:
+                staged.unlink(missing_ok=True)
+            else:
+                make_directory(target.parent)
+                commit(staged, target)
+        for container in containers.values():
+            container.finish()
+
+    def reject(self, contract_id: str) -> None:
+        """Delete a teacher's files from the quarantine."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.folder / "teachers" / contract_id)
+
+
+def _check_document(path: Path, file: SharedFile, contract: Contract) -> None:
+    kind = file.entry.kind
+    if kind is Kind.CONTRACT and read_contract(path) != contract:
+        raise ValueError("its contract is another one")
+    if kind is Kind.NAME:
+        read_origin(path)
+    if kind is Kind.TABLE:
+        TokenTable.read(path, contract)
+    if kind is Kind.PROJECTION and projection_digest(contract) != file.sha256:
+        raise ValueError("its projection is not the one that the contract names")

@@ -1,0 +1,107 @@
+"""The fsspec filesystem of a remote's URL. Credentials come from the environment, never from the URL."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from embedcache.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+_EXTRAS = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "az": ("adlfs", "azure"), "sftp": ("sshfs", "sftp")}
+_SCHEMES = ("file", "s3", "gs", "az", "sftp", "http", "https", "hf")
+READ_ONLY = ("http", "https", "hf")
+RENAMING = ("file", "sftp")
+"""Schemes whose files appear while they are written, so they are written aside and renamed."""
+_ANONYMOUS: dict[str, dict[str, Any]] = {"s3": {"anon": True}, "gs": {"token": "anon"}, "az": {"anon": True}}
+
+
+def checked_url(text: str) -> str:
+    """Return the URL of a remote in one spelling; a folder becomes its absolute path.
+
+    Raises:
+        InputError: if its scheme is unknown, it names no bucket, server or folder, or it holds credentials.
+    """
+    if "://" not in text:
+        if not text.strip() or "\0" in text or re.match(rf"({'|'.join(_SCHEMES)}):", text):
+            raise InputError(
+                f"{text[:80]!r} is no remote: give a folder, or a URL such as s3://BUCKET/FOLDER."
+            )
+        return str(Path(text).expanduser().absolute())
+    scheme = text.partition("://")[0].lower()
+    if scheme not in _SCHEMES:
+        known = ", ".join(f"{one}://" for one in _SCHEMES)
+        raise InputError(f"unknown kind of remote {scheme[:20]!r}: expected a folder or {known}.")
+    try:
+        parts = urlsplit(text)
+        user, password, host, port = parts.username, parts.password, parts.hostname or "", parts.port
+    except ValueError:
+        raise InputError(
+            f"a {scheme}:// URL that cannot be parsed: check its brackets and its port."
+        ) from None
+    # URLs are stored and shown, so this message does not repeat the URL.
+    if password is not None or (user is not None and scheme != "sftp"):
+        raise InputError(
+            f"a {scheme}:// URL with a user or password in it: leave them out and give credentials through "
+            "the environment (docs/sharing.md)."
+        )
+    if parts.fragment or (parts.query and not (scheme in _ANONYMOUS and parts.query == "anonymous=true")):
+        raise InputError(f"a {scheme}:// URL with a '#' or an unknown option: only ?anonymous=true is known.")
+    path = unquote(parts.path).rstrip("/")
+    if not path.isprintable() or any(part in ("", ".", "..") for part in path.split("/")[1:]):
+        raise InputError(f"a {scheme}:// URL with an empty part, '.', '..' or control codes in its path.")
+    if scheme == "file":
+        if host not in ("", "localhost") or not path:
+            raise InputError("a file:// URL needs an absolute path: file:///FOLDER.")
+        return path
+    needs_path = scheme in ("sftp", "hf")
+    if not host or (needs_path and not path) or (scheme == "hf" and path.count("/") < 2):
+        example = {"hf": "hf://datasets/OWNER/NAME", "sftp": "sftp://USER@HOST/FOLDER"}.get(
+            scheme, f"{scheme}://{'HOST' if scheme in READ_ONLY else 'BUCKET'}/FOLDER"
+        )
+        raise InputError(f"an incomplete {scheme}:// URL: expected {example}.")
+    # Buckets keep their capitals, so the host is taken as it was written.
+    place = parts.netloc if scheme == "sftp" or port else parts.netloc.rpartition("@")[2]
+    return f"{scheme}://{place}{path}" + (f"?{parts.query}" if parts.query else "")
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of a URL from :func:`checked_url`."""
+    return url.partition("://")[0] if "://" in url else "file"
+
+
+def open_filesystem(url: str) -> tuple[AbstractFileSystem, str]:
+    """Return the filesystem of a URL from :func:`checked_url`, and the remote's folder in it.
+
+    Raises:
+        MissingExtraError: if the scheme needs a package that is not installed.
+        Exception: what the client raises where it connects at once.
+    """
+    scheme = scheme_of(url)
+    module, extra = _EXTRAS.get(scheme, ("", ""))
+    if module and importlib.util.find_spec(module) is None:
+        raise MissingExtraError(f"{scheme}:// remotes need {module}: pip install 'embedcache[{extra}]'.")
+    import fsspec
+
+    plain, _, query = url.partition("?")
+    parts = urlsplit(plain)
+    # Others write there at the same time: what was listed before says nothing.
+    options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
+    if query:
+        options |= _ANONYMOUS[scheme]
+    if scheme == "file":
+        return fsspec.filesystem("file", auto_mkdir=True, **options), url
+    if scheme == "sftp":
+        # sshfs checks no host keys unless it is told to; () stands for the user's known_hosts.
+        address: dict[str, Any] = {"host": parts.hostname, "known_hosts": (), "login_timeout": 30}
+        address |= {"port": parts.port} if parts.port else {}
+        address |= {"username": parts.username} if parts.username else {}
+        return fsspec.filesystem("sftp", **address, **options), unquote(parts.path)
+    if scheme in ("http", "https"):
+        return fsspec.filesystem(scheme, **options), plain
+    return fsspec.filesystem(scheme, **options), f"{parts.netloc}{unquote(parts.path)}"

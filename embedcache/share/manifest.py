@@ -1,0 +1,254 @@
+"""Manifests: what one push added to a remote, and its card.
+
+Format: docs/remote-format.md. A manifest comes from a stranger, so every field is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from embedcache.check.findings import Kind
+from embedcache.check.inventory import Entry, entry_at
+from embedcache.codecs import CODEC_NAMES
+from embedcache.errors import InputError, RemoteError
+from embedcache.fsio import canonical_json, parsed_json
+from embedcache.keys import KEY_BYTES
+
+MOST_MANIFEST_BYTES = 64 << 20
+MOST_FILES = 250_000
+_LARGEST_OBJECT = 1 << 42
+
+_SHARED = {
+    Kind.CORPUS,
+    Kind.PART,
+    Kind.VIEW,
+    Kind.VIEW_PART,
+    Kind.RECIPE,
+    Kind.CONTRACT,
+    Kind.NAME,
+    Kind.SHARD,
+    Kind.CODEBOOK,
+    Kind.TABLE,
+    Kind.PROJECTION,
+}
+NAMED_BY_DIGEST = {Kind.PART, Kind.VIEW_PART, Kind.SHARD, Kind.CODEBOOK}
+_NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-([0-9a-f]{64})\.json")
+
+
+def _codec(value: str) -> str:
+    if value and value not in CODEC_NAMES:
+        raise ValueError(f"unknown codec {value[:40]!r}")
+    return value
+
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_Count = Annotated[int, Field(ge=0, le=_LARGEST_OBJECT)]
+_Text = Annotated[str, Field(max_length=4000)]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class SharedFile(_Document):
+    """A file of a cache, stored on a remote as an object named by its digest.
+
+    Attributes:
+        path: its place in a cache.
+        sha256: digest of its bytes.
+        bytes: its size.
+        rows: rows of a shard, else 0.
+        codec: codec of a shard, else empty.
+        keys: digest of a shard's key list, an object of 16 bytes a row; else empty.
+    """
+
+    path: Annotated[str, Field(max_length=1000)]
+    sha256: Digest
+    bytes: _Count
+    rows: _Count = 0
+    codec: Annotated[str, AfterValidator(_codec)] = ""
+    keys: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+
+    @property
+    def entry(self) -> Entry:
+        """Kind, corpus, view and teacher, by the path."""
+        return entry_at(self.path, self.bytes)
+
+    @property
+    def key_bytes(self) -> int:
+        """Size of the key list."""
+        return self.rows * KEY_BYTES
+
+
+class SharedTeacher(_Document):
+    """A teacher on a card: ``rows`` counts the rows of the shards that the push added."""
+
+    contract: Digest
+    names: list[_Text]
+    rows: _Count
+    model: _Text = ""
+    licence: _Text = ""
+
+
+class SharedCorpus(_Document):
+    """A corpus on a card."""
+
+    name: _Text
+    digest: Digest
+    rows: _Count
+    views: list[_Text] = []
+
+
+class Manifest(_Document):
+    """What one push added.
+
+    Attributes:
+        files: sorted by path; objects that they name are on the remote.
+        teachers, corpora: the card, for people.
+        by, message, licence: as the pusher gave them.
+        when: time of the push, UTC, ``2026-01-31T12:00:00Z``.
+    """
+
+    version: Literal[2] = 2
+    files: Annotated[list[SharedFile], Field(max_length=MOST_FILES)]
+    teachers: list[SharedTeacher] = []
+    corpora: list[SharedCorpus] = []
+    by: _Text = ""
+    message: _Text = ""
+    licence: _Text = ""
+    when: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical JSON."""
+        return canonical_json(self.model_dump(exclude_defaults=True) | {"version": 2, "when": self.when})
+
+    def objects(self) -> dict[str, int]:
+        """Return the objects that it lists, key lists included: sha256 -> bytes."""
+        found = {file.sha256: file.bytes for file in self.files}
+        return found | {file.keys: file.key_bytes for file in self.files if file.keys}
+
+
+def manifest_name(data: bytes, when: str) -> str:
+    """Return the file name of a manifest: its time and its digest."""
+    return f"{re.sub('[-:]', '', when)}-{hashlib.sha256(data).hexdigest()}.json"
+
+
+def is_manifest_name(name: str) -> bool:
+    """Return whether a file name is that of a manifest."""
+    return _NAME.fullmatch(name) is not None
+
+
+def digest_in(name: str) -> str:
+    """Return the digest in the file name of a manifest."""
+    return name[-69:-5]
+
+
+def parse_manifest(name: str, data: bytes) -> Manifest:
+    """Return the manifest in ``data``, trusting nothing in it.
+
+    Raises:
+        ValueError: if it is not what its name says, or lists what a cache does not hold.
+    """
+    if hashlib.sha256(data).hexdigest() != digest_in(name):
+        raise ValueError("its content is not what its name is the digest of")
+    try:
+        manifest = Manifest.model_validate(parsed_json(data))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))[:80]
+        raise ValueError(f"{place}: {first['msg'][:200]}") from None
+    for file in manifest.files:
+        entry = file.entry
+        if entry.kind not in _SHARED:
+            raise ValueError(f"{file.path[:200]!r} is no path that a cache shares")
+        if entry.kind in NAMED_BY_DIGEST and entry.stem != file.sha256:
+            raise ValueError(f"{file.path[:200]!r} lists the object {file.sha256[:12]}")
+        if (entry.kind is Kind.SHARD) != bool(file.keys and file.rows and file.codec):
+            raise ValueError(f"{file.path[:200]!r} has wrong fields for its kind")
+    return manifest
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What the manifests that count list together.
+
+    Attributes:
+        manifests: name -> manifest, oldest first.
+    """
+
+    manifests: dict[str, Manifest]
+    _files: dict[tuple[str, str], SharedFile] = field(default_factory=dict, init=False, repr=False)
+    _listed: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Note which manifests list each file and each object."""
+        for name, manifest in self.manifests.items():
+            self._files.update({(file.path, file.sha256): file for file in manifest.files})
+            for sha256 in manifest.objects():
+                self._listed[sha256].append(name)
+
+    def has(self, sha256: str) -> bool:
+        """Return whether a manifest lists an object."""
+        return sha256 in self._listed
+
+    def file(self, path: str, sha256: str) -> SharedFile | None:
+        """Return the entry of a file; None where no manifest lists it."""
+        return self._files.get((path, sha256))
+
+    def files(self) -> list[SharedFile]:
+        """Return all files, those of newer manifests first; several files may have one path."""
+        return list(reversed(self._files.values()))
+
+    def shards(self, contract_id: str) -> list[SharedFile]:
+        """Return the shards of a teacher, sorted by name."""
+        start = f"teachers/{contract_id}/shards/"
+        return sorted((one for one in self.files() if one.path.startswith(start)), key=lambda one: one.sha256)
+
+    def teacher_names(self) -> dict[str, list[str]]:
+        """Return the names of the teachers that have a contract there, sorted, by contract id."""
+        entries = [file.entry for file in self.files()]
+        whole = {entry.teacher for entry in entries if entry.kind is Kind.CONTRACT}
+        names: dict[str, set[str]] = {}
+        for entry in entries:
+            if entry.kind is Kind.NAME and entry.teacher in whole:
+                names.setdefault(entry.teacher, set()).add(entry.stem)
+        return {contract_id: sorted(called) for contract_id, called in names.items()}
+
+    def pushed_by(self, digests: Iterable[str]) -> str:
+        """Name the manifests that list some objects, and who pushed them: ``3f2a91c0aa12 (by Ann)``."""
+        names = dict.fromkeys(name for sha256 in digests for name in self._listed.get(sha256, ()))
+        shown = [f"{digest_in(name)[:12]} (by {self.manifests[name].by or 'unknown'})" for name in names]
+        return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
+
+
+def names_beginning(names: Iterable[str], digits: Sequence[str], where: str) -> list[str]:
+    """Return the manifests whose digests begin with each of ``digits``.
+
+    Raises:
+        InputError: if some digits name none, or several.
+    """
+    every, found = list(names), []
+    for begin in digits:
+        matches = [name for name in every if len(begin) >= 6 and digest_in(name).startswith(begin)]
+        if len(matches) != 1:
+            raise InputError(
+                f"{where}: {len(matches)} manifests begin with {begin[:64]!r}, expected one. "
+                "'embedcache remote ls' lists them."
+            )
+        found += matches
+    return found
+
+
+def refused(where: str, name: str, why: object) -> RemoteError:
+    """Return the error for a manifest that cannot be used."""
+    return RemoteError(
+        f"{where}: manifest {digest_in(name)[:12]} is refused ({why}). Leave it out with --skip-manifest "
+        f"{digest_in(name)[:12]}, or take it back with 'embedcache remote drop'."
+    )

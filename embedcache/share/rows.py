@@ -1,0 +1,95 @@
+"""Finding rows on a remote: one list of keys a shard, kept in ``derived/remotes/keys``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from embedcache.cache import Cache
+from embedcache.check.progress import Meter
+from embedcache.errors import RemoteError
+from embedcache.fsio import make_directory, sha256_file
+from embedcache.keys import KEY_DTYPE, KeyArray
+from embedcache.share.manifest import SharedFile
+from embedcache.share.remote import Remote
+from embedcache.store.base import Positions
+from embedcache.store.digests import FileNotes
+from embedcache.store.index import ReadingIndex, open_index
+from embedcache.store.reading_order import reading_rank
+
+
+class RemoteKeys:
+    """Keys of a teacher's shards on a remote.
+
+    Positions count through the shards in the order of their names. A key in several shards has the position
+    that a store with all of them reads: the finest codec first, then the first name.
+
+    Args:
+        cache: keeps the key lists.
+        remote: the remote.
+        shards: the teacher's shards there, sorted by name.
+        meter: counts what is downloaded.
+    """
+
+    def __init__(
+        self, cache: Cache, remote: Remote, shards: Sequence[SharedFile], meter: Meter | None = None
+    ) -> None:
+        self.shards = list(shards)
+        self._folder, self._remote = cache.derived_folder / "remotes" / "keys", remote
+        self._meter = meter or Meter()
+        self.starts = np.cumsum([0, *(shard.rows for shard in self.shards)], dtype=np.int64)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Size of the key lists that are not here."""
+        return sum(shard.key_bytes for shard in self.shards if not self._path(shard).is_file())
+
+    @cached_property
+    def arrays(self) -> list[KeyArray]:
+        """Keys of each shard, dtype ``V16``, mapped; lists that are missing are downloaded.
+
+        Raises:
+            RemoteError, StorageError: as :meth:`Remote.fetch`.
+        """
+        make_directory(self._folder)
+        self._remote.in_threads(self._fetch, self.shards)
+        return [np.memmap(self._path(shard), dtype=KEY_DTYPE, mode="r") for shard in self.shards]
+
+    def locate(self, keys: KeyArray) -> Positions:
+        """Return the position of each key, -1 where it is missing."""
+        return self._index.locate(keys)
+
+    def shards_at(self, positions: Positions) -> Positions:
+        """Return the number of the shard of each position."""
+        return np.searchsorted(self.starts, positions, side="right") - 1
+
+    def shards_with(self, keys: KeyArray) -> list[SharedFile]:
+        """Return the shards that the vectors of ``keys`` are read from."""
+        positions = self.locate(keys)
+        numbers = np.unique(self.shards_at(positions[positions >= 0]))
+        return [self.shards[number] for number in numbers.tolist()]
+
+    @cached_property
+    def _index(self) -> ReadingIndex:
+        ranks = [reading_rank(shard.codec, shard.sha256) for shard in self.shards]
+        order = sorted(range(len(ranks)), key=ranks.__getitem__)
+        names, arrays = [self.shards[i].sha256 for i in order], [self.arrays[i] for i in order]
+        # The file stays readable once it is deleted.
+        with TemporaryDirectory(prefix="embedcache-keys-") as folder:
+            return ReadingIndex.of(open_index(Path(folder), names, arrays, FileNotes()), order, self.starts)
+
+    def _fetch(self, shard: SharedFile) -> None:
+        path = self._path(shard)
+        if path.is_file() and path.stat().st_size == shard.key_bytes and sha256_file(path) == shard.keys:
+            return
+        try:
+            self._remote.fetch(shard.keys, shard.key_bytes, path, lambda size: self._meter.add(size=size))
+        except RemoteError as error:
+            raise RemoteError(f"keys of shard {shard.sha256[:12]}: {error}") from error
+
+    def _path(self, shard: SharedFile) -> Path:
+        return self._folder / shard.keys

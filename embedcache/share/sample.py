@@ -1,0 +1,214 @@
+"""Comparison of a remote's vectors with the live teacher and with one's own, before they are admitted."""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from embedcache import model_note
+from embedcache.cache import Cache, CachedTeacher
+from embedcache.check.live import Computing
+from embedcache.check.progress import Meter
+from embedcache.check.texts import texts_of
+from embedcache.check.verify.deep import BAD, LEAST_SAMPLE, compare_vectors, in_other_batches, worst_line
+from embedcache.codecs import Vectors
+from embedcache.corpus.corpus import Corpus
+from embedcache.errors import ContractMismatchError, TeacherError
+from embedcache.keys import key_array
+from embedcache.merge.noise import compare_rows, noise_angle
+from embedcache.reuse import shard_places
+from embedcache.sampling import KeySample, ranks
+from embedcache.store import ShardStore
+from embedcache.teacher.aliases import ALIASES
+from embedcache.token_table import TokenTable
+
+if TYPE_CHECKING:
+    from embedcache.teacher.encode import Encoder
+
+SAMPLE = 100
+"""Texts that are encoded again."""
+NOT_COMPARED = "not compared"
+_OWN_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class SampleCheck:
+    """What a comparison of a teacher's vectors found.
+
+    Attributes:
+        teacher: its name.
+        verdict: ``ok``, ``look`` (more than batching explains), ``bad`` or ``not compared``.
+        sampled: texts that were encoded again.
+        own: rows that were compared with vectors of the same texts in the cache.
+        told: what that says.
+    """
+
+    teacher: str
+    verdict: str
+    sampled: int
+    own: int
+    told: str
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether these are not the teacher's vectors."""
+        return self.verdict == BAD
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a JSON object."""
+        return asdict(self)
+
+
+def compare(
+    came: ShardStore,
+    own: ShardStore,
+    teacher: CachedTeacher,
+    corpora: Iterable[Corpus],
+    load: Callable[[], Live | None],
+    *,
+    table: Path | None = None,
+    meter: Meter | None = None,
+) -> SampleCheck:
+    """Compare vectors that came from a remote with one's own and with the live teacher's.
+
+    Both samples are drawn with a fresh secret seed: a pusher who knew it could send right vectors of the
+    sample and any others.
+
+    Args:
+        came: the vectors.
+        own: the vectors that the cache has of the same teacher.
+        teacher: the teacher.
+        corpora: where the texts of their keys may be.
+        load: loads the teacher; returns None where its model is not on this machine.
+        table: the file of token embeddings that came with them.
+        meter: counts what is done.
+    """
+    meter = meter or Meter()
+    seed = secrets.randbits(60)
+    compared, differ = _compare_own(came, own, seed)
+    if differ:
+        told = f"{differ:,} of {compared:,} vectors are not those that the cache has of the same texts"
+        return SampleCheck(teacher.name, BAD, 0, compared, told)
+    texts = _sample(came, corpora, seed, meter)
+    if len(texts) < LEAST_SAMPLE and table is None:
+        told = f"fewer than {LEAST_SAMPLE} of their texts are here"
+        return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, told)
+    meter.begin(f"load teacher {teacher.name}")
+    try:
+        live = load()
+    except (TeacherError, ContractMismatchError) as error:
+        return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, str(error))
+    if live is None:
+        return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "the model is not on this machine")
+    if table is not None and not live.has_table(TokenTable.read(table, teacher.contract)):
+        return SampleCheck(teacher.name, BAD, 0, compared, "its token embeddings are not the model's")
+    if len(texts) < LEAST_SAMPLE:
+        return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "too few of their texts are here")
+    meter.begin("compare", total_rows=len(texts))
+    vectors, again = live.encode(texts), in_other_batches(live.encode, texts, seed)
+    positions = came.locate(key_array(texts))
+    worst = worst_line(compare_vectors(came, positions, vectors, again, live.compute_dtype, seed))
+    return SampleCheck(teacher.name, worst.verdict, len(texts), compared, worst.meaning)
+
+
+@dataclass(frozen=True)
+class Live:
+    """A live teacher.
+
+    Attributes:
+        encoder: encodes texts.
+        columns: the part of what it gives that is compared, of a teacher that gives several outputs at once.
+    """
+
+    encoder: Encoder
+    columns: slice | None = None
+
+    @property
+    def compute_dtype(self) -> str:
+        """What it computes in."""
+        return str(self.encoder.provenance.get("compute_dtype"))
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Return the vectors of texts, float32 of shape (n, d)."""
+        return self.encoder.encode(texts).vectors[:, self.columns or slice(None)]
+
+    def has_table(self, table: TokenTable) -> bool:
+        """Return whether token embeddings are those of its model."""
+        own = TokenTable.from_teacher(self.encoder.teacher)
+        return own.word.shape == table.word.shape and bool(np.allclose(own.word, table.word, atol=1e-6))
+
+
+def local_teacher(
+    cache: Cache, teacher: CachedTeacher, came: ShardStore, computing: Computing | None = None
+) -> Live | None:
+    """Return a teacher whose model is on this machine, else None; nothing is downloaded.
+
+    A folder counts only if this machine has noted it, not because a remote names it.
+
+    Raises:
+        TeacherError: if the model cannot be loaded, as that of a projection.
+        ContractMismatchError: if it is another one.
+    """
+    computing = computing or Computing()
+    spec = computing.teacher_model or model_note.read(cache.derived_folder, teacher.contract.id)
+    if spec is None or not Path(spec).expanduser().is_dir():
+        spec = teacher.origin.get("spec", teacher.name)
+        if not _is_downloaded(spec):
+            return None
+    return Live(computing.encoder(teacher.contract, spec=spec, name=teacher.name, shards=came.shards))
+
+
+def _is_downloaded(spec: str) -> bool:
+    """Return whether the model of an alias or a hub id is on this machine."""
+    base, _, revision = spec.partition("@")
+    alias = ALIASES.get(base)
+    if alias is not None and alias.module and not revision and importlib.util.find_spec(alias.module):
+        return True
+    model_id = base if alias is None else alias.model_id
+    if model_id.count("/") != 1 or model_id.startswith((".", "/", "~")):
+        return False
+    from huggingface_hub import try_to_load_from_cache
+
+    with suppress(ValueError):
+        return isinstance(try_to_load_from_cache(model_id, "config.json", revision=revision or None), str)
+    return False
+
+
+def _compare_own(came: ShardStore, own: ShardStore, seed: int) -> tuple[int, int]:
+    """Return how many rows of ``came`` were compared with ``own``, and how many differ beyond noise."""
+    compared = differ = 0
+    if not own.shards:
+        return 0, 0
+    most = max(64, _OWN_ROWS // max(1, len(came.shards)))
+    for shard in came.shards:
+        rows = np.flatnonzero(own.locate(shard.keys) >= 0)
+        rows = rows[np.argsort(ranks(shard.keys[rows], seed), kind="stable")[:most]]
+        if not len(rows):
+            continue
+        positions = own.locate(shard.keys[rows])
+        numbers, _ = shard_places(own, positions)
+        angles = np.array([noise_angle(own.shards[number].header) for number in numbers.tolist()])
+        mine = own.vectors(positions)
+        theirs = came.vectors(came.locate(shard.keys[rows]))
+        _, beyond = compare_rows(theirs, mine, angles + noise_angle(shard.header))
+        compared, differ = compared + len(rows), differ + int(beyond.sum())
+    return compared, differ
+
+
+def _sample(came: ShardStore, corpora: Iterable[Corpus], seed: int, meter: Meter) -> list[str]:
+    """Return up to :data:`SAMPLE` texts of the corpora that have a vector among those that came."""
+    every = list(corpora)
+    drawn = KeySample(SAMPLE, seed)
+    meter.begin("sample texts", total_rows=sum(map(len, every)))
+    for corpus in every:
+        for keys in corpus.iter_keys():
+            drawn.add(keys[came.locate(keys) >= 0])
+            meter.add(rows=len(keys))
+    return [text for text in texts_of(drawn.keys(), every) if text is not None]
