@@ -74,11 +74,3 @@ def ctrl_c() -> Iterator[None]:
     finally:
         gc.enable()
         signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let what a remote has dropped be tried again at once."""
-    from embedcache.share import retry
-
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)

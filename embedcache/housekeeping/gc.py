@@ -252,10 +252,6 @@ def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
         for path in (derived / "sources").glob("*.json")
         if path.stem not in corpora
     )
-    yield from (
-        (path, "a note of an older version, which nobody reads any more")
-        for path in derived.glob("index/*/checked.json")
-    )
     yield derived / INCOMING, "downloads of a pull that was stopped"
     yield derived / REMOTES, "copies of manifests of remotes"
     yield from (

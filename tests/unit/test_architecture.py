@@ -17,29 +17,24 @@ LONGEST = 400
 # From the ground up; a module imports from its own floor and from those below it.
 FLOORS = [
     ["errors"],
-    ["birth", "keys", "pairs", "fsio", "arrow_file", "build_report", "sizes", "transfer_defaults"],
+    ["keys", "pairs", "fsio", "arrow_file", "build_report", "sizes"],
     ["key_index", "folders", "locked_folder", "codecs", "contract"],
     ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout"],
     ["token_table"],
     ["cache"],
     [
-        "bad_rows",
         "catalog",
         "corpus_build",
         "derived",
         "lookalikes",
         "missing",
-        "note_log",
-        "own_notes",
         "reuse",
-        "sample_notes",
         "view_build",
         "view_coverage",
     ],
     [
         "check",
         "compare",
-        "conversions",
         "convert",
         "describe",
         "doctor",
@@ -52,7 +47,7 @@ FLOORS = [
         "testing",
     ],
     ["share"],
-    ["builder", "build_lender", "build_outputs", "build_remote", "plan"],
+    ["builder", "build_outputs", "plan"],
     ["cli", "__main__"],
 ]
 
@@ -143,19 +138,6 @@ def cycles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
 
 def test_there_are_no_circles() -> None:
     assert list(cycles(IMPORTS)) == []
-
-
-def test_the_rooms_of_sharing_are_no_circle_either() -> None:
-    def room_of(module: str) -> str:
-        return ".".join(module.split(".")[:3])
-
-    rooms: dict[str, set[str]] = {}
-    for name, imported in IMPORTS.items():
-        if name.startswith("embedcache.share."):
-            below = {room_of(one) for one in imported if one.startswith("embedcache.share.")}
-            rooms.setdefault(room_of(name), set()).update(below - {room_of(name)})
-    assert rooms["embedcache.share.pulling"] > {"embedcache.share.remote", "embedcache.share.rows"}
-    assert list(cycles(rooms)) == []
 
 
 def test_a_circle_would_be_found() -> None:

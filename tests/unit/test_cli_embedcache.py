@@ -465,10 +465,7 @@ def test_build_offers_what_the_library_does() -> None:
     offered = {parameter.name for parameter in build_module.build_command.params} - {"as_json"}
     renamed = {"seed": "view_seed", "replace": "replace_views", "embed": "embed_views"}
     of_views = {renamed.get(field.name, field.name) for field in dataclasses.fields(ViewOptions)}
-    of_remotes = {"require_signature", "skip_manifests", "no_sample_check", "max_bytes"}
-    assert offered == (
-        set(inspect.signature(build).parameters) - {"encoder", "on_progress"} | of_views | of_remotes
-    )
+    assert offered == set(inspect.signature(build).parameters) - {"encoder", "on_progress"} | of_views
 
 
 def test_the_choices_are_those_of_the_library() -> None:

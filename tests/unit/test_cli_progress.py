@@ -84,9 +84,6 @@ def test_a_build_is_described_by_phase(clock: Clock, capsys: pytest.CaptureFixtu
     assert describe(BuildProgress("read", 50, 0, 0, 10.0)) == "read 50 rows, 5 rows/s"
     carried = BuildProgress("carry over", 50, 100, 0, 10.0)
     assert describe(carried) == "carry over 50/100 rows, 5 rows/s, 0:00:10 left"
-    fetched = BuildProgress("remote: fetch rows", 500_000, 2_000_000, seconds=10.0, unit="bytes")
-    assert describe(fetched) == "remote: fetch rows 500.0 kB of 2.0 MB, 50.0 kB/s, 30 s left"
-    assert describe(BuildProgress("remote: read the remote", unit="")) == "remote: read the remote"
     with build_progress() as on_progress:
         clock.now += 31
         on_progress(carried)

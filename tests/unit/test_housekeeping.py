@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +18,13 @@ from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import repair, verify
 from embedcache.cli.main import cli
-from embedcache.conversions import Conversions
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
-from embedcache.housekeeping import collect_garbage, compact, remove_corpus, remove_shards, remove_teacher
-from embedcache.keys import key, key_array
+from embedcache.housekeeping import collect_garbage, compact, remove_corpus, remove_teacher
+from embedcache.keys import key
 from embedcache.store import VectorBatch
 from embedcache.store import index as index_module
-from embedcache.store.base import CONVERTED_FROM
 from embedcache.testing import FakeEncoder, example_batch, example_contract, fake_teacher, sentences
 
 CONTRACT = example_contract()
@@ -66,20 +63,6 @@ def test_a_removed_corpus_is_gone_and_its_vectors_are_not(tmp_path: Path) -> Non
     assert cache.lookup(TEXTS).shape == (100, 8)
     with pytest.raises(InputError, match=r"no corpus 'words' .* it holds more"):
         remove_corpus(cache, "words")
-
-
-@pytest.mark.parametrize("folder", ["remotes", f"index/{CONTRACT.id}"])
-def test_a_note_that_older_versions_wrote_is_known_and_goes(tmp_path: Path, folder: str) -> None:
-    cache = filled(tmp_path)
-    old = cache.derived_folder / folder / "checked.json"
-    fsio.write_sealed_json(old, {"sampled.json": [1, 2, 3]})
-    assert not verify(tmp_path).findings
-    assert old.exists()
-    assert collect_garbage(cache) == []
-    age(tmp_path, 25)
-    (found,) = collect_garbage(cache)
-    assert (found.path, found.reason) == (str(old), "a note of an older version, which nobody reads any more")
-    assert not old.exists()
 
 
 def test_a_damaged_corpus_can_be_removed(tmp_path: Path) -> None:
@@ -122,69 +105,37 @@ def test_a_removal_cut_off_anywhere_leaves_no_half_and_gc_finishes_it(
     assert not list(folder.iterdir())
 
 
-@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
-def test_shards_that_are_named_go_alone(tmp_path: Path, kind: str) -> None:
-    cache = filled(tmp_path, 20, kind=kind)
-    cache.lookup(TEXTS)
-    shards = {shard.name: len(shard) for shard in cache.store(CONTRACT).shards}
-    gone = sorted(shards)[:2]
-    command = ["rm", "teacher", "tiny", "--cache", str(tmp_path)]
-    command += ["--shard", gone[0][:6], "--shard", gone[1], "--shard", gone[1][:12]]
-    refused = CliRunner().invoke(cli, command, input="n\n")
-    assert refused.exit_code == 1
-    assert "remove 2 shards of teacher 'tiny' (" in refused.output
-    assert set(cache.container(CONTRACT).names()) == set(shards)
-    done = CliRunner().invoke(cli, [*command, "--yes"])
-    assert done.exit_code == 0, done.output
-    assert "removed 2 shards of teacher 'tiny': 40 rows, " in done.output
-    assert "freed; a build encodes what is missing; " in done.output
-    opened = Cache(tmp_path)
-    assert set(opened.container(CONTRACT).names()) == set(shards) - set(gone)
-    assert (opened.store(CONTRACT).locate(key_array(TEXTS)) < 0).sum() == 40
-    found = verify(tmp_path)
-    assert found.damage == []
-    # What was deleted on purpose is missing, and is not taken for lost.
-    assert [note.found for note in found.notes] == ["40 of its 100 texts have no vector of teacher tiny"]
-
-
-@pytest.mark.parametrize(
-    ("digits", "told"),
-    [
-        ("", "'' names no shard: expected six or more hexadecimal digits"),
-        ("12345", "'12345' names no shard: expected six or more"),
-        ("A" * 6, "'AAAAAA' names no shard: expected six or more"),
-        ("0" * 64, "0 of the 5 shards of teacher 'tiny' begin with '0000.* expected one: 'embedcache verify"),
-    ],
-)
-def test_no_shard_goes_where_one_is_not_named_rightly(tmp_path: Path, digits: str, told: str) -> None:
-    cache = filled(tmp_path, 20)
-    names = set(cache.container(CONTRACT).names())
-    with pytest.raises(InputError, match=told):
-        remove_shards(cache, "tiny", [min(names)[:8], digits])
-    assert set(cache.container(CONTRACT).names()) == names
-
-
-def test_digits_of_several_shards_name_none(tmp_path: Path) -> None:
-    cache = filled(tmp_path, 20)
-    container = cache.container(CONTRACT)
-    name = container.names()[0]
-    folder = next(tmp_path.rglob(f"{name}.arrow")).parent
-    twin = name[:10] + ("0" if name[10] != "0" else "1") * 54
-    (folder / f"{twin}.arrow").write_bytes(b"nonsense")
-    with pytest.raises(InputError, match=f"2 of the 6 shards of teacher 'tiny' begin with '{name[:10]}'"):
-        remove_shards(cache, "tiny", [name[:10]])
-    # A damaged one goes like any other.
-    assert remove_shards(cache, "tiny", [twin[:11]]).rows == 0
-    assert verify(tmp_path).damage == []
-
-
-def test_bad_shards_and_named_ones_are_not_removed_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["incoming", "remotes"])
+def test_what_a_pull_leaves_is_not_verified_and_goes_as_a_whole_once_all_of_it_is_old(
+    tmp_path: Path, folder: str
+) -> None:
     cache = filled(tmp_path)
-    command = ["rm", "teacher", "tiny", "--cache", str(tmp_path), "--yes", "--bad", "--shard", "123456"]
-    done = CliRunner().invoke(cli, command)
-    assert done.exit_code == 2
-    assert "--bad together with --shard" in done.output
-    assert cache.lookup(TEXTS).shape == (100, 8)
+    place = cache.derived_folder / folder
+    for name in ("old", "some/young"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(b"anything")
+    assert not verify(tmp_path).findings
+    age(tmp_path, 25)
+    os.utime(place / "some" / "young")
+    assert collect_garbage(cache) == []
+    age(tmp_path, 25)
+    (found,) = collect_garbage(cache)
+    assert (found.path, found.bytes) == (str(place), 16)
+    assert not place.exists()
+
+
+def test_a_build_makes_what_was_deleted_by_hand_and_nothing_is_missed_then(tmp_path: Path) -> None:
+    source = tmp_path / "words.txt"
+    source.write_text("\n".join(TEXTS), encoding="utf-8")
+    teacher = fake_teacher(8)
+    settings = {"teacher": teacher, "cache": tmp_path / "cache", "shard_rows": 20}
+    shards = build(source, encoder=FakeEncoder(teacher), **settings).store(teacher.contract).shards
+    next((tmp_path / "cache").rglob(f"{shards[0].name}.arrow")).unlink()
+    assert len(verify(tmp_path / "cache").damage) == 1
+    again = build(source, encoder=FakeEncoder(teacher), **settings)
+    assert again.last_build is not None
+    assert again.last_build.encoded == 20
+    assert not verify(tmp_path / "cache").findings
 
 
 @pytest.mark.parametrize("kind", ["arrow", "lmdb"])
@@ -529,42 +480,6 @@ def test_of_two_small_shards_the_finer_row_stays(tmp_path: Path) -> None:
     assert len(rows["int8"]) // 16 == 10
     assert key(texts[0]) in rows["int8"]
     assert key(texts[45]) in rows["float32"]
-
-
-def test_what_a_pull_has_converted_is_left_as_it_is(tmp_path: Path) -> None:
-    cache = Cache.create(tmp_path / "cache")
-    contract = example_contract(8)
-    cache.register_teacher("tiny", contract, {"spec": "tiny"})
-    texts = sentences(40)
-    store = cache.store(contract, "int8")
-    # A shard without some of its rows would not stand for what it was made of.
-    store.put(replace(example_batch(texts[:20]), provenance={CONVERTED_FROM: "a" * 64}))
-    copy = store.shards[0].name
-    store.put(example_batch(texts[5:40]))
-    Conversions(cache).add({copy: "a" * 64})
-    (done,) = compact(cache, shard_rows=30)
-    assert copy in {shard.name for shard in cache.store(contract).shards}
-    assert done.duplicates == 0
-    assert done.shards_after == len(cache.store(contract).shards)
-
-
-def test_a_shard_that_only_says_that_it_was_converted_is_as_any_other(tmp_path: Path) -> None:
-    cache = Cache.create(tmp_path / "cache")
-    contract = example_contract(8)
-    cache.register_teacher("tiny", contract, {"spec": "tiny"})
-    texts = sentences(40)
-    store = cache.store(contract, "int8")
-    for claim, mine in (("a", texts[:10]), ("a", texts[5:20]), ("b", texts[20:30]), ("", texts[30:])):
-        provenance = {CONVERTED_FROM: claim * 64} if claim else {}
-        store.put(replace(example_batch(mine), provenance=provenance))
-    before = cache.lookup(texts[20:])
-    (done,) = compact(cache, shard_rows=30)
-    # What says something else is not mixed, as ever.
-    shards = cache.store(contract).shards
-    rows = {str(one.header.provenance.get(CONVERTED_FROM, ""))[:1]: len(one) for one in shards}
-    assert rows == {"a": 20, "b": 10, "": 10}
-    assert (done.duplicates, done.shards_after) == (5, 3)
-    assert np.array_equal(cache.lookup(texts[20:]), before)
 
 
 def test_shards_made_differently_are_not_mixed(tmp_path: Path) -> None:

@@ -11,11 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from check_helpers import TEACHER, flip, mended, outcomes
-from share_helpers import make_cache
 
-from distill.data.dataset import open_dataset
-from distill.data.order import Feed
-from distill.data.waiting import Patience
+from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.catalog import query
 from embedcache.check import verify
@@ -24,23 +21,26 @@ from embedcache.check.verify import Verification
 from embedcache.convert import convert
 from embedcache.housekeeping import collect_garbage
 from embedcache.keys import key_array
-from embedcache.share import PullChoice, pull, push
-from embedcache.share.mirror.mirror import Mirror
 from embedcache.store import FolderShards, MemoryShards, Shard, ShardStore
-from embedcache.store.base import TAKEN_AS
 from embedcache.store.digests import FileNotes
 from embedcache.store.index import made_of, may_be_made_of, open_index
-from embedcache.testing import example_batch, example_contract, sentences
+from embedcache.testing import FakeEncoder, example_batch, example_contract, sentences
 
 CONTRACT = TEACHER.contract
 TEXTS = sentences(320, seed=21)
 """Enough to learn a codebook from."""
 
 
-def alone(folder: Path, codec: str, texts: Sequence[str] = TEXTS) -> Cache:
+def alone(folder: Path, codec: str, texts: Sequence[str] = TEXTS, name: str = "corpus") -> Cache:
     """Return a cache of one codec."""
-    rows = 320 if codec == "pq" else 40
-    return make_cache(folder / codec, texts, teacher=TEACHER, codec=codec, shard_rows=rows)
+    source = folder / f"{codec}.txt"
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    encoder, rows = FakeEncoder(TEACHER), 320 if codec == "pq" else 40
+    place = folder / codec
+    return build(
+        source, teacher=TEACHER, encoder=encoder, cache=place, name=name, codec=codec, shard_rows=rows
+    )
 
 
 def together(folder: Path, *caches: Cache) -> Cache:
@@ -253,10 +253,7 @@ def test_lost_shards_of_several_codecs_are_seen_and_come_back(
     # Of different lengths, and all that there is of their corpora: only the index tells what they held.
     texts = {"float32": sentences(40, seed=33), "int8": sentences(30, seed=34)}
     folder = both.folder.parent / "more"
-    more = [
-        make_cache(folder / codec, mine, teacher=TEACHER, codec=codec, shard_rows=40, name=codec)
-        for codec, mine in texts.items()
-    ]
+    more = [alone(folder, codec, mine, name=codec) for codec, mine in texts.items()]
     cache = together(both.folder, *more)
     cache.lookup(TEXTS[:1])
     shards = cache.teacher_folder(CONTRACT) / "shards"
@@ -292,44 +289,11 @@ def test_sql_shows_the_finer_row(both: Cache) -> None:
         assert batch.to_pylist() == [{"codec": "float32", "rows": len(TEXTS)}]
 
 
-def test_a_stream_reads_what_a_whole_cache_reads(both: Cache, finer: Cache, tmp_path: Path) -> None:
-    push(both, str(tmp_path / "remote"))
-    with Mirror.open(str(tmp_path / "remote"), tmp_path / "mirror") as mirror:
-        store = mirror.store(CONTRACT)
-        found = store.vectors(store.locate(key_array(TEXTS)))
-        whole = both.store(CONTRACT)
-        assert np.array_equal(store.locate(key_array(TEXTS)), whole.locate(key_array(TEXTS)))
-    assert np.array_equal(found, finer.lookup(TEXTS))
-
-
-def test_a_part_of_a_remote_has_the_finer_rows(both: Cache, finer: Cache, tmp_path: Path) -> None:
-    push(both, str(tmp_path / "remote"))
-    pull(
-        tmp_path / "mine",
-        str(tmp_path / "remote"),
-        PullChoice(corpora=["corpus"], rows=100),
-        sample_check=False,
-    )
-    mine = Cache(tmp_path / "mine")
-    assert np.array_equal(mine.lookup(TEXTS[:100]), finer.lookup(TEXTS[:100]))
-    assert {shard.header.codec for shard in mine.store(CONTRACT).shards} == {"float32"}
-
-
-def test_rows_that_are_kept_in_a_codec_come_in_it_where_they_can(tmp_path: Path, finer: Cache) -> None:
-    half = alone(tmp_path, "float16")
-    push(together(tmp_path / "both", half, finer), str(tmp_path / "remote"))
-    pull(
-        tmp_path / "mine",
-        str(tmp_path / "remote"),
-        PullChoice(corpora=["corpus"], rows=100, codec="float16"),
-        sample_check=False,
-    )
-    store = Cache(tmp_path / "mine").store(CONTRACT)
-    assert {shard.header.provenance.get(TAKEN_AS, "float16") for shard in store.shards} == {"float16"}
-    assert np.array_equal(Cache(tmp_path / "mine").lookup(TEXTS[:100]), half.lookup(TEXTS[:100]))
-
-
 def test_what_is_waited_for_is_what_a_whole_cache_has(both: Cache, finer: Cache) -> None:
+    from distill.data.dataset import open_dataset
+    from distill.data.order import Feed
+    from distill.data.waiting import Patience
+
     awaited = open_dataset(both, feed=Feed(window=64, patience=Patience(1, lambda there, rows: None)))
     rows = np.arange(len(TEXTS), dtype=np.uint32)
     assert np.array_equal(awaited.targets_of(rows), finer.lookup(TEXTS))

@@ -205,7 +205,7 @@ def test_the_command_names_the_shards_of_a_bad_sample(
     done = CliRunner().invoke(cli, [*arguments, "--teacher-model", str(tiny_teacher)])
     assert done.exit_code == 1
     (name,) = [shard.stem for shard in cache.glob("teachers/*/shards/*.arrow")]
-    assert f"wrong vectors show in 1 shard: {name[:12]}; 'embedcache rm teacher " in done.output
+    assert f"wrong vectors show in 1 shard: {name[:12]}; delete them from teachers/" in done.output
     assert f"{cache}: its files are sound, " in done.output
 
 
