@@ -84,7 +84,8 @@ def open_place(
     ) as mirror:
         _note(tell, f"mirror of {config.cache}: {mirror.cache.folder}")
         yield Place(mirror.cache, mirror.corpus, None if stream.limit is None else mirror.store)
-        _note(tell, f"fetched {readable(mirror.fetched_bytes)} from {config.cache}")
+        fetched = readable(mirror.fetched_bytes) if mirror.fetched_bytes else "nothing"
+        _note(tell, f"fetched {fetched} from {config.cache}")
 
 
 def refuse_missing_cache(cache: str) -> None:

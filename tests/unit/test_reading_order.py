@@ -13,9 +13,6 @@ import pytest
 from check_helpers import TEACHER, flip, mended, outcomes
 from share_helpers import make_cache
 
-from distill.data.dataset import open_dataset
-from distill.data.order import Feed
-from distill.data.waiting import Patience
 from embedcache.cache import Cache
 from embedcache.catalog import query
 from embedcache.check import verify
@@ -327,13 +324,6 @@ def test_rows_that_are_kept_in_a_codec_come_in_it_where_they_can(tmp_path: Path,
     store = Cache(tmp_path / "mine").store(CONTRACT)
     assert {shard.header.provenance.get(TAKEN_AS, "float16") for shard in store.shards} == {"float16"}
     assert np.array_equal(Cache(tmp_path / "mine").lookup(TEXTS[:100]), half.lookup(TEXTS[:100]))
-
-
-def test_what_is_waited_for_is_what_a_whole_cache_has(both: Cache, finer: Cache) -> None:
-    awaited = open_dataset(both, feed=Feed(window=64, patience=Patience(1, lambda there, rows: None)))
-    rows = np.arange(len(TEXTS), dtype=np.uint32)
-    assert np.array_equal(awaited.targets_of(rows), finer.lookup(TEXTS))
-    assert np.array_equal(awaited.targets_of(rows), open_dataset(both).targets_of(rows))
 
 
 @pytest.mark.parametrize("codec", ["float16", "int8"])
