@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from distill.errors import ConfigError
 from distill.losses.registry import LOSSES, LossName
 from distill.selection_config import RunEvaluationConfig, SelectionConfig
-from distill.stream_config import StreamConfig
 from distill.strict_config import Count, Fraction, Positive, PositiveInt, Seed, StrictConfig
 from distill.students.spec import FORMS
+from embedcache.sizes import parse_size
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -190,6 +190,32 @@ class TrainingConfig(LoopConfig):
     )
 
 
+def _read_size(size: object) -> object:
+    if not isinstance(size, str):
+        return size
+    try:
+        return parse_size(size)
+    except ValueError as error:
+        raise ValueError(f"{error}, as in --cache-limit 20GB") from None
+
+
+class StreamConfig(StrictConfig):
+    """How the vectors of a remote come; not for a cache of this machine."""
+
+    mirror: str | None = Field(
+        default=None,
+        description="folder of the mirror; default: one in the user's cache folder",
+    )
+    limit: Annotated[PositiveInt | None, BeforeValidator(_read_size)] = Field(
+        default=None,
+        description="bytes of a remote's shards that are kept at a time, as in 20GB; rows then come in "
+        "windows of half of it; default: all",
+    )
+    require_signature: str | None = Field(
+        default=None, description="file of public ed25519 keys: use only what one of them has signed"
+    )
+
+
 class TrackingConfig(StrictConfig):
     """What is written down on the way."""
 
@@ -236,7 +262,7 @@ class RunConfig(StrictConfig):
     cache: str = Field(description="the cache's folder, or the name or URL of a remote")
     corpus: str | None = Field(
         default=None,
-        description="corpus in the cache, NAME or NAME@DIGEST; may be left out where there is one",
+        description="corpus in the cache, of a remote also NAME@DIGEST; may be left out where there is one",
     )
     teacher: str | list[str] | None = Field(
         default=None,
@@ -330,7 +356,6 @@ class RunConfig(StrictConfig):
                 "loss": loss,
                 "optimizer": self.optimizer.model_copy(update={"lr": self.optimizer.lr or facts.lr}),
                 "training": training,
-                "stream": self.stream.filled(),
                 "evaluation": self.evaluation.model_copy(update={"held_out": held_out, "every": every}),
             }
         )

@@ -318,12 +318,7 @@ SHORT_KEYS = {
     "held_out": "evaluation.held_out",
     "mirror": "stream.mirror",
     "cache_limit": "stream.limit",
-    "max_bytes": "stream.max_bytes",
     "require_signature": "stream.require_signature",
-    "skip_manifests": "stream.skip_manifests",
-    "no_sample_check": "stream.no_sample_check",
-    "window": "stream.window",
-    "wait_for_build": "stream.wait",
     **LOOP_KEYS,
 }
 """Names without their group, as flags and keyword arguments have them, and the keys they stand for."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from embedcache.errors import RemoteError
-
 
 class DistillError(Exception):
     """Base of every error raised on purpose; ``exit_code`` is what the command line exits with."""
@@ -45,7 +43,3 @@ class FetchError(DistillError, RuntimeError):
     """Something that could not be fetched, or is not what it was when its digest was taken."""
 
     exit_code = 1
-
-
-class OtherVectorsError(RemoteError):
-    """Vectors of a remote that are not the teacher's."""

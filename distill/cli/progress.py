@@ -29,7 +29,7 @@ R = TypeVar("R", "Run", "FinetuneRun", "TeachRun")
 
 _LINE_SECONDS = 30.0
 # What stays on the screen: a selection of the wrong rows, say, is to be seen at once.
-_STAYS = ("select", "anew", "note", "wait")
+_STAYS = ("select", "anew", "note")
 
 
 def describe(progress: TrainProgress, seconds: float) -> str:
@@ -40,10 +40,6 @@ def describe(progress: TrainProgress, seconds: float) -> str:
         return progress.text
     if progress.phase == "anew":
         return "no checkpoint was written yet: the run begins anew"
-    if progress.phase == "wait":
-        if progress.text:
-            return f"waiting for {progress.text}"
-        return f"waiting for the build: {progress.step:,} of {progress.total:,} rows have vectors"
     if progress.phase == "fetch":
         return f"{progress.text}: {size(progress.step)} of {size(progress.total)}"
     if progress.phase == "prepare":
@@ -67,8 +63,8 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
     def seconds(progress: TrainProgress) -> float:
         nonlocal started, is_training
         is_training = is_training or progress.phase == "train"
-        # Waiting and notes in the midst of training are a part of it.
-        goes_on = progress.phase in ("train", "wait") or (is_training and progress.phase == "note")
+        # Notes in the midst of training are a part of it.
+        goes_on = progress.phase == "train" or (is_training and progress.phase == "note")
         if started is None or not goes_on:
             started = time.perf_counter()
         return time.perf_counter() - started

@@ -19,7 +19,7 @@ from distill.cli.typed import naming_options
 from distill.students.spec import FORMS
 from embedcache.cli.options import signature_option
 
-_WITH_RESUME = ("cache", *MACHINE, "no_sample_check")
+_WITH_RESUME = ("cache", *MACHINE)
 
 
 @click.command("run")
@@ -27,7 +27,8 @@ _WITH_RESUME = ("cache", *MACHINE, "no_sample_check")
 @click.option(
     "--corpus",
     metavar="NAME[@DIGEST]",
-    help="Corpus in the cache; of several versions the one whose digest begins so.  [default: the only one]",
+    help="Corpus in the cache; of a remote's several versions the one with this digest.  "
+    "[default: the only one]",
 )
 @click.option(
     "--teacher",
@@ -180,44 +181,10 @@ _WITH_RESUME = ("cache", *MACHINE, "no_sample_check")
 @click.option(
     "--cache-limit",
     metavar="SIZE",
-    help="Of a remote: keep at most so much of its shards at a time, say 20GB; rows then come in windows.  "
+    help="Of a remote: keep at most SIZE of its shards at a time, say 20GB; rows come in windows.  "
     "[default: all]",
 )
-@click.option(
-    "--max-bytes",
-    metavar="SIZE",
-    help="Of a remote: refuse to fetch more than this, say 20GB. With --cache-limit shards do not count, for "
-    "they come again in every epoch.",
-)
-@signature_option("Of a remote: train only on what this public ed25519 key has signed.")
-@click.option(
-    "--skip-manifest",
-    "skip_manifests",
-    multiple=True,
-    metavar="DIGITS",
-    help="Of a remote: leave out the manifest whose name begins so, with six digits or more, and what it "
-    "alone lists; repeatable.",
-)
-@click.option(
-    "--no-sample-check",
-    is_flag=True,
-    default=None,
-    help="Of a remote: compare no sample of its vectors with the live teacher.",
-)
-@click.option(
-    "--window",
-    type=int,
-    metavar="ROWS",
-    help="Go over the corpus so many rows at a time in the first epoch.  [default: all at once, 65536 with "
-    "--wait-for-build]",
-)
-@click.option(
-    "--wait-for-build",
-    type=float,
-    metavar="MINUTES",
-    help="Train while 'embedcache build' goes on; wait so long for its cache to appear, and give up once "
-    "no vectors came for so long.",
-)
+@signature_option("Of a remote: train only on what one of these public ed25519 keys has signed.")
 @click.option("--out", metavar="DIR", help="The run's folder.  [default: runs/CORPUS-STUDENT-LOSS]")
 @source_options
 @resume_option(*_WITH_RESUME)
@@ -236,17 +203,16 @@ def run_command(
     The teacher is not in memory (a student made from it takes its weights once, at the start). Of several
     teachers every row needs a vector of each: scaled to length one and weighted, they are laid side by side.
     """
-    from distill.cache_place import refuse_missing_cache
     from distill.cli.progress import print_run, report
     from distill.config_origin import origins, telling_origin
     from distill.config_sources import SHORT_KEYS, load_config
     from distill.recipe import find_recipe
+    from distill.training.place import refuse_missing_cache
 
     flags["teacher"] = flags["teacher"][0] if len(flags["teacher"]) == 1 else list(flags["teacher"]) or None
     flags["teacher_weights"] = list(flags["teacher_weights"]) or None
     flags["views"] = list(flags["views"]) or None
     flags["dev_rows"] = list(flags["dev_rows"]) or None
-    flags["skip_manifests"] = list(flags["skip_manifests"]) or None
     if resumed is not None:
         refuse_settings(*_WITH_RESUME)
         from distill.training.run import resume
@@ -262,7 +228,7 @@ def run_command(
             click.echo(config.to_yaml(), nl=False)
             return
         # Before torch is imported, which takes seconds.
-        refuse_missing_cache(config)
+        refuse_missing_cache(config.cache)
         from distill.training.run import run_config
 
         set_by = origins((recipe, settings) if recipe and settings else None, config_file, assignments, typed)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.data.held_out import HELD_OUT_STREAM
-from distill.data.order import Feed, make_order, refuse_small_window
+from distill.data.order import make_order, refuse_small_window
 from distill.data.picked import PickedKeys
 from distill.data.sampler import MOST_ROWS
 from distill.data.targets import Targets, open_targets
@@ -94,8 +94,8 @@ def open_dataset(
     queue_apart: bool = False,
     least_selected: int = 1,
     seed: int = 0,
-    feed: Feed | None = None,
     open_store: Callable[[Contract], VectorStore] | None = None,
+    cache_limit: int | None = None,
 ) -> DistillDataset:
     """Join a corpus of ``cache`` with the vectors of one or several teachers.
 
@@ -116,8 +116,8 @@ def open_dataset(
         least_selected: how many distinct rows ``where`` has to leave to train on; fewer are a mistake in it.
         seed: chooses the held-out rows, those of the queue and the rows that a projection is fitted on. All
             of them are of the first window of the first epoch.
-        feed: how vectors come that are not all here; default: they are.
         open_store: opens the store of a contract; default: that of the cache.
+        cache_limit: bytes that the fetched shards of such stores may have together; default: any number.
 
     Raises:
         ConfigError: if the weights or ``target_dim`` do not fit the teachers.
@@ -151,8 +151,7 @@ def open_dataset(
             f"expected one batch of {least_selected} at least: select more rows, or lower training.batch_size"
         )
     queued = queue if isinstance(queue, int) else queue(distinct)
-    feed = feed or Feed()
-    order = make_order(feed, targets, encoded, rows, seed)
+    order = make_order(cache_limit, targets, encoded, rows, seed)
     refuse_small_window(order, count + queued, f"{count:,} held out, {queued:,} that a queue starts with")
     kept = np.ones(distinct, dtype=np.bool_)
     kept[draw(order, distinct, seed, HELD_OUT_STREAM, count)] = False
@@ -160,10 +159,7 @@ def open_dataset(
     queue_rows, rows, order = _queue_rows(rows, queued, queue_apart, seed, order)
     # Rows of a queue that are not set apart are trained on, and looked for as such.
     also = np.sort(np.concatenate([held_rows, queue_rows])) if queue_apart else held_rows
-    if feed.patience is None:
-        targets = targets.join(encoded, rows, also)
-    else:
-        targets = targets.wait(encoded, rows, also, feed.patience)
+    targets = targets.join(encoded, rows, also)
     if target_dim is not None:
         targets = targets.project(target_dim, seed, len(rows), order)
     return DistillDataset(

@@ -1,42 +1,27 @@
-"""Which order a training's rows come in: all at once, or in windows because not all vectors are here."""
+"""Order of a training's rows: all at once, or in windows where not all vectors are here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distill.data.streaming import Streaming
 from distill.data.targets import Targets
-from distill.data.waiting import Patience
-from distill.data.windows import CorpusOrder, GroupOrder, Order, WholeOrder
+from distill.data.windows import GroupOrder, Order, WholeOrder
 from distill.errors import ConfigError, DataError
 from embedcache.corpus.corpus import Corpus
 from embedcache.sizes import readable
 
 
-@dataclass(frozen=True)
-class Feed:
-    """How vectors come that are not all here when a training begins.
-
-    Attributes:
-        window: rows of a window of the first epoch, which then follows the corpus; None: all rows.
-        limit: bytes of fetched shards that may be kept at a time; None: all of them.
-        patience: how long to wait for vectors that a build is still making; None: not at all.
-    """
-
-    window: int | None = None
-    limit: int | None = None
-    patience: Patience | None = None
-
-
-def make_order(feed: Feed, targets: Targets, corpus: Corpus, rows: NDArray[np.uint32], seed: int) -> Order:
+def make_order(
+    limit: int | None, targets: Targets, corpus: Corpus, rows: NDArray[np.uint32], seed: int
+) -> Order:
     """Return the order of the distinct rows of a corpus, those held out among them.
 
     Args:
-        feed: how vectors come.
+        limit: bytes of fetched shards that may be kept at a time; None: all of them.
         targets: where they are; of no rows yet.
         corpus: the corpus, or the view of it that is encoded.
         rows: the rows, ascending.
@@ -46,9 +31,7 @@ def make_order(feed: Feed, targets: Targets, corpus: Corpus, rows: NDArray[np.ui
         ConfigError: if two of the largest shards are more than the limit.
         DataError: if vectors are missing.
     """
-    if feed.window is not None:
-        return CorpusOrder((np.arange(len(rows)) // feed.window).astype(np.uint32))
-    if feed.limit is None:
+    if limit is None:
         return WholeOrder()
     positions = targets.join(corpus, rows, rows[:0]).positions
     numbers, sizes, names = list[NDArray[np.int64]](), list[int](), list[str]()
@@ -59,15 +42,15 @@ def make_order(feed: Feed, targets: Targets, corpus: Corpus, rows: NDArray[np.ui
             names += store.shard_names
     needed = np.unique(np.concatenate([np.unique(shards) for shards in numbers])).tolist()
     everything = sum(sizes[shard] for shard in needed)
-    if everything <= feed.limit:
+    if everything <= limit:
         return WholeOrder()
     group_of, groups = _groups(numbers, len(sizes))
     # While one window is trained on, the next is fetched.
-    room = feed.limit // 2
+    room = limit // 2
     largest = max(sum(sizes[shard] for shard in group) for group in groups)
     if largest > room:
         raise ConfigError(
-            f"stream.limit {readable(feed.limit)} has to hold two windows, the one that is trained on and "
+            f"stream.limit {readable(limit)} has to hold two windows, the one that is trained on and "
             f"the next, and a shard of each teacher, which a single row needs, takes {readable(largest)}: "
             f"give --cache-limit {readable(min(2 * largest, everything), up=True)} or more"
         )
@@ -98,17 +81,11 @@ def refuse_small_window(order: Order, needed: int, what: str) -> None:
     Raises:
         DataError: if the first window is too small.
     """
-    windows = order.windows(0)
-    if windows is not None and needed > (there := len(windows.window(0))):
-        raise DataError(
-            f"the first window has {there:,} rows, and {needed:,} are needed before training begins "
-            f"({what}): give {_larger(order, needed)} or more, or a smaller --held-out or --queue"
-        )
-
-
-def _larger(order: Order, rows: int) -> str:
-    """Return the option with which the first window has so many rows."""
-    if isinstance(order, GroupOrder):
-        room, everything = order.room_for(rows)
-        return f"--cache-limit {readable(min(2 * room, everything), up=True)}"
-    return f"--window {rows}"
+    if not isinstance(order, GroupOrder) or needed <= (there := len(order.windows(0).window(0))):
+        return
+    room, everything = order.room_for(needed)
+    raise DataError(
+        f"the first window has {there:,} rows, and {needed:,} are needed before training begins ({what}): "
+        f"give --cache-limit {readable(min(2 * room, everything), up=True)} or more, or a smaller --held-out "
+        "or --queue"
+    )

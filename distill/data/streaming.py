@@ -1,14 +1,17 @@
-"""What a store can do whose vectors are fetched when they are needed."""
+"""Protocol of a store whose vectors are fetched when they are needed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.store.base import Positions
+
+if TYPE_CHECKING:
+    from embedcache.check.live import Computing
 
 
 @runtime_checkable
@@ -29,19 +32,23 @@ class Streaming(Protocol):
         """Return the number of the shard of each position."""
         ...
 
-    def expect(self, positions: Positions) -> None:
-        """Be told the positions of all rows that will be needed, before any is.
-
-        Raises:
-            InputError: if their shards are more than may be fetched.
-        """
-        ...
-
     def want(self, windows: Sequence[Sequence[int]]) -> None:
         """Have shards fetched in the background.
 
         Args:
             windows: numbers of the shards that are needed at once, then those needed after them, and so on.
+        """
+        ...
+
+    def admit(self, positions: Positions, computing: Computing) -> None:
+        """Compare a sample of the shards at these positions that arrived since with the live teacher.
+
+        Args:
+            positions: the rows that are about to be trained on.
+            computing: how to run the teacher; without its model on this machine nothing is compared.
+
+        Raises:
+            RemoteError: if the sample does not match, or a shard cannot be fetched.
         """
         ...
 

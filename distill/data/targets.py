@@ -10,16 +10,14 @@ from numpy.typing import NDArray
 
 from distill.data.combination import Combination
 from distill.data.streaming import Streaming
-from distill.data.waiting import Awaited, Patience, open_begun
 from distill.data.windows import Order, WholeOrder, draw
 from distill.errors import ConfigError, DataError
-from embedcache.bad_rows import refuse_bad_rows
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.keys import KeyArray
-from embedcache.store import ShardStore, VectorStore
+from embedcache.store import VectorStore
 
 SAMPLE_ROWS = 100_000
 """Training rows that a projection is fitted on, at most."""
@@ -35,22 +33,16 @@ class Targets:
     """Where the targets of n training rows lie, and how they are made of the teachers' vectors.
 
     Attributes:
-        cache: the cache that they are in.
         teachers: the teachers, the first of which lends a ``layers:`` student its layers.
         stores: their vectors.
         combination: how the vectors become targets; None for one teacher's vectors exactly as stored.
         positions: where each row's vector lies in each store, arrays of shape (n,).
-        awaited: knows where vectors lie that a build is still making; ``positions`` is empty then.
-        rows: uint32, shape (n,); the rows, where vectors are awaited.
     """
 
-    cache: Cache
     teachers: tuple[CachedTeacher, ...]
     stores: tuple[VectorStore, ...]
     combination: Combination | None
     positions: tuple[NDArray[np.integer], ...] = ()
-    awaited: Awaited | None = None
-    rows: NDArray[np.uint32] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,21 +77,15 @@ class Targets:
             DataError: if a vector cannot be combined; see :meth:`Combination.apply`.
             IndexError: if a store lacks a key.
         """
-        if self.awaited is not None:
-            return self._at(self.awaited.positions_of_keys(keys))
         return self._at([store.locate(keys) for store in self.stores])
 
     def interrupt(self) -> None:
-        """Let whoever waits for vectors in another thread wait no more."""
-        if self.awaited is not None:
-            self.awaited.interrupt()
+        """End all fetching of vectors."""
         for store in self.stores:
             if isinstance(store, Streaming):
                 store.interrupt()
 
     def _places(self, indices: NDArray[np.integer]) -> list[NDArray[np.int64]]:
-        if self.awaited is not None and self.rows is not None:
-            return self.awaited.positions(self.rows[indices])
         return [positions[indices].astype(np.int64) for positions in self.positions]
 
     def _at(self, places: Sequence[NDArray[np.int64]]) -> Vectors:
@@ -116,44 +102,15 @@ class Targets:
 
         Raises:
             DataError: if vectors are missing; it names the teacher, their number and what to run.
-            InputError: if more would have to be fetched than may be, or a pull has found vectors bad.
         """
         parts = list(corpus.iter_keys())
         found = []
         for teacher, store in zip(self.teachers, self.stores, strict=True):
             positions, missing = _locate(store, parts, rows)
-            of_others, missing_others = _locate(store, parts, also)
-            if missing := missing + missing_others:
+            if missing := missing + _locate(store, parts, also)[1]:
                 raise _missing(missing, len(rows) + len(also), corpus, teacher.name)
-            if isinstance(store, Streaming):
-                store.expect(np.concatenate([positions, of_others]))
-            if isinstance(store, ShardStore):
-                refuse_bad_rows(self.cache, teacher.contract, store, positions, of_others)
             found.append(positions)
         return replace(self, positions=tuple(found))
-
-    def wait(
-        self,
-        corpus: Corpus,
-        rows: NDArray[np.uint32],
-        also: NDArray[np.uint32],
-        patience: Patience,
-    ) -> Targets:
-        """Return the targets of ``rows``, whose vectors are waited for where they are not there yet.
-
-        Args:
-            corpus, rows, also: as for :meth:`join`.
-            patience: how long to wait.
-
-        Raises:
-            CorruptCacheError: if a shard is damaged.
-            DataError: if not even a first shard came.
-            InputError: if a pull has found vectors bad.
-        """
-        both = np.sort(np.concatenate([rows, also]))
-        stores = tuple(open_begun(self.cache.store, one, patience, len(both)) for one in self.teachers)
-        awaited = Awaited(self.cache, self.teachers, stores, corpus, both, patience)
-        return replace(self, stores=stores, awaited=awaited, rows=rows)
 
     def project(self, dimension: int, seed: int, rows: int, order: Order | None = None) -> Targets:
         """Return the targets projected to ``dimension``, fitted on a sample of the rows drawn by ``seed``.
@@ -221,7 +178,7 @@ def open_targets(
     if len(teachers) > 1 or target_dim is not None:
         combination = Combination.of([t.name for t in teachers], widths, weights or [1.0] * len(teachers))
     stores = tuple((open_store or cache.store)(teacher.contract) for teacher in teachers)
-    return Targets(cache, teachers, stores, combination)
+    return Targets(teachers, stores, combination)
 
 
 def _missing(count: int, total: int, corpus: Corpus, teacher: str) -> DataError:

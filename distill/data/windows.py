@@ -141,29 +141,6 @@ class WholeOrder(Order):
         return self
 
 
-class CorpusOrder(Order):
-    """In the first epoch the rows come as the corpus has them, window by window; later all at once.
-
-    Args:
-        windows: shape (n,), ascending; the window of each row.
-    """
-
-    def __init__(self, windows: NDArray[np.integer]) -> None:
-        self._windows = windows
-
-    def windows(self, epoch: int) -> Windows | None:
-        """Return the windows of the first epoch; None of any other."""
-        return None if epoch else _cut(len(self._windows), lambda rows: self._windows[rows])
-
-    def window_of(self, rows: NDArray[np.integer], epoch: int) -> NDArray[np.integer]:
-        """Return the window of each of ``rows``, in the order asked."""
-        return self._windows[rows] if epoch == 0 else np.zeros(len(rows), dtype=np.int64)
-
-    def restricted(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> CorpusOrder:
-        """Return the order of some of the rows."""
-        return CorpusOrder(self._windows[rows])
-
-
 class GroupOrder(Order):
     """Rows whose vectors lie in the same shards are a group; an epoch goes over groups in a random order.
 
@@ -198,7 +175,7 @@ class GroupOrder(Order):
         # Two epochs are asked for in turn: the one that is trained on, and the next for its first window.
         self._window_of_group = lru_cache(maxsize=2)(self._packed)
 
-    def windows(self, epoch: int) -> Windows | None:
+    def windows(self, epoch: int) -> Windows:
         """Return the windows of an epoch."""
         return _cut(len(self._group_of), lambda rows: self.window_of(rows, epoch))
 

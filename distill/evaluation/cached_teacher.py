@@ -2,8 +2,8 @@
 
 The model itself is loaded only for sentences that the cache lacks. Vectors encoded now may stand beside
 cached ones only where both have one contract. A teacher that is named by its cache, ``cache:FOLDER#TEACHER``,
-stores there what it encodes, so that no sentence is encoded a second time, but for those whose vectors a pull
-found bad; a cache that is merely looked into is not written.
+stores there what it encodes, so that no sentence is encoded a second time; a cache that is merely looked into
+is not written.
 """
 
 from __future__ import annotations
@@ -84,24 +84,17 @@ def cached_teacher(
 
     import embedcache
     from embedcache.keys import key_array
-    from embedcache.reuse import are_in_shards
-    from embedcache.sample_notes import bad_shards
 
     opened = embedcache.open(folder)
     entries = [opened.teacher(one.contract_id or one.name) for one in teacher.parts or (teacher,)]
     stores = [opened.store(entry.contract) for entry in entries]
     # Targets made of several teachers' vectors have no contract; each teacher is checked on its own.
     contract = None if teacher.parts else entries[0].contract
-    marked = [bad_shards(opened, entry.contract.id) for entry in entries]
     combination = teacher.combination() if teacher.parts else None
 
     def recall(texts: Sequence[str]) -> Mapping[str, NDArray[np.float32]]:
         keys = key_array(texts)
         places = np.stack([store.locate(keys) for store in stores])
-        for store, place, names in zip(stores, places, marked, strict=True):
-            there = np.flatnonzero(place >= 0)
-            # What a pull has found bad is encoded, as what is not there.
-            place[there[are_in_shards(store, place[there], names)]] = -1
         held = np.flatnonzero((places >= 0).all(axis=0))
         vectors = [store.vectors(place[held]) for store, place in zip(stores, places, strict=True)]
         targets = vectors[0] if combination is None else combination.apply(vectors)
@@ -126,7 +119,7 @@ def cached_teacher(
     )
     if not keep:
         return model
-    keeper = _Keeper(opened.folder, stores[0], marked[0], loaded)
+    keeper = _Keeper(opened.folder, stores[0], loaded)
     return replace(model, encoder=keeper.encode, keep=keeper.keep)
 
 
@@ -136,13 +129,10 @@ class _Keeper:
     Storing is a service: where the cache cannot be written the vectors are used all the same.
     """
 
-    def __init__(
-        self, folder: Path, store: ShardStore, marked: frozenset[str], loaded: Callable[[], EvaluatedModel]
-    ) -> None:
-        self._folder, self._store, self._marked, self._loaded = folder, store, marked, loaded
+    def __init__(self, folder: Path, store: ShardStore, loaded: Callable[[], EvaluatedModel]) -> None:
+        self._folder, self._store, self._loaded = folder, store, loaded
         self._waiting: list[VectorBatch] = []
         self._fault: str | None = None
-        self._bad_rows = 0
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of ``texts``, (n, d); they are stored now or soon."""
@@ -158,23 +148,16 @@ class _Keeper:
 
     def keep(self) -> str:
         """Store what still waits and return what a reader must know of it."""
-        from embedcache.sizes import counted
-
         self._store_waiting()
         if self._store.shards and self._fault is None:
             self._store.finish()
         fault, self._fault = self._fault, None
-        bad, self._bad_rows = self._bad_rows, 0
-        if fault is not None:
-            return f"not kept in {self._folder}: {fault}"
-        but = f" but for {counted(bad, 'text')} with vectors there that a pull found bad" if bad else ""
-        return f"kept in {self._folder}{but}"
+        return f"kept in {self._folder}" if fault is None else f"not kept in {self._folder}: {fault}"
 
     def _store_waiting(self) -> None:
         import numpy as np
 
         from embedcache.errors import EmbedCacheError
-        from embedcache.reuse import are_in_shards
         from embedcache.store.base import VectorBatch
 
         waiting, self._waiting = self._waiting, []
@@ -185,10 +168,7 @@ class _Keeper:
             # The caller refuses them by name; a cache must not remember them.
             return
         keys = np.concatenate([one.keys for one in waiting])
-        # What is bad was encoded although it is there.
-        places = self._store.locate(keys)
-        fresh = places < 0
-        self._bad_rows += int(are_in_shards(self._store, places[~fresh], self._marked).sum())
+        fresh = self._store.locate(keys) < 0
         if not fresh.any():
             return
         try:

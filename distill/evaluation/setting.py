@@ -18,7 +18,7 @@ _PLACES = ("cache", "corpus", "teacher", "teacher_model", "start", "out", "overw
 _MACHINE = ("device", "threads", "checkpoint_every")
 _LATER = ("text", "text2", "label")
 # Of how vectors come: these decide which of them are read, and in which order.
-_STREAM = ("limit", "window", "require_signature", "skip_manifests")
+_STREAM = ("limit", "require_signature")
 
 _SEED_IN_NAME = re.compile(r"[-_]?seed[-_]?\d+(?:-[0-9a-f]{10})?$|-[0-9a-f]{10}$")
 
@@ -99,10 +99,7 @@ def run_setting(record: Mapping[str, Any], config: Mapping[str, Any]) -> dict[st
 
 
 def _stream_setting(record: Mapping[str, Any], stream: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of the stream decides how a run ends; nothing where everything is as by default.
-
-    The mirror, the sample check and how long a build is waited for do not.
-    """
+    """Return what of the stream decides how a run ends; nothing where everything is as by default."""
     given = {key: stream[key] for key in _STREAM if stream.get(key)}
     if record.get("order") is None:
         # All shards fitted into the limit, so the rows were not cut into windows.

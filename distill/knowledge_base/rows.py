@@ -14,10 +14,7 @@ from distill.knowledge_base.base import contains
 from distill.knowledge_base.header import Origin
 from distill.knowledge_base.vote import softmax
 from distill.vectors import unit
-from embedcache.bad_rows import refuse_bad_rows
 from embedcache.key_index import first_occurrences
-from embedcache.reuse import are_in_shards
-from embedcache.sample_notes import bad_shards
 
 if TYPE_CHECKING:
     from embedcache.cache import Cache, CachedTeacher
@@ -90,7 +87,6 @@ def read_rows(
 
     Raises:
         DataError: if vectors or logits are missing; it says of what and what to run.
-        InputError: if a pull has found some of them bad.
     """
     keys = corpus.keys()
     first = first_occurrences([keys])
@@ -127,12 +123,10 @@ def read_rows(
 
 
 def known_vectors(cache: Cache, contract: Contract, keys: KeyArray) -> Vectors:
-    """Return the vectors of ``keys`` that a cache has, but bad ones, scaled to length one, float32 (n, d)."""
+    """Return the vectors of ``keys`` that a cache has, scaled to length one, float32 (n, d)."""
     store = cache.store(contract)
     places = store.locate(keys)
-    there = places[places >= 0]
-    good = ~are_in_shards(store, there, bad_shards(cache, contract.id))
-    return unit(store.vectors(there[good]))
+    return unit(store.vectors(places[places >= 0]))
 
 
 def _of(cache: Cache, contract: Contract, keys: KeyArray, what: str, corpus: Corpus, command: str) -> Vectors:
@@ -143,5 +137,4 @@ def _of(cache: Cache, contract: Contract, keys: KeyArray, what: str, corpus: Cor
             f"{missing} of {len(keys)} texts of {corpus.title} have no {what}: run '{command}' for this "
             "corpus and teacher (it makes only what is missing)"
         )
-    refuse_bad_rows(cache, contract, store, places)
     return store.vectors(places)

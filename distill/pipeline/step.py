@@ -14,8 +14,7 @@ from embedcache.build_report import OnProgress as OnBuildProgress
 PLACES = (
     *("cache", "out", "overwrite", "start", "model", "teacher_model"),
     *("device", "threads", "batch_tokens"),
-    *("stream.mirror", "stream.max_bytes", "stream.wait"),
-    *("stream.require_signature", "stream.skip_manifests", "stream.no_sample_check"),
+    *("stream.mirror", "stream.limit", "stream.require_signature"),
 )
 """Keys of settings that steps do not depend on."""
 

@@ -210,10 +210,8 @@ def _digest(config: RunConfig, dataset: DistillDataset, student: str | None) -> 
     for key in ("text", "text2", "label"):
         if facts["evaluation"][key] is None:
             del facts["evaluation"][key]
-    # When vectors come does not matter, only the order that they are trained on in.
+    # It is for remotes, which a sweep refuses.
     del facts["stream"]
-    if config.stream.window is not None:
-        facts["stream"] = {"window": config.stream.window}
     data = config.evaluation.data
     if data is not None:
         try:

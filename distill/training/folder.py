@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from distill.config import RunConfig
-from distill.errors import CheckpointError, ConfigError, OtherVectorsError
+from distill.errors import CheckpointError, ConfigError
 from distill.layout import BEST, CHECKPOINT, CONFIG, HELD_OUT, LOCK, METRICS, RECORD, resume_command
 from distill.students.save import saving, share
 from distill.training.record import read_record
@@ -115,10 +115,6 @@ def advising(folder: Path) -> Iterator[None]:
         if record is None or not (folder / CHECKPOINT).is_file():
             raise
         command = f"'{resume_command(folder)}'"
-        if isinstance(stop, OtherVectorsError):
-            raise OtherVectorsError(
-                f"{stop}; '{resume_command(folder)} --no-sample-check' goes on from the run's last checkpoint"
-            ) from stop
         if isinstance(stop, RemoteError):
             # What it says to do again is not the command that began the run.
             raise RemoteError(f"{stop}; the run goes on from its last checkpoint with {command}") from stop

@@ -8,7 +8,9 @@ from typing import Any
 
 from distill.config import RunConfig
 from distill.config_sources import SHORT_KEYS, keyword_flags, load_config
+from distill.data.loader import CheckRows
 from distill.layout import BEST, CONFIG, default_folder
+from distill.training.admission import admit_first_window
 from distill.training.card import write_run_card
 from distill.training.folder import (
     claim_folder,
@@ -18,7 +20,6 @@ from distill.training.folder import (
 )
 from distill.training.place import Place, open_place
 from distill.training.record import new_record, refuse_other_data
-from distill.training.sample_check import SampleChecks
 from distill.training.setup import DistillTraining, machine_flags, open_training_data, prepare
 from distill.training.tracking import OnProgress, best_scores
 from distill.training.trainer import TrainResult
@@ -107,15 +108,14 @@ def _run(place: Place, config: RunConfig, on_progress: OnProgress | None, recipe
     cache = place.cache
     dataset, config = open_training_data(place, config, on_progress)
     folder, config = claim_folder(config, lambda: _default_out(config, dataset.corpus.name))
-    samples = SampleChecks(place, config, dataset, on_progress)
-    samples.check_first_window()
+    admit_later = admit_first_window(dataset, config)
     training = prepare(cache, config, dataset, folder, on_progress)
     record = new_record(cache, dataset, config, training.parameters, recipe, training.notes)
     # From here on files are written; everything that can be refused has been.
     with training.exclusive():
         if training.is_first:
             start_folder(folder, config, dataset, record)
-        return _train(training, record, samples, on_progress)
+        return _train(training, record, admit_later, on_progress)
 
 
 def resume(
@@ -124,7 +124,6 @@ def resume(
     cache: str | None = None,
     device: str | None = None,
     threads: int | None = None,
-    no_sample_check: bool | None = None,
     on_progress: OnProgress | None = None,
 ) -> Run:
     """Go on with a run that was interrupted, from its last checkpoint; without one, from the start.
@@ -136,8 +135,6 @@ def resume(
         folder: the run's folder.
         cache: where the cache is now; default: where it was.
         device, threads: of the machine that it goes on upon; default: as before.
-        no_sample_check: whether vectors of a remote are trained on without comparing a sample of them with
-            the live teacher; default: as before.
         on_progress: called after every step.
 
     Raises:
@@ -146,24 +143,18 @@ def resume(
     """
     folder = Path(folder).expanduser()
     record = read_interrupted(folder, "run")
-    flags = {
-        **machine_flags(device, threads),
-        "cache": cache,
-        "out": str(folder),
-        "stream.no_sample_check": no_sample_check,
-    }
+    flags = {**machine_flags(device, threads), "cache": cache, "out": str(folder)}
     config = load_config(folder / CONFIG, flags=flags)
     with open_place(config, on_progress, digest=record["corpus"].get("digest")) as place:
         opened = place.cache
         dataset, config = open_training_data(place, config, on_progress)
-        samples = SampleChecks(place, config, dataset, on_progress)
-        samples.check_first_window()
+        admit_later = admit_first_window(dataset, config)
         training = prepare(opened, config, dataset, folder, on_progress)
         now = new_record(opened, dataset, config, training.parameters, record.get("recipe"), training.notes)
         refuse_other_data(record, now)
         with training.exclusive():
             training.go_on(now, lambda: start_folder(folder, config, dataset, now), on_progress)
-            return _train(training, now, samples, on_progress)
+            return _train(training, now, admit_later, on_progress)
 
 
 def run(*, on_progress: OnProgress | None = None, **settings: Any) -> Run:
@@ -183,10 +174,13 @@ def run(*, on_progress: OnProgress | None = None, **settings: Any) -> Run:
 
 
 def _train(
-    training: DistillTraining, record: dict[str, Any], samples: SampleChecks, on_progress: OnProgress | None
+    training: DistillTraining,
+    record: dict[str, Any],
+    admit_later: CheckRows | None,
+    on_progress: OnProgress | None,
 ) -> Run:
     resumed = training.trainer.step
-    result = training.train(on_progress, samples.check_later)
+    result = training.train(on_progress, admit_later)
     dataset = training.dataset
     run = Run(
         training.folder,

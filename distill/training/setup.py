@@ -65,9 +65,8 @@ def open_training_data(
         InputError: as :func:`open_dataset`.
     """
     cache, facts = place.cache, LOSSES[config.loss.name]
-    corpus = place.corpus or config.corpus
-    refuse_unknown_rows(config, place)
-    views = choose_views(config.loss.name, config.training.views, cache.corpus(corpus))
+    refuse_unknown_rows(config.training.where, place)
+    views = choose_views(config.loss.name, config.training.views, cache.corpus(place.corpus))
     # Rows that are chosen by number must not depend on what is filled in later.
     apart = config.loss.variant == "code" and facts.full_queue is True
 
@@ -78,7 +77,7 @@ def open_training_data(
 
     dataset = open_dataset(
         cache,
-        corpus=corpus,
+        corpus=place.corpus,
         teacher=config.cached_teacher,
         weights=config.teacher_weights,
         target_dim=config.target_dim,
@@ -91,8 +90,8 @@ def open_training_data(
         # Who sets a limit knows how few rows there will be.
         least_selected=1 if config.training.limit else config.resolved(1).training.batch_size or 1,
         seed=config.seed,
-        feed=place.feed,
         open_store=place.open_store,
+        cache_limit=config.stream.limit,
     )
     if on_progress is not None and dataset.selected is not None:
         on_progress(TrainProgress("select", dataset.selected, len(dataset.corpus)))
@@ -113,7 +112,7 @@ def open_training_data(
     training = resolved.training.model_copy(update={"views": views})
     return dataset, resolved.model_copy(
         update={
-            "corpus": place.corpus_said or dataset.corpus.name,
+            "corpus": dataset.corpus.name,
             "teacher": f"{ONLINE}:{dataset.teacher.name}"
             if config.online
             else config.teacher or dataset.teacher.name,
@@ -383,9 +382,7 @@ def prepare(
 def ahead(dataset: DistillDataset, config: RunConfig) -> Ahead:
     """Return what has the vectors of ``dataset`` fetched before they are needed."""
     targets = dataset.targets
-    # What a build is still making has no positions yet, and is not fetched.
-    streams = targets.stores if targets.positions else ()
-    return Ahead(streams, targets.positions, dataset.order, config.training.epochs or 1)
+    return Ahead(targets.stores, targets.positions, dataset.order, config.training.epochs or 1)
 
 
 def machine_flags(device: str | None, threads: int | None) -> dict[str, object]:

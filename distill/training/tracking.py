@@ -19,17 +19,16 @@ class TrainProgress:
     """Where a run stands; handed to the progress callback after every step.
 
     Attributes:
-        phase: ``fetch``, ``select``, ``wait``, ``prepare``, ``note`` (once for each thing worth knowing about
+        phase: ``fetch``, ``select``, ``prepare``, ``note`` (once for each thing worth knowing about
             the student), ``anew`` (told once: what is gone on with has no checkpoint) or ``train``.
         step: steps done (in ``prepare``: rows tokenised; in ``select``, which comes once: rows selected; in
-            ``wait``: rows that have vectors; in ``fetch``: bytes fetched).
-        total: steps of the run (in ``prepare``, ``select`` and ``wait``: rows; in ``fetch``: bytes).
+            ``fetch``: bytes fetched).
+        total: steps of the run (in ``prepare`` and ``select``: rows; in ``fetch``: bytes).
         loss: mean loss since the last report, None before the first.
         rows_per_second: training rows a second since the start.
         best: best selection score so far.
         resumed: the step that an interrupted run went on from.
-        text: of a ``note``, what it says; of ``fetch``, what is fetched; of ``wait``, what is waited for
-            where that is not vectors yet.
+        text: of a ``note``, what it says; of ``fetch``, what is fetched.
     """
 
     phase: str

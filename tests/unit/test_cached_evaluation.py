@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 from pathlib import Path
 
 import pytest
 from distill_helpers import TEXTS
 from evaluation_helpers import letters_model, write_rows
-from share_helpers import mark_bad
 
 from distill.errors import DataError
 from distill.evaluation import evaluate, load_model
@@ -212,21 +210,3 @@ def test_nothing_else_is_taken_for_a_cache(own_cache):
     assert find_cached("org/cache") is None
     assert find_cached(own_cache) is None
     assert load_model(model := letters_model()) is model
-
-
-def test_what_a_pull_has_found_bad_is_encoded_and_kept_once(own_cache, data, encoded, tmp_path):
-    cache = Cache(own_cache)
-    right = measure(f"cache:{own_cache}#tiny", data)
-    contract = cache.teacher().contract
-    marked = frozenset(cache.container(contract).names())
-    mark_bad(own_cache, str(tmp_path / "team"), marked, contract)
-    kept = cache.container(contract).names()
-    encoded.clear()
-    again = measure(f"cache:{own_cache}#tiny", data)
-    assert len(encoded) > len(NEW)
-    found, expected = ({**one.models[0].to_json(), "sentences_per_second": None} for one in (again, right))
-    assert found == expected
-    (note,) = [note for note in again.notes if "encoded now" in note]
-    assert re.search(rf"kept in \S+ but for {len(encoded)} texts with vectors there that a pull found", note)
-    # They are here, though they are not believed.
-    assert cache.container(contract).names() == kept

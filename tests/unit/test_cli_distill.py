@@ -76,16 +76,12 @@ FLAG_VALUES = {
     "dev_label": "gold",
     "mirror": "near",
     "cache_limit": 20_000_000,
-    "max_bytes": 30_000_000,
     "require_signature": "team-key.pub",
-    "no_sample_check": True,
-    "window": 4096,
-    "wait_for_build": 2.5,
     "out": "there",
     "overwrite": True,
 }
 # What is given several times has a test of its own.
-NOT_ALONE = {"teacher_weights", "views", "dev_rows", "skip_manifests"}
+NOT_ALONE = {"teacher_weights", "views", "dev_rows"}
 SETTINGS = [option for option in run_command.params if option.name not in NOT_SETTINGS | NOT_ALONE]
 
 
@@ -127,13 +123,11 @@ def test_flags_that_repeat_make_lists():
     several = ("--teacher", "a", "--teacher", "b", "--teacher-weight", "1", "--teacher-weight", "0.5")
     several += ("--view", "original", "--view", "crop")
     several += ("--dev-rows", "split=dev", "--dev-rows", "lang=en")
-    several += ("--skip-manifest", "abcdef", "--skip-manifest", "012345")
     expected = {
         "teacher": ["a", "b"],
         "teacher_weights": [1.0, 0.5],
         "training.views": ["original", "crop"],
         "evaluation.rows": ["split=dev", "lang=en"],
-        "stream.skip_manifests": ["abcdef", "012345"],
     }
     assert dumped("--cache", "c", *several) == {**dumped("--cache", "c"), **expected}
 
@@ -240,8 +234,8 @@ def test_the_commands_are_those_of_the_documentation():
         ),
         (["run", "--resume", "nowhere"], "nowhere holds no run"),
         (
-            ["run", "--cache", "CACHE", "--no-sample-check", "--skip-manifest", "abcdef"],
-            "--skip-manifest and --no-sample-check: only for a remote, and the cache",
+            ["run", "--cache", "CACHE", "--mirror", "m", "--cache-limit", "1GB"],
+            "--mirror and --cache-limit: only for a remote, and the cache",
         ),
         (
             ["run", "--cache", "CACHE", "--require-signature", "k.pub"],
@@ -497,7 +491,7 @@ def test_an_interrupted_run_goes_on_by_its_folder(built_cache, tmp_path, monkeyp
     assert f"go on with 'distill run --resume {out_folder}'" in err
     code, _, err = run_main(monkeypatch, capsys, "run", "--resume", out_folder, "--threads", 2, "--lr", 1)
     assert code == 2
-    assert "leave --lr out (only --cache, --device, --threads and --no-sample-check may be given anew)" in err
+    assert "leave --lr out (only --cache, --device and --threads may be given anew)" in err
     code, out, err = run_main(monkeypatch, capsys, "run", "--resume", out_folder, "--json", "--threads", 2)
     facts = json.loads(out)
     assert (code, facts["resumed"], facts["steps"], facts["best"]) == (0, 1, 3, str(out_folder / "best"))
@@ -701,12 +695,13 @@ def test_a_folder_called_like_an_organisation_does_not_hide_its_models_on_the_hu
     assert describe_missing("org/a-model") is None
 
 
-def test_a_mistyped_remote_is_told_with_those_that_have_a_name_before_torch_is_imported(tmp_path):
-    config = tmp_path / "remotes.json"
+def test_a_mistyped_remote_is_refused_before_torch_is_imported(tmp_path):
     script = (
-        "import os, sys\n"
-        "from embedcache.share import add_remote\n"
-        "add_remote('s3', './bucket'); add_remote('team', './folder')\n"
+        "import sys\n"
+        "from types import ModuleType\n"
+        "names = sys.modules['embedcache.share.names'] = ModuleType('embedcache.share.names')\n"
+        "names.is_remote = lambda place: False\n"
+        "names.list_remotes = lambda: {'s3': './bucket', 'team': './folder'}\n"
         "sys.argv = ['distill', 'run', '--cache', 'ss3']\n"
         "from distill.cli.main import main\n"
         "try:\n"
@@ -715,14 +710,9 @@ def test_a_mistyped_remote_is_told_with_those_that_have_a_name_before_torch_is_i
         "    print(stop.code, sorted({'torch', 'transformers', 'accelerate'} & set(sys.modules)))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env={**os.environ, "EMBEDCACHE_CONFIG": str(config)},
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "2 []"
-    assert "no cache at ss3: the folder does not exist, and no remote has this name (there are s3, team)" in (
+    assert "no cache at ss3: the folder does not exist, and no remote has this name (remotes: s3, team)" in (
         " ".join(done.stderr.split())
     )

@@ -10,12 +10,14 @@ import pytest
 import torch
 from distill_helpers import HELD_OUT, TEXTS, build, metrics
 from safetensors.torch import load_file
+from streaming_helpers import PREFIX
 from training_children import KILLED, Command, launch
 
 from distill.data.source import Share
 from distill.errors import CheckpointError
 from distill.layout import BEST, CHECKPOINT, LOCK
 from distill.training.run import resume
+from embedcache.cache import Cache
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -52,11 +54,12 @@ def views_cache(tmp_path_factory: pytest.TempPathFactory, teacher_folder: Path) 
         folder / "cache",
         views=["delete-words"],
         token_embeddings=True,
+        shard_rows=16,
     )
     return folder / "cache"
 
 
-def arguments(cache: Path, student: str | Path, out: Path, epochs: int, *more: str) -> list[str]:
+def arguments(cache: Path | str, student: str | Path, out: Path, epochs: int, *more: str) -> list[str]:
     return [
         *("run", "--cache", str(cache), "--student", str(student), "--out", str(out)),
         *("--epochs", str(epochs), "--batch-size", str(BATCH), "--held-out", str(HELD_OUT)),
@@ -147,30 +150,36 @@ def test_two_processes_resume_what_two_began_and_one_does_not(views_cache, tmp_p
     np.testing.assert_array_equal(losses(tmp_path / "run"), losses(tmp_path / "whole"))
 
 
-WINDOWS = [*LOSSES["congen"], "--set", "student.dropout=0.2", "--window", "80"]
+def windowed(cache: Path, out: Path) -> list[str]:
+    """Return the arguments of a run in three windows."""
+    opened = Cache(cache)
+    sizes = [shard.bytes for shard in opened.store(opened.teacher().contract).shards]
+    limited = ["--cache-limit", str(sum(sizes) - 1), "--queue", "30", "--set", "student.dropout=0.2"]
+    return arguments(f"{PREFIX}{cache}", "layers:1", out, 2, "--loss", "congen", *limited)
 
 
 @pytest.fixture(scope="module")
 def whole_of_two(views_cache, tmp_path_factory):
-    """A run of two processes in two windows that nothing happens to."""
+    """A run of two processes in windows that nothing happens to."""
     folder = tmp_path_factory.mktemp("two")
-    command = Command(arguments(views_cache, "layers:1", folder / "run", 2, *WINDOWS))
-    assert launch(command, folder / "output", 2) == [0, 0]
+    command = Command(windowed(views_cache, folder / "run"), fake_remotes=True)
+    assert launch(command, folder / "output", 2) == [0, 0], (folder / "output" / "0.txt").read_text()
     return folder / "run"
 
 
-@pytest.mark.parametrize(("lost", "step"), [((0, 1), 1), ((1, 1), 1), ((1, 2), STEPS_AN_EPOCH)])
+@pytest.mark.parametrize(("lost", "step"), [((0, 1), 1), ((1, 1), 1), ((1, 3), STEPS_AN_EPOCH)])
 def test_two_processes_write_a_checkpoint_where_a_remote_fails_one_of_them(
     views_cache, tmp_path, whole_of_two, lost, step
 ):
-    """Batches are prepared for each of the two windows of the first epoch, and once for the second."""
-    command = Command(arguments(views_cache, "layers:1", tmp_path / "run", 2, *WINDOWS), lose_remote=lost)
+    """Batches are prepared once for each of the three windows of an epoch."""
+    command = Command(windowed(views_cache, tmp_path / "run"), lose_remote=lost, fake_remotes=True)
     ended = launch(command, tmp_path / "output", 2)
     printed = (tmp_path / "output" / "0.txt").read_text()
     assert ended[0] == 1, printed
     assert ended[1] != 0
     assert "the remote is gone; the run goes on from its last checkpoint with 'distill run" in printed
-    again = launch(Command(["run", "--resume", str(tmp_path / "run")]), tmp_path / "output-again", 2)
+    command = Command(["run", "--resume", str(tmp_path / "run")], fake_remotes=True)
+    again = launch(command, tmp_path / "output-again", 2)
     assert again == [0, 0], (tmp_path / "output-again" / "0.txt").read_text()
     assert f"resumed from step {step}" in (tmp_path / "output-again" / "0.txt").read_text()
     expected = student_of(whole_of_two)

@@ -289,17 +289,6 @@ def test_sql_shows_the_finer_row(both: Cache) -> None:
         assert batch.to_pylist() == [{"codec": "float32", "rows": len(TEXTS)}]
 
 
-def test_what_is_waited_for_is_what_a_whole_cache_has(both: Cache, finer: Cache) -> None:
-    from distill.data.dataset import open_dataset
-    from distill.data.order import Feed
-    from distill.data.waiting import Patience
-
-    awaited = open_dataset(both, feed=Feed(window=64, patience=Patience(1, lambda there, rows: None)))
-    rows = np.arange(len(TEXTS), dtype=np.uint32)
-    assert np.array_equal(awaited.targets_of(rows), finer.lookup(TEXTS))
-    assert np.array_equal(awaited.targets_of(rows), open_dataset(both).targets_of(rows))
-
-
 @pytest.mark.parametrize("codec", ["float16", "int8"])
 def test_a_conversion_reads_what_was_read_before(tmp_path: Path, codec: str) -> None:
     """In one codec, names decide: what int8 had lost would come first in some shards, were it there still."""
