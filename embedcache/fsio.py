@@ -237,14 +237,14 @@ def write_sealed_json(target: Path, value: Mapping[str, object]) -> None:
     write_bytes(target, spelled_json(sealed(value)))
 
 
-def read_sealed_json(path: Path) -> dict[str, Any]:
-    """Read what :func:`write_sealed_json` wrote, without the seal.
+def read_sealed_json(path: Path, most: int = _LARGEST_READ) -> dict[str, Any]:
+    """Read what :func:`write_sealed_json` wrote, without the seal; it may have up to ``most`` bytes.
 
     Raises:
         ValueError: if a byte of the file is not as it was written, or it is too large.
         OSError: if the file cannot be read.
     """
-    data = read_regular(path)
+    data = read_regular(path, most)
     value = parsed_json(data)
     if not isinstance(value, dict) or "sha256" not in value:
         raise ValueError("it carries no digest of itself")

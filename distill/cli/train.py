@@ -17,7 +17,6 @@ from distill.cli.options import (
 from distill.cli.resume import MACHINE, refuse_settings, resume_option
 from distill.cli.typed import naming_options
 from distill.students.spec import FORMS
-from embedcache.cli.options import signature_option
 
 _WITH_RESUME = ("cache", *MACHINE)
 
@@ -184,7 +183,11 @@ _WITH_RESUME = ("cache", *MACHINE)
     help="Of a remote: keep at most SIZE of its shards at a time, say 20GB; rows come in windows.  "
     "[default: all]",
 )
-@signature_option("Of a remote: train only on what one of these public ed25519 keys has signed.")
+@click.option(
+    "--require-signature",
+    metavar="KEYFILE",
+    help="Of a remote: train only on pushes signed by a public ed25519 key in this file.",
+)
 @click.option("--out", metavar="DIR", help="The run's folder.  [default: runs/CORPUS-STUDENT-LOSS]")
 @source_options
 @resume_option(*_WITH_RESUME)

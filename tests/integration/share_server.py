@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from embedcache.share.rows.shard_index import index_bytes
 from ports import reserved_port, wait_until_listening
 
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.errors import RemoteError
 from embedcache.share import pull, push
-from embedcache.share.rows.shard_index import index_bytes
 from embedcache.testing import FakeEncoder, fake_teacher
 
 BUCKET = "team"

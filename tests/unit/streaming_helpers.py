@@ -1,4 +1,4 @@
-"""A stand-in for mirrors: a cache of this machine, named ``fake://FOLDER``, whose shards count as a remote's."""
+"""A stand-in for mirrors: a cache of this machine, named ``fake://FOLDER``, whose shards count as remote."""
 
 from __future__ import annotations
 
