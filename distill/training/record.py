@@ -131,9 +131,6 @@ def _told_apart_by(key: str, record: dict[str, Any]) -> object:
     value = record.get(key)
     if key == "teachers":
         return [{name: one[name] for name in ("name", "contract_id", "share")} for one in record[key]]
-    if key == "corpus" and isinstance(value, dict) and value.get("digest"):
-        # In another mirror it may have another name.
-        return {name: value[name] for name in value if name != "name"}
     return value
 
 

@@ -1,4 +1,4 @@
-"""A stand-in for mirrors: a cache of this machine, named ``fake://FOLDER``, whose shards count as remote."""
+"""Stand-in for mirrors: the cache in FOLDER is the remote ``fake://FOLDER``."""
 
 from __future__ import annotations
 

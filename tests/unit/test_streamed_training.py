@@ -81,9 +81,7 @@ def test_without_a_limit_or_with_room_for_all_it_is_the_student_of_a_whole_cache
     assert json.loads((tmp_path / "fits" / "run.json").read_text())["order"] is None
 
 
-def test_with_a_limit_each_window_is_admitted_before_it_is_trained_on(
-    remote, settings, tmp_path, monkeypatch
-):
+def test_each_window_is_admitted_before_it_is_trained_on(remote, settings, tmp_path, monkeypatch):
     events: list[Any] = []
     monkeypatch.setattr(FakeMirror, "on_admit", lambda positions, computing: events.append(positions))
     small_run(remote, tmp_path / "a", **settings, on_progress=lambda step: events.append(step.phase))
@@ -99,7 +97,7 @@ def test_with_a_limit_each_window_is_admitted_before_it_is_trained_on(
     assert len({*rows[0]}) == 148
     # Ten shards in turns of two, the present window first.
     (stream,) = FakeMirror.last.streams
-    assert sorted(sum(stream.wanted[0][:5], [])) == list(range(10))
+    assert sorted(shard for window in stream.wanted[0][:5] for shard in window) == list(range(10))
     assert all(len(window) == 2 for window in stream.wanted[0])
 
 
@@ -125,8 +123,8 @@ def test_a_run_whose_vectors_are_not_admitted_ends_with_a_checkpoint(
         if len(calls) == window + 1:
             raise RemoteError("not the vectors of teacher 'tiny'")
 
-    with monkeypatch.context() as patch, pytest.raises(RemoteError, match="not the vectors") as stopped:
-        patch.setattr(FakeMirror, "on_admit", admit)
+    monkeypatch.setattr(FakeMirror, "on_admit", admit)
+    with pytest.raises(RemoteError, match="not the vectors") as stopped:
         small_run(remote, tmp_path / "run", **settings)
     assert (tmp_path / "run").exists() is (window > 0)
     if window > 1:
@@ -141,9 +139,7 @@ def test_a_run_whose_vectors_are_not_admitted_ends_with_a_checkpoint(
         assert same(tmp_path / "run", tmp_path / "whole")
 
 
-def test_drawing_random_numbers_or_having_no_memory_changes_no_student(
-    remote, settings, tmp_path, monkeypatch
-):
+def test_how_vectors_are_admitted_does_not_change_the_student(remote, settings, tmp_path, monkeypatch):
     small_run(remote, tmp_path / "a", **settings)
     calls: list[np.ndarray] = []
 
@@ -171,9 +167,7 @@ def test_several_teachers_share_windows(remote, source, settings, admitted, tmp_
     assert {*FakeMirror.settings["teachers"]} == {"tiny", "other"}
 
 
-def test_a_remote_whose_shards_are_others_now_is_not_resumed_from(
-    remote, settings, tmp_path, teacher_folder, source
-):
+def test_a_remote_with_other_shards_is_not_resumed_from(remote, settings, tmp_path, teacher_folder, source):
     def stop(progress: Any) -> None:
         if progress.phase == "train" and progress.step == 3:
             raise KeyboardInterrupt
@@ -199,9 +193,7 @@ def test_a_limit_that_is_too_small_says_how_much_it_takes(source, remote, settin
 
 
 @pytest.mark.parametrize("held_out", [40, 75])
-def test_a_first_window_that_is_too_small_says_how_much_it_takes(
-    source, remote, settings, tmp_path, held_out
-):
+def test_a_first_window_that_is_too_small_is_refused(source, remote, settings, tmp_path, held_out):
     size = shard_size(source, "tiny")
     with pytest.raises(DataError, match=f"has 32 rows, and {held_out} are needed") as refused:
         small_run(remote, tmp_path / "a", **{**settings, "held_out": held_out})
