@@ -54,8 +54,7 @@ def _watch() -> Iterator[Watch]:
 
     from distill.cli.progress import describe as describe_training
     from distill.pipeline.step import Watch
-    from embedcache.cli.build import describe as describe_build
-    from embedcache.cli.progress import progress_line, ticker
+    from embedcache.cli.progress import build_line, progress_line, ticker
 
     with ticker() as show:
         since: dict[str, float] = {}
@@ -64,7 +63,7 @@ def _watch() -> Iterator[Watch]:
             return time.perf_counter() - since.setdefault(what, time.perf_counter())
 
         yield Watch(
-            lambda progress: show(describe_build(progress)),
+            lambda progress: show(build_line(progress)),
             lambda progress: show(describe_training(progress, seconds(progress.phase + str(progress.total)))),
             lambda name, done, total: show(progress_line(name, done, seconds(name), total, "sentences")),
             lambda line: click.echo(line, err=True),

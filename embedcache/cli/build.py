@@ -12,6 +12,8 @@ from embedcache.cli.options import (
     STORE_KINDS,
     codec_option,
     output_option,
+    pop_remote,
+    pop_views,
     reader_options,
     remote_options,
     shard_rows_option,
@@ -21,8 +23,6 @@ from embedcache.cli.options import (
 
 if TYPE_CHECKING:
     from embedcache.build_report import BuildProgress, BuildSummary, OutputSummary, ViewSummary
-    from embedcache.share.read_through import RemoteOptions
-    from embedcache.views.plan import ViewOptions
 
 
 @click.command("build")
@@ -79,68 +79,13 @@ def build_command(sources: tuple[str, ...], as_json: bool, dry_run: bool, **sett
         print_build_summary(summary)
 
 
-def pop_remote(settings: dict[str, Any]) -> RemoteOptions | None:
-    """Take what :func:`embedcache.cli.options.remote_options` has added out of a command's settings."""
-    given = {name: settings.pop(name) for name in ("max_bytes", "require_signature", "skip_manifests")}
-    remote = settings.pop("remote")
-    if remote is None:
-        return None
-    from embedcache.share.read_through import RemoteOptions
-
-    return RemoteOptions(remote, **given)
-
-
-def pop_views(settings: dict[str, Any]) -> ViewOptions:
-    """Take what :func:`embedcache.cli.options.view_options` has added out of a command's settings."""
-    from embedcache.views.plan import ViewOptions
-
-    return ViewOptions(
-        views=settings.pop("views"),
-        seed=settings.pop("view_seed"),
-        replace=settings.pop("replace_views"),
-        via=settings.pop("via"),
-        language=settings.pop("language"),
-        translators=_pairs(settings.pop("translators")),
-        mask_model=settings.pop("mask_model"),
-        device=settings["device"],
-        embed=settings.pop("embed_views"),
-    )
-
-
-def _pairs(translators: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for one in translators:
-        pair, equals, model = one.partition("=")
-        if not (pair and equals and model):
-            raise click.BadParameter(
-                f"{one!r}: expected a pair of languages and a model, such as en-de=./opus-mt-en-de",
-                param_hint="--translator",
-            )
-        pairs[pair] = model
-    return pairs
-
-
 @contextmanager
 def build_progress() -> Iterator[Callable[[BuildProgress], None]]:
     """Yield a callback that shows how far a build is."""
-    from embedcache.cli.progress import ticker
+    from embedcache.cli.progress import build_line, ticker
 
     with ticker() as show:
-        yield lambda progress: show(describe(progress))
-
-
-def describe(progress: BuildProgress) -> str:
-    """Return one line: rows, rates, where the time goes, time left."""
-    from embedcache.cli.progress import progress_line
-
-    unit = "files" if progress.phase == "fetch" else "rows"
-    line = progress_line(progress.phase, progress.rows, progress.seconds, progress.total, unit)
-    if progress.phase != "encode":
-        return line
-    # Parts run side by side; as shares of their sum they say what to speed up.
-    whole = max(sum(progress.busy.values()), 1e-9)
-    split = " ".join(f"{name} {100 * busy / whole:.0f}%" for name, busy in progress.busy.items())
-    return f"{line}, {progress.tokens / max(progress.seconds, 1e-9):,.0f} tokens/s, {split}"
+        yield lambda progress: show(build_line(progress))
 
 
 def print_build_summary(summary: BuildSummary) -> None:

@@ -6,21 +6,18 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from embedcache.cli.options import cache_option, json_option, live_teacher_options, reader_options
-from embedcache.cli.progress import check_line, ticker
+from embedcache.cli.progress import checked
 from embedcache.cli.tables import WIDTH_WITHOUT_TERMINAL, size
 from embedcache.sizes import counted
 
 if TYPE_CHECKING:
     from embedcache.check import DeepCheck, Finding, Mend
-    from embedcache.check.progress import OnCheck
 
 _COLOURS = {
     "ok": "green",
@@ -66,7 +63,7 @@ def verify_command(
 
     from embedcache.check import Computing, check_deep, verify
 
-    with _watched() as on_progress:
+    with checked() as on_progress:
         found = verify(cache, corpus=corpus, teacher=teacher, on_progress=on_progress)
         checks: list[DeepCheck] = []
         # What is damaged cannot be opened, and need not be compared.
@@ -140,7 +137,7 @@ def repair_command(
     from embedcache.corpus.readers import ReadOptions
 
     options = {field.name: settings.pop(field.name) for field in fields(ReadOptions)}
-    with _watched() as on_progress:
+    with checked() as on_progress:
         done = repair(
             cache,
             sources=[Path(source) for source in sources],
@@ -164,12 +161,6 @@ def repair_command(
         )
     if done.left:
         sys.exit(1)
-
-
-@contextmanager
-def _watched() -> Iterator[OnCheck]:
-    with ticker() as show:
-        yield lambda progress: show(check_line(progress))
 
 
 def _show_block(about: str, verdict: str, shown: str, more: str) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from embedcache.cli.tables import size
 from embedcache.sizes import parse_size
+
+if TYPE_CHECKING:
+    from embedcache.share.read_through import RemoteOptions
+    from embedcache.views.plan import ViewOptions
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -265,3 +269,44 @@ def limit_options(command: F) -> F:
 def live_teacher_options(command: F) -> F:
     """Add how to run a teacher again: the fields of :class:`embedcache.check.live.Computing`."""
     return all_of(*_AS_STORED)(command)
+
+
+def pop_remote(settings: dict[str, Any]) -> RemoteOptions | None:
+    """Take what :func:`remote_options` has added out of a command's settings."""
+    given = {name: settings.pop(name) for name in ("max_bytes", "require_signature", "skip_manifests")}
+    remote = settings.pop("remote")
+    if remote is None:
+        return None
+    from embedcache.share.read_through import RemoteOptions
+
+    return RemoteOptions(remote, **given)
+
+
+def pop_views(settings: dict[str, Any]) -> ViewOptions:
+    """Take what :func:`view_options` has added out of a command's settings."""
+    from embedcache.views.plan import ViewOptions
+
+    return ViewOptions(
+        views=settings.pop("views"),
+        seed=settings.pop("view_seed"),
+        replace=settings.pop("replace_views"),
+        via=settings.pop("via"),
+        language=settings.pop("language"),
+        translators=_pairs(settings.pop("translators")),
+        mask_model=settings.pop("mask_model"),
+        device=settings["device"],
+        embed=settings.pop("embed_views"),
+    )
+
+
+def _pairs(translators: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for one in translators:
+        pair, equals, model = one.partition("=")
+        if not (pair and equals and model):
+            raise click.BadParameter(
+                f"{one!r}: expected a pair of languages and a model, such as en-de=./opus-mt-en-de",
+                param_hint="--translator",
+            )
+        pairs[pair] = model
+    return pairs

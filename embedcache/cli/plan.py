@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.build import describe, pop_remote, pop_views
 from embedcache.cli.options import (
     codec_option,
     json_option,
     output_option,
+    pop_remote,
+    pop_views,
     reader_options,
     remote_options,
     shard_rows_option,
@@ -65,7 +66,7 @@ def print_plan(sources: tuple[str, ...], *, as_json: bool, **settings: Any) -> N
     """Print what a build of ``sources`` would do; ``settings`` are those of the commands."""
     import json
 
-    from embedcache.cli.progress import ticker
+    from embedcache.cli.progress import build_line, ticker
     from embedcache.plan import plan_build
     from embedcache.sizes import counted
 
@@ -78,7 +79,7 @@ def print_plan(sources: tuple[str, ...], *, as_json: bool, **settings: Any) -> N
         def on_progress(progress: BuildProgress) -> None:
             texts = counted(progress.rows, "text")
             named = {"count": f"count the tokens of {texts}", "probe": "time the teacher"}
-            show(named.get(progress.phase) or describe(progress))
+            show(named.get(progress.phase) or build_line(progress))
 
         plan = plan_build(list(sources), views=views, on_progress=on_progress, **settings)
     if as_json:

@@ -241,10 +241,6 @@ def test_the_commands_are_those_of_the_documentation():
             ["run", "--cache", "CACHE", "--require-signature", "k.pub"],
             "--require-signature: only for a remote",
         ),
-        (
-            ["run", "--cache", "CACHE", "--require-signature", "k.pub", "--require-signature", "l.pub"],
-            "2 keys (k.pub, l.pub), expected one",
-        ),
         (["run", "--cache", "CACHE", "--where", "row < 1"], "1 of the 160 rows of corpus"),
         (["run", "--cache", "CACHE", "--where", "row < 1"], "expected one batch of 128 at least"),
     ],

@@ -460,12 +460,15 @@ def test_build_offers_what_the_library_does() -> None:
     import inspect
 
     from embedcache.builder import build
+    from embedcache.share.read_through import RemoteOptions
     from embedcache.views.plan import ViewOptions
 
-    offered = {parameter.name for parameter in build_module.build_command.params} - {"as_json"}
+    offered = {parameter.name for parameter in build_module.build_command.params} - {"as_json", "dry_run"}
     renamed = {"seed": "view_seed", "replace": "replace_views", "embed": "embed_views"}
     of_views = {renamed.get(field.name, field.name) for field in dataclasses.fields(ViewOptions)}
-    assert offered == set(inspect.signature(build).parameters) - {"encoder", "on_progress"} | of_views
+    of_remote = {field.name for field in dataclasses.fields(RemoteOptions)}
+    of_library = set(inspect.signature(build).parameters) - {"encoder", "on_progress"}
+    assert offered == of_library | of_views | of_remote
 
 
 def test_the_choices_are_those_of_the_library() -> None:
