@@ -105,10 +105,11 @@ def pull_command(
     no_sample_check: bool,
     dry_run: bool,
     as_json: bool,
-    max_bytes: int | None,
-    require_signature: str | None,
-    skip_manifests: tuple[str, ...],
-    **chosen: Any,
+    teachers: tuple[str, ...],
+    corpora: tuple[str, ...],
+    rows: int | None,
+    where: str | None,
+    **limits: Any,
 ) -> None:
     """Fetch what REMOTE, a name or a URL, has and the cache lacks.
 
@@ -116,23 +117,19 @@ def pull_command(
     teacher's; nothing of that teacher enters then. Interrupted, the same command goes on.
     """
     from embedcache.cli.progress import checked
-    from embedcache.share import Selection, preview, pull
+    from embedcache.share import Selection, pull
 
-    selection = Selection(text=not no_text, **chosen)
-    trust: dict[str, Any] = {"require_signature": require_signature, "skip_manifests": skip_manifests}
-    if dry_run:
-        done = preview(cache, remote, selection, **trust)
-    else:
-        with checked() as on_progress:
-            done = pull(
-                cache,
-                remote,
-                selection,
-                max_bytes=max_bytes,
-                sample_check=not no_sample_check,
-                on_progress=on_progress,
-                **trust,
-            )
+    selection = Selection(teachers, corpora, not no_text, rows, where)
+    with checked() as on_progress:
+        done = pull(
+            cache,
+            remote,
+            selection,
+            sample_check=not no_sample_check,
+            dry_run=dry_run,
+            on_progress=on_progress,
+            **limits,
+        )
     if not _printed(done, as_json):
         _show_pull(done, is_done=not dry_run)
     if done.is_bad:

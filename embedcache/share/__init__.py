@@ -3,7 +3,7 @@
 from embedcache.share.files import Selection
 from embedcache.share.inspect import list_remote, verify_remote
 from embedcache.share.names import add_remote, list_remotes, remove_remote
-from embedcache.share.pull import PullResult, preview, pull
+from embedcache.share.pull import PullResult, pull
 from embedcache.share.push import PushResult, push
 from embedcache.share.tidy import collect, drop
 
@@ -16,7 +16,6 @@ __all__ = [
     "drop",
     "list_remote",
     "list_remotes",
-    "preview",
     "pull",
     "push",
     "remove_remote",

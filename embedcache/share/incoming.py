@@ -6,7 +6,7 @@ Files are downloaded there, checked, compared with the teacher, and only then mo
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -62,19 +62,19 @@ class Incoming:
         self.folder = cache.derived_folder / "incoming"
 
     @contextmanager
-    def locked(self, keep: Collection[str]) -> Iterator[Cache]:
-        """Yield the quarantine as a cache, while other processes wait; all but the paths ``keep`` is deleted.
+    def locked(self, files: Iterable[SharedFile]) -> Iterator[Cache]:
+        """Yield the quarantine as a cache, while other processes wait; anything but ``files`` is deleted.
 
         What a pull has downloaded that was interrupted is used by the next one.
         """
+        keep = {"cache.json", *(file.path for file in files)}
         make_directory(self.folder)
         with FileLock(self.folder.parent / "incoming.lock"):
             for path in sorted(self.folder.rglob("*"), reverse=True):
-                place = path.relative_to(self.folder).as_posix()
                 if path.is_dir():
                     with suppress(OSError):
                         path.rmdir()
-                elif place not in keep and place != "cache.json":
+                elif path.relative_to(self.folder).as_posix() not in keep:
                     path.unlink()
             yield Cache.create(self.folder)
             shutil.rmtree(self.folder)
@@ -83,12 +83,13 @@ class Incoming:
         """Return the place of a file in the quarantine."""
         return self.folder / file.path
 
-    def fetch(self, files: Sequence[SharedFile]) -> None:
+    def fetch(self, phase: str, files: Sequence[SharedFile]) -> None:
         """Download files; a damaged or missing object ends it with an error that names manifest and pusher.
 
         Raises:
             RemoteError, StorageError: as :meth:`Remote.fetch`.
         """
+        self.meter.begin(phase, total_files=len(files), total_bytes=sum(file.bytes for file in files))
         for folder in {self.path(file).parent for file in files}:
             make_directory(folder)
         # The largest first, or the last one would leave the other threads idle.
@@ -125,8 +126,8 @@ class Incoming:
             path = files[0].path if files else "what came"
             raise self.refusal([file.sha256 for file in files], f"{path} is refused ({error})") from error
 
-    def check_corpora(self, files: Sequence[SharedFile]) -> None:
-        """Check every row, key and view of the corpora among ``files``.
+    def check_corpora(self, files: Sequence[SharedFile], digests: Mapping[str, str]) -> None:
+        """Check every row, key and view of the corpora among ``files``, whose digests are known by name.
 
         Raises:
             RemoteError: if one is not what it says it is.
@@ -134,7 +135,8 @@ class Incoming:
         for file in files:
             with self._refusing([file]):
                 if file.entry.kind is Kind.CORPUS:
-                    self._check_rows(file, CORPUS)
+                    if self._check_rows(file, CORPUS).info.digest != digests[file.entry.corpus]:
+                        raise RemoteError("the corpus has another digest than its card")
                 elif file.entry.kind is Kind.VIEW:
                     view, record = self._check_rows(file, VIEW), read_record(self.path(file).parent)
                     of = Corpus(self.corpus_folder(file.entry.corpus))

@@ -221,6 +221,30 @@ class Stock:
                 names.setdefault(entry.teacher, set()).add(entry.stem)
         return {contract_id: sorted(called) for contract_id, called in names.items()}
 
+    def corpora(self) -> dict[str, list[str]]:
+        """Return the digests of the versions of each corpus, the newest first, by name."""
+        found: dict[str, list[str]] = {}
+        for manifest in reversed(self.manifests.values()):
+            for card in manifest.corpora:
+                digests = found.setdefault(card.name, [])
+                digests += [card.digest] if card.digest not in digests else []
+        return found
+
+    def corpus_files(self, name: str, digest: str) -> dict[str, list[SharedFile]]:
+        """Return the files of a version of a corpus, by the view they belong to; empty for the corpus itself.
+
+        Each group is of one manifest, the newest that has it: a manifest lists all files of a corpus.
+        """
+        found: dict[str, list[SharedFile]] = {}
+        for manifest in reversed(self.manifests.values()):
+            if any((card.name, card.digest) == (name, digest) for card in manifest.corpora):
+                groups: dict[str, list[SharedFile]] = {}
+                for file in manifest.files:
+                    if file.entry.corpus == name:
+                        groups.setdefault(file.entry.view, []).append(file)
+                found = groups | found
+        return found
+
     def pushed_by(self, digests: Iterable[str]) -> str:
         """Name the manifests that list some objects, and who pushed them: ``3f2a91c0aa12 (by Ann)``."""
         names = dict.fromkeys(name for sha256 in digests for name in self._listed.get(sha256, ()))

@@ -29,7 +29,8 @@ from embedcache.keys import KeyArray
 from embedcache.share.files import Selection
 from embedcache.share.incoming import Incoming
 from embedcache.share.manifest import SharedFile, Stock
-from embedcache.share.pull import Plan, counted_stock, make_plan, pull
+from embedcache.share.plan import Plan
+from embedcache.share.pull import counted_stock, pull
 from embedcache.share.remote import JOBS, Remote, object_path
 from embedcache.share.rows import RemoteKeys
 from embedcache.share.sample import compare, local_teacher
@@ -99,19 +100,19 @@ class Mirror:
         logits = {f"{name}.logits" for name in teachers} & known if with_logits else set()
         names = [*teachers, *sorted(logits)]
         selection = Selection(names, [] if corpus is None else [corpus])
-        plan = make_plan(source, stock, None, selection)
-        if len(plan.infos) != 1:
+        plan = Plan.make(source, stock, None, selection)
+        if len(plan.corpora) != 1:
             raise InputError(
-                f"{source.url}: {len(plan.infos)} corpora ({', '.join(sorted(plan.infos)) or 'none'}), "
+                f"{source.url}: {len(plan.corpora)} corpora ({', '.join(sorted(plan.corpora)) or 'none'}), "
                 "expected one to train on. Choose it with --corpus."
             )
-        ((name, info),) = plan.infos.items()
-        if name in cache.corpus_names() and cache.corpus(name).info.digest != info.digest:
+        ((name, digest),) = plan.corpora.items()
+        if name in cache.corpus_names() and cache.corpus(name).info.digest != digest:
             # A copy of an older version.
             remove_corpus(cache, name)
         meter = Meter(on_progress)
         if limit is None:
-            selection = Selection(names, [f"{name}@{info.digest}"])
+            selection = Selection(names, [f"{name}@{digest}"])
             done = pull(
                 place, remote, selection, require_signature=require_signature, on_progress=on_progress
             )
@@ -184,15 +185,12 @@ class Stream:
         self._fetch_documents(plan)
 
     def _fetch_documents(self, plan: Plan) -> None:
-        listed = {file.path for one in plan.teachers for file in self.stock.shards(one)}
-        files = [*plan.texts(), *plan.documents]
-        with self.incoming.locked({file.path for file in files} | listed):
-            missing = [file for file in files if not (self.cache.folder / file.path).is_file()]
-            self.meter.begin(
-                "fetch", total_files=len(missing), total_bytes=sum(file.bytes for file in missing)
-            )
-            self.incoming.fetch(missing)
-            self.incoming.check_corpora(missing)
+        shards = [shard for one in plan.teachers for shard in self.stock.shards(one)]
+        files = [*plan.texts, *plan.documents]
+        missing = [file for file in files if not (self.cache.folder / file.path).is_file()]
+        with self.incoming.locked([*files, *shards]):
+            self.incoming.fetch("fetch", missing)
+            self.incoming.check_corpora(missing, plan.corpora)
             for contract_id in plan.teachers:
                 mine = [file for file in missing if file.entry.teacher == contract_id]
                 if mine:

@@ -78,7 +78,7 @@ class ReadThrough:
         finest = CODEC_NAMES[: CODEC_NAMES.index(codec) + 1]
         shards = [shard for shard in stock.shards(contract.id) if shard.codec in finest]
         keys = RemoteKeys(cache, self.source, shards)
-        self._allow(cache, keys.missing_bytes)
+        refuse_too_much(cache.folder, (), self.options.max_bytes, self.bytes + keys.missing_bytes)
         return keys
 
     def fetch(
@@ -115,17 +115,13 @@ class ReadThrough:
         books = [file for file in stock.files() if file.entry.kind is Kind.CODEBOOK]
         needs_book = any(shard.codec == "pq" for shard in shards)
         files = [*shards, *(one for one in books if needs_book and one.entry.teacher == contract.id)]
-        self._allow(cache, size := sum(file.bytes for file in files))
-        with incoming.locked({file.path for file in files}):
-            meter.begin("fetch", total_files=len(files), total_bytes=size)
-            incoming.fetch(files)
+        refuse_too_much(cache.folder, files, self.options.max_bytes, self.bytes)
+        with incoming.locked(files):
+            incoming.fetch("fetch", files)
             came = incoming.open_store(contract, files)
             sample = compare(came, store, incoming.teacher(contract.id), corpora, live, meter=meter)
             if sample.is_bad:
                 raise incoming.refusal([file.sha256 for file in shards], f"{self.source.url}: {sample.told}")
             incoming.admit(files)
-        self.bytes += size
+        self.bytes += sum(file.bytes for file in files)
         store.open_new()
-
-    def _allow(self, cache: Cache, size: int) -> None:
-        refuse_too_much(cache.folder, self.bytes + size, self.options.max_bytes)
