@@ -26,7 +26,7 @@ from embedcache.share.manifest import (
     manifest_name,
 )
 from embedcache.share.remote import MANIFESTS, Remote, Stat, object_path
-from embedcache.share.sign import private_key, sign_manifest
+from embedcache.share.sign import private_key, sign_manifest, signed_by
 
 DAY = 86_400.0
 LEAST_GRACE = DAY
@@ -103,7 +103,8 @@ def push(
         remote: name or URL of the remote; it is made where there is nothing.
         selection: what to send; default: everything.
         by, message, licence: for the card: who pushes, what for, licence of the texts.
-        sign: file of a private ed25519 key to sign with.
+        sign: file of a private ed25519 key to sign with; the manifest then lists what this key has not
+            signed yet.
         dry_run: send nothing.
         clock: the time in seconds since 1970.
         on_progress: called as the work goes on.
@@ -129,7 +130,9 @@ def push(
         # Objects first: what is deleted after that was old and unlisted, and is sent again.
         objects = target.objects()
         stock = target.stock(opened)
-        plan = _plan(opened, stock, teachers, corpora)
+        # A signature vouches for all that its owner has, also for what was pushed without it before.
+        vouched = stock if key is None else _signed_stock(target, stock, key.public_key().public_bytes_raw())
+        plan = _plan(opened, vouched, teachers, corpora)
         lacking = {
             sha256: size
             for sha256, (size, _) in plan.sources.items()
@@ -165,6 +168,11 @@ def push(
     return PushResult(
         target.url, manifests, files, sent, sent_bytes, max(0, present), time.perf_counter() - started
     )
+
+
+def _signed_stock(remote: Remote, stock: Stock, key: bytes) -> Stock:
+    signed = signed_by(remote, stock.manifests, [key])
+    return Stock({name: one for name, one in stock.manifests.items() if signed[name]})
 
 
 def _is_safe(found: Stat | None, size: int, is_listed: bool, now: float) -> bool:

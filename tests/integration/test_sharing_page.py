@@ -1,0 +1,47 @@
+"""docs/sharing.md, command by command, with a real teacher."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from distill.cli.main import cli as distill_cli
+from embedcache import build
+from embedcache.cli.main import cli as embedcache_cli
+from embedcache.testing import sentences
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "sharing.md"
+CLIS = {"embedcache": embedcache_cli, "distill": distill_cli}
+TEXTS = sentences(300, seed=11)
+
+
+def commands() -> list[list[str]]:
+    blocks = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [shlex.split(line) for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.integration
+def test_every_command_of_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EMBEDCACHE_CONFIG", str(tmp_path / "remotes.json"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    Path("sentences.txt").write_text("".join(f"{text}\n" for text in TEXTS[:240]), encoding="utf-8")
+    Path("more.txt").write_text("".join(f"{text}\n" for text in TEXTS[60:]), encoding="utf-8")
+    build("sentences.txt", teacher="minilm-l6", cache="ann", shard_rows=64)
+    found = commands()
+    assert len(found) > 15
+    for program, *arguments in found:
+        if program == "ssh-keygen":
+            subprocess.run([program, *arguments], check=True)
+        else:
+            # Anything but a return, such as SystemExit for exit code 1, fails the test.
+            CLIS[program].main(arguments, program, standalone_mode=False)
+    assert {path.name for path in Path("ann/corpora").iterdir()} == {"sentences"}
+    assert {path.name for path in Path("bob/corpora").iterdir()} == {"sentences", "more"}
+    assert {path.name for path in Path("some/corpora").iterdir()} == {"sentences-first-100"}
+    assert not Path("vectors/corpora").exists()
+    assert Path("run/best/model.safetensors").read_bytes() == Path("run2/best/model.safetensors").read_bytes()
