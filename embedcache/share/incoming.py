@@ -98,10 +98,10 @@ class Incoming:
         """Download one file; errors as :meth:`fetch`."""
         path = self.path(file)
         here = self.cache.folder / file.path
-        if path.is_file() and path.stat().st_size == file.bytes and self.meter.digest(path) == file.sha256:
+        if self._is_whole(path, file):
             return
         try:
-            if here.is_file() and file.entry.kind is not Kind.SHARD:
+            if file.entry.kind is not Kind.SHARD and self._is_whole(here, file):
                 # A codebook of shards that come, or a part that two versions of a corpus share.
                 copy_file(here, path)
                 return
@@ -109,6 +109,10 @@ class Incoming:
             self.meter.add(files=1)
         except RemoteError as error:
             raise self.refusal([file.sha256], str(error)) from error
+
+    def _is_whole(self, path: Path, file: SharedFile) -> bool:
+        is_there = path.is_file() and path.stat().st_size == file.bytes
+        return is_there and self.meter.digest(path) == file.sha256
 
     def refusal(self, digests: Sequence[str], why: str) -> RemoteError:
         """Return the error for objects that are refused; it names the manifests that list them."""
