@@ -75,13 +75,17 @@ def objects_of(remote: str | Path) -> dict[str, Path]:
 
 
 def manifests_of(remote: str | Path) -> list[dict[str, Any]]:
-    """Return the manifests of a remote, oldest first."""
-    return [json.loads(path.read_bytes()) for path in sorted(Path(remote).glob("manifests/*"))]
+    """Return the manifests of a remote, in the order they were written."""
+    return [json.loads(path.read_bytes()) for path in _written(remote)]
 
 
 def digests_of(remote: str | Path) -> list[str]:
-    """Return the digests of the manifests of a remote, oldest first."""
-    return [path.name[-69:-5] for path in sorted(Path(remote).glob("manifests/*"))]
+    """Return the digests of the manifests of a remote, in the order they were written."""
+    return [path.name[-69:-5] for path in _written(remote)]
+
+
+def _written(remote: str | Path) -> list[Path]:
+    return sorted(Path(remote).glob("manifests/*"), key=lambda path: path.stat().st_mtime_ns)
 
 
 def listed_by(remote: str | Path) -> dict[str, int]:
