@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.fsio import canonical_json
 from embedcache.share.manifest import manifest_name
+from embedcache.share.sample import Live
 from embedcache.store.containers import LmdbShards
 from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
@@ -152,8 +156,8 @@ def make_key(folder: Path, name: str) -> tuple[Path, Path]:
     return private, public
 
 
-def live_teacher(*_: object, **__: object) -> Any:
-    """Return the fake teacher alive, in place of ``embedcache.share.pull.local_teacher``."""
-    from embedcache.share.sample import Live
-
-    return Live(FakeEncoder(fake_teacher(8)))  # type: ignore[arg-type]
+def set_teacher(patch: pytest.MonkeyPatch, encoder: FakeEncoder | None = None) -> None:
+    """Have pulls find the fake teacher's model on this machine."""
+    live = Live(encoder or FakeEncoder(fake_teacher(8)))  # type: ignore[arg-type]
+    # The package has a function of the module's name.
+    patch.setattr(sys.modules["embedcache.share.pull"], "local_teacher", lambda *_, **__: live)
