@@ -17,12 +17,13 @@ from embedcache.check.bench import Bench
 from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.check.verify.corpora import CORPUS, VIEW, Kinds, check_rows
+from embedcache.codecs import pq
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.view_record import read_record
 from embedcache.derived import projection_digest
-from embedcache.errors import EmbedCacheError, RemoteError
-from embedcache.fsio import commit, copy_file, make_directory
+from embedcache.errors import CorruptCacheError, EmbedCacheError, RemoteError
+from embedcache.fsio import commit, copy_file, make_directory, sha256_file
 from embedcache.share.files import shared_shard
 from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.remote import Remote
@@ -165,6 +166,10 @@ class Incoming:
         """
         folder = self.folder / "teachers" / contract.id
         mine = [file for file in files if file.entry.teacher == contract.id]
+        for path in folder.glob("shards/*"):
+            # An interrupted pull of more has left it.
+            if path.stem not in {file.sha256 for file in mine}:
+                path.unlink()
         notes = FileNotes()
         # Their digests were taken as they came.
         notes.remember(self.path(file) for file in mine if file.entry.kind is Kind.SHARD)
@@ -202,9 +207,19 @@ class Incoming:
                 raise self.refusal([shard.name], why)
 
     def contract(self, contract_id: str) -> Contract:
-        """Return the contract of a teacher that is in the quarantine or in the cache."""
+        """Return the contract of a teacher that is in the quarantine or in the cache.
+
+        Raises:
+            RemoteError: if what came is none, or another one's.
+        """
         place = Path("teachers") / contract_id / "contract.json"
-        return read_contract(next(p for p in (self.folder / place, self.cache.folder / place) if p.is_file()))
+        staged = self.folder / place
+        if not staged.is_file():
+            return read_contract(self.cache.folder / place)
+        try:
+            return read_contract(staged)
+        except CorruptCacheError as error:
+            raise self.refusal([sha256_file(staged)], f"{place} is refused ({error})") from error
 
     def teacher(self, contract_id: str) -> CachedTeacher:
         """Return a teacher that is in the quarantine or in the cache, under one of its names."""
@@ -252,6 +267,8 @@ def _check_document(path: Path, file: SharedFile, contract: Contract) -> None:
         raise ValueError("its contract is another one")
     if kind is Kind.NAME:
         read_origin(path)
+    if kind is Kind.CODEBOOK:
+        pq.load(path.parent, file.sha256)
     if kind is Kind.TABLE:
         TokenTable.read(path, contract)
     if kind is Kind.PROJECTION and projection_digest(contract) != file.sha256:
