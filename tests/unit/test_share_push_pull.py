@@ -246,6 +246,24 @@ def test_an_interrupted_pull_goes_on(tmp_path: Path, remote: str, monkeypatch: p
     assert not (tmp_path / "theirs" / "derived" / "incoming").exists()
 
 
+def test_a_smaller_pull_after_an_interrupted_one(
+    tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = make_cache(tmp_path / "mine", TEXTS[:80], name="one")
+    make_cache(mine.folder, TEXTS[80:160], name="two")
+    push(mine.folder, remote)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("embedcache.share.incoming.Incoming.open_store", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pull(tmp_path / "theirs", remote)
+    assert pull(tmp_path / "theirs", remote, Selection(corpora=["one"])).vectors == {"fake": 80}
+    assert len(Cache(tmp_path / "theirs").store(CONTRACT)) == 80
+
+
 @pytest.fixture
 def versions(tmp_path: Path, remote: str) -> tuple[Cache, Cache]:
     """Return two caches, older and newer, that have pushed other rows under one corpus name."""
