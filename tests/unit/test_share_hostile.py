@@ -445,7 +445,7 @@ def test_a_teacher_name_cannot_be_given_to_another_contract(remote: Path) -> Non
 
 # Fuzzing
 
-_WEIRD = st.sampled_from(
+_WEIRD: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, -1, 0, 1 << 70, 1.5, "", "../x", "\0", D, [], {}, [[]], "x" * 2000, "cache.json"]
 )
 

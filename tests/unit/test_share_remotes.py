@@ -99,7 +99,9 @@ def test_credentials_in_a_url_are_refused_and_not_repeated(text: str, config: Pa
     ("url", "extra"),
     [("s3://b/x", "s3"), ("gs://b/x", "gcs"), ("az://b/x", "azure"), ("sftp://h/x", "sftp")],
 )
-def test_a_missing_extra_names_its_install_line(url: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_names_its_install_line(
+    url: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=rf"pip install 'embedcache\[{extra}\]'"):
         open_filesystem(url)

@@ -115,9 +115,7 @@ def test_without_a_model_vectors_are_not_compared(
     assert len(Cache(tmp_path / "mine").teachers()) == 1
 
 
-def test_a_remote_cannot_name_a_folder_as_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_remote_cannot_name_a_folder_as_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = make_cache(tmp_path / "theirs")
     (cache.teacher_folder(CONTRACT) / "names" / "fake.json").unlink()
     cache.register_teacher("fake", CONTRACT, {"spec": str(tmp_path)})
@@ -145,9 +143,7 @@ def test_few_texts_are_no_comparison(tmp_path: Path, bad: str) -> None:
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_a_wrong_token_table_is_refused(
-    tmp_path: Path, right: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_token_table_is_refused(tmp_path: Path, right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     set_teacher(monkeypatch)
     own = TokenTable(np.ones((2, 4), np.float32), ("a", "b"))
     monkeypatch.setattr(TokenTable, "from_teacher", lambda teacher: own)
