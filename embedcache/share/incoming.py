@@ -17,12 +17,13 @@ from embedcache.check.bench import Bench
 from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
 from embedcache.check.verify.corpora import CORPUS, VIEW, Kinds, check_rows
+from embedcache.codecs import pq
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.view_record import read_record
 from embedcache.derived import projection_digest
-from embedcache.errors import EmbedCacheError, RemoteError
-from embedcache.fsio import commit, copy_file, make_directory
+from embedcache.errors import CorruptCacheError, EmbedCacheError, RemoteError
+from embedcache.fsio import commit, copy_file, make_directory, sha256_file
 from embedcache.share.files import shared_shard
 from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.remote import Remote
@@ -99,10 +100,10 @@ class Incoming:
         """Download one file; errors as :meth:`fetch`."""
         path = self.path(file)
         here = self.cache.folder / file.path
-        if path.is_file() and path.stat().st_size == file.bytes and self.meter.digest(path) == file.sha256:
+        if self._is_whole(path, file):
             return
         try:
-            if here.is_file() and file.entry.kind is not Kind.SHARD:
+            if file.entry.kind is not Kind.SHARD and self._is_whole(here, file):
                 # A codebook of shards that come, or a part that two versions of a corpus share.
                 copy_file(here, path)
                 return
@@ -110,6 +111,10 @@ class Incoming:
             self.meter.add(files=1)
         except RemoteError as error:
             raise self.refusal([file.sha256], str(error)) from error
+
+    def _is_whole(self, path: Path, file: SharedFile) -> bool:
+        is_there = path.is_file() and path.stat().st_size == file.bytes
+        return is_there and self.meter.digest(path) == file.sha256
 
     def refusal(self, digests: Sequence[str], why: str) -> RemoteError:
         """Return the error for objects that are refused; it names the manifests that list them."""
@@ -163,6 +168,10 @@ class Incoming:
         """
         folder = self.folder / "teachers" / contract.id
         mine = [file for file in files if file.entry.teacher == contract.id]
+        for path in folder.glob("shards/*"):
+            # An interrupted pull of more has left it.
+            if path.stem not in {file.sha256 for file in mine}:
+                path.unlink()
         notes = FileNotes()
         # Their digests were taken as they came.
         notes.remember(self.path(file) for file in mine if file.entry.kind is Kind.SHARD)
@@ -200,9 +209,19 @@ class Incoming:
                 raise self.refusal([shard.name], why)
 
     def contract(self, contract_id: str) -> Contract:
-        """Return the contract of a teacher that is in the quarantine or in the cache."""
+        """Return the contract of a teacher that is in the quarantine or in the cache.
+
+        Raises:
+            RemoteError: if what came is none, or another one's.
+        """
         place = Path("teachers") / contract_id / "contract.json"
-        return read_contract(next(p for p in (self.folder / place, self.cache.folder / place) if p.is_file()))
+        staged = self.folder / place
+        if not staged.is_file():
+            return read_contract(self.cache.folder / place)
+        try:
+            return read_contract(staged)
+        except CorruptCacheError as error:
+            raise self.refusal([sha256_file(staged)], f"{place} is refused ({error})") from error
 
     def teacher(self, contract_id: str) -> CachedTeacher:
         """Return a teacher that is in the quarantine or in the cache, under one of its names."""
@@ -250,6 +269,8 @@ def _check_document(path: Path, file: SharedFile, contract: Contract) -> None:
         raise ValueError("its contract is another one")
     if kind is Kind.NAME:
         read_origin(path)
+    if kind is Kind.CODEBOOK:
+        pq.load(path.parent, file.sha256)
     if kind is Kind.TABLE:
         TokenTable.read(path, contract)
     if kind is Kind.PROJECTION and projection_digest(contract) != file.sha256:

@@ -170,7 +170,8 @@ def parse_manifest(name: str, data: bytes) -> Manifest:
             raise ValueError(f"{file.path[:200]!r} is no path that a cache shares")
         if entry.kind in NAMED_BY_DIGEST and entry.stem != file.sha256:
             raise ValueError(f"{file.path[:200]!r} lists the object {file.sha256[:12]}")
-        if (entry.kind is Kind.SHARD) != bool(file.keys and file.rows and file.codec):
+        of_shards = (file.keys, file.rows, file.codec)
+        if not all(of_shards) if entry.kind is Kind.SHARD else any(of_shards):
             raise ValueError(f"{file.path[:200]!r} has wrong fields for its kind")
     return manifest
 

@@ -120,12 +120,13 @@ def pull(
             source.url, len(files), size, corpora, vectors, plan.left_out, list(samples), seconds
         )
 
+    everything = [*plan.texts, *plan.documents, *plan.shards]
     if dry_run:
-        return result([*plan.texts, *plan.documents, *plan.shards])
+        return result(everything)
     opened = here or Cache.create(folder)
-    refuse_too_much(folder, plan.texts, max_bytes)
+    refuse_too_much(folder, plan.texts if chosen.corpora else everything, max_bytes)
     incoming = Incoming(opened, source, stock, meter)
-    with incoming.locked([*plan.texts, *plan.documents, *plan.shards]) as staged:
+    with incoming.locked(everything) as staged:
         incoming.fetch("pull texts", plan.texts)
         incoming.check_corpora(plan.texts, plan.corpora)
         texts, shards = plan.texts, plan.shards

@@ -16,6 +16,7 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.keys import KeyArray
 from embedcache.share.files import missing_files
 from embedcache.share.incoming import Incoming
+from embedcache.share.manifest import Stock
 from embedcache.share.pull import counted_stock, refuse_too_much
 from embedcache.share.remote import Remote
 from embedcache.share.rows import RemoteKeys
@@ -74,7 +75,7 @@ class ReadThrough:
         Raises:
             RemoteError, StorageError: if they cannot be had.
         """
-        stock = counted_stock(self.source, cache, self.options.require_signature, self.options.skip_manifests)
+        stock = self._stock(cache)
         finest = CODEC_NAMES[: CODEC_NAMES.index(codec) + 1]
         shards = [shard for shard in stock.shards(contract.id) if shard.codec in finest]
         keys = RemoteKeys(cache, self.source, shards)
@@ -110,7 +111,7 @@ class ReadThrough:
         shards = missing_files(cache, remote_keys.shards_with(keys))
         if not shards:
             return
-        stock = self.source.stock(cache)
+        stock = self._stock(cache)
         incoming = Incoming(cache, self.source, stock, meter)
         books = [file for file in stock.files() if file.entry.kind is Kind.CODEBOOK]
         needs_book = any(shard.codec == "pq" for shard in shards)
@@ -125,3 +126,6 @@ class ReadThrough:
             incoming.admit(files)
         self.bytes += sum(file.bytes for file in files)
         store.open_new()
+
+    def _stock(self, cache: Cache) -> Stock:
+        return counted_stock(self.source, cache, self.options.require_signature, self.options.skip_manifests)

@@ -61,7 +61,7 @@ class RemoteKeys:
 
     def locate(self, keys: KeyArray) -> Positions:
         """Return the position of each key, -1 where it is missing."""
-        return self._index.locate(keys)
+        return self._index.locate(keys) if self.shards else np.full(len(keys), -1, np.int64)
 
     def shards_at(self, positions: Positions) -> Positions:
         """Return the number of the shard of each position."""

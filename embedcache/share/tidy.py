@@ -64,7 +64,7 @@ def collect(
         RemoteError: if it cannot be reached, a manifest cannot be used, or the place tells no times.
     """
     grace = grace_days * DAY
-    if grace < LEAST_GRACE:
+    if not grace >= LEAST_GRACE:
         raise InputError(
             f"--grace {grace_days:g}d: expected at least 1d, or objects of running pushes would go."
         )

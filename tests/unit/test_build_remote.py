@@ -1,0 +1,199 @@
+"""Builds that fetch from a remote and encode only the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pair_helpers import classifier_folder
+from share_helpers import (
+    OtherVectors,
+    content,
+    digests_of,
+    make_cache,
+    make_key,
+    objects_of,
+    put_manifest,
+)
+
+from embedcache.builder import build
+from embedcache.cache import Cache
+from embedcache.check import verify
+from embedcache.errors import EmbedCacheError, InputError, RemoteError
+from embedcache.share import drop, push
+from embedcache.share.read_through import RemoteOptions
+from embedcache.share.sample import SAMPLE
+from embedcache.testing import FakeEncoder, fake_teacher, sentences
+from embedcache.views.plan import ViewOptions
+
+TEACHER = fake_teacher(64)
+TEXTS = sentences(1050, seed=8)
+THEIRS, MINE = TEXTS[:1000], TEXTS[50:]
+"""Of the second, 950 of 1000 are in the first."""
+COMPARED = 2 * SAMPLE
+"""Rows that are encoded to compare a sample, in two ways of batching."""
+
+
+def built(folder: Path, texts: list[str], remote: Any = None, **settings: Any) -> Cache:
+    given = str(remote) if isinstance(remote, Path) else remote
+    return make_cache(folder, texts, **{"teacher": TEACHER, "shard_rows": 100, "remote": given, **settings})
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Path:
+    push(built(tmp_path / "theirs", THEIRS).folder, str(tmp_path / "team"), by="Ann")
+    return tmp_path / "team"
+
+
+def shards(cache: Cache) -> dict[str, str]:
+    return {path: digest for path, digest in content(cache.folder).items() if "/shards/" in path}
+
+
+def test_a_corpus_that_overlaps_by_95_percent_encodes_5_percent(team: Path, tmp_path: Path) -> None:
+    encoder = FakeEncoder(TEACHER)
+    mine = built(tmp_path / "mine", MINE, team, encoder=encoder)
+    summary = mine.last_build
+    assert summary is not None
+    assert summary.remote is not None
+    assert (summary.encoded, summary.remote.rows) == (50, 950)
+    assert encoder.rows_encoded == 50 + COMPARED
+    assert np.array_equal(mine.lookup(MINE), built(tmp_path / "alone", MINE).lookup(MINE))
+    # Shards come as they are, so a push of mine sends none of them again.
+    theirs = shards(Cache(tmp_path / "theirs"))
+    assert len(theirs.items() & shards(mine).items()) == 10
+    before = set(objects_of(team))
+    push(mine.folder, str(team))
+    assert len(set(objects_of(team)) - before) <= 6
+    assert not verify(mine.folder).damage
+    again = built(tmp_path / "mine", MINE, team, encoder=encoder)
+    assert again.last_build is not None
+    assert encoder.rows_encoded == 50 + COMPARED
+
+
+def test_only_shards_with_missing_rows_come(team: Path, tmp_path: Path) -> None:
+    mine = built(tmp_path / "mine", TEXTS[150:250], team)
+    assert len(shards(mine)) == 2
+    mine = built(tmp_path / "mine", TEXTS[:250], team, name="more")
+    assert len(shards(mine)) == 3
+
+
+def test_more_than_max_bytes_is_refused(team: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--max-bytes"):
+        built(tmp_path / "mine", MINE, RemoteOptions(str(team), max_bytes=20_000))
+    assert shards(Cache(tmp_path / "mine")) == {}
+    built(tmp_path / "mine", MINE, RemoteOptions(str(team), max_bytes=10_000_000))
+
+
+def test_a_coarser_codec_is_not_taken(tmp_path: Path) -> None:
+    push(built(tmp_path / "theirs", TEXTS[:200], codec="int8").folder, str(tmp_path / "team"))
+    encoder = FakeEncoder(TEACHER)
+    built(tmp_path / "mine", TEXTS[:200], tmp_path / "team", codec="float16", encoder=encoder)
+    assert encoder.rows_encoded == 200
+    as_coarse = built(tmp_path / "coarse", TEXTS[:200], tmp_path / "team", codec="int8")
+    assert as_coarse.last_build is not None
+    assert as_coarse.last_build.encoded == 0
+
+
+def test_a_remote_without_this_teacher(team: Path, tmp_path: Path) -> None:
+    mine = built(tmp_path / "mine", TEXTS[:100], team, teacher=fake_teacher(64, name="other", seed=3))
+    assert mine.last_build is not None
+    assert mine.last_build.encoded == 100
+
+
+def test_a_finer_codec_is_taken(team: Path, tmp_path: Path) -> None:
+    mine = built(tmp_path / "mine", TEXTS[:200], team, codec="int8")
+    assert mine.last_build is not None
+    assert mine.last_build.encoded == 0
+
+
+def test_pq_brings_its_codebook(tmp_path: Path) -> None:
+    theirs = built(tmp_path / "theirs", TEXTS[:300], codec="pq", shard_rows=300)
+    push(theirs.folder, str(tmp_path / "team"))
+    mine = built(tmp_path / "mine", TEXTS[:300], tmp_path / "team", codec="pq", shard_rows=300)
+    assert mine.last_build is not None
+    assert mine.last_build.encoded == 0
+    assert np.array_equal(mine.lookup(TEXTS[:300]), theirs.lookup(TEXTS[:300]))
+
+
+def test_bad_vectors_are_refused_and_nothing_enters(tmp_path: Path) -> None:
+    bad = built(tmp_path / "bad", THEIRS[:200], encoder=OtherVectors(TEACHER))
+    push(bad.folder, str(tmp_path / "team"), by="Mallory")
+    with pytest.raises(RemoteError, match="Mallory") as found:
+        built(tmp_path / "mine", MINE, tmp_path / "team")
+    digest = digests_of(tmp_path / "team")[0][:12]
+    assert digest in str(found.value)
+    assert found.value.exit_code == 1
+    assert shards(Cache(tmp_path / "mine")) == {}
+    push(built(tmp_path / "theirs", THEIRS[200:]).folder, str(tmp_path / "team"))
+    mine = built(tmp_path / "mine", MINE, RemoteOptions(str(tmp_path / "team"), skip_manifests=[digest]))
+    assert np.array_equal(mine.lookup(MINE), built(tmp_path / "alone", MINE).lookup(MINE))
+    assert mine.last_build is not None
+    assert mine.last_build.encoded == 200
+
+
+def test_manifests_that_do_not_count_are_not_read(tmp_path: Path) -> None:
+    private, public = make_key(tmp_path, "ann")
+    push(built(tmp_path / "theirs", THEIRS[:100]).folder, str(tmp_path / "team"), sign=private)
+    bad = put_manifest(tmp_path / "team", b"nonsense", alone=False)
+    for number, options in enumerate(({"skip_manifests": [bad]}, {"require_signature": public})):
+        given: Any = options
+        mine = built(tmp_path / str(number), THEIRS[:100], RemoteOptions(str(tmp_path / "team"), **given))
+        assert mine.last_build is not None
+        assert mine.last_build.encoded == 0
+    with pytest.raises(RemoteError, match=bad[:12]):
+        built(tmp_path / "none", THEIRS[:100], tmp_path / "team")
+
+
+@pytest.mark.parametrize("harm", ["damaged", "missing", "dropped"])
+def test_what_cannot_be_had_is_an_error_and_the_next_build_goes_on(
+    team: Path, tmp_path: Path, harm: str
+) -> None:
+    theirs = Cache(tmp_path / "theirs").store(TEACHER.contract).shards
+    path = objects_of(team)[theirs[0].name]
+    if harm == "damaged":
+        path.write_bytes(bytes(path.stat().st_size))
+    elif harm == "missing":
+        path.unlink()
+    else:
+        drop(str(team), digests_of(team), now=True)
+    with pytest.raises(EmbedCacheError) as found:
+        built(tmp_path / "mine", THEIRS, team)
+    assert found.value.exit_code == 1
+    assert shards(Cache(tmp_path / "mine")) == {}
+    push(tmp_path / "theirs", str(team))
+    if harm == "damaged":
+        path.unlink()
+        push(tmp_path / "theirs", str(team))
+    mine = built(tmp_path / "mine", THEIRS, team)
+    assert mine.last_build is not None
+    assert mine.last_build.encoded == 0
+
+
+def test_views_are_fetched_too(tmp_path: Path) -> None:
+    views = ViewOptions(("crop",), embed=("crop",))
+    push(built(tmp_path / "theirs", THEIRS[:200], views=views).folder, str(tmp_path / "team"))
+    mine = built(tmp_path / "mine", TEXTS[100:220], tmp_path / "team", views=views)
+    assert mine.last_build is not None
+    assert mine.last_build.encoded <= 40
+    crops = mine.corpus().view("crop").texts()
+    assert np.isfinite(mine.lookup(crops)).all()
+    assert not verify(mine.folder).damage
+
+
+def test_embeddings_and_logits_are_fetched(tmp_path: Path) -> None:
+    classifier = classifier_folder(tmp_path / "classifier")
+    source = tmp_path / "texts.txt"
+    source.write_text("\n".join(TEXTS[:60]))
+    settings: Any = {"teacher": classifier, "output": "embedding,logits", "name": "corpus", "device": "cpu"}
+    settings |= {"compute_dtype": "float32"}
+    theirs = build(source, cache=tmp_path / "theirs", **settings)
+    push(theirs.folder, str(tmp_path / "team"))
+    source.write_text("\n".join(TEXTS[:70]))
+    mine = build(source, cache=tmp_path / "mine", remote=str(tmp_path / "team"), **settings)
+    assert mine.last_build is not None
+    assert mine.last_build.remote is not None
+    assert (mine.last_build.encoded, mine.last_build.remote.rows) == (10, 120)
+    for name in ("classifier", "classifier.logits"):
+        assert np.array_equal(mine.lookup(TEXTS[:60], name), theirs.lookup(TEXTS[:60], name))

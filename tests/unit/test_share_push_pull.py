@@ -1,0 +1,475 @@
+"""Push and pull over a folder: everything arrives, nothing is sent or fetched twice, parts can be chosen."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from damage import flip_middle
+from share_helpers import (
+    SHARD_ROWS,
+    TEXTS,
+    content,
+    listed_by,
+    make_cache,
+    manifests_of,
+    objects_of,
+)
+
+from embedcache.cache import Cache
+from embedcache.check import verify
+from embedcache.derived import extend, write_derived
+from embedcache.errors import ContractMismatchError, EmbedCacheError, InputError, RemoteError, StorageError
+from embedcache.share import Selection, pull, push, verify_remote
+from embedcache.share.remote import Remote
+from embedcache.testing import fake_teacher, sentences
+from embedcache.token_table import TokenTable, table_path
+from embedcache.views.plan import ViewOptions
+
+CROP = ViewOptions(("crop",), embed=("crop",))
+CONTRACT = fake_teacher(8).contract
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> str:
+    return str(tmp_path / "remote")
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the digest of every object that is fetched."""
+    fetched: list[str] = []
+    fetch = Remote.fetch
+
+    def noted(self: Remote, sha256: str, size: int, target: Path, on_bytes: Any = None) -> None:
+        fetch(self, sha256, size, target, on_bytes)
+        fetched.append(sha256)
+
+    monkeypatch.setattr(Remote, "fetch", noted)
+    return fetched
+
+
+def two_names(cache: Cache) -> None:
+    cache.register_teacher("second", CONTRACT, {"spec": "elsewhere"})
+
+
+def token_table(cache: Cache) -> None:
+    table = TokenTable(np.ones((2, 4), np.float32), ("a", "b"))
+    table.write(table_path(cache.folder, CONTRACT), CONTRACT)
+
+
+def projection(cache: Cache) -> None:
+    matrix = np.eye(8, dtype=np.float32)[:4]
+    derived = write_derived(cache, cache.teacher("fake"), "small", matrix, "test")
+    list(extend(cache, derived, cache.corpus()))
+
+
+# Round trips
+
+
+@pytest.mark.parametrize("codec", ["float32", "float16", "int8", "pq"])
+def test_a_pulled_cache_is_identical_in_every_codec(tmp_path: Path, remote: str, codec: str) -> None:
+    texts = sentences(300) if codec == "pq" else TEXTS[:100]
+    mine = make_cache(tmp_path / "mine", texts, codec=codec, shard_rows=260 if codec == "pq" else 40)
+    push(mine.folder, remote)
+    done = pull(tmp_path / "theirs", remote)
+    assert content(tmp_path / "theirs") == content(mine.folder)
+    assert done.vectors == {"fake": len(texts)}
+    assert done.corpora == ["corpus"]
+    assert not verify(tmp_path / "theirs").damage
+
+
+@pytest.mark.parametrize(
+    ("settings", "more"),
+    [
+        ({"store": "lmdb"}, None),
+        ({"views": CROP}, None),
+        ({}, token_table),
+        ({}, projection),
+        ({}, two_names),
+    ],
+    ids=["lmdb", "views", "token table", "projection", "two names"],
+)
+def test_everything_of_a_cache_arrives(tmp_path: Path, remote: str, settings: Any, more: Any) -> None:
+    mine = make_cache(tmp_path / "mine", **settings)
+    if more is not None:
+        more(mine)
+    push(mine.folder, remote)
+    pull(tmp_path / "theirs", remote)
+    assert content(tmp_path / "theirs") == content(mine.folder)
+    assert not verify(tmp_path / "theirs").damage
+    assert pull(tmp_path / "theirs", remote).files == 0
+
+
+def test_shards_enter_the_store_that_the_cache_has(tmp_path: Path, remote: str) -> None:
+    push(make_cache(tmp_path / "mine").folder, remote)
+    theirs = make_cache(tmp_path / "theirs", TEXTS[120:], name="other", store="lmdb")
+    pull(theirs.folder, remote)
+    store = Cache(theirs.folder).store(CONTRACT)
+    assert store.kind == "lmdb"
+    assert len(store) == 240
+    assert np.array_equal(Cache(theirs.folder).lookup(TEXTS[:9]), Cache(tmp_path / "mine").lookup(TEXTS[:9]))
+    assert not verify(theirs.folder).damage
+
+
+# Pushing
+
+
+def test_manifests_are_deltas_and_nothing_is_sent_twice(tmp_path: Path, remote: str) -> None:
+    mine = make_cache(tmp_path / "mine", TEXTS[:80])
+    first = push(mine.folder, remote, by="Ann", message="first", licence="CC0")
+    assert first.sent == len(objects_of(remote)) == len(listed_by(remote))
+    again = push(mine.folder, remote)
+    assert (again.sent, again.files, again.manifests) == (0, 0, [])
+    assert again.present == first.sent
+    make_cache(mine.folder, TEXTS[80:120], name="more")
+    push(mine.folder, remote)
+    one, two = manifests_of(remote)
+    assert (one["by"], one["message"], one["licence"]) == ("Ann", "first", "CC0")
+    shards = [{f["path"] for f in manifest["files"] if f.get("rows")} for manifest in (one, two)]
+    assert len(shards[0]) == 2
+    assert len(shards[1]) == 1
+    assert not shards[0] & shards[1]
+    assert [card["name"] for card in two["corpora"]] == ["more"]
+    assert two["teachers"][0]["rows"] == 40
+
+
+def test_two_caches_that_overlap_give_their_union(tmp_path: Path, remote: str) -> None:
+    mine = make_cache(tmp_path / "mine", TEXTS[:120])
+    theirs = make_cache(tmp_path / "theirs", TEXTS[:80], name="theirs")
+    push(mine.folder, remote)
+    before = {name: path.stat().st_mtime_ns for name, path in objects_of(remote).items()}
+    sent = push(theirs.folder, remote)
+    # Both have the first two shards, with the same names.
+    assert {n: p.stat().st_mtime_ns for n, p in objects_of(remote).items() if n in before} == before
+    assert sent.sent == len(objects_of(remote)) - len(before)
+    for cache in (mine, theirs):
+        pull(cache.folder, remote)
+    assert content(mine.folder) == content(theirs.folder)
+
+
+@pytest.mark.parametrize("harm", ["missing", "truncated"])
+def test_the_next_push_heals_a_missing_or_truncated_object(tmp_path: Path, remote: str, harm: str) -> None:
+    mine = make_cache(tmp_path / "mine")
+    push(mine.folder, remote)
+    for path in objects_of(remote).values():
+        path.unlink() if harm == "missing" else os.truncate(path, 3)
+    assert len((missing := verify_remote(remote)).missing) + len(missing.damaged) == missing.objects
+    assert push(mine.folder, remote).sent == missing.objects
+    assert verify_remote(remote).is_sound
+    assert len(manifests_of(remote)) == 1
+
+
+def test_a_flipped_object_is_deleted_by_verify_and_healed_by_the_next_push(
+    tmp_path: Path, remote: str
+) -> None:
+    mine = make_cache(tmp_path / "mine")
+    push(mine.folder, remote)
+    flip_middle(next(iter(objects_of(remote).values())))
+    assert verify_remote(remote, delete_damaged=True).deleted == 1
+    assert push(mine.folder, remote).sent == 1
+    assert verify_remote(remote).is_sound
+
+
+@pytest.mark.parametrize("pattern", ["teachers/*/shards/*.arrow", "corpora/*/*.arrow", "teachers/*/names/*"])
+def test_damaged_files_are_not_pushed(tmp_path: Path, remote: str, pattern: str) -> None:
+    mine = make_cache(tmp_path / "mine")
+    path = next(mine.folder.glob(pattern))
+    flip_middle(path)
+    with pytest.raises(EmbedCacheError, match=path.name[:12]):
+        push(mine.folder, remote)
+    assert manifests_of(remote) == []
+
+
+def test_a_dry_push_writes_nothing(tmp_path: Path, remote: str) -> None:
+    mine = make_cache(tmp_path / "mine")
+    told = push(mine.folder, remote, dry_run=True)
+    assert not Path(remote).exists()
+    done = push(mine.folder, remote)
+    assert (told.sent, told.sent_bytes, told.files) == (done.sent, done.sent_bytes, done.files)
+
+
+def test_a_push_of_a_selection(tmp_path: Path, remote: str) -> None:
+    mine = make_cache(tmp_path / "mine", TEXTS[:40], views=CROP)
+    make_cache(mine.folder, TEXTS[40:80], name="other", teacher=fake_teacher(8, name="two", seed=2))
+    push(mine.folder, remote, Selection(teachers=["two"], corpora=["other"]))
+    pull(tmp_path / "theirs", remote)
+    theirs = Cache(tmp_path / "theirs")
+    assert ([one.name for one in theirs.teachers()], theirs.corpus_names()) == (["two"], ["other"])
+    push(mine.folder, remote, Selection(text=False))
+    assert all(not manifest.get("corpora") for manifest in manifests_of(remote)[1:])
+    for wrong in (Selection(teachers=["none"]), Selection(corpora=["none"])):
+        with pytest.raises(InputError, match="none"):
+            push(mine.folder, remote, wrong)
+
+
+# Pulling again, interrupted, and several versions
+
+
+def test_a_pull_with_nothing_new_reads_no_object(tmp_path: Path, remote: str, counted: list[str]) -> None:
+    push(make_cache(tmp_path / "mine").folder, remote)
+    pull(tmp_path / "theirs", remote)
+    counted.clear()
+    done = pull(tmp_path / "theirs", remote)
+    assert (done.files, done.bytes, counted) == (0, 0, [])
+
+
+def test_an_interrupted_pull_goes_on(tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = make_cache(tmp_path / "mine")
+    push(mine.folder, remote)
+    fetch, started, fetched = Remote.fetch, list[str](), list[str]()
+
+    def failing(self: Remote, sha256: str, *rest: Any) -> None:
+        started.append(sha256)
+        if len(started) > 3:
+            raise KeyboardInterrupt
+        fetch(self, sha256, *rest)
+        fetched.append(sha256)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Remote, "fetch", failing)
+        with pytest.raises(KeyboardInterrupt):
+            pull(tmp_path / "theirs", remote)
+    assert set(content(tmp_path / "theirs")) == {"cache.json"}
+    assert fetched
+
+    def counting(self: Remote, sha256: str, *rest: Any) -> None:
+        assert sha256 not in fetched
+        fetch(self, sha256, *rest)
+
+    monkeypatch.setattr(Remote, "fetch", counting)
+    pull(tmp_path / "theirs", remote)
+    assert content(tmp_path / "theirs") == content(mine.folder)
+    assert not (tmp_path / "theirs" / "derived" / "incoming").exists()
+
+
+def test_a_smaller_pull_after_an_interrupted_one(
+    tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = make_cache(tmp_path / "mine", TEXTS[:80], name="one")
+    make_cache(mine.folder, TEXTS[80:160], name="two")
+    push(mine.folder, remote)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("embedcache.share.incoming.Incoming.open_store", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pull(tmp_path / "theirs", remote)
+    assert pull(tmp_path / "theirs", remote, Selection(corpora=["one"])).vectors == {"fake": 80}
+    assert len(Cache(tmp_path / "theirs").store(CONTRACT)) == 80
+
+
+@pytest.fixture
+def versions(tmp_path: Path, remote: str) -> tuple[Cache, Cache]:
+    """Return two caches, older and newer, that have pushed other rows under one corpus name."""
+    old, new = make_cache(tmp_path / "old", TEXTS[:60]), make_cache(tmp_path / "new", TEXTS[40:100])
+    push(old.folder, remote, clock=lambda: 1.8e9)
+    push(new.folder, remote, clock=lambda: 1.8e9 + 60)
+    return old, new
+
+
+def test_a_version_of_a_corpus_is_chosen_by_its_digest(
+    tmp_path: Path, remote: str, versions: tuple[Cache, Cache]
+) -> None:
+    old, new = (cache.corpus().info.digest for cache in versions)
+    for asked, digest in (("corpus", new), (f"corpus@{old[:8]}", old), (f"corpus@{new}", new)):
+        place = tmp_path / asked[:15]
+        pull(place, remote, Selection(corpora=[asked]))
+        assert Cache(place).corpus().info.digest == digest
+        assert not verify(place).damage
+    with pytest.raises(InputError, match=old[:12]):
+        pull(tmp_path / "x", remote, Selection(corpora=["corpus@000000"]))
+
+
+def test_a_corpus_name_that_the_cache_has_is_left_alone(
+    tmp_path: Path, remote: str, versions: tuple[Cache, Cache]
+) -> None:
+    # Mine is one of the versions, so there is no clash.
+    assert pull(versions[0].folder, remote).left_out == []
+    assert versions[0].corpus().texts()[0] == TEXTS[0]
+    other = make_cache(tmp_path / "other", TEXTS[200:])
+    before = content(other.folder)
+    done = pull(other.folder, remote)
+    assert len(done.left_out) == 1
+    assert "'corpus'" in done.left_out[0]
+    assert done.vectors["fake"] > 0
+    after = content(other.folder)
+    assert {path: after[path] for path in before} == before
+    with pytest.raises(InputError, match="'corpus'"):
+        pull(other.folder, remote, Selection(corpora=["corpus"]))
+
+
+def test_a_part_of_another_version_than_the_caches(
+    tmp_path: Path, remote: str, versions: tuple[Cache, Cache]
+) -> None:
+    other = make_cache(tmp_path / "other", TEXTS[200:])
+    pull(other.folder, remote, Selection(corpora=["corpus"], rows=5))
+    assert other.corpus("corpus-first-5").texts() == TEXTS[40:45]
+    assert other.corpus("corpus").texts() == TEXTS[200:]
+    assert not verify(other.folder).damage
+
+
+def test_a_contract_clash_names_the_field_and_both_values(tmp_path: Path, remote: str) -> None:
+    push(make_cache(tmp_path / "theirs").folder, remote)
+    mine = make_cache(tmp_path / "mine", teacher=fake_teacher(8, max_length=32))
+    before = content(mine.folder)
+    with pytest.raises(ContractMismatchError) as found:
+        pull(mine.folder, remote)
+    assert found.value.differences["max_length"] == (32, 64)
+    for word in ("max_length", "32", "64"):
+        assert word in str(found.value)
+    assert content(mine.folder) == before
+
+
+def test_two_teachers_of_one_name_are_chosen_by_contract(tmp_path: Path, remote: str) -> None:
+    teachers = [fake_teacher(8), fake_teacher(8, max_length=32)]
+    for number, teacher in enumerate(teachers):
+        push(make_cache(tmp_path / str(number), teacher=teacher).folder, remote)
+    with pytest.raises(InputError, match=teachers[1].contract.id[:12]):
+        pull(tmp_path / "mine", remote)
+    pull(tmp_path / "mine", remote, Selection(teachers=[teachers[1].contract.id[:12]]))
+    assert Cache(tmp_path / "mine").teacher("fake").contract == teachers[1].contract
+
+
+# Selections
+
+
+def test_chosen_teachers_or_texts_come_alone(tmp_path: Path, remote: str) -> None:
+    mine = make_cache(tmp_path / "mine", TEXTS[:80])
+    make_cache(mine.folder, TEXTS[:80], teacher=fake_teacher(8, name="two", seed=2))
+    push(mine.folder, remote)
+    pull(tmp_path / "a", remote, Selection(teachers=["two"]))
+    assert [one.name for one in Cache(tmp_path / "a").teachers()] == ["two"]
+    assert Cache(tmp_path / "a").corpus_names() == ["corpus"]
+    pull(tmp_path / "b", remote, Selection(text=False))
+    assert Cache(tmp_path / "b").corpus_names() == []
+    assert len(Cache(tmp_path / "b").teachers()) == 2
+    for wrong in (Selection(teachers=["three"]), Selection(corpora=["three"])):
+        with pytest.raises(InputError, match="three"):
+            pull(tmp_path / "c", remote, wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"text": False, "corpora": ["a"]},
+        {"rows": 3},
+        {"where": "row < 3", "corpora": ["a", "b"]},
+        {"rows": 3, "corpora": ["a"], "text": False},
+        {"corpora": ["../a"]},
+        {"corpora": ["a@x"]},
+    ],
+)
+def test_selections_that_contradict_themselves_are_refused(wrong: Any) -> None:
+    with pytest.raises(InputError):
+        Selection(**wrong)
+
+
+def test_a_chosen_corpus_fetches_the_shards_of_its_texts_alone(
+    tmp_path: Path, remote: str, counted: list[str]
+) -> None:
+    mine = make_cache(tmp_path / "mine", TEXTS[:80], name="one")
+    make_cache(mine.folder, TEXTS[80:200], name="two", views=CROP)
+    push(mine.folder, remote)
+    done = pull(tmp_path / "theirs", remote, Selection(corpora=["one"]))
+    assert done.vectors == {"fake": 80}
+    theirs = Cache(tmp_path / "theirs")
+    assert theirs.corpus_names() == ["one"]
+    assert len(theirs.store(CONTRACT)) == 80
+    # Asked for again with more, what is there is not fetched again.
+    have = {shard.name for shard in theirs.store(CONTRACT).shards}
+    counted.clear()
+    assert pull(theirs.folder, remote).vectors["fake"] >= 120
+    assert not have & set(counted)
+    assert content(theirs.folder) == content(mine.folder)
+
+
+@pytest.mark.parametrize(("rows", "where"), [(10, None), (None, "row >= 115"), (3, "row >= 50"), (120, None)])
+def test_a_part_of_a_corpus_with_its_views_and_vectors(
+    tmp_path: Path, remote: str, rows: int | None, where: str | None
+) -> None:
+    mine = make_cache(tmp_path / "mine", views=CROP)
+    push(mine.folder, remote)
+    selection = Selection(corpora=["corpus"], rows=rows, where=where)
+    done = pull(tmp_path / "theirs", remote, selection)
+    theirs = Cache(tmp_path / "theirs")
+    (name,) = theirs.corpus_names()
+    start = {"row >= 115": 115, "row >= 50": 50}.get(str(where), 0)
+    expected = TEXTS[:120][start:][:rows]
+    part = theirs.corpus(name)
+    assert (name == "corpus") == (len(expected) == 120)
+    assert part.texts() == expected
+    assert part.view("crop").texts() == mine.corpus().view("crop").texts()[start:][:rows]
+    for texts in (part.texts(), part.view("crop").texts()):
+        assert np.array_equal(theirs.lookup(texts), mine.lookup(texts))
+    assert done.vectors["fake"] <= len(mine.store(CONTRACT))
+    assert len(expected) > SHARD_ROWS or done.vectors["fake"] < len(mine.store(CONTRACT))
+    assert not verify(theirs.folder).damage
+    assert pull(theirs.folder, remote, selection).files == 0
+
+
+def test_no_row_or_no_condition_is_refused(tmp_path: Path, remote: str) -> None:
+    push(make_cache(tmp_path / "mine").folder, remote)
+    for where in ("row > 9999", "nonsense ="):
+        with pytest.raises(InputError):
+            pull(tmp_path / "theirs", remote, Selection(corpora=["corpus"], where=where))
+    assert set(content(tmp_path / "theirs")) == {"cache.json"}
+
+
+def test_views_that_were_made_later_come_to_a_corpus_that_is_here(tmp_path: Path, remote: str) -> None:
+    mine = make_cache(tmp_path / "mine")
+    push(mine.folder, remote)
+    pull(tmp_path / "theirs", remote)
+    make_cache(mine.folder, views=CROP)
+    push(mine.folder, remote)
+    pull(tmp_path / "theirs", remote)
+    assert content(tmp_path / "theirs") == content(mine.folder)
+    assert not verify(tmp_path / "theirs").damage
+
+
+# Limits
+
+
+def test_more_than_max_bytes_is_refused_before_it_is_fetched(
+    tmp_path: Path, remote: str, counted: list[str]
+) -> None:
+    push(make_cache(tmp_path / "mine").folder, remote)
+    size = pull(tmp_path / "theirs", remote, dry_run=True).bytes
+    assert not (tmp_path / "theirs").exists()
+    with pytest.raises(InputError, match="--max-bytes"):
+        pull(tmp_path / "theirs", remote, max_bytes=size - 1)
+    with pytest.raises(InputError, match="--max-bytes"):
+        pull(tmp_path / "theirs", remote, Selection(corpora=["corpus"]), max_bytes=1000)
+    assert counted == []
+    assert pull(tmp_path / "theirs", remote, max_bytes=size).bytes == size
+
+
+def test_a_disk_without_room_is_an_error_before_anything_is_fetched(
+    tmp_path: Path, remote: str, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(make_cache(tmp_path / "mine").folder, remote)
+    usage = os.statvfs(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: replace_free(usage, 1000))
+    with pytest.raises(StorageError, match="1,000 bytes are free"):
+        pull(tmp_path / "theirs", remote)
+    assert counted == []
+
+
+def replace_free(usage: Any, free: int) -> Any:
+    class Usage:
+        total, used = usage.f_blocks, usage.f_blocks
+
+    Usage.free = free  # type: ignore[attr-defined]
+    return Usage
+
+
+def test_nothing_was_pushed(tmp_path: Path, remote: str) -> None:
+    empty = Cache.create(tmp_path / "empty")
+    assert push(empty.folder, remote).manifests == []
+    with pytest.raises(RemoteError, match="nothing"):
+        pull(tmp_path / "theirs", remote)

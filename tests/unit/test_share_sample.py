@@ -1,0 +1,183 @@
+"""Vectors that come from a remote are compared before they are admitted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from share_helpers import (
+    TEXTS,
+    content,
+    digests_of,
+    make_cache,
+    other_vectors,
+    set_teacher,
+)
+
+from embedcache.cache import Cache
+from embedcache.errors import TeacherError
+from embedcache.share import Selection, pull, push
+from embedcache.share.sample import SAMPLE
+from embedcache.testing import FakeEncoder, fake_teacher
+from embedcache.token_table import TokenTable, table_path
+
+CONTRACT = fake_teacher(8).contract
+
+
+@pytest.fixture
+def alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_teacher(monkeypatch)
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> str:
+    """Return a remote with another teacher's vectors under right digests, beside a teacher that is right."""
+    cache = other_vectors(tmp_path / "bad", TEXTS[:120], name="bad")
+    push(cache.folder, str(tmp_path / "remote"), by="Mallory")
+    return str(tmp_path / "remote")
+
+
+@pytest.mark.usefixtures("alive")
+def test_nothing_of_a_teacher_with_bad_vectors_enters(tmp_path: Path, bad: str) -> None:
+    good = fake_teacher(8, name="good", seed=3)
+    push(make_cache(tmp_path / "good", TEXTS[:3], teacher=good, name="good").folder, bad, by="Ann")
+    done = pull(tmp_path / "mine", bad)
+    mine = Cache(tmp_path / "mine")
+    assert done.is_bad
+    assert [one.name for one in mine.teachers()] == ["good"]
+    assert not (mine.folder / "teachers" / CONTRACT.id).exists()
+    assert not (mine.folder / "derived" / "incoming").exists()
+    assert mine.corpus_names() == ["bad", "good"]
+    assert done.vectors == {"good": 3}
+    (sample,) = [one for one in done.samples if one.is_bad]
+    assert sample.sampled == SAMPLE
+    for word in (digests_of(bad)[0][:12], "Mallory", "--skip-manifest"):
+        assert word in sample.told
+    assert "Ann" not in sample.told
+
+
+@pytest.mark.usefixtures("alive")
+def test_without_the_manifest_the_rest_enters(tmp_path: Path, bad: str) -> None:
+    good = make_cache(tmp_path / "good", TEXTS[60:180], shard_rows=50)
+    push(good.folder, bad, by="Ann")
+    assert pull(tmp_path / "mine", bad).is_bad
+    assert Cache(tmp_path / "mine").teachers() == []
+    done = pull(tmp_path / "mine", bad, skip_manifests=[digests_of(bad)[0][:12]])
+    assert [sample.verdict for sample in done.samples] == ["ok"]
+    mine = Cache(tmp_path / "mine")
+    assert np.array_equal(mine.lookup(TEXTS[60:180]), good.lookup(TEXTS[60:180]))
+    assert (mine.lookup(TEXTS[60:61]) != Cache(tmp_path / "bad").lookup(TEXTS[60:61])).any()
+
+
+@pytest.mark.usefixtures("alive")
+@pytest.mark.parametrize("codec", ["float32", "float16", "int8"])
+def test_right_vectors_pass_in_every_codec(tmp_path: Path, codec: str) -> None:
+    push(make_cache(tmp_path / "mine", codec=codec).folder, str(tmp_path / "remote"))
+    (sample,) = pull(tmp_path / "theirs", str(tmp_path / "remote")).samples
+    assert (sample.verdict, sample.sampled) == ("ok", SAMPLE)
+
+
+def test_vectors_that_contradict_ones_own_are_found_without_a_model(tmp_path: Path, bad: str) -> None:
+    mine = make_cache(tmp_path / "mine", TEXTS[100:140])
+    before = content(mine.folder)
+    done = pull(mine.folder, bad)
+    (sample,) = done.samples
+    assert done.is_bad
+    assert (sample.sampled, sample.own) == (0, 20)
+    after = content(mine.folder)
+    assert {path for path in after if path not in before} == {p for p in after if "corpora/bad/" in p}
+    assert {path: after[path] for path in before} == before
+
+
+def test_ones_own_vectors_in_another_codec_do_not_contradict(tmp_path: Path) -> None:
+    push(make_cache(tmp_path / "theirs", codec="int8").folder, str(tmp_path / "remote"))
+    mine = make_cache(tmp_path / "mine", TEXTS[:60], codec="float32")
+    (sample,) = pull(mine.folder, str(tmp_path / "remote")).samples
+    assert not sample.is_bad
+    assert sample.own == 60
+
+
+@pytest.mark.parametrize("how", ["absent", "broken"])
+def test_without_a_model_vectors_are_not_compared(
+    tmp_path: Path, bad: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise TeacherError("no weights")
+
+    if how == "broken":
+        monkeypatch.setattr(sys.modules["embedcache.share.pull"], "local_teacher", broken)
+    (sample,) = pull(tmp_path / "mine", bad).samples
+    assert sample.verdict == "not compared"
+    assert ("no weights" in sample.told) == (how == "broken")
+    assert len(Cache(tmp_path / "mine").teachers()) == 1
+
+
+def test_a_remote_cannot_name_a_folder_as_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = make_cache(tmp_path / "theirs")
+    (cache.teacher_folder(CONTRACT) / "names" / "fake.json").unlink()
+    cache.register_teacher("fake", CONTRACT, {"spec": str(tmp_path)})
+    push(cache.folder, str(tmp_path / "remote"))
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("embedcache.check.live.Computing.encoder", never)
+    (sample,) = pull(tmp_path / "mine", str(tmp_path / "remote")).samples
+    assert sample.verdict == "not compared"
+
+
+@pytest.mark.usefixtures("alive")
+def test_the_comparison_can_be_left_out(tmp_path: Path, bad: str) -> None:
+    done = pull(tmp_path / "mine", bad, sample_check=False)
+    assert (done.samples, done.vectors) == ([], {"fake": 120})
+
+
+@pytest.mark.usefixtures("alive")
+def test_few_texts_are_no_comparison(tmp_path: Path, bad: str) -> None:
+    for place, selection in (("a", Selection(text=False)), ("b", Selection(corpora=["bad"], rows=5))):
+        (sample,) = pull(tmp_path / place, bad, selection).samples
+        assert sample.verdict == "not compared"
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_wrong_token_table_is_refused(tmp_path: Path, right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_teacher(monkeypatch)
+    own = TokenTable(np.ones((2, 4), np.float32), ("a", "b"))
+    monkeypatch.setattr(TokenTable, "from_teacher", lambda teacher: own)
+    cache = make_cache(tmp_path / "theirs")
+    table = own if right else TokenTable(np.full((2, 4), 1.01, np.float32), ("a", "b"))
+    table.write(table_path(cache.folder, CONTRACT), CONTRACT)
+    push(cache.folder, str(tmp_path / "remote"))
+    assert pull(tmp_path / "mine", str(tmp_path / "remote")).is_bad is not right
+    assert table_path(tmp_path / "mine", CONTRACT).exists() is right
+
+
+def test_every_comparison_draws_another_sample(
+    tmp_path: Path, bad: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[frozenset[str]] = []
+
+    class Noting(FakeEncoder):
+        def encode(self, texts: Any) -> Any:
+            drawn.append(frozenset(texts))
+            return super().encode(texts)
+
+    set_teacher(monkeypatch, Noting(fake_teacher(8)))
+    push(make_cache(tmp_path / "more", TEXTS, name="more").folder, bad)
+    for place in ("a", "b"):
+        pull(tmp_path / place, bad)
+    assert max(map(len, drawn)) == SAMPLE
+    assert len({one for one in drawn if len(one) == SAMPLE}) > 1
+
+
+@pytest.mark.usefixtures("alive")
+def test_bad_vectors_hidden_among_right_ones_are_found(tmp_path: Path) -> None:
+    """A quarter of the vectors is another teacher's."""
+    remote = str(tmp_path / "remote")
+    push(make_cache(tmp_path / "theirs", TEXTS[:180]).folder, remote)
+    push(other_vectors(tmp_path / "bad", TEXTS[180:], name="bad").folder, remote, by="Mallory")
+    assert pull(tmp_path / "mine", remote).is_bad
+    assert Cache(tmp_path / "mine").teachers() == []
