@@ -168,9 +168,10 @@ class Incoming:
         """
         folder = self.folder / "teachers" / contract.id
         mine = [file for file in files if file.entry.teacher == contract.id]
+        names = {file.sha256 for file in mine}
         for path in folder.glob("shards/*"):
             # An interrupted pull of more has left it.
-            if path.stem not in {file.sha256 for file in mine}:
+            if path.stem not in names:
                 path.unlink()
         notes = FileNotes()
         # Their digests were taken as they came.
