@@ -105,6 +105,7 @@ def pull(
     require_signature: str | Path | None = None,
     skip_manifests: Sequence[str] = (),
     sample_check: bool = True,
+    with_shards: bool = True,
     computing: Computing | None = None,
     on_progress: OnCheck | None = None,
 ) -> PullResult:
@@ -121,6 +122,7 @@ def pull(
         require_signature: file of public ed25519 keys; only manifests that one of them signed count.
         skip_manifests: beginnings of digests of manifests that do not count.
         sample_check: compare a sample of vectors with the live teacher and with one's own.
+        with_shards: fetch vectors as well.
         computing: how to run the teacher.
         on_progress: called as the work goes on.
 
@@ -145,7 +147,7 @@ def pull(
         incoming.check_corpora(texts)
         if chosen.corpora:
             texts, keys = _cut_to(incoming, staged, plan, chosen, texts)
-            plan.shards = _shards_with(keys, incoming, plan)
+            plan.shards = _shards_with(keys, incoming, plan) if with_shards else []
         vectors = [*plan.documents, *plan.shards]
         refuse_too_much(opened.folder, sum(file.bytes for file in vectors), max_bytes)
         meter.begin("pull", total_files=len(vectors), total_bytes=sum(file.bytes for file in vectors))

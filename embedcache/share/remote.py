@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -393,7 +392,7 @@ class Remote:
                     raise RemoteError(f"{self.url}: cannot {what} ({reason}).") from error
                 # A connection that was lost is not made again by every client.
                 self.__dict__.pop("_place", None)
-            time.sleep(waits.pop(0))
+            self.stop.wait(waits.pop(0))
 
 
 class _Limit(Callback):  # type: ignore[misc]
