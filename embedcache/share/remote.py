@@ -288,7 +288,10 @@ class Remote:
                 raise DamagedError(f"{self.url}: {path} has more than the {most:,} bytes it may have.")
             with target.open("wb"):
                 pass
-            fs.get_file(f"{root}/{path}", str(target), callback=_Limit(self, path, most, on_bytes))
+            limit = _Limit(self, path, most, on_bytes)
+            fs.get_file(f"{root}/{path}", str(target), callback=limit)
+            # Folders are copied without a word.
+            limit.absolute_update(target.stat().st_size)
 
         self._explained(f"read {path}", get)
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from distill_helpers import build, build_ten_shards, small_run
 from streaming_helpers import pushed, same, shard_bytes, shard_size
 
 from distill.cli.main import main
 from distill.config_sources import load_config
 from distill.errors import CheckpointError, ConfigError, DataError
+from distill.layout import CHECKPOINT
 from distill.training.place import refuse_remote
 from distill.training.run import resume
 from embedcache.cache import Cache
@@ -277,7 +277,7 @@ def damaged_copy(source: Path, folder: Path, teacher: str, shards: int) -> Path:
 
 @pytest.mark.parametrize("shards", [1, 10])
 def test_vectors_of_another_teacher_end_the_run_and_are_not_kept(
-    source, settings, tmp_path, shards, teacher_folder
+    source, settings, tmp_path, shards, teacher_folder, monkeypatch, capsys
 ):
     bad = damaged_copy(source, tmp_path / "bad", "tiny", shards)
     remote = pushed(bad, tmp_path / "team", by="Mallory")
@@ -286,10 +286,14 @@ def test_vectors_of_another_teacher_end_the_run_and_are_not_kept(
     command += ["--cache-limit", str(settings["cache_limit"]), "--mirror", settings["mirror"]]
     command += ["--teacher", "tiny", "--teacher-model", str(teacher_folder), "--held-out", "12"]
     command += ["--batch-size", "16", "--device", "cpu", "--threads", "1", "--mixed-precision", "no"]
-    ended = CliRunner().invoke(main, command)
-    assert ended.exit_code == 1
-    assert "vectors of tiny" in ended.output
-    assert f"{manifest.name[-69:-57]} (by Mallory)" in ended.output.replace("\n", " ")
+    monkeypatch.setattr("sys.argv", ["distill", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert "vectors of tiny: these are not this teacher's vectors" in told
+    assert f"{manifest.name[-69:-57]} (by Mallory)" in told
+    assert (tmp_path / "run" / CHECKPOINT).exists() is (shards == 1)
     cache = Cache(tmp_path / "mirror")
     good = {shard.name for shard in Cache(source).store(cache.teacher("tiny").contract).shards}
     assert {shard.name for shard in cache.store(cache.teacher("tiny").contract).shards} <= good
