@@ -121,8 +121,8 @@ class Incoming:
     def refusal(self, digests: Sequence[str], why: str) -> RemoteError:
         """Return the error for objects that are refused; it names the manifests that list them."""
         return RemoteError(
-            f"{why.rstrip('.')}. Pushed in {self.stock.pushed_by(digests)}: 'embedcache pull --skip-manifest' "
-            "leaves it out, 'embedcache remote drop' takes it back."
+            f"{why.rstrip('.')}. Pushed in {self.stock.pushed_by(digests)}: 'pull --skip-manifest' leaves it "
+            "out, 'remote drop' takes it back."
         )
 
     @contextmanager

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -128,9 +127,7 @@ class Mirror:
     def __enter__(self) -> Mirror:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -188,7 +185,7 @@ class Stream:
         self._pool = ThreadPoolExecutor(JOBS, thread_name_prefix="mirror")
         self._stores: dict[str, StreamedStore] = {}
         self._used: dict[str, float] = {}
-        with self._locked():
+        with self.locked():
             self._clean()
 
     def close(self) -> None:
@@ -244,10 +241,11 @@ class Stream:
                 self.incoming.path(file).unlink(missing_ok=True)
                 raise
             finally:
-                reserved.unlink(missing_ok=True)
+                with self.locked():
+                    reserved.unlink(missing_ok=True)
 
-    def _locked(self) -> FileLock:
-        """Return the lock under which room is made and reserved."""
+    def locked(self) -> FileLock:
+        """Return the lock under which shards are counted: meanwhile none is reserved, moved or evicted."""
         return FileLock(self.incoming.folder / "room.lock")
 
     @contextmanager
@@ -274,7 +272,7 @@ class Stream:
         reserved = self.incoming.path(file).with_name(f"{_RESERVED}{file.sha256}")
         make_directory(reserved.parent)
         while True:
-            with self._locked():
+            with self.locked():
                 if self._make_room(file.bytes, urgent=urgent):
                     reserved.touch()
                     os.truncate(reserved, file.bytes)
@@ -284,8 +282,8 @@ class Stream:
                 return None
             if not is_busy:
                 raise StorageError(
-                    f"{self.cache.folder}: no room for a shard of {readable(file.bytes)} within --cache-limit: "
-                    "other shards are not on the remote any more. Raise the limit, or give another --mirror."
+                    f"{self.cache.folder}: no room for a shard of {readable(file.bytes)} in --cache-limit; "
+                    "the shards there are not on the remote any more. Raise the limit or change --mirror."
                 )
             self._pause(0.1)
 
@@ -296,15 +294,19 @@ class Stream:
         ``urgent``.
         """
         self._clean()
-        held, paths = dict[str, int](), list[Path]()
-        for path in [*self.cache.folder.glob(f"{_SHARDS}/*"), *self.incoming.folder.glob(f"{_SHARDS}/*")]:
-            if path.suffix == ".arrow":
-                paths.append(path)
-            elif not path.name.startswith(_RESERVED):
-                continue
+        every = [
+            path
+            for base in (self.cache.folder, self.incoming.folder)
+            for path in base.glob(f"{_SHARDS}/*")
+            if path.suffix == ".arrow" or path.name.startswith(_RESERVED)
+        ]
+        # A shard that has just arrived and its reservation count once, and it is not evicted yet.
+        held = dict[str, int]()
+        for path in every:
             with suppress(FileNotFoundError):
-                # A shard that has just arrived and its reservation count once.
                 held[_digest_of(path)] = path.stat().st_size
+        reserved = {_digest_of(path) for path in every if path.suffix != ".arrow"}
+        paths = [path for path in every if _digest_of(path) not in reserved]
         near = {name for store in self._stores.values() for name in store.near}
         for path in sorted(paths, key=lambda path: (path.stem in near, self._used.get(path.stem, 0))):
             if sum(held.values()) + size <= self.limit or (path.stem in near and not urgent):
@@ -427,10 +429,11 @@ class StreamedStore:
             self._compare(fresh, computing)
         self._compared |= stores.keys()
         make_directory(self._admitted.folder)
-        for name in names.values():
-            with suppress(FileNotFoundError):
-                self._staged.path(name).replace(self._admitted.path(name))
-                self._notes.remember([self._admitted.path(name)])
+        with self._stream.locked():
+            for name in names.values():
+                with suppress(FileNotFoundError):
+                    self._staged.path(name).replace(self._admitted.path(name))
+        self._notes.remember(self._admitted.path(name) for name in names.values())
 
     def _compare(self, stores: dict[str, ShardStore], computing: Computing) -> None:
         shards = MemoryShards()

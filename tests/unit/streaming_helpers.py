@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -27,12 +28,12 @@ def shard_size(source: Path, teacher: str) -> int:
 def shard_bytes(mirror: Path) -> int:
     """Return the bytes of the shards in a mirror: admitted, in quarantine or only reserved."""
     sizes: dict[str, int] = {}
-    for path in mirror.rglob("teachers/*/shards/*"):
-        if path.suffix == ".arrow" or "reserved" in path.name:
-            try:
-                sizes[path.name.removesuffix(".arrow")[-64:]] = path.stat().st_size
-            except FileNotFoundError:
-                continue
+    for base in (mirror, mirror / "derived" / "mirror"):
+        with suppress(FileNotFoundError):
+            for path in base.glob("teachers/*/shards/*"):
+                if path.suffix == ".arrow" or "reserved" in path.name:
+                    with suppress(FileNotFoundError):
+                        sizes[path.name.removesuffix(".arrow")[-64:]] = path.stat().st_size
     return sum(sizes.values())
 
 

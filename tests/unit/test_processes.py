@@ -77,7 +77,9 @@ def student_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / BEST / "model.safetensors")
 
 
-def assert_two_are_one(cache: Path | str, student: str | Path, folder: Path, epochs: int, more: list[str]) -> None:
+def assert_two_are_one(
+    cache: Path | str, student: str | Path, folder: Path, epochs: int, more: list[str]
+) -> None:
     for processes in (1, 2):
         command = Command(arguments(cache, student, folder / str(processes), epochs, *more))
         ended = launch(command, folder / f"output-{processes}", processes)
