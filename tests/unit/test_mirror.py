@@ -30,10 +30,11 @@ from embedcache.check.verify import verify
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.keys import key_array
 from embedcache.share.manifest import manifest_name
-from embedcache.share.mirror import Mirror, StreamedStore
+from embedcache.share.mirror import Mirror
 from embedcache.share.pull import pull
 from embedcache.share.push import push
 from embedcache.share.remote import Remote, object_path
+from embedcache.share.streamed_store import StreamedStore
 from embedcache.store import ShardStore
 from embedcache.testing import sentences, tiny_encoder
 
@@ -278,6 +279,7 @@ def test_the_current_and_the_next_window_stay_unless_their_room_is_needed(source
         store.want([[0], [1, 2]])
         store.gather(rows_of(store, 0))
         wait_for(lambda: len(names_in(tmp_path / "mirror")) == 3)
+        store._stream.near[store.contract.id].add(store.shard_names[3])
         store._fetch(3, urgent=False)
         assert names_in(tmp_path / "mirror") == {store.shard_names[number] for number in (0, 1, 2)}
         store.gather(rows_of(store, 3))

@@ -25,8 +25,8 @@ from distill.training.place import refuse_remote
 from distill.training.run import resume
 from embedcache.cache import Cache
 from embedcache.errors import RemoteError
-from embedcache.share.mirror import StreamedStore
 from embedcache.share.remote import Remote
+from embedcache.share.streamed_store import StreamedStore
 from embedcache.sizes import parse_size
 from embedcache.store import VectorBatch
 
