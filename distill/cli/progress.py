@@ -64,7 +64,7 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
         nonlocal started, is_training
         is_training = is_training or progress.phase == "train"
         # Notes in the midst of training are a part of it.
-        goes_on = progress.phase == "train" or (is_training and progress.phase == "note")
+        goes_on = progress.phase == "train" or (is_training and progress.phase in ("note", "fetch"))
         if started is None or not goes_on:
             started = time.perf_counter()
         return time.perf_counter() - started
@@ -82,10 +82,16 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
             yield update
         return
 
+    # Short transfers print nothing.
+    fetched = time.perf_counter()
+
     def line(progress: TrainProgress) -> None:
-        nonlocal last
+        nonlocal last, fetched
         now = seconds(progress)
         if progress.phase in _STAYS:
+            print(describe(progress, now), file=sys.stderr, flush=True)  # noqa: T201 - as below
+        elif progress.phase == "fetch" and time.perf_counter() - fetched >= _LINE_SECONDS:
+            fetched = time.perf_counter()
             print(describe(progress, now), file=sys.stderr, flush=True)  # noqa: T201 - as below
         elif progress.phase == "train" and (now - last >= _LINE_SECONDS or progress.step == progress.total):
             last = now

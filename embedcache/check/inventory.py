@@ -14,8 +14,8 @@ from embedcache.check.findings import Kind
 from embedcache.fsio import TEMPORARY_PREFIX
 
 QUARANTINE = "quarantine"
-INCOMING, REMOTES = "incoming", "remotes"
-"""The folders of ``derived/`` that a pull works in: what it downloads, and copies of manifests."""
+INCOMING, REMOTES, MIRROR = "incoming", "remotes", "mirror"
+"""Folders of ``derived/``: downloads of a pull, copies of manifests, and the work folder of a mirror."""
 
 _ID = r"[0-9a-f]{64}"
 _NAME = r"\w[\w.-]*"
@@ -43,7 +43,7 @@ _PLACES = (
     (Kind.TOKENS, r"derived/tokens/[0-9a-f]{32}/(tokens\.json|ids\.bin|offsets\.npy|first\.bin)"),
     (Kind.QUARANTINED, rf"{QUARANTINE}/.*"),
 )
-_OF_A_PULL = (f"derived/{INCOMING}", f"derived/{REMOTES}")
+_OF_A_PULL = tuple(f"derived/{name}" for name in (INCOMING, f"{INCOMING}.lock", REMOTES, MIRROR))
 _RULES = [(kind, re.compile(rule, re.DOTALL)) for kind, rule in _PLACES]
 
 
@@ -106,9 +106,10 @@ def _walk(folder: Path) -> Iterator[Entry]:
             yield Entry(place, Kind.SPECIAL, 0)
             continue
         for path, entry in found:
+            if path in _OF_A_PULL:
+                continue
             if entry.is_dir(follow_symlinks=False):
-                if path not in _OF_A_PULL:
-                    left.append(path)
+                left.append(path)
             else:
                 # A temporary file of a build that is running may be gone by now.
                 with suppress(FileNotFoundError):

@@ -32,6 +32,7 @@ class Selection:
         text: whether corpora are included.
         rows: of a pull, the first rows of the one corpus; None: all.
         where: of a pull, an SQL condition that chooses rows of the one corpus.
+        vectors: of a pull, whether shards are included.
     """
 
     teachers: Sequence[str] = ()
@@ -39,6 +40,7 @@ class Selection:
     text: bool = True
     rows: int | None = None
     where: str | None = None
+    vectors: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what does not go together.

@@ -55,12 +55,20 @@ class Incoming:
         remote: where the files come from.
         stock: what the remote lists, to name the pusher of a bad file.
         meter: counts what is downloaded.
+        folder: where they lie until they are admitted; default: ``derived/incoming``.
     """
 
-    def __init__(self, cache: Cache, remote: Remote, stock: Stock, meter: Meter | None = None) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        remote: Remote,
+        stock: Stock,
+        meter: Meter | None = None,
+        folder: Path | None = None,
+    ) -> None:
         self.cache, self.remote, self.stock = cache, remote, stock
         self.meter = meter or Meter()
-        self.folder = cache.derived_folder / "incoming"
+        self.folder = folder or cache.derived_folder / "incoming"
 
     @contextmanager
     def locked(self, files: Iterable[SharedFile]) -> Iterator[Cache]:
@@ -119,11 +127,12 @@ class Incoming:
     def refusal(self, digests: Sequence[str], why: str) -> RemoteError:
         """Return the error for objects that are refused; it names the manifests that list them."""
         return RemoteError(
-            f"{why.rstrip('.')}. Pushed in {self.stock.pushed_by(digests)}: --skip-manifest leaves it out."
+            f"{why.rstrip('.')}. Pushed in {self.stock.pushed_by(digests)}: 'pull --skip-manifest' leaves it "
+            "out, 'remote drop' takes it back."
         )
 
     @contextmanager
-    def _refusing(self, files: Sequence[SharedFile]) -> Iterator[None]:
+    def refusing(self, files: Sequence[SharedFile]) -> Iterator[None]:
         """Turn what is wrong with files into an error that names the first of them and its pusher."""
         try:
             yield
@@ -138,7 +147,7 @@ class Incoming:
             RemoteError: if one is not what it says it is.
         """
         for file in files:
-            with self._refusing([file]):
+            with self.refusing([file]):
                 if file.entry.kind is Kind.CORPUS:
                     if self._check_rows(file, CORPUS).info.digest != digests[file.entry.corpus]:
                         raise RemoteError("the corpus has another digest than its card")
@@ -177,7 +186,7 @@ class Incoming:
         # Their digests were taken as they came.
         notes.remember(self.path(file) for file in mine if file.entry.kind is Kind.SHARD)
         self.check_documents(contract, mine)
-        with self._refusing([file for file in mine if file.rows]):
+        with self.refusing([file for file in mine if file.rows]):
             store = ShardStore(
                 FolderShards(folder / "shards", notes),
                 contract,
@@ -194,7 +203,7 @@ class Incoming:
             RemoteError: if one is not what it says it is.
         """
         for file in files:
-            with self._refusing([file]):
+            with self.refusing([file]):
                 _check_document(self.path(file), file, contract)
 
     def check_shards(self, store: ShardStore, files: Sequence[SharedFile]) -> None:

@@ -105,7 +105,7 @@ class Plan:
         self._refuse_clashes(source, stock, cache)
         by_path = {file.path: file for file in reversed(stock.files()) if file.entry.teacher in self.teachers}
         missing = list(by_path.values()) if cache is None else missing_files(cache, by_path.values())
-        self.shards = [file for file in missing if file.rows]
+        self.shards = [file for file in missing if file.rows and selection.vectors]
         self.documents = [file for file in missing if not file.rows]
         # A codebook is needed beside shards that come, though the cache has it.
         coming = {file.entry.teacher for file in self.shards if file.codec == "pq"}

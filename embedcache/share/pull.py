@@ -130,9 +130,9 @@ def pull(
         incoming.fetch("pull texts", plan.texts)
         incoming.check_corpora(plan.texts, plan.corpora)
         texts, shards = plan.texts, plan.shards
-        if chosen.corpora:
+        if chosen.corpora and (plan.shards or chosen.is_part):
             texts, keys = _chosen_texts(incoming, staged, plan, chosen)
-            shards = missing_files(opened, _shards_with(keys, incoming, plan))
+            shards = missing_files(opened, _shards_with(keys, incoming, plan)) if plan.shards else []
         refuse_too_much(folder, [*plan.texts, *plan.documents, *shards], max_bytes)
         incoming.fetch("pull vectors", [*plan.documents, *shards])
         samples, admitted = [], list(texts)

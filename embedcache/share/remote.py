@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -289,7 +288,10 @@ class Remote:
                 raise DamagedError(f"{self.url}: {path} has more than the {most:,} bytes it may have.")
             with target.open("wb"):
                 pass
-            fs.get_file(f"{root}/{path}", str(target), callback=_Limit(self, path, most, on_bytes))
+            limit = _Limit(self, path, most, on_bytes)
+            fs.get_file(f"{root}/{path}", str(target), callback=limit)
+            # Folders are copied without a word.
+            limit.absolute_update(target.stat().st_size)
 
         self._explained(f"read {path}", get)
 
@@ -393,7 +395,7 @@ class Remote:
                     raise RemoteError(f"{self.url}: cannot {what} ({reason}).") from error
                 # A connection that was lost is not made again by every client.
                 self.__dict__.pop("_place", None)
-            time.sleep(waits.pop(0))
+            self.stop.wait(waits.pop(0))
 
 
 class _Limit(Callback):  # type: ignore[misc]

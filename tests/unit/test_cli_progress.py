@@ -9,8 +9,8 @@ import pytest
 from embedcache.build_report import BuildProgress
 from embedcache.check.progress import CheckProgress
 from embedcache.cli import progress as progress_module
-from embedcache.cli.build import build_progress, describe
-from embedcache.cli.progress import check_line, progress_line, ticker, watched
+from embedcache.cli.build import build_progress
+from embedcache.cli.progress import build_line, check_line, progress_line, ticker, watched
 from embedcache.cli.tables import bars, print_table, size
 from embedcache.sizes import counted
 
@@ -77,17 +77,17 @@ def test_each_step_has_a_rate_of_its_own(clock: Clock, capsys: pytest.CaptureFix
 def test_a_build_is_described_by_phase(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     busy = {"read": 1.0, "tokenise": 1.0, "encode": 7.0, "write": 1.0}
     encode = BuildProgress("encode", 100, 400, 5000, 10.0, busy)
-    assert describe(encode) == (
+    assert build_line(encode) == (
         "encode 100/400 rows, 10 rows/s, 0:00:30 left, 500 tokens/s, "
         "read 10% tokenise 10% encode 70% write 10%"
     )
-    assert describe(BuildProgress("read", 50, 0, 0, 10.0)) == "read 50 rows, 5 rows/s"
+    assert build_line(BuildProgress("read", 50, 0, 0, 10.0)) == "read 50 rows, 5 rows/s"
     carried = BuildProgress("carry over", 50, 100, 0, 10.0)
-    assert describe(carried) == "carry over 50/100 rows, 5 rows/s, 0:00:10 left"
+    assert build_line(carried) == "carry over 50/100 rows, 5 rows/s, 0:00:10 left"
     with build_progress() as on_progress:
         clock.now += 31
         on_progress(carried)
-    assert capsys.readouterr().err.splitlines() == [describe(carried)]
+    assert capsys.readouterr().err.splitlines() == [build_line(carried)]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from distill_helpers import HELD_OUT, TEXTS, build, metrics
 from safetensors.torch import load_file
-from streaming_helpers import PREFIX
+from streaming_helpers import pushed
 from training_children import KILLED, Command, launch
 
 from distill.data.source import Share
@@ -77,7 +77,9 @@ def student_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / BEST / "model.safetensors")
 
 
-def assert_two_are_one(cache: Path, student: str | Path, folder: Path, epochs: int, more: list[str]) -> None:
+def assert_two_are_one(
+    cache: Path | str, student: str | Path, folder: Path, epochs: int, more: list[str]
+) -> None:
     for processes in (1, 2):
         command = Command(arguments(cache, student, folder / str(processes), epochs, *more))
         ended = launch(command, folder / f"output-{processes}", processes)
@@ -150,35 +152,57 @@ def test_two_processes_resume_what_two_began_and_one_does_not(views_cache, tmp_p
     np.testing.assert_array_equal(losses(tmp_path / "run"), losses(tmp_path / "whole"))
 
 
-def windowed(cache: Path, out: Path) -> list[str]:
-    """Return the arguments of a run in three windows."""
+def limited(cache: Path, mirror: Path, teacher: Path) -> list[str]:
+    """Return the options of a run in three windows."""
     opened = Cache(cache)
     sizes = [shard.bytes for shard in opened.store(opened.teacher().contract).shards]
-    limited = ["--cache-limit", str(sum(sizes) - 1), "--queue", "30", "--set", "student.dropout=0.2"]
-    return arguments(f"{PREFIX}{cache}", "layers:1", out, 2, "--loss", "congen", *limited)
+    few = ["--cache-limit", str(sum(sizes) - 1), "--queue", "30", "--loss", "congen"]
+    return [*few, "--mirror", str(mirror), "--teacher-model", str(teacher)]
 
 
 @pytest.fixture(scope="module")
-def whole_of_two(views_cache, tmp_path_factory):
+def remote(views_cache, tmp_path_factory):
+    """The cache with views, in a folder that is a remote."""
+    return pushed(views_cache, tmp_path_factory.mktemp("remote") / "team")
+
+
+def test_two_processes_train_as_one_through_one_mirror(views_cache, remote, tmp_path, teacher_folder):
+    more = limited(views_cache, tmp_path / "mirror", teacher_folder)
+    assert_two_are_one(remote, "layers:1", tmp_path, 2, more)
+
+
+@pytest.fixture(scope="module")
+def windowed(views_cache, remote, teacher_folder):
+    """Returns the arguments of a run in three windows that draws random numbers."""
+
+    def of(out: Path) -> list[str]:
+        more = limited(views_cache, out.parent / "mirror", teacher_folder)
+        return arguments(remote, "layers:1", out, 2, *more, "--set", "student.dropout=0.2")
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def whole_of_two(windowed, tmp_path_factory):
     """A run of two processes in windows that nothing happens to."""
     folder = tmp_path_factory.mktemp("two")
-    command = Command(windowed(views_cache, folder / "run"), fake_remotes=True)
+    command = Command(windowed(folder / "run"))
     assert launch(command, folder / "output", 2) == [0, 0], (folder / "output" / "0.txt").read_text()
     return folder / "run"
 
 
 @pytest.mark.parametrize(("lost", "step"), [((0, 1), 1), ((1, 1), 1), ((1, 3), STEPS_AN_EPOCH)])
 def test_two_processes_write_a_checkpoint_where_a_remote_fails_one_of_them(
-    views_cache, tmp_path, whole_of_two, lost, step
+    windowed, tmp_path, whole_of_two, lost, step
 ):
     """Batches are prepared once for each of the three windows of an epoch."""
-    command = Command(windowed(views_cache, tmp_path / "run"), lose_remote=lost, fake_remotes=True)
+    command = Command(windowed(tmp_path / "run"), lose_remote=lost)
     ended = launch(command, tmp_path / "output", 2)
     printed = (tmp_path / "output" / "0.txt").read_text()
     assert ended[0] == 1, printed
     assert ended[1] != 0
     assert "the remote is gone; the run goes on from its last checkpoint with 'distill run" in printed
-    command = Command(["run", "--resume", str(tmp_path / "run")], fake_remotes=True)
+    command = Command(["run", "--resume", str(tmp_path / "run")])
     again = launch(command, tmp_path / "output-again", 2)
     assert again == [0, 0], (tmp_path / "output-again" / "0.txt").read_text()
     assert f"resumed from step {step}" in (tmp_path / "output-again" / "0.txt").read_text()

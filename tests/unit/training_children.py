@@ -8,14 +8,12 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from ports import reserved_port
-from streaming_helpers import fake_remotes
 
 if TYPE_CHECKING:
     from distill.data.collate import Batch
@@ -41,7 +39,6 @@ class Command:
             between where they do not wait; who writes it leaves ``PROCESS.txt.wrote`` beside what it prints.
         lose_remote: (process, number): in this process a remote fails as batches are prepared for that time,
             counted from 0.
-        fake_remotes: ``fake://FOLDER`` is the remote of :mod:`streaming_helpers`.
     """
 
     arguments: Sequence[str]
@@ -49,7 +46,6 @@ class Command:
     kill_at_write: tuple[str, int] | None = None
     slow_write: str | None = None
     lose_remote: tuple[int, int] | None = None
-    fake_remotes: bool = False
 
 
 def _kill() -> None:
@@ -109,7 +105,6 @@ def _child(command: Command, process: int, processes: int, port: int, output: st
     with (
         mock.patch.object(Tracker, "log", logged),
         mock.patch.object(DistillSource, "prepare", prepare_or_fail),
-        fake_remotes() if command.fake_remotes else nullcontext(),
     ):
         main()
 
