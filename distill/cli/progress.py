@@ -82,17 +82,19 @@ def train_progress() -> Iterator[Callable[[TrainProgress], None]]:
             yield update
         return
 
-    # Short transfers print nothing.
-    fetched = time.perf_counter()
+    fetched: float | None = None
 
     def line(progress: TrainProgress) -> None:
         nonlocal last, fetched
         now = seconds(progress)
         if progress.phase in _STAYS:
             print(describe(progress, now), file=sys.stderr, flush=True)  # noqa: T201 - as below
-        elif progress.phase == "fetch" and time.perf_counter() - fetched >= _LINE_SECONDS:
-            fetched = time.perf_counter()
-            print(describe(progress, now), file=sys.stderr, flush=True)  # noqa: T201 - as below
+        elif progress.phase == "fetch":
+            # A line every 30 seconds, so short transfers print nothing.
+            fetched = fetched or time.perf_counter()
+            if time.perf_counter() - fetched >= _LINE_SECONDS:
+                fetched = time.perf_counter()
+                print(describe(progress, now), file=sys.stderr, flush=True)  # noqa: T201 - as below
         elif progress.phase == "train" and (now - last >= _LINE_SECONDS or progress.step == progress.total):
             last = now
             print(describe(progress, now), file=sys.stderr, flush=True)  # noqa: T201 - the log of a batch job
