@@ -224,7 +224,10 @@ class Remote:
                         fs.rm_file(aside)
                 raise
 
-        self._explained(f"write {path}", put)
+        try:
+            self._explained(f"write {path}", put)
+        except FileNotFoundError as error:
+            raise RemoteError(f"{self.url}: cannot write {path}: no such bucket or folder ({error}).") from error
 
     def put(self, sha256: str, data: memoryview | Path) -> int:
         """Send an object once its bytes were checked; return its size.
