@@ -105,6 +105,11 @@ def open_filesystem(url: str) -> tuple[AbstractFileSystem, str]:
         address |= {"username": parts.username} if parts.username else {}
         return fsspec.filesystem("sftp", **address, **options), unquote(parts.path)
     if scheme in ("http", "https"):
+        from aiohttp import ClientTimeout
+
+        # By default a download may take five minutes.
+        timeout = ClientTimeout(total=None, sock_connect=10, sock_read=60)
+        options["client_kwargs"] = {"timeout": timeout, "trust_env": True}
         return fsspec.filesystem(scheme, **options), plain
     if scheme == "s3":
         # Large objects in order and one block at a time, and few retries: Remote tries again itself.

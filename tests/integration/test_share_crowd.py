@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from remote_servers import BUCKET, s3_environment, s3_server
 from shared_caches import content, make_cache, objects_in, objects_of, start
 
 from embedcache.check import verify
@@ -16,22 +13,8 @@ from embedcache.testing import sentences
 TEXTS = sentences(64 * 12, seed=4)
 
 
-@pytest.fixture(params=["s3", "folder"])
-def remote(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[str, Path]]:
-    """Yield a remote and the folder that it lies in."""
-    if request.param == "folder":
-        yield str(tmp_path / "remote"), tmp_path / "remote"
-        return
-    with s3_server(tmp_path / "buckets") as port:
-        for name, value in s3_environment(port).items():
-            monkeypatch.setenv(name, value)
-        yield f"s3://{BUCKET}/remote", tmp_path / "buckets" / BUCKET / "remote"
-
-
-def test_eight_push_at_once_and_a_ninth_pulls(remote: tuple[str, Path], tmp_path: Path) -> None:
-    url, folder = remote
+def test_eight_push_at_once_and_a_ninth_pulls(place: tuple[str, Path], tmp_path: Path) -> None:
+    url, folder = f"{place[0]}/remote", place[1] / "remote"
     caches = []
     for number in range(8):
         # Windows that overlap in whole shards with those of their neighbours.
