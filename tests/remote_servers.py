@@ -68,7 +68,7 @@ def _running(command: Sequence[str | Path], port: int, log: Path, **settings: st
 
 
 @contextmanager
-def s3_server(folder: Path, *, at: int | None = None) -> Iterator[int]:
+def s3_server(folder: Path, *, at: int | None = None, options: Sequence[str] = ()) -> Iterator[int]:
     """Serve ``folder`` over S3, each folder in it a bucket; yield the port."""
     program = rclone()
     if program is None:
@@ -77,7 +77,7 @@ def s3_server(folder: Path, *, at: int | None = None) -> Iterator[int]:
     with reserved_port() as free:
         port = at or free
         command = [program, "serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}"]
-        command += ["--auth-key", f"{KEY},{SECRET}"]
+        command += ["--auth-key", f"{KEY},{SECRET}", *options]
         with _running(command, port, folder.with_name(f"{folder.name}.log"), RCLONE_CONFIG=os.devnull):
             yield port
 
@@ -151,7 +151,9 @@ def gcs_server(folder: Path) -> Iterator[int]:
 
 def gcs_environment(port: int) -> dict[str, str]:
     """Return what a process needs to know of the server; it asks for no credentials."""
-    return {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}
+    # Otherwise the client asks Google's servers of what kind a bucket is.
+    experiments = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+    return {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}", **experiments}
 
 
 @contextmanager

@@ -33,6 +33,7 @@ _PLACES = (
     (Kind.STORE, rf"teachers/(?P<teacher>{_ID})/vectors\.mdb"),
     (Kind.SEAL, rf"teachers/(?P<teacher>{_ID})/vectors\.seal\.json"),
     (Kind.LOCK, rf"teachers/(?P<teacher>{_ID})/vectors\.mdb-lock"),
+    (Kind.LOCK, r"derived/(incoming|mirror)\.lock"),
     (Kind.CODEBOOK, rf"teachers/(?P<teacher>{_ID})/codebooks/{_ID}\.npy"),
     (Kind.TABLE, rf"teachers/(?P<teacher>{_ID})/token_embeddings\.safetensors"),
     (Kind.PROJECTION, rf"teachers/(?P<teacher>{_ID})/projection\.safetensors"),

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import RemoteError
-from embedcache.share.location import READ_ONLY
 from embedcache.share.manifest import Manifest, digest_in, names_beginning
 from embedcache.share.remote import DamagedError, MissingError, Remote, object_path
 
@@ -123,15 +122,12 @@ def verify_remote(
     source = Remote(remote).open()
     stock = source.stock()
     objects = {sha256: size for one in stock.manifests.values() for sha256, size in one.objects().items()}
-    there = source.objects() if source.scheme not in READ_ONLY else None
     meter = Meter(on_progress)
     meter.begin("verify", total_files=len(objects), total_bytes=sum(objects.values()))
     missing, damaged, deleted = {}, {}, 0
     with TemporaryDirectory(prefix="embedcache-verify-") as folder:
 
         def check(sha256: str) -> str:
-            if there is not None and sha256 not in there:
-                return "missing"
             target = Path(folder) / sha256
             try:
                 source.fetch(sha256, objects[sha256], target, lambda size: meter.add(size=size))

@@ -91,7 +91,9 @@ def open_filesystem(url: str) -> tuple[AbstractFileSystem, str]:
     plain, _, query = url.partition("?")
     parts = urlsplit(plain)
     # Others write there at the same time: what was listed before says nothing.
-    options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
+    options: dict[str, Any] = {"skip_instance_cache": True}
+    if scheme != "sftp":  # it caches none, and hands options that it does not know on to ssh
+        options["use_listings_cache"] = False
     if query:
         options |= _ANONYMOUS[scheme]
     if scheme == "file":
@@ -103,5 +105,17 @@ def open_filesystem(url: str) -> tuple[AbstractFileSystem, str]:
         address |= {"username": parts.username} if parts.username else {}
         return fsspec.filesystem("sftp", **address, **options), unquote(parts.path)
     if scheme in ("http", "https"):
+        from aiohttp import ClientTimeout
+
+        # By default a download may take five minutes.
+        timeout = ClientTimeout(total=None, sock_connect=10, sock_read=60)
+        options["client_kwargs"] = {"timeout": timeout, "trust_env": True}
         return fsspec.filesystem(scheme, **options), plain
-    return fsspec.filesystem(scheme, **options), f"{parts.netloc}{unquote(parts.path)}"
+    if scheme == "s3":
+        # Large objects in order and one block at a time, and few retries: Remote tries again itself.
+        retries = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 1}}
+        options |= {"max_concurrency": 1, "config_kwargs": retries}
+    fs = fsspec.filesystem(scheme, **options)
+    if scheme == "s3":
+        fs.retries = 2
+    return fs, f"{parts.netloc}{unquote(parts.path)}"

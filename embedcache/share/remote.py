@@ -223,7 +223,12 @@ class Remote:
                         fs.rm_file(aside)
                 raise
 
-        self._explained(f"write {path}", put)
+        try:
+            self._explained(f"write {path}", put)
+        except FileNotFoundError as error:
+            raise RemoteError(
+                f"{self.url}: cannot write {path}: no such bucket or folder ({error})."
+            ) from error
 
     def put(self, sha256: str, data: memoryview | Path) -> int:
         """Send an object once its bytes were checked; return its size.
@@ -379,7 +384,7 @@ class Remote:
             missing: the keyword ``missing`` gives the answer for a file that is missing; without it,
                 ``FileNotFoundError`` is raised.
         """
-        waits = [0.2, 0.8, 3.2]
+        waits, began = [0.2, 0.8, 3.2], time.monotonic()
         while True:
             try:
                 return act()
@@ -390,11 +395,13 @@ class Remote:
             except (EmbedCacheError, ImportError):
                 raise
             except Exception as error:
-                if not waits or isinstance(error, PermissionError) or self.stop.is_set():
+                # Clients of Google's and Azure's storage have tried again for a minute themselves.
+                is_last = not waits or time.monotonic() - began > 20
+                if is_last or isinstance(error, PermissionError) or self.stop.is_set():
                     reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:300]}"
                     raise RemoteError(f"{self.url}: cannot {what} ({reason}).") from error
-                # A connection that was lost is not made again by every client.
-                self.__dict__.pop("_place", None)
+                if self.scheme == "sftp":  # its client never connects again
+                    self.__dict__.pop("_place", None)
             self.stop.wait(waits.pop(0))
 
 

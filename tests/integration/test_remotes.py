@@ -1,0 +1,322 @@
+"""Every kind of remote behaves the same: against real servers and emulators on the loopback device."""
+
+from __future__ import annotations
+
+import base64
+import gc
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+from remote_servers import (
+    AZURE_ACCOUNT,
+    BUCKET,
+    SECRET,
+    azure_environment,
+    azure_server,
+    gcs_environment,
+    gcs_server,
+    http_server,
+    make_key,
+    s3_environment,
+    s3_server,
+    sftp_server,
+    trust,
+)
+from shared_caches import DAY, assert_live_whole, content, make_cache, objects_of
+
+from embedcache.errors import InputError, RemoteError
+from embedcache.share import collect, drop, list_remote, pull, push, verify_remote
+from embedcache.share.manifest import digest_in
+from embedcache.share.remote import Remote, object_path
+from embedcache.testing import sentences
+
+TEXTS = sentences(200, seed=6)
+KINDS = ["folder", "s3", "sftp", "gs", "az"]
+SECONDS = 20.0
+
+
+@dataclass
+class Server:
+    """A server of one kind, and what goes wrong with it.
+
+    Attributes:
+        root: URL below which each test has its own remote.
+        environment: what a client needs.
+        wrong: the same with credentials that are refused; none where the kind has none.
+        down: the same, or a URL, for a server that is not there.
+        no_bucket: a URL in a bucket that does not exist.
+        home: of sftp, the user's home.
+        port: where it listens.
+    """
+
+    root: str
+    environment: dict[str, str] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
+    down: dict[str, str] | str = ""
+    no_bucket: str = ""
+    home: Path = Path()
+    port: int = 0
+
+
+def _closed_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+def _serve(kind: str, folder: Path, stack: ExitStack) -> Server:
+    closed = _closed_port()
+    if kind == "folder":
+        return Server(str(folder))
+    if kind == "s3":
+        port = stack.enter_context(s3_server(folder / "buckets"))
+        known = s3_environment(port)
+        wrong = {**known, "AWS_SECRET_ACCESS_KEY": "wrong"}
+        return Server(f"s3://{BUCKET}", known, wrong, s3_environment(closed), "s3://nobody/x", port=port)
+    if kind == "gs":
+        port = stack.enter_context(gcs_server(folder / "gcs"))
+        known = gcs_environment(port)
+        return Server(f"gs://{BUCKET}", known, {}, gcs_environment(closed), "gs://nobody/x", port=port)
+    if kind == "az":
+        port = stack.enter_context(azure_server(folder / "azure"))
+        known = azure_environment(port)
+        from azure.storage.blob import BlobServiceClient
+
+        with BlobServiceClient.from_connection_string(known["AZURE_STORAGE_CONNECTION_STRING"]) as client:
+            client.create_container(BUCKET)
+        other = base64.b64encode(b"wrong").decode()
+        wrong = {name: value.replace(SECRET, other) for name, value in known.items()}
+        return Server(f"az://{BUCKET}", known, wrong, azure_environment(closed), "az://nobody/x", port=port)
+    port, home = stack.enter_context(sftp_server(folder))
+    wrong_home = folder / "wrong"
+    shutil.copytree(home, wrong_home)
+    for path in (wrong_home / ".ssh").glob("id_ed25519*"):
+        path.unlink()
+    make_key(wrong_home / ".ssh" / "id_ed25519")
+    environment = {"HOME": str(home), "SSH_AUTH_SOCK": ""}
+    (folder / "data").mkdir()
+    return Server(
+        f"sftp://127.0.0.1:{port}{folder / 'data'}",
+        environment,
+        {**environment, "HOME": str(wrong_home)},
+        f"sftp://127.0.0.1:{closed}{folder / 'data'}",
+        home=home,
+        port=port,
+    )
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with ExitStack() as stack:
+        yield _serve(request.param, tmp_path_factory.mktemp(request.param), stack)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a cache of four shards; read it only."""
+    return make_cache(tmp_path_factory.mktemp("caches") / "cache", TEXTS)
+
+
+@pytest.fixture
+def remote(server: Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Yield the URL of a remote that is not there yet; afterwards, what was opened closes without a warning."""
+    _use(server.environment, monkeypatch)
+    yield f"{server.root}/{request.node.originalname}"
+    gc.collect()
+
+
+def _use(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def _one_error(act: Callable[[], object], seconds: float = SECONDS) -> str:
+    """Return the message of the one error that ``act`` raises within seconds."""
+    began = time.monotonic()
+    with pytest.raises(RemoteError) as caught:
+        act()
+    assert time.monotonic() - began < seconds
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 700
+    return text
+
+
+def test_what_is_pushed_is_pulled(remote: str, cache: Path, tmp_path: Path) -> None:
+    assert "no remote there" in _one_error(lambda: pull(tmp_path / "none", remote))
+    first = push(cache, remote, by="Ann", licence="CC0-1.0")
+    objects = objects_of(cache)
+    assert (first.sent, len(first.manifests)) == (len(objects), 1)
+    again = push(cache, remote)
+    assert (again.sent, again.manifests, again.present) == (0, [], len(objects))
+    pulled = pull(tmp_path / "there", remote)
+    assert content(tmp_path / "there") == content(cache)
+    assert pulled.vectors == {"fake": 200}
+    assert pull(tmp_path / "there", remote).files == 0
+    (listed,) = list_remote(remote).pushes
+    assert (listed.digest, listed.manifest.by, listed.manifest.licence) == (
+        *first.manifests,
+        "Ann",
+        "CC0-1.0",
+    )
+    check = verify_remote(remote)
+    assert check.is_sound
+    assert check.objects == len(objects)
+    now = time.time()
+    assert all(abs(found.time - now) < 600 for found in Remote(remote).objects().values())
+
+
+def test_what_another_process_adds_is_seen_at_once(remote: str, cache: Path, tmp_path: Path) -> None:
+    push(cache, remote)
+    reader = Remote(remote)
+    before = reader.manifest_names()
+    assert reader.objects().keys() == objects_of(cache)
+    other = make_cache(tmp_path / "other", sentences(70, seed=8), name="other")
+    program = "import sys; from embedcache.share import push; push(*sys.argv[1:])"
+    subprocess.run([sys.executable, "-c", program, str(other), remote], check=True)
+    (added,) = set(reader.manifest_names()) - set(before)
+    assert reader.objects().keys() == objects_of(cache) | objects_of(other)
+    drop(remote, [digest_in(added)])
+    assert reader.manifest_names() == before
+    assert reader.stat(f"manifests/{added}") is None
+
+
+def test_a_damaged_object_is_found_deleted_and_sent_again(remote: str, cache: Path, tmp_path: Path) -> None:
+    (manifest,) = push(cache, remote, by="Ann").manifests
+    shard = next(cache.glob("teachers/*/shards/*.arrow"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    Remote(remote).write(object_path(shard.stem), bytes(data))
+    told = _one_error(lambda: pull(tmp_path / "there", remote))
+    assert shard.stem[:12] in told
+    assert f"{manifest[:12]} (by Ann)" in told
+    assert "teachers" not in {path.parts[0] for path in map(Path, content(tmp_path / "there"))}
+    assert verify_remote(remote).damaged.keys() == {shard.stem}
+    assert verify_remote(remote, delete_damaged=True).deleted == 1
+    assert verify_remote(remote).missing.keys() == {shard.stem}
+    assert "missing" in _one_error(lambda: pull(tmp_path / "there", remote))
+    assert push(cache, remote).sent == 1
+    assert verify_remote(remote).is_sound
+    pull(tmp_path / "there", remote)
+    assert content(tmp_path / "there") == content(cache)
+
+
+def test_what_is_dropped_is_collected_when_it_is_old(remote: str, cache: Path, tmp_path: Path) -> None:
+    (manifest,) = push(cache, remote).manifests
+    objects = objects_of(cache)
+    assert collect(remote, clock=lambda: time.time() + 30 * DAY).files == 0
+    drop(remote, [manifest])
+    assert list_remote(remote).pushes == []
+    assert "nothing was pushed" in _one_error(lambda: pull(tmp_path / "there", remote))
+    assert collect(remote).files == 0
+    assert collect(remote, clock=lambda: time.time() + 15 * DAY).files == len(objects)
+    assert Remote(remote).objects() == {}
+    (manifest,) = push(cache, remote).manifests
+    assert drop(remote, [manifest], now=True).files == len(objects)
+    assert Remote(remote).objects() == {}
+
+
+@pytest.mark.parametrize("act", ["push", "pull"])
+@pytest.mark.parametrize("failure", ["wrong", "down", "no_bucket"])
+def test_a_failure_is_one_clear_error(
+    failure: str,
+    act: str,
+    server: Server,
+    cache: Path,
+    remote: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    how = getattr(server, failure)
+    if not how:
+        pytest.skip("does not happen with this kind")
+    is_patient = failure == "down" and server.root.startswith(("gs:", "az:"))
+    if is_patient and not request.config.getoption("--slow"):
+        pytest.skip("the client tries again for a minute: add --slow to run it")
+    if isinstance(how, dict):
+        _use(how, monkeypatch)
+    url = how if isinstance(how, str) else remote
+    command = partial(push, cache, url) if act == "push" else partial(pull, tmp_path / "there", url)
+    told = _one_error(command, seconds=100 if is_patient else SECONDS)
+    assert url in told
+    assert SECRET not in told
+
+
+@pytest.mark.parametrize("server", ["sftp"], indirect=True)
+@pytest.mark.parametrize("known", ["unknown", "changed", "no file"])
+def test_an_ssh_server_that_is_not_known_is_refused(
+    known: str, server: Server, remote: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(server.home, home)
+    if known == "changed":
+        make_key(tmp_path / "other")
+        trust(home, tmp_path / "other", server.port)
+    elif known == "unknown":
+        (home / ".ssh" / "known_hosts").write_text("")
+    else:
+        (home / ".ssh" / "known_hosts").unlink()
+    monkeypatch.setenv("HOME", str(home))
+    assert "not trusted" in _one_error(lambda: push(cache, remote))
+    assert not Path(remote.partition(str(server.port))[2]).exists()
+
+
+@pytest.mark.parametrize("server", ["folder", "sftp"], indirect=True)
+def test_nothing_is_visible_before_it_is_whole(server: Server, remote: str, tmp_path: Path) -> None:
+    folder = Path(remote.partition(str(server.port))[2] if server.port else remote)
+    large = make_cache(tmp_path / "large", sentences(2000, seed=9), dimension=1024, shard_rows=400)
+    sizes = {sha256: 0 for sha256 in objects_of(large)}
+    seen: list[tuple[str, int]] = []
+    ended = threading.Event()
+
+    def poll() -> None:
+        while not ended.is_set():
+            for path in (*folder.glob("objects/??/*"), *folder.glob("manifests/*")):
+                if not path.name.startswith(".tmp-"):
+                    seen.append((path.name, path.stat().st_size))
+            assert_live_whole(folder)
+
+    reader = threading.Thread(target=poll)
+    reader.start()
+    try:
+        push(large, remote)
+    finally:
+        ended.set()
+        reader.join()
+    assert_live_whole(folder)
+    final = {
+        path.name: path.stat().st_size for path in (*folder.glob("objects/??/*"), *folder.glob("manifests/*"))
+    }
+    assert final.keys() > sizes.keys()
+    assert len(seen) > len(final)
+    assert all(final[name] == size for name, size in seen)
+    assert not [path for path in folder.rglob(".tmp-*")]
+
+
+def test_http_is_read_and_never_written(cache: Path, tmp_path: Path) -> None:
+    push(cache, str(tmp_path / "served" / "remote"))
+    with http_server(tmp_path / "served") as url:
+        pull(tmp_path / "there", f"{url}/remote")
+        assert content(tmp_path / "there") == content(cache)
+        assert pull(tmp_path / "there", f"{url}/remote").files == 0
+        assert verify_remote(f"{url}/remote").is_sound
+        assert len(list_remote(f"{url}/remote").pushes) == 1
+        assert "no remote there" in _one_error(lambda: pull(tmp_path / "none", f"{url}/other"))
+        for act in (lambda: push(cache, f"{url}/remote"), lambda: collect(f"{url}/remote")):
+            with pytest.raises(InputError, match="read-only"):
+                act()
+    _one_error(lambda: pull(tmp_path / "none", f"{url}/remote"))
+    gc.collect()
