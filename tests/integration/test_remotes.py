@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import gc
-import os
 import shutil
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -20,7 +18,6 @@ from pathlib import Path
 
 import pytest
 from remote_servers import (
-    AZURE_ACCOUNT,
     BUCKET,
     SECRET,
     azure_environment,
@@ -278,7 +275,7 @@ def test_an_ssh_server_that_is_not_known_is_refused(
 def test_nothing_is_visible_before_it_is_whole(server: Server, remote: str, tmp_path: Path) -> None:
     folder = Path(remote.partition(str(server.port))[2] if server.port else remote)
     large = make_cache(tmp_path / "large", sentences(2000, seed=9), dimension=1024, shard_rows=400)
-    sizes = {sha256: 0 for sha256 in objects_of(large)}
+    sizes = dict.fromkeys(objects_of(large), 0)
     seen: list[tuple[str, int]] = []
     ended = threading.Event()
 
