@@ -120,7 +120,7 @@ def open_filesystem(url: str) -> tuple[AbstractFileSystem, str]:
         fs = fsspec.filesystem("s3", max_concurrency=1, config_kwargs=config, **options)
         fs.retries = 2
     elif scheme == "gs":
-        from gcsfs.core import GCSFileSystem
+        from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
 
         # gcsfs.GCSFileSystem asks another service about every bucket. It logs errors that are raised as well.
         logging.getLogger("gcsfs").addHandler(logging.NullHandler())
