@@ -1,23 +1,25 @@
-"""Servers on the loopback device that remotes lie on: S3, SFTP, Google's, Azure's, the web; and a bad line."""
+"""Servers on the loopback device that remotes lie on: S3, SFTP, Google's, Azure's, the web; a bad line."""
 
 from __future__ import annotations
 
 import base64
 import functools
+import json
 import os
 import random
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from ports import reserved_port, wait_until_listening
@@ -26,9 +28,9 @@ BUCKET = "team"
 KEY, SECRET = "loopback-key", base64.b64encode(b"loopback-secret").decode()
 AZURE_ACCOUNT = "loopback"
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
+KEYGEN = ["ssh-keygen", "-q", "-t", "ed25519"]
 _REQUEST = re.compile(rb"((?:GET|PUT|POST|DELETE|HEAD|PATCH) \S+) HTTP/1\.1\r\n")
-# It ends between two requests: in the midst of one it could lose its own list of objects. And it lets more
-# than five wait, for others are heard a second later.
+# It ends between two requests, lest it lose its list of objects; more than five wait, lest they be slow.
 _GCS_PROGRAM = """
 import http.server, signal, sys
 from gcp_storage_emulator.__main__ import main
@@ -40,44 +42,39 @@ main(sys.argv[1:])
 
 def rclone() -> str | None:
     """Return the program, or None where it is not installed."""
-    beside = str(Path(sys.executable).parent)
-    return shutil.which("rclone", path=beside) or shutil.which("rclone")
+    return shutil.which("rclone", path=str(Path(sys.executable).parent)) or shutil.which("rclone")
 
 
 def azurite() -> str | None:
     """Return the program: on the path, or where ``AZURITE_FOLDER`` says that npm has installed it."""
-    if shutil.which("node") is None:
-        return None
-    npm = os.environ.get("AZURITE_FOLDER")
-    beside = shutil.which("azurite-blob", path=str(Path(npm, "node_modules", ".bin"))) if npm else None
-    return beside or shutil.which("azurite-blob")
+    beside = Path(os.environ.get("AZURITE_FOLDER", "."), "node_modules", ".bin")
+    found = shutil.which("azurite-blob", path=str(beside)) or shutil.which("azurite-blob")
+    return found if shutil.which("node") else None
 
 
 @contextmanager
 def _running(command: Sequence[str | Path], port: int, log: Path, **settings: str) -> Iterator[None]:
-    """Run a server until the block ends; ``log`` gets what it says."""
     with log.open("ab") as sink:
-        environment = {**os.environ, **settings}
-        server = subprocess.Popen(command, stdout=sink, stderr=sink, env=environment)
+        server = subprocess.Popen(command, stdout=sink, stderr=sink, env={**os.environ, **settings})
         try:
             wait_until_listening(port, server)
             yield
         finally:
-            server.send_signal(signal.SIGTERM)
+            server.terminate()
             server.wait(60)
 
 
 @contextmanager
-def s3_server(folder: Path, *, at: int | None = None, options: Sequence[str] = ()) -> Iterator[int]:
-    """Serve ``folder`` over S3, each folder in it a bucket; yield the port."""
+def s3_server(folder: Path) -> Iterator[int]:
+    """Serve ``folder`` over S3, each folder in it a bucket, and lists kept for a second; yield the port."""
     program = rclone()
     if program is None:
         pytest.skip("rclone is not installed")
     (folder / BUCKET).mkdir(parents=True, exist_ok=True)
-    with reserved_port() as free:
-        port = at or free
+    with reserved_port() as port:
         command = [program, "serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}"]
-        command += ["--auth-key", f"{KEY},{SECRET}", *options]
+        # With 0 it hangs when many write at once.
+        command += ["--auth-key", f"{KEY},{SECRET}", "--dir-cache-time", "1s"]
         with _running(command, port, folder.with_name(f"{folder.name}.log"), RCLONE_CONFIG=os.devnull):
             yield port
 
@@ -92,19 +89,12 @@ def s3_environment(port: int) -> dict[str, str]:
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
-        "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
     }
 
 
 @contextmanager
 def sftp_server(folder: Path, *, read_only: bool = False) -> Iterator[tuple[int, Path]]:
-    """Run a server of this user's own; yield its port and the home of a user who may log in.
-
-    Args:
-        folder: for the server's files and the home; the server gives access to every path of the machine.
-        read_only: whether nothing may be written.
-    """
+    """Run a server of this user's own, for all paths; yield its port and the home of one who may log in."""
     if SSHD is None:
         pytest.skip("sshd is not installed")
     home = folder / "home"
@@ -118,8 +108,7 @@ def sftp_server(folder: Path, *, read_only: bool = False) -> Iterator[tuple[int,
         f"Subsystem sftp internal-sftp{' -R' if read_only else ''}\nMaxStartups 100\n"
     )
     if os.getuid() == 0:
-        # Where the server, run by root, gives its rights up.
-        Path("/run/sshd").mkdir(exist_ok=True)
+        Path("/run/sshd").mkdir(exist_ok=True)  # where the server, run by root, gives its rights up
     with reserved_port() as port:
         trust(home, folder / "host", port)
         command = [SSHD, "-D", "-e", "-f", str(folder / "config"), "-p", str(port)]
@@ -129,7 +118,7 @@ def sftp_server(folder: Path, *, read_only: bool = False) -> Iterator[tuple[int,
 
 def make_key(path: Path, passphrase: str = "") -> None:
     """Make a key and, beside it, its public half."""
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)], check=True)
+    subprocess.run([*KEYGEN, "-N", passphrase, "-f", str(path)], check=True)
 
 
 def trust(home: Path, key: Path, port: int) -> None:
@@ -150,10 +139,8 @@ def gcs_server(folder: Path) -> Iterator[int]:
 
 
 def gcs_environment(port: int) -> dict[str, str]:
-    """Return what a process needs to know of the server; it asks for no credentials."""
-    # Otherwise the client asks Google's servers of what kind a bucket is.
-    experiments = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
-    return {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}", **experiments}
+    """Return what a process needs to know of the server."""
+    return {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}
 
 
 @contextmanager
@@ -173,9 +160,9 @@ def azure_server(folder: Path) -> Iterator[int]:
 
 def azure_environment(port: int) -> dict[str, str]:
     """Return what a process needs to know of the server."""
+    text = f"DefaultEndpointsProtocol=http;AccountName={AZURE_ACCOUNT};AccountKey={SECRET};"
     where = f"BlobEndpoint=http://127.0.0.1:{port}/{AZURE_ACCOUNT};"
-    text = f"DefaultEndpointsProtocol=http;AccountName={AZURE_ACCOUNT};AccountKey={SECRET};{where}"
-    return {"AZURE_STORAGE_CONNECTION_STRING": text}
+    return {"AZURE_STORAGE_CONNECTION_STRING": text + where}
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -184,12 +171,15 @@ class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it has there
         pass
 
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        with suppress(ConnectionError):
+            super().copyfile(source, outputfile)
+
 
 @contextmanager
-def http_server(folder: Path) -> Iterator[str]:
+def http_server(folder: Path, handler: type[_Quiet] = _Quiet) -> Iterator[str]:
     """Serve a folder, and lists of what is in its folders, over http; yield its URL."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
-    server.daemon_threads = True
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
@@ -200,25 +190,58 @@ def http_server(folder: Path) -> Iterator[str]:
         server.server_close()
 
 
+class _Hub(_Quiet):
+    """Answers as the model hub does where files of public repositories are read."""
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        words = unquote(path).strip("/").split("/")
+        root = Path(self.directory)
+        if words[0] != "api":
+            # datasets/OWNER/NAME/resolve/REVISION/PATH
+            self.path = "/" + "/".join([*words[:3], *words[5:]])
+            found = root.joinpath(*words[:3], *words[5:])
+            if found.is_file():
+                return super().do_GET()
+        elif len(words) == 4 and root.joinpath(*words[1:]).is_dir():
+            return self._answer({"id": "/".join(words[2:]), "sha": "c0ffee" + "0" * 34, "siblings": []})
+        elif len(words) > 5 and root.joinpath(*words[1:4], *words[6:]).is_dir():
+            # api/datasets/OWNER/NAME/tree/REVISION/PATH
+            base, folder = root.joinpath(*words[1:4]), root.joinpath(*words[1:4], *words[6:])
+            is_deep = "recursive=true" in query.lower()
+            return self._answer([self._entry(base, one) for one in folder.glob("**/*" if is_deep else "*")])
+        return self._answer({"error": "not found"}, 404)
+
+    def _entry(self, base: Path, path: Path) -> dict[str, object]:
+        size = path.stat().st_size if path.is_file() else 0
+        kind = "file" if path.is_file() else "directory"
+        return {"type": kind, "path": path.relative_to(base).as_posix(), "size": size, "oid": "0" * 40}
+
+    def _answer(self, value: object, status: int = 200) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        if status == 404:
+            self.send_header("X-Error-Code", "EntryNotFound")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def hub_server(folder: Path) -> AbstractContextManager[str]:
+    """Serve ``folder``/datasets/OWNER/NAME as the model hub does."""
+    return http_server(folder, _Hub)
+
+
 @dataclass
 class Proxy:
-    """Hands bytes on between clients and a server, and loses some connections; close it when done.
+    """Hands bytes on between clients and a server, and loses some connections; close it when done."""
 
-    Attributes:
-        target: the port of the server.
-        port: where it listens.
-        drop: share of connections that are cut off after some bytes of the server's.
-        after: so many bytes at most; default: one of a few numbers, drawn by chance.
-        cut: connections cut off so far.
-        requests: of HTTP that have come so far: method and path.
-    """
-
-    target: int
-    port: int = 0
-    drop: float = 0.0
-    after: int | None = None
-    cut: int = 0
-    requests: list[str] = field(default_factory=list)
+    target: int  # the port of the server
+    port: int = 0  # where it listens
+    drop: float = 0.0  # share of connections that are cut off after some bytes of the server's
+    after: int | None = None  # so many; default: one of a few numbers, drawn by chance
+    cut: int = 0  # connections cut off so far
+    requests: list[str] = field(default_factory=list)  # of HTTP that have come so far: method and path
 
     def __post_init__(self) -> None:
         self._random = random.Random(3)  # noqa: S311 - nothing is secret here
@@ -236,10 +259,9 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                limit = None
-                if self._random.random() < self.drop:
-                    # Small: before the answer; large: in the middle of a body.
-                    limit = self.after or self._random.choice([200, 3000, 20_000, 200_000])
+                # Small: before the answer; large: in the middle of a body.
+                some = self.after or self._random.choice([200, 3000, 20_000, 200_000])
+                limit = some if self._random.random() < self.drop else None
                 threading.Thread(target=self._serve, args=(client, limit), daemon=True).start()
 
     def _serve(self, client: socket.socket, limit: int | None) -> None:

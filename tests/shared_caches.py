@@ -1,4 +1,4 @@
-"""Caches to share, checks of a remote's folder, and commands in processes that start fast and can be killed."""
+"""Caches to share, checks of a remote's folder, and commands in processes that can be killed."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,31 +92,44 @@ def open_filesystem(url: str) -> tuple[AbstractFileSystem, str]:
     plain, _, query = url.partition("?")
     parts = urlsplit(plain)
     # Others write there at the same time: what was listed before says nothing.
-    options: dict[str, Any] = {"skip_instance_cache": True}
-    if scheme != "sftp":  # it caches none, and hands options that it does not know on to ssh
-        options["use_listings_cache"] = False
-    if query:
-        options |= _ANONYMOUS[scheme]
+    options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
+    options |= _ANONYMOUS[scheme] if query else {}
     if scheme == "file":
         return fsspec.filesystem("file", auto_mkdir=True, **options), url
     if scheme == "sftp":
-        # sshfs checks no host keys unless it is told to; () stands for the user's known_hosts.
-        address: dict[str, Any] = {"host": parts.hostname, "known_hosts": (), "login_timeout": 30}
-        address |= {"port": parts.port} if parts.port else {}
-        address |= {"username": parts.username} if parts.username else {}
-        return fsspec.filesystem("sftp", **address, **options), unquote(parts.path)
+        # sshfs checks no host keys unless it is told to; () stands for the user's known_hosts. It hands on to
+        # ssh what it does not know.
+        address: dict[str, Any] = {"host": parts.hostname, "port": parts.port, "username": parts.username}
+        given = {name: value for name, value in address.items() if value is not None}
+        limits = {"login_timeout": 30, "connect_timeout": 30, "keepalive_interval": 15}
+        return fsspec.filesystem(
+            "sftp", known_hosts=(), skip_instance_cache=True, **limits, **given
+        ), unquote(parts.path)
     if scheme in ("http", "https"):
         from aiohttp import ClientTimeout
 
         # By default a download may take five minutes.
         timeout = ClientTimeout(total=None, sock_connect=10, sock_read=60)
-        options["client_kwargs"] = {"timeout": timeout, "trust_env": True}
+        options |= {"client_kwargs": {"timeout": timeout, "trust_env": True}, "encoded": True}
         return fsspec.filesystem(scheme, **options), plain
+    path = f"{parts.netloc}{unquote(parts.path)}"
+    # Remote tries again itself, so clients do little of that.
     if scheme == "s3":
-        # Large objects in order and one block at a time, and few retries: Remote tries again itself.
-        retries = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 1}}
-        options |= {"max_concurrency": 1, "config_kwargs": retries}
-    fs = fsspec.filesystem(scheme, **options)
-    if scheme == "s3":
+        config = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 1}}
+        # With more than one request at a time large files are kept in memory.
+        fs = fsspec.filesystem("s3", max_concurrency=1, config_kwargs=config, **options)
         fs.retries = 2
-    return fs, f"{parts.netloc}{unquote(parts.path)}"
+    elif scheme == "gs":
+        from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
+
+        # gcsfs.GCSFileSystem asks another service about every bucket. It logs errors that are raised as well.
+        logging.getLogger("gcsfs").addHandler(logging.NullHandler())
+        fs = GCSFileSystem(**options)
+    else:
+        fs = fsspec.filesystem(scheme, **options)
+        if scheme == "az":
+            # There is no option for it.
+            for policy in fs.service_client._pipeline._impl_policies:
+                if hasattr(policy, "total_retries"):
+                    policy.total_retries = 1
+    return fs, path

@@ -163,7 +163,8 @@ def push(
             target.write(f"{MANIFESTS}/{name}", manifest.to_bytes())
             manifests.append(digest_in(name))
             files += len(listed)
-        if not left and len(plan.news_shards) < _MOST_SHARDS:
+        # Garbage collection may have been about to delete what was old and is written again: look once more.
+        if not left and len(plan.news_shards) < _MOST_SHARDS and not lacking.keys() & objects.keys():
             break
     return PushResult(
         target.url, manifests, files, sent, sent_bytes, max(0, present), time.perf_counter() - started

@@ -17,8 +17,7 @@ def place(
     if request.param == "folder":
         yield str(tmp_path / "remotes"), tmp_path / "remotes"
         return
-    # Folders are remembered for a second only, for tests change them behind the server's back.
-    with s3_server(tmp_path / "buckets", options=["--dir-cache-time", "1s"]) as port:
+    with s3_server(tmp_path / "buckets") as port:
         for name, value in s3_environment(port).items():
             monkeypatch.setenv(name, value)
         yield f"s3://{BUCKET}", tmp_path / "buckets" / BUCKET

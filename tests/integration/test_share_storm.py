@@ -169,7 +169,7 @@ def test_killed_collections_while_others_push(
 
 @contextmanager
 def _broken_line(folder: Path, drop: float, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    with s3_server(folder, options=["--dir-cache-time", "1s"]) as port:
+    with s3_server(folder) as port:
         proxy = Proxy(port, drop=drop)
         for name, value in s3_environment(proxy.port).items():
             monkeypatch.setenv(name, value)
