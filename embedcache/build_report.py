@@ -93,11 +93,12 @@ class OutputSummary:
 
 @dataclass(frozen=True)
 class RemoteSummary:
-    """What a build fetched from a remote: its URL, missing rows that came, and bytes."""
+    """Missing rows and bytes that a build fetched from a remote, and how they compare with the teacher."""
 
     remote: str
     rows: int
     bytes: int
+    verdicts: list[str]
 
 
 @dataclass(frozen=True)

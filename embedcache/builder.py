@@ -148,7 +148,7 @@ def build(
     }
     there = Cache(folder) if (folder / "cache.json").exists() else None
     # Opened before the teacher is loaded, which takes longer.
-    lender = None if remote is None else _open_remote(remote)
+    through = None if remote is None else _open_remote(remote)
     if isinstance(teacher, (str, Path)):
         from embedcache.teacher.load import load_teacher
 
@@ -213,8 +213,8 @@ def build(
     for texts in corpora:
         for goal in kept:
             goal.take_over(opened, texts, shard_rows, progress, on_progress)
-            if lender is not None:
-                goal.fetch(opened, texts, encoder, lender, _fetching(progress, on_progress))
+            if through is not None:
+                goal.fetch(opened, texts, encoder, through, _fetching(progress, on_progress))
         encode_started = time.perf_counter()
         for lacking, left in groups(kept, texts):
             encoded += len(left)
@@ -247,7 +247,7 @@ def build(
         embedded_views=list(views.embed),
         token_embeddings=table_kept,
         outputs=[goal.summary() for goal in kept],
-        remote=None if lender is None else RemoteSummary(lender.source.url, lender.rows, lender.bytes),
+        remote=None if through is None else _fetched(through),
     )
     return opened
 
@@ -256,6 +256,11 @@ def _open_remote(remote: RemoteOptions | str) -> ReadThrough:
     from embedcache.share.read_through import ReadThrough
 
     return ReadThrough.open(remote)
+
+
+def _fetched(through: ReadThrough) -> RemoteSummary:
+    verdicts = [f"{one.verdict} ({one.sampled:,} texts): {one.told}" for one in through.samples]
+    return RemoteSummary(through.source.url, through.rows, through.bytes, verdicts)
 
 
 def _fetching(progress: BuildProgress, on_progress: OnProgress | None) -> OnCheck:

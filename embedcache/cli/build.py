@@ -116,6 +116,7 @@ def print_build_summary(summary: BuildSummary) -> None:
     ]
     if (remote := summary.remote) is not None:
         rows.insert(5, ("fetched", f"{remote.rows:,} from {remote.remote} ({size(remote.bytes)})"))
+        rows[6:6] = [("sample", verdict) for verdict in remote.verdicts]
     if summary.not_asked:
         rows.insert(6, ("not asked for", f"{counted(summary.not_asked, 'row')}, by --rows"))
     if summary.batches_halved:

@@ -16,35 +16,20 @@ from embedcache.cache import Cache, CachedTeacher, read_contract, read_origin
 from embedcache.check.bench import Bench
 from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter
-from embedcache.check.verify.corpora import CORPUS, VIEW, Kinds, check_rows
+from embedcache.check.verify.corpora import CORPUS, VIEW, check_rows
 from embedcache.codecs import pq
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.view_record import read_record
 from embedcache.derived import projection_digest
-from embedcache.errors import CorruptCacheError, EmbedCacheError, RemoteError
-from embedcache.fsio import commit, copy_file, make_directory, sha256_file
-from embedcache.share.files import shared_shard
-from embedcache.share.manifest import SharedFile, Stock
+from embedcache.errors import CorruptCacheError, EmbedCacheError, InputError, RemoteError
+from embedcache.fsio import commit_new, copy_file, make_directory, sha256_file
+from embedcache.share.files import corpus_paths, shared_shard
+from embedcache.share.manifest import SHARED, SharedFile, Stock
 from embedcache.share.remote import Remote
 from embedcache.store import FolderShards, ShardStore
 from embedcache.store.digests import FileNotes
 from embedcache.token_table import TokenTable
-
-# A file is admitted after everything that it refers to.
-_ORDER = (
-    Kind.CODEBOOK,
-    Kind.PROJECTION,
-    Kind.TABLE,
-    Kind.CONTRACT,
-    Kind.NAME,
-    Kind.SHARD,
-    Kind.PART,
-    Kind.CORPUS,
-    Kind.VIEW_PART,
-    Kind.VIEW,
-    Kind.RECIPE,
-)
 
 
 class Incoming:
@@ -78,6 +63,7 @@ class Incoming:
         """
         keep = {"cache.json", *(file.path for file in files)}
         make_directory(self.folder)
+        self.meter.begin("wait for another pull into this cache")
         with FileLock(self.folder.parent / "incoming.lock"):
             for path in sorted(self.folder.rglob("*"), reverse=True):
                 if path.is_dir():
@@ -141,28 +127,36 @@ class Incoming:
             raise self.refusal([file.sha256 for file in files], f"{path} is refused ({error})") from error
 
     def check_corpora(self, files: Sequence[SharedFile], digests: Mapping[str, str]) -> None:
-        """Check every row, key and view of the corpora among ``files``, whose digests are known by name.
+        """Check every row, key and view of the corpora among ``files``.
+
+        Args:
+            files: all files of each corpus and of each view.
+            digests: the digest of each corpus, by name.
 
         Raises:
-            RemoteError: if one is not what it says it is.
+            RemoteError: if one is not what it says it is, or has other files than its description names.
         """
+        groups: dict[str, list[SharedFile]] = {}
         for file in files:
-            with self.refusing([file]):
-                if file.entry.kind is Kind.CORPUS:
-                    if self._check_rows(file, CORPUS).info.digest != digests[file.entry.corpus]:
-                        raise RemoteError("the corpus has another digest than its card")
-                elif file.entry.kind is Kind.VIEW:
-                    view, record = self._check_rows(file, VIEW), read_record(self.path(file).parent)
-                    of = Corpus(self.corpus_folder(file.entry.corpus))
-                    if (record.of, record.digest, len(view)) != (of.info.digest, view.info.digest, len(of)):
+            groups.setdefault(file.entry.folder, []).append(file)
+        for place, group in groups.items():
+            with self.refusing(group):
+                corpus, view = Corpus(self.folder / place), group[0].entry.view
+                named = {path.relative_to(self.folder).as_posix() for path in corpus_paths(corpus)}
+                if {file.path for file in group} != named:
+                    raise RemoteError("its files are not those that its description names")
+                wrong = next(
+                    check_rows(Bench(self.folder), place, corpus.info, (), VIEW if view else CORPUS), None
+                )
+                if wrong is not None:
+                    raise RemoteError(f"{wrong.path}: {wrong.found}")
+                if view:
+                    record, of = read_record(corpus.folder), Corpus(self.corpus_folder(group[0].entry.corpus))
+                    expected = (of.info.digest, corpus.info.digest, len(corpus))
+                    if (record.of, record.digest, len(of)) != expected:
                         raise RemoteError("the view is of other rows")
-
-    def _check_rows(self, file: SharedFile, kinds: Kinds) -> Corpus:
-        corpus = Corpus(self.path(file).parent)
-        wrong = next(check_rows(Bench(self.folder), file.entry.folder, corpus.info, (), kinds), None)
-        if wrong is not None:
-            raise RemoteError(f"{wrong.path}: {wrong.found}")
-        return corpus
+                elif corpus.info.digest != digests[corpus.name]:
+                    raise RemoteError("the corpus has another digest than its card")
 
     def corpus_folder(self, name: str) -> Path:
         """Return the folder of a corpus in the quarantine, or else in the cache."""
@@ -241,29 +235,32 @@ class Incoming:
         return CachedTeacher(contract_id[:12], self.contract(contract_id), {})
 
     def admit(self, files: Sequence[SharedFile]) -> None:
-        """Move files into the cache, each after what it refers to.
+        """Move files into the cache, each after what it refers to; nothing in the cache is replaced.
 
         Raises:
+            InputError, ContractMismatchError: if a build has taken one of the names meanwhile.
             StorageError: if the cache cannot be written.
         """
-        containers = {}
-        for file in sorted(files, key=lambda one: (_ORDER.index(one.entry.kind), one.path)):
-            staged, target, entry = self.path(file), self.cache.folder / file.path, file.entry
-            if entry.kind is Kind.SHARD:
-                if entry.teacher not in containers:
-                    containers[entry.teacher] = self.cache.container(self.contract(entry.teacher))
-                container = containers[entry.teacher]
-                if isinstance(container, FolderShards):
-                    make_directory(container.folder)
-                    container.adopt(file.sha256, staged)
-                else:
-                    container.add(file.sha256, FolderShards(staged.parent).open(file.sha256))
-                    staged.unlink()
-            elif target.is_file() and target.stat().st_size == file.bytes and entry.kind is Kind.CODEBOOK:
-                staged.unlink(missing_ok=True)
-            else:
+        for file in files:
+            target, entry = self.cache.folder / file.path, file.entry
+            if entry.kind is Kind.NAME:
+                self.cache.refuse_other_contract(entry.stem, self.contract(entry.teacher))
+            elif entry.corpus and target.is_file() and sha256_file(target) != file.sha256:
+                raise InputError(f"{target} appeared during the pull. Run it again.")
+        teachers = {file.entry.teacher for file in files if file.rows}
+        containers = {one: self.cache.container(self.contract(one)) for one in teachers}
+        for file in sorted(files, key=lambda one: (SHARED.index(one.entry.kind), one.path)):
+            staged, target = self.path(file), self.cache.folder / file.path
+            container = containers.get(file.entry.teacher)
+            if container is None or not file.rows:
                 make_directory(target.parent)
-                commit(staged, target)
+                commit_new(staged, target)
+            elif isinstance(container, FolderShards):
+                make_directory(container.folder)
+                container.adopt(file.sha256, staged)
+            else:
+                container.add(file.sha256, FolderShards(staged.parent).open(file.sha256))
+                staged.unlink()
         for container in containers.values():
             container.finish()
 

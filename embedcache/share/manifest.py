@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from embedcache.check.findings import Kind
 from embedcache.check.inventory import Entry, entry_at
@@ -25,27 +25,22 @@ MOST_MANIFEST_BYTES = 64 << 20
 MOST_FILES = 250_000
 _LARGEST_OBJECT = 1 << 42
 
-_SHARED = {
-    Kind.CORPUS,
-    Kind.PART,
-    Kind.VIEW,
-    Kind.VIEW_PART,
-    Kind.RECIPE,
+SHARED = (
+    Kind.CODEBOOK,
+    Kind.PROJECTION,
+    Kind.TABLE,
     Kind.CONTRACT,
     Kind.NAME,
     Kind.SHARD,
-    Kind.CODEBOOK,
-    Kind.TABLE,
-    Kind.PROJECTION,
-}
+    Kind.PART,
+    Kind.CORPUS,
+    Kind.VIEW_PART,
+    Kind.VIEW,
+    Kind.RECIPE,
+)
+"""Kinds of files that are shared, each after what it refers to."""
 NAMED_BY_DIGEST = {Kind.PART, Kind.VIEW_PART, Kind.SHARD, Kind.CODEBOOK}
 _NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-([0-9a-f]{64})\.json")
-
-
-def _codec(value: str) -> str:
-    if value and value not in CODEC_NAMES:
-        raise ValueError(f"unknown codec {value[:40]!r}")
-    return value
 
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -73,7 +68,7 @@ class SharedFile(_Document):
     sha256: Digest
     bytes: _Count
     rows: _Count = 0
-    codec: Annotated[str, AfterValidator(_codec)] = ""
+    codec: Annotated[str, Field(pattern=f"^({'|'.join(CODEC_NAMES)})?$")] = ""
     keys: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
 
     @property
@@ -166,7 +161,7 @@ def parse_manifest(name: str, data: bytes) -> Manifest:
         raise ValueError(f"{place}: {first['msg'][:200]}") from None
     for file in manifest.files:
         entry = file.entry
-        if entry.kind not in _SHARED:
+        if entry.kind not in SHARED:
             raise ValueError(f"{file.path[:200]!r} is no path that a cache shares")
         if entry.kind in NAMED_BY_DIGEST and entry.stem != file.sha256:
             raise ValueError(f"{file.path[:200]!r} lists the object {file.sha256[:12]}")

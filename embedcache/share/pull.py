@@ -16,13 +16,13 @@ from embedcache.check.findings import Kind
 from embedcache.check.live import Computing
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.corpus.corpus import DESCRIPTION, Corpus
+from embedcache.corpus.subset import part_name, store_subset, subset_keys
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.fsio import sha256_file
 from embedcache.keys import KeyArray
 from embedcache.share.files import Selection, corpus_paths, missing_files
 from embedcache.share.incoming import Incoming
 from embedcache.share.manifest import SharedFile, Stock, names_beginning
-from embedcache.share.part import cut_part
 from embedcache.share.plan import Plan
 from embedcache.share.remote import Remote
 from embedcache.share.rows import RemoteKeys
@@ -129,11 +129,14 @@ def pull(
     with incoming.locked(everything) as staged:
         incoming.fetch("pull texts", plan.texts)
         incoming.check_corpora(plan.texts, plan.corpora)
-        texts, shards = plan.texts, plan.shards
+        texts, shards, key_bytes = plan.texts, plan.shards, 0
         if chosen.corpora and (plan.shards or chosen.is_part):
             texts, keys = _chosen_texts(incoming, staged, plan, chosen)
-            shards = missing_files(opened, _shards_with(keys, incoming, plan)) if plan.shards else []
-        refuse_too_much(folder, [*plan.texts, *plan.documents, *shards], max_bytes)
+            lists = [RemoteKeys(opened, source, stock.shards(one), meter) for one in plan.teachers]
+            key_bytes = sum(one.missing_bytes for one in lists)
+            refuse_too_much(folder, plan.texts, max_bytes, key_bytes)
+            shards = missing_files(opened, (shard for one in lists for shard in one.shards_with(keys)))
+        refuse_too_much(folder, [*plan.texts, *plan.documents, *shards], max_bytes, key_bytes)
         incoming.fetch("pull vectors", [*plan.documents, *shards])
         samples, admitted = [], list(texts)
         for contract_id in plan.teachers:
@@ -181,14 +184,15 @@ def refuse_too_much(folder: Path, files: Iterable[SharedFile], max_bytes: int | 
         StorageError: if the disk has no room for them.
     """
     size = sum(file.bytes for file in files) + more
-    less = "choose less with --teacher, --corpus, --rows or --no-text"
     if max_bytes is not None and size > max_bytes:
-        raise InputError(f"{readable(size)} would be fetched, --max-bytes allows {max_bytes:,}: {less}.")
+        raise InputError(
+            f"{readable(size)} would be fetched, --max-bytes allows {max_bytes:,}. Raise it, or fetch less."
+        )
     free = shutil.disk_usage(folder).free
     if size and size + _RESERVE_BYTES > free:
         raise StorageError(
             f"{folder}: {readable(size)} would be fetched, {free:,} bytes are free ({_RESERVE_BYTES:,} stay "
-            f"reserved). Make room, or {less}."
+            "reserved). Make room, or fetch less."
         )
 
 
@@ -205,7 +209,7 @@ def _chosen_texts(
             [*every, *(Corpus(incoming.path(one).parent).keys() for one in views)]
         )
     (name,) = plan.corpora
-    part, keys = cut_part(staged, staged.corpus(name), selection)
+    part, keys = _cut_part(staged, staged.corpus(name), selection)
     files = []
     for path in (path for one in (part, *part.views()) for path in corpus_paths(one)):
         place = path.relative_to(staged.folder).as_posix()
@@ -216,13 +220,21 @@ def _chosen_texts(
     return missing_files(incoming.cache, files), keys
 
 
-def _shards_with(keys: KeyArray, incoming: Incoming, plan: Plan) -> list[SharedFile]:
-    """Return the shards that hold the vectors of ``keys``."""
-    found: list[SharedFile] = []
-    for contract_id in plan.teachers:
-        shards = incoming.stock.shards(contract_id)
-        found += RemoteKeys(incoming.cache, incoming.remote, shards, incoming.meter).shards_with(keys)
-    return found
+def _cut_part(staged: Cache, corpus: Corpus, selection: Selection) -> tuple[Corpus, KeyArray]:
+    """Replace a corpus in the quarantine by chosen rows of it; return these and the keys of their texts."""
+    rows = np.arange(len(corpus), dtype=np.int64)
+    if selection.where is not None:
+        from embedcache.catalog import select_rows
+
+        rows = select_rows(staged, corpus.name, selection.where)
+    rows = rows if selection.rows is None else rows[: selection.rows]
+    keys = np.concatenate(subset_keys(corpus, rows))
+    name = part_name(corpus.name, len(corpus), selection.rows, selection.where)
+    if name == corpus.name:
+        return corpus, keys
+    part, _ = store_subset(corpus, rows, staged.corpora_folder, name)
+    shutil.rmtree(corpus.folder)
+    return part, keys
 
 
 def _check_teacher(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from embedcache.share.manifest import Stock
 from embedcache.share.pull import counted_stock, refuse_too_much
 from embedcache.share.remote import Remote
 from embedcache.share.rows import RemoteKeys
-from embedcache.share.sample import Live, compare
+from embedcache.share.sample import Live, SampleCheck, compare
 
 if TYPE_CHECKING:
     from embedcache.store import ShardStore
@@ -52,12 +52,15 @@ class ReadThrough:
         source: the remote.
         rows: missing rows that came.
         bytes: bytes that came.
+        samples: comparisons with the live teacher.
     """
 
     options: RemoteOptions
     source: Remote
     rows: int = 0
     bytes: int = 0
+    samples: list[SampleCheck] = field(default_factory=list)
+    _stock: Stock | None = None
 
     @classmethod
     def open(cls, options: RemoteOptions | str) -> ReadThrough:
@@ -75,7 +78,7 @@ class ReadThrough:
         Raises:
             RemoteError, StorageError: if they cannot be had.
         """
-        stock = self._stock(cache)
+        stock = self._listed(cache)
         finest = CODEC_NAMES[: CODEC_NAMES.index(codec) + 1]
         shards = [shard for shard in stock.shards(contract.id) if shard.codec in finest]
         keys = RemoteKeys(cache, self.source, shards)
@@ -111,7 +114,7 @@ class ReadThrough:
         shards = missing_files(cache, remote_keys.shards_with(keys))
         if not shards:
             return
-        stock = self._stock(cache)
+        stock = self._listed(cache)
         incoming = Incoming(cache, self.source, stock, meter)
         books = [file for file in stock.files() if file.entry.kind is Kind.CODEBOOK]
         needs_book = any(shard.codec == "pq" for shard in shards)
@@ -124,8 +127,12 @@ class ReadThrough:
             if sample.is_bad:
                 raise incoming.refusal([file.sha256 for file in shards], f"{self.source.url}: {sample.told}")
             incoming.admit(files)
+        self.samples.append(sample)
         self.bytes += sum(file.bytes for file in files)
         store.open_new()
 
-    def _stock(self, cache: Cache) -> Stock:
-        return counted_stock(self.source, cache, self.options.require_signature, self.options.skip_manifests)
+    def _listed(self, cache: Cache) -> Stock:
+        if self._stock is None:
+            given = self.options
+            self._stock = counted_stock(self.source, cache, given.require_signature, given.skip_manifests)
+        return self._stock

@@ -17,7 +17,7 @@ from embedcache.cache import Cache, CachedTeacher
 from embedcache.check.live import Computing
 from embedcache.check.progress import Meter
 from embedcache.check.texts import texts_of
-from embedcache.check.verify.deep import BAD, LEAST_SAMPLE, compare_vectors, in_other_batches, worst_line
+from embedcache.check.verify.deep import BAD, LEAST_SAMPLE, OK, compare_vectors, in_other_batches, worst_line
 from embedcache.codecs import Vectors
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import ContractMismatchError, TeacherError
@@ -25,17 +25,21 @@ from embedcache.keys import key_array
 from embedcache.merge.noise import compare_rows, noise_angle
 from embedcache.reuse import shard_places
 from embedcache.sampling import KeySample, ranks
-from embedcache.store import ShardStore
+from embedcache.store import Positions, ShardStore
 from embedcache.teacher.aliases import ALIASES
 from embedcache.token_table import TokenTable
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from embedcache.teacher.encode import Encoder
 
 SAMPLE = 100
 """Texts that are encoded again."""
 NOT_COMPARED = "not compared"
 _OWN_ROWS = 20_000
+# Radians beyond its noise that a row of a few may be turned; another compute dtype stays far below.
+_FEW_ANGLE = 0.1
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,8 @@ def compare(
         told = f"{differ:,} of {compared:,} vectors are not those that the cache has of the same texts"
         return SampleCheck(teacher.name, BAD, 0, compared, told)
     texts = _sample(came, corpora, seed, meter)
-    if len(texts) < LEAST_SAMPLE and table is None:
-        told = f"fewer than {LEAST_SAMPLE} of their texts are here"
-        return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, told)
+    if not texts and table is None:
+        return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "none of their texts is here")
     meter.begin(f"load teacher {teacher.name}")
     try:
         live = load()
@@ -109,13 +112,18 @@ def compare(
         return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "the model is not on this machine")
     if table is not None and not live.has_table(TokenTable.read(table, teacher.contract)):
         return SampleCheck(teacher.name, BAD, 0, compared, "its token embeddings are not the model's")
-    if len(texts) < LEAST_SAMPLE:
-        return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "too few of their texts are here")
+    if not texts:
+        return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "none of their texts is here")
     meter.begin("compare", total_rows=len(texts))
-    vectors, again = live.encode(texts), in_other_batches(live.encode, texts, seed)
-    positions = came.locate(key_array(texts))
-    worst = worst_line(compare_vectors(came, positions, vectors, again, live.compute_dtype, seed))
-    return SampleCheck(teacher.name, worst.verdict, len(texts), compared, worst.meaning)
+    vectors, positions = live.encode(texts), came.locate(key_array(texts))
+    verdict, told = OK, "the stored vectors are the teacher's"
+    if len(texts) >= LEAST_SAMPLE:
+        again = in_other_batches(live.encode, texts, seed)
+        worst = worst_line(compare_vectors(came, positions, vectors, again, live.compute_dtype, seed))
+        verdict, told = worst.verdict, worst.meaning
+    elif compare_rows(came.vectors(positions), vectors, _angles(came, positions) + _FEW_ANGLE)[1].any():
+        verdict, told = BAD, "these are not this teacher's vectors"
+    return SampleCheck(teacher.name, verdict, len(texts), compared, told)
 
 
 @dataclass(frozen=True)
@@ -159,9 +167,11 @@ def local_teacher(
     computing = computing or Computing()
     spec = computing.teacher_model or model_note.read(cache.derived_folder, teacher.contract.id)
     if spec is None or not Path(spec).expanduser().is_dir():
-        spec = teacher.origin.get("spec", teacher.name)
-        if not _is_downloaded(spec):
-            return None
+        # A pusher chose both.
+        named = (teacher.origin.get("spec", ""), teacher.name)
+        spec = next((one for one in named if _is_downloaded(one)), None)
+    if spec is None:
+        return None
     return Live(computing.encoder(teacher.contract, spec=spec, name=teacher.name, shards=came.shards))
 
 
@@ -192,14 +202,17 @@ def _compare_own(came: ShardStore, own: ShardStore, seed: int) -> tuple[int, int
         rows = rows[np.argsort(ranks(shard.keys[rows], seed), kind="stable")[:most]]
         if not len(rows):
             continue
-        positions = own.locate(shard.keys[rows])
-        numbers, _ = shard_places(own, positions)
-        angles = np.array([noise_angle(own.shards[number].header) for number in numbers.tolist()])
-        mine = own.vectors(positions)
-        theirs = came.vectors(came.locate(shard.keys[rows]))
-        _, beyond = compare_rows(theirs, mine, angles + noise_angle(shard.header))
+        positions, theirs = own.locate(shard.keys[rows]), came.vectors(came.locate(shard.keys[rows]))
+        angles = _angles(own, positions) + noise_angle(shard.header)
+        _, beyond = compare_rows(theirs, own.vectors(positions), angles)
         compared, differ = compared + len(rows), differ + int(beyond.sum())
     return compared, differ
+
+
+def _angles(store: ShardStore, positions: Positions) -> NDArray[np.float64]:
+    """Return how far noise may turn the vectors at some positions, in radians."""
+    numbers, _ = shard_places(store, positions)
+    return np.array([noise_angle(store.shards[number].header) for number in numbers.tolist()])
 
 
 def _sample(came: ShardStore, corpora: Iterable[Corpus], seed: int, meter: Meter) -> list[str]:

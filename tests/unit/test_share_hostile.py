@@ -581,3 +581,24 @@ def test_a_public_key_does_not_sign(signed: tuple[Path, Path], tmp_path: Path) -
 def test_a_digest_of_a_manifest_is_of_its_bytes(honest: Path) -> None:
     (path,) = (honest / "manifests").iterdir()
     assert hashlib.sha256(path.read_bytes()).hexdigest() == digests_of(honest)[0]
+
+
+def test_a_view_without_its_files_does_not_enter_beside_a_good_corpus(remote: Path) -> None:
+    pull(remote.parent / "cache", str(remote))
+    before = content(remote.parent / "cache")
+    manifest = the_manifest(remote)
+    path = "corpora/corpus/views/evil/recipe.json"
+    junk = {"path": path, "sha256": put_object(remote, b"junk"), "bytes": 4}
+    put_manifest(remote, {**manifest, "files": [*manifest["files"], junk]})
+    with pytest.raises(RemoteError, match="refused"):
+        pull(remote.parent / "cache", str(remote))
+    assert content(remote.parent / "cache") == before
+
+
+@pytest.mark.parametrize("left_out", ["corpus.json", ".arrow"])
+def test_a_corpus_without_a_file_does_not_enter(remote: Path, left_out: str) -> None:
+    manifest = the_manifest(remote)
+    of_corpus = [one for one in manifest["files"] if one["path"].startswith("corpora/corpus/")]
+    dropped = next(one for one in of_corpus if one["path"].endswith(left_out) and "view" not in one["path"])
+    put_manifest(remote, {**manifest, "files": [one for one in manifest["files"] if one is not dropped]})
+    refused(remote, "refused")

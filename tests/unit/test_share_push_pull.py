@@ -24,6 +24,7 @@ from embedcache.check import verify
 from embedcache.derived import extend, write_derived
 from embedcache.errors import ContractMismatchError, EmbedCacheError, InputError, RemoteError, StorageError
 from embedcache.share import Selection, pull, push, verify_remote
+from embedcache.share.incoming import Incoming
 from embedcache.share.remote import Remote
 from embedcache.testing import fake_teacher, sentences
 from embedcache.token_table import TokenTable, table_path
@@ -447,6 +448,9 @@ def test_more_than_max_bytes_is_refused_before_it_is_fetched(
         pull(tmp_path / "theirs", remote, Selection(corpora=["corpus"]), max_bytes=1000)
     assert counted == []
     assert pull(tmp_path / "theirs", remote, max_bytes=size).bytes == size
+    # Key lists count as well.
+    with pytest.raises(InputError, match="--max-bytes"):
+        pull(tmp_path / "others", remote, Selection(corpora=["corpus"]), max_bytes=size)
 
 
 def test_a_disk_without_room_is_an_error_before_anything_is_fetched(
@@ -473,3 +477,25 @@ def test_nothing_was_pushed(tmp_path: Path, remote: str) -> None:
     assert push(empty.folder, remote).manifests == []
     with pytest.raises(RemoteError, match="nothing"):
         pull(tmp_path / "theirs", remote)
+
+
+@pytest.mark.parametrize("taken", ["corpus", "teacher"])
+def test_what_a_build_makes_during_a_pull_is_not_replaced(
+    tmp_path: Path, remote: str, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(make_cache(tmp_path / "mine").folder, remote)
+    theirs, admit = tmp_path / "theirs", Incoming.admit
+
+    def late(incoming: Incoming, files: Any) -> None:
+        other = fake_teacher(8, seed=1) if taken == "teacher" else fake_teacher(8)
+        make_cache(theirs, TEXTS[:30], teacher=other, name="corpus" if taken == "corpus" else "own")
+        before = content(theirs)
+        with pytest.raises((InputError, ContractMismatchError)) as refused:
+            admit(incoming, files)
+        assert content(theirs) == before
+        raise refused.value
+
+    monkeypatch.setattr(Incoming, "admit", late)
+    with pytest.raises((InputError, ContractMismatchError)):
+        pull(theirs, remote)
+    assert len(Cache(theirs).lookup(TEXTS[:30])) == 30

@@ -42,15 +42,17 @@ def bad(tmp_path: Path) -> str:
 
 @pytest.mark.usefixtures("alive")
 def test_nothing_of_a_teacher_with_bad_vectors_enters(tmp_path: Path, bad: str) -> None:
+    # Without a text of its own that is here, it is not compared.
     good = fake_teacher(8, name="good", seed=3)
-    push(make_cache(tmp_path / "good", TEXTS[:3], teacher=good, name="good").folder, bad, by="Ann")
+    ann = make_cache(tmp_path / "good", TEXTS[200:203], teacher=good, name="good")
+    push(ann.folder, bad, Selection(text=False), by="Ann")
     done = pull(tmp_path / "mine", bad)
     mine = Cache(tmp_path / "mine")
     assert done.is_bad
     assert [one.name for one in mine.teachers()] == ["good"]
     assert not (mine.folder / "teachers" / CONTRACT.id).exists()
     assert not (mine.folder / "derived" / "incoming").exists()
-    assert mine.corpus_names() == ["bad", "good"]
+    assert mine.corpus_names() == ["bad"]
     assert done.vectors == {"good": 3}
     (sample,) = [one for one in done.samples if one.is_bad]
     assert sample.sampled == SAMPLE
@@ -136,10 +138,17 @@ def test_the_comparison_can_be_left_out(tmp_path: Path, bad: str) -> None:
 
 
 @pytest.mark.usefixtures("alive")
-def test_few_texts_are_no_comparison(tmp_path: Path, bad: str) -> None:
-    for place, selection in (("a", Selection(text=False)), ("b", Selection(corpora=["bad"], rows=5))):
-        (sample,) = pull(tmp_path / place, bad, selection).samples
-        assert sample.verdict == "not compared"
+def test_one_text_is_a_comparison_and_none_is_not(tmp_path: Path, bad: str) -> None:
+    push(make_cache(tmp_path / "good", TEXTS[200:203], name="good").folder, str(tmp_path / "right"))
+    for number, (place, selection, verdict) in enumerate(
+        [
+            (bad, Selection(text=False), "not compared"),
+            (bad, Selection(corpora=["bad"], rows=1), "bad"),
+            (str(tmp_path / "right"), Selection(), "ok"),
+        ]
+    ):
+        (sample,) = pull(tmp_path / str(number), place, selection).samples
+        assert sample.verdict == verdict
 
 
 @pytest.mark.parametrize("right", [True, False])
