@@ -24,7 +24,7 @@ from embedcache.token_table import table_path
 
 @dataclass(frozen=True)
 class Selection:
-    """What a push sends or a pull fetches.
+    """Selection of teachers, corpora and rows for a push or a pull.
 
     Attributes:
         teachers: names, or beginnings of contract ids; none: all.
@@ -57,7 +57,7 @@ class Selection:
 
     @property
     def is_part(self) -> bool:
-        """Whether rows of one corpus are chosen."""
+        """True if rows of one corpus are chosen."""
         return self.rows is not None or self.where is not None
 
     def takes_teacher(self, names: Sequence[str], contract_id: str) -> bool:
@@ -95,7 +95,7 @@ def local_teachers(cache: Cache, selection: Selection) -> list[LocalTeacher]:
     """Return the chosen teachers of a cache.
 
     Raises:
-        InputError: if a name that was asked for is not there.
+        InputError: if a requested name is missing.
         CorruptCacheError: if a file of them is damaged.
     """
     by_contract: dict[str, list[CachedTeacher]] = {}
@@ -127,7 +127,7 @@ def local_corpora(cache: Cache, selection: Selection) -> list[tuple[SharedCorpus
     """Return the chosen corpora of a cache with their current views: the card's entry, and the files.
 
     Raises:
-        InputError: if a name that was asked for is not there.
+        InputError: if a requested name is missing.
         CorruptCacheError: if a description is damaged or a part is missing.
     """
     for asked in selection.corpora:

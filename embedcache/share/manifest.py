@@ -102,7 +102,7 @@ class SharedCorpus(_Document):
 
 
 class Manifest(_Document):
-    """What one push added.
+    """Files that one push added, and its card.
 
     Attributes:
         files: sorted by path; objects that they name are on the remote.
@@ -173,7 +173,7 @@ def parse_manifest(name: str, data: bytes) -> Manifest:
 
 @dataclass(frozen=True)
 class Stock:
-    """What the manifests that count list together.
+    """Files that a set of manifests lists together.
 
     Attributes:
         manifests: name -> manifest, oldest first.

@@ -1,4 +1,4 @@
-"""What a pull fetches: the chosen files of a remote that a cache lacks."""
+"""Plan of a pull: the chosen files of a remote that a cache lacks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_CONTRACT_BYTES = 1 << 20
 
 @dataclass
 class Plan:
-    """What a pull fetches.
+    """Files that a pull fetches.
 
     Attributes:
         corpora: digest of each wanted corpus, here or missing, by name.

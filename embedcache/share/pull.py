@@ -35,7 +35,7 @@ _RESERVE_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class PullResult:
-    """What a pull did, or with ``dry_run`` would do at most.
+    """Result of a pull, or with ``dry_run`` the most it would fetch.
 
     Attributes:
         remote: its URL.
@@ -59,7 +59,7 @@ class PullResult:
 
     @property
     def is_bad(self) -> bool:
-        """Whether a teacher was refused because its vectors are not the teacher's."""
+        """True if a teacher was refused because its vectors are not the teacher's."""
         return any(sample.is_bad for sample in self.samples)
 
     def to_json(self) -> dict[str, object]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RemoteOptions:
-    """Which remote a build fetches from, and how.
+    """Remote that a build fetches from, and its limits.
 
     Attributes:
         remote: name or URL.

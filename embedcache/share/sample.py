@@ -44,7 +44,7 @@ _FEW_ANGLE = 0.1
 
 @dataclass(frozen=True)
 class SampleCheck:
-    """What a comparison of a teacher's vectors found.
+    """Result of comparing a teacher's vectors.
 
     Attributes:
         teacher: its name.
@@ -62,7 +62,7 @@ class SampleCheck:
 
     @property
     def is_bad(self) -> bool:
-        """Whether these are not the teacher's vectors."""
+        """True if these are not the teacher's vectors."""
         return self.verdict == BAD
 
     def to_json(self) -> dict[str, object]:
@@ -140,7 +140,7 @@ class Live:
 
     @property
     def compute_dtype(self) -> str:
-        """What it computes in."""
+        """Compute dtype."""
         return str(self.encoder.provenance.get("compute_dtype"))
 
     def encode(self, texts: Sequence[str]) -> Vectors:
