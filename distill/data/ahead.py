@@ -1,4 +1,4 @@
-"""Vectors that are not here yet are fetched before they are needed: the order of rows is known."""
+"""Prefetching of vectors from a remote: the order of rows is known."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.data.streaming import Streaming
 from distill.data.windows import Order
+from embedcache.share.streamed_store import StreamedStore
 from embedcache.store import VectorStore
 
 _ROWS_AT_ONCE = 1 << 18
@@ -19,11 +19,11 @@ Needs = list[list[list[int]]]
 
 
 class Ahead:
-    """Tells stores which shards are needed now, and which are next.
+    """Prefetches the shards of the current and the next window.
 
     Args:
-        stores: where the vectors are; those that hold everything are left alone.
-        positions: where each row's vector lies in each of them.
+        stores: stores of the vectors; those that are not streamed are left alone.
+        positions: of each row's vector in each of them.
         order: the order of rows.
         epochs: how many there are.
     """
@@ -39,19 +39,19 @@ class Ahead:
         self._streams = [
             (store, places)
             for store, places in zip(stores, positions, strict=True)
-            if isinstance(store, Streaming)
+            if isinstance(store, StreamedStore)
         ]
         self._reached = (-1, -1)
         # The epoch that is trained on, and the one after it.
         self._needs = lru_cache(maxsize=2)(self._find_needs)
 
     def begin(self) -> None:
-        """Have the first window fetched."""
+        """Fetch the first window."""
         if self._streams:
             self._want(0, 0)
 
     def reach(self, rows: NDArray[np.integer], epoch: int) -> None:
-        """Take note that ``rows`` are needed now.
+        """Fetch the windows of ``rows`` and after, once ``rows`` are needed.
 
         Args:
             rows: places among the rows trained on.
@@ -65,11 +65,11 @@ class Ahead:
             self._want(epoch, window)
 
     def _want(self, epoch: int, window: int) -> None:
-        coming = self._needs(epoch)[window:]
-        if epoch + 1 < self._epochs:
-            coming = coming + self._needs(epoch + 1)[:1]
+        windows = self._needs(epoch)[window : window + 2]
+        if len(windows) == 1 and epoch + 1 < self._epochs:
+            windows = [*windows, self._needs(epoch + 1)[0]]
         for number, (store, _) in enumerate(self._streams):
-            store.want([needs[number] for needs in coming])
+            store.want(*(needs[number] for needs in windows))
 
     def _find_needs(self, epoch: int) -> Needs:
         rows = len(self._streams[0][1])

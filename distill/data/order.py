@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.data.streaming import Streaming
 from distill.data.targets import Targets
 from distill.data.windows import GroupOrder, Order, WholeOrder
 from distill.errors import ConfigError, DataError
 from embedcache.corpus.corpus import Corpus
+from embedcache.share.streamed_store import StreamedStore
 from embedcache.sizes import readable
 
 
@@ -36,7 +36,7 @@ def make_order(
     positions = targets.join(corpus, rows, rows[:0]).positions
     numbers, sizes, names = list[NDArray[np.int64]](), list[int](), list[str]()
     for store, places in zip(targets.stores, positions, strict=True):
-        if isinstance(store, Streaming):
+        if isinstance(store, StreamedStore):
             numbers.append(store.shards_at(places.astype(np.int64)) + len(sizes))
             sizes += store.shard_sizes
             names += store.shard_names

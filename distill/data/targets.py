@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.data.combination import Combination
-from distill.data.streaming import Streaming
 from distill.data.windows import Order, WholeOrder, draw
 from distill.errors import ConfigError, DataError
 from embedcache.cache import Cache, CachedTeacher
@@ -17,6 +16,7 @@ from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.keys import KeyArray
+from embedcache.share.streamed_store import StreamedStore
 from embedcache.store import VectorStore
 
 SAMPLE_ROWS = 100_000
@@ -82,7 +82,7 @@ class Targets:
     def interrupt(self) -> None:
         """End all fetching of vectors."""
         for store in self.stores:
-            if isinstance(store, Streaming):
+            if isinstance(store, StreamedStore):
                 store.interrupt()
 
     def _places(self, indices: NDArray[np.integer]) -> list[NDArray[np.int64]]:

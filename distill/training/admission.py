@@ -1,4 +1,4 @@
-"""Vectors of a remote are compared with the live teacher before a run trains on them."""
+"""Comparison of a remote's vectors with the live teacher before a run trains on them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from distill.data.streaming import Streaming
 from distill.training.device import resolve_device, seeded
 from distill.training.processes import is_first_process
 from embedcache.check.live import Computing
+from embedcache.share.streamed_store import StreamedStore
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
 
 def admit_first_window(dataset: DistillDataset, config: RunConfig) -> CheckRows | None:
-    """Admit the vectors of the rows that are trained on first, and return what admits those of later windows.
+    """Compare the vectors of the first window with the live teacher, and return the check of later windows.
 
-    Only the first of several processes admits, and in it only the thread that trains: loading a model changes
-    settings of torch that all threads share.
+    Only the first of several processes compares, in the thread that trains: loading a model changes settings
+    of torch that all threads share.
 
     Args:
         dataset: rows and targets.
         config: the resolved configuration.
 
     Returns:
-        Takes places among the rows trained on and raises as this function; None where no rows are left.
+        A function of places among the rows trained on, which raises as this one; None if there are no later
+        windows.
 
     Raises:
         RemoteError: if the vectors are not the teacher's, or cannot be fetched.
@@ -42,7 +43,7 @@ def admit_first_window(dataset: DistillDataset, config: RunConfig) -> CheckRows 
     streams = [
         (store, positions, Computing(model, device=training.device, threads=training.threads))
         for store, positions, model in zip(targets.stores, targets.positions, models, strict=True)
-        if isinstance(store, Streaming)
+        if isinstance(store, StreamedStore)
     ]
     if not streams or not is_first_process():
         return None

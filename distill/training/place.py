@@ -1,4 +1,4 @@
-"""Where a run's vectors come from: a cache of this machine, or a remote through its mirror."""
+"""Source of a run's vectors: a cache of this machine, or a remote through its mirror."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from distill.config import RunConfig
     from embedcache.check.progress import OnCheck
     from embedcache.contract import Contract
+    from embedcache.share.sample import SampleCheck
     from embedcache.store import VectorStore
 
 _FROM_VECTORS = re.compile(r"\b(tokens|truncated|vectors|teachers|shards)\b", re.IGNORECASE)
@@ -81,6 +82,7 @@ def open_place(
         limit=stream.limit,
         with_logits=LOSSES[config.loss.name].inside == "classes",
         on_progress=_fetching(tell),
+        on_sample=_noting(tell),
     ) as mirror:
         _note(tell, f"mirror of {config.cache}: {mirror.cache.folder}")
         yield Place(mirror.cache, mirror.corpus, None if stream.limit is None else mirror.store)
@@ -139,6 +141,19 @@ def _is_remote(cache: str) -> bool:
 
 def _note(tell: OnProgress, text: str) -> None:
     tell(TrainProgress("note", 0, 0, text=text))
+
+
+def _noting(tell: OnProgress) -> Callable[[SampleCheck], None]:
+    """Return the callback for comparisons with live teachers; it notes each verdict on a teacher once."""
+    noted = set[tuple[str, str]]()
+
+    def note(sample: SampleCheck) -> None:
+        if (sample.teacher, sample.verdict) not in noted:
+            noted.add((sample.teacher, sample.verdict))
+            detail = f" ({sample.sampled:,} texts)" if sample.verdict == "ok" else f": {sample.told}"
+            _note(tell, f"sample of {sample.teacher}: {sample.verdict}{detail}")
+
+    return note
 
 
 def _fetching(tell: OnProgress) -> OnCheck:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from embedcache.share.files import Selection
 from embedcache.share.plan import Plan
 from embedcache.share.pull import counted_stock, pull
 from embedcache.share.remote import Remote
+from embedcache.share.sample import SampleCheck
 from embedcache.share.stream import Stream
 from embedcache.share.streamed_store import StreamedStore
 from embedcache.store import VectorStore
@@ -55,6 +56,7 @@ class Mirror:
         limit: int | None = None,
         with_logits: bool = False,
         on_progress: OnCheck | None = None,
+        on_sample: Callable[[SampleCheck], None] = lambda sample: None,
     ) -> Mirror:
         """Fill a mirror: with everything, or with everything but shards if there is a ``limit``.
 
@@ -67,6 +69,7 @@ class Mirror:
             limit: bytes of shards that are kept at a time.
             with_logits: fetch the logits of the named teachers as well.
             on_progress: called as the work goes on.
+            on_sample: called with the result of each comparison of vectors with the live teacher.
 
         Raises:
             InputError: if the folder holds an ordinary cache or another remote's mirror, or something asked
@@ -77,7 +80,7 @@ class Mirror:
         source = Remote(remote).open()
         cache = _open_cache(default_mirror(source) if folder is None else Path(folder).expanduser(), source)
         meter = Meter(on_progress)
-        # Of several processes that start together one fetches, and the others find everything here.
+        # Several processes may start together: one fetches, the others wait.
         with FileLock(cache.derived_folder / MIRROR / "opening.lock"):
             stock = counted_stock(source, cache, require_signature)
             known = {name for called in stock.teacher_names().values() for name in called}
@@ -91,7 +94,6 @@ class Mirror:
                 )
             ((name, digest),) = corpora.items()
             if name in cache.corpus_names() and cache.corpus(name).info.digest != digest:
-                # Another version.
                 remove_corpus(cache, name)
             done = pull(
                 cache.folder,
@@ -102,8 +104,10 @@ class Mirror:
             )
             if done.is_bad:
                 raise RemoteError("; ".join(one.told for one in done.samples if one.is_bad))
+            for sample in done.samples:
+                on_sample(sample)
             meter.bytes += done.bytes
-            stream = None if limit is None else Stream(cache, source, stock, name, limit, meter)
+            stream = None if limit is None else Stream(cache, source, stock, name, limit, meter, on_sample)
         return cls(cache, name, meter, stream)
 
     def __enter__(self) -> Mirror:
@@ -135,7 +139,10 @@ def _open_cache(place: Path, source: Remote) -> Cache:
         if read_sealed_json(note)["remote"] == source.url:
             return cache
     if note.exists() or any((place / name).exists() for name in ("corpora", "teachers")):
-        raise InputError(f"{place}: no mirror of {source.url}. Give a new folder with --mirror.")
+        raise InputError(
+            f"{place}: no mirror of {source.url}. Give a new folder with --mirror. A mirror without its "
+            "derived/ folder can be deleted: it holds only copies."
+        )
     make_directory(note.parent)
     write_sealed_json(note, {"remote": source.url})
     return cache

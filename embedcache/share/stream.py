@@ -1,4 +1,4 @@
-"""The shards of a mirror: fetched when they are needed, evicted when others need the room."""
+"""Shards of a mirror with a limit: fetched on demand, least recently used evicted first."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from embedcache.fsio import TEMPORARY_PREFIX, make_directory
 from embedcache.share.incoming import Incoming
 from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.remote import JOBS, Remote, object_path
+from embedcache.share.sample import SampleCheck
 from embedcache.sizes import readable
 
 _RESERVED = f"{TEMPORARY_PREFIX}reserved-"
@@ -26,11 +27,11 @@ _SHARDS = "teachers/*/shards"
 
 
 class Stream:
-    """Shards of a mirror: fetched when they are needed, evicted when others need the room.
+    """Shards of a mirror with a limit: fetched on demand, least recently used evicted first.
 
-    A shard is first in a quarantine, ``derived/mirror``, and enters the cache once it was compared with the
-    teacher. A lock file per shard lets one process at a time fetch it. The process that holds it reserves
-    room with an empty file of the shard's size.
+    Shards lie in ``derived/mirror``, outside the cache's teachers, because they come and go. A lock file per
+    shard lets one process at a time fetch it. That process reserves room with an empty file of the shard's
+    size.
 
     Args:
         cache: the mirror.
@@ -39,72 +40,89 @@ class Stream:
         corpus: name of the corpus.
         limit: bytes of shards that are kept at a time.
         meter: counts downloaded bytes.
+        on_sample: called with the result of each comparison with the live teacher.
 
     Attributes:
         near: shards of the current and the next window, by contract id.
     """
 
     def __init__(
-        self, cache: Cache, remote: Remote, stock: Stock, corpus: str, limit: int, meter: Meter
+        self,
+        cache: Cache,
+        remote: Remote,
+        stock: Stock,
+        corpus: str,
+        limit: int,
+        meter: Meter,
+        on_sample: Callable[[SampleCheck], None],
     ) -> None:
         self.cache, self.remote, self.stock, self.meter, self.limit = cache, remote, stock, meter, limit
-        self.corpus = corpus
+        self.corpus, self.on_sample = corpus, on_sample
         self.incoming = Incoming(cache, remote, stock, meter, folder=cache.derived_folder / MIRROR)
         self._locks = make_directory(self.incoming.folder / "locks")
         self._pool = ThreadPoolExecutor(JOBS, thread_name_prefix="mirror")
         self.near: dict[str, set[str]] = {}
         self._used: dict[str, float] = {}
-        with self.locked():
+        with self._locked():
             self._clean()
+            # Shards of a run without a limit count as well.
+            for path in cache.folder.glob(f"{_SHARDS}/*.arrow"):
+                target = self.incoming.folder / path.relative_to(cache.folder)
+                make_directory(target.parent)
+                path.replace(target)
 
     def close(self) -> None:
         """Stop all downloads."""
         self.remote.stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def submit(self, act: Callable[[], None]) -> None:
-        """Run ``act`` in the background; its errors are dropped. Do nothing once the mirror is closed."""
-        with suppress(RuntimeError):
-            self._pool.submit(act)
-
     def touch(self, name: str) -> None:
         """Note that a shard is used."""
         self._used[name] = time.monotonic()
 
-    def fetch(
-        self, file: SharedFile, is_here: Callable[[], bool], check: Callable[[], None], *, urgent: bool
-    ) -> None:
-        """Download a shard into the quarantine and check it, unless it is here.
+    def fetch_ahead(self, file: SharedFile, check: Callable[[SharedFile], None]) -> None:
+        """Fetch a shard in the background, if no other process does and there is room; drop errors."""
+        # A closed pool takes no more work.
+        with suppress(RuntimeError):
+            self._pool.submit(self.fetch, file, check, urgent=False)
+
+    def fetch(self, file: SharedFile, check: Callable[[SharedFile], None], *, urgent: bool = True) -> None:
+        """Download a shard and check it, unless the mirror has it.
 
         Args:
             file: the shard.
-            is_here: returns whether the mirror has it.
-            check: raises where its content is not the listed one.
-            urgent: wait for other processes, and take the room of any shard. Otherwise fetch it only if
-                nobody else does and there is room.
+            check: raises if its content is not the listed one.
+            urgent: wait for other processes, and evict any shard for it. Otherwise fetch it only if it is of
+                the current or next window, no other process does and there is room.
 
         Raises:
             RemoteError: if it cannot be fetched, or is refused.
             StorageError: if there is no room for it.
         """
+        if not urgent and file.sha256 not in self._near():
+            return
+        path = self.incoming.path(file)
         with self._alone(file.sha256, wait=urgent) as is_alone:
-            if not is_alone or is_here():
+            if not is_alone or path.is_file():
                 return
             reserved = self._reserve(file, urgent=urgent)
             if reserved is None:
                 return
             try:
                 self.incoming.fetch_one(file)
-                check()
+                check(file)
             except BaseException:
-                self.incoming.path(file).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
                 raise
             finally:
-                with self.locked():
+                with self._locked():
                     reserved.unlink(missing_ok=True)
 
-    def locked(self) -> FileLock:
-        """Return the lock under which shards are counted: meanwhile none is reserved, moved or evicted."""
+    def _near(self) -> set[str]:
+        return set().union(*self.near.values())
+
+    def _locked(self) -> FileLock:
+        """Return the lock under which shards are counted, reserved and evicted."""
         return FileLock(self.incoming.folder / "room.lock")
 
     @contextmanager
@@ -127,11 +145,11 @@ class Stream:
             raise RemoteError(f"{self.remote.url}: stopped.")
 
     def _reserve(self, file: SharedFile, *, urgent: bool) -> Path | None:
-        """Make room for a shard and reserve it; return the file that does, None where there is no room."""
+        """Make room for a shard; return the file that reserves it, None if there is no room."""
         reserved = self.incoming.path(file).with_name(f"{_RESERVED}{file.sha256}")
         make_directory(reserved.parent)
         while True:
-            with self.locked():
+            with self._locked():
                 if self._make_room(file.bytes, urgent=urgent):
                     reserved.touch()
                     os.truncate(reserved, file.bytes)
@@ -153,27 +171,25 @@ class Stream:
         ``urgent``.
         """
         self._clean()
-        every = [
-            path
-            for base in (self.cache.folder, self.incoming.folder)
-            for path in base.glob(f"{_SHARDS}/*")
-            if path.suffix == ".arrow" or path.name.startswith(_RESERVED)
-        ]
-        # A shard that has just arrived and its reservation count once, and it is not evicted yet.
+        # The reservation of a shard that has just arrived replaces it: it counts once and is not evicted.
+        paths = {
+            _digest_of(path): path
+            for pattern in ("*.arrow", f"{_RESERVED}*")
+            for path in self.incoming.folder.glob(f"{_SHARDS}/{pattern}")
+        }
         held = dict[str, int]()
-        for path in every:
+        for name, path in paths.items():
             with suppress(FileNotFoundError):
-                held[_digest_of(path)] = path.stat().st_size
-        reserved = {_digest_of(path) for path in every if path.suffix != ".arrow"}
-        paths = [path for path in every if _digest_of(path) not in reserved]
-        near = {name for names in self.near.values() for name in names}
-        for path in sorted(paths, key=lambda path: (path.stem in near, self._used.get(path.stem, 0))):
-            if sum(held.values()) + size <= self.limit or (path.stem in near and not urgent):
+                held[name] = path.stat().st_size
+        near = self._near()
+        shards = [name for name in held if paths[name].suffix == ".arrow"]
+        for name in sorted(shards, key=lambda name: (name in near, self._used.get(name, 0))):
+            if sum(held.values()) + size <= self.limit or (name in near and not urgent):
                 break
-            stat = self.remote.stat(object_path(path.stem))
-            if stat is not None and stat.bytes == held.get(path.stem):
-                path.unlink(missing_ok=True)
-                del held[path.stem]
+            stat = self.remote.stat(object_path(name))
+            if stat is not None and stat.bytes == held[name]:
+                paths[name].unlink(missing_ok=True)
+                del held[name]
         return sum(held.values()) + size <= self.limit
 
     def _clean(self) -> None:

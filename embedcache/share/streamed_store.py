@@ -1,9 +1,8 @@
-"""Vectors on a remote, read through a mirror whose shards come and go."""
+"""Vectors on a remote, read through a mirror with a limit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -12,9 +11,9 @@ from numpy.typing import NDArray
 from embedcache.check.live import Computing
 from embedcache.codecs import CODEC_NAMES, Vectors
 from embedcache.contract import Contract
-from embedcache.errors import CorruptCacheError, InputError
-from embedcache.fsio import make_directory
+from embedcache.errors import CorruptCacheError, InputError, RemoteError
 from embedcache.keys import KeyArray
+from embedcache.share.manifest import SharedFile
 from embedcache.share.rows import RemoteKeys
 from embedcache.share.sample import compare, local_teacher
 from embedcache.share.stream import Stream
@@ -44,13 +43,10 @@ class StreamedStore:
             raise InputError(f"{stream.remote.url}: no vectors of teacher {contract.id[:12]}.")
         self._stream, self._contract = stream, contract
         self._keys = RemoteKeys(stream.cache, stream.remote, shards, stream.meter)
-        folder = stream.cache.teacher_folder(contract)
-        self._codebooks, self._notes = folder / "codebooks", FileNotes()
-        self._admitted = FolderShards(folder / "shards", self._notes)
-        staged = stream.incoming.folder / "teachers" / contract.id / "shards"
-        self._staged = FolderShards(staged, self._notes)
+        self._codebooks, self._notes = stream.cache.teacher_folder(contract) / "codebooks", FileNotes()
+        self._shards = FolderShards(stream.incoming.path(shards[0]).parent, self._notes)
         self._opened: dict[int, ShardStore] = {}
-        self._compared: set[str] = set()
+        self._compared: set[int] = set()
         self._coming: list[int] | None = None
         self.shard_names: Sequence[str] = [shard.sha256 for shard in shards]
         """Name of each shard, by number."""
@@ -89,63 +85,52 @@ class StreamedStore:
         """Return the number of the shard of each position."""
         return self._keys.shards_at(positions)
 
-    def want(self, windows: Sequence[Sequence[int]]) -> None:
-        """Fetch the shards of the first window in the background, and those of the second one afterwards.
+    def want(self, now: Sequence[int], coming: Sequence[int] = ()) -> None:
+        """Fetch shards in the background.
 
-        The second window waits for the next :meth:`gather`: the first batch of a window may have rows of the
+        The next window waits for the next :meth:`gather`: the first batch of a window may have rows of the
         window before, whose shards make room for it.
 
         Args:
-            windows: numbers of the shards that are needed now, then those needed after them, and so on.
+            now: numbers of the shards of the current window.
+            coming: numbers of the shards of the next window.
         """
-        now, coming = [*windows, (), ()][:2]
-        near = {self.shard_names[number] for number in (*now, *coming)}
-        self._stream.near[self._contract.id] = near
+        self._stream.near[self._contract.id] = {self.shard_names[number] for number in (*now, *coming)}
         self._fetch_ahead(now)
         self._coming = [*now, *coming]
 
     def _fetch_ahead(self, numbers: Sequence[int]) -> None:
-        files = [self._keys.shards[number] for number in numbers if self._place(number) is None]
+        files = [self._keys.shards[number] for number in numbers]
+        files = [file for file in files if not self._shards.path(file.sha256).is_file()]
         if files:
             size = sum(file.bytes for file in files)
             self._stream.meter.begin("fetch vectors", total_files=len(files), total_bytes=size)
-        for number in numbers:
-            self._stream.submit(partial(self._fetch, number, urgent=False))
+        for file in files:
+            self._stream.fetch_ahead(file, self._check)
 
     def interrupt(self) -> None:
         """Stop all downloads."""
         self._stream.remote.stop.set()
 
     def admit(self, positions: Positions, computing: Computing) -> None:
-        """Compare a sample of the new shards at ``positions`` with the teacher, and admit them.
+        """Compare a sample of the shards at ``positions`` with the live teacher; each shard once.
 
         Args:
             positions: rows that are trained on next, shape (n,).
-            computing: how to run the teacher.
+            computing: how to run the teacher; if its model is not on this machine, nothing is compared.
 
         Raises:
             RemoteError: if a shard cannot be fetched, or its vectors are not the teacher's.
             StorageError: if there is no room for a shard.
         """
-        names = {n: self.shard_names[n] for n in np.unique(self.shards_at(positions)).tolist()}
-        stores = {name: self._store(n) for n, name in names.items() if name not in self._compared}
-        fresh = {name: one for name, one in stores.items() if not self._admitted.path(name).is_file()}
-        if fresh:
-            self._compare(fresh, computing)
-        self._compared |= stores.keys()
-        make_directory(self._admitted.folder)
-        with self._stream.locked():
-            for name in names.values():
-                with suppress(FileNotFoundError):
-                    self._staged.path(name).replace(self._admitted.path(name))
-        self._notes.remember(self._admitted.path(name) for name in names.values())
-
-    def _compare(self, stores: dict[str, ShardStore], computing: Computing) -> None:
-        shards = MemoryShards()
-        for name, one in stores.items():
-            shards.add(name, one.container.open(name))
+        numbers = {*np.unique(self.shards_at(positions)).tolist()} - self._compared
+        if not numbers:
+            return
+        shards, stream = MemoryShards(), self._stream
+        names = [self.shard_names[number] for number in sorted(numbers)]
+        for number, name in zip(sorted(numbers), names, strict=True):
+            shards.add(name, self._store(number).container.open(name))
         came = ShardStore(shards, self._contract, codebooks=self._codebooks)
-        stream = self._stream
         teacher = stream.incoming.teacher(self._contract.id)
         corpus = stream.cache.corpus(stream.corpus)
         load = partial(local_teacher, stream.cache, teacher, came, computing)
@@ -153,9 +138,11 @@ class StreamedStore:
         sample = compare(came, none, teacher, [corpus, *corpus.views()], load)
         if sample.is_bad:
             self._opened.clear()
-            for name in stores:
-                self._staged.path(name).unlink(missing_ok=True)
-            raise stream.incoming.refusal(list(stores), f"vectors of {teacher.name}: {sample.told}")
+            for name in names:
+                self._shards.path(name).unlink(missing_ok=True)
+            raise stream.incoming.refusal(names, f"vectors of {teacher.name}: {sample.told}")
+        stream.on_sample(sample)
+        self._compared |= numbers
 
     def gather(self, positions: Positions) -> NDArray[np.floating]:
         """Return the vectors at ``positions`` in :attr:`dtype`, shape (n, d), in the order asked.
@@ -170,7 +157,7 @@ class StreamedStore:
             vectors[places] = store.gather(rows)
         if self._coming is not None:
             wanted, self._coming = self._coming, None
-            # A mapped shard takes its room on the disk even when it is deleted.
+            # A deleted shard takes room on the disk while it is mapped.
             self._opened = {number: self._opened[number] for number in wanted if number in self._opened}
             self._fetch_ahead(wanted)
         return vectors
@@ -187,7 +174,7 @@ class StreamedStore:
         return tokens, truncated
 
     def _runs(self, positions: Positions) -> Iterator[tuple[NDArray[np.intp], ShardStore, Positions]]:
-        """Yield for each shard the places in ``positions`` it answers, its store and the rows in it."""
+        """Yield for each shard the places in ``positions`` that it holds, its store and the rows in it."""
         if len(positions) and (positions.min() < 0 or positions.max() >= len(self)):
             raise IndexError("a position outside the store; -1 stands for a missing key and holds no vector")
         numbers = self.shards_at(positions)
@@ -198,39 +185,30 @@ class StreamedStore:
                 yield places, self._store(number), positions[places] - self._keys.starts[number]
 
     def _store(self, number: int) -> ShardStore:
-        """Return the open store of one shard, fetched where it is missing."""
-        self._stream.touch(self.shard_names[number])
+        """Return the open store of one shard, fetched if it is missing."""
+        file = self._keys.shards[number]
+        self._stream.touch(file.sha256)
         while (store := self._opened.get(number)) is None:
-            place = self._place(number)
-            if place is None:
-                self._fetch(number, urgent=True)
-                continue
+            self._stream.fetch(file, self._check)
             try:
-                self._opened[number] = self._open(place, number)
-            except (CorruptCacheError, FileNotFoundError):
-                # Damaged, or moved or evicted by another process just now.
-                place.path(self.shard_names[number]).unlink(missing_ok=True)
+                store = self._open(file.sha256)
+                self._stream.incoming.check_shards(store, [file])
+                self._opened[number] = store
+            except (CorruptCacheError, FileNotFoundError, RemoteError):
+                # Damaged or unchecked, or evicted by another process just now.
+                self._shards.path(file.sha256).unlink(missing_ok=True)
         return store
 
-    def _place(self, number: int) -> FolderShards | None:
-        name = self.shard_names[number]
-        return next((one for one in (self._admitted, self._staged) if one.path(name).is_file()), None)
-
-    def _open(self, place: FolderShards, number: int) -> ShardStore:
-        name, shard = self.shard_names[number], MemoryShards()
-        shard.add(name, place.open(name))
-        if place.find_liars([name]):
-            raise damaged_shard(place.where(name), "its digest is another one")
+    def _open(self, name: str) -> ShardStore:
+        shard = MemoryShards()
+        shard.add(name, self._shards.open(name))
+        if self._shards.find_liars([name]):
+            raise damaged_shard(self._shards.where(name), "its digest is another one")
         return ShardStore(shard, self._contract, codebooks=self._codebooks)
 
-    def _fetch(self, number: int, *, urgent: bool) -> None:
-        file = self._keys.shards[number]
-
-        def check() -> None:
-            self._notes.remember([self._staged.path(file.sha256)])
-            with self._stream.incoming.refusing([file]):
-                store = self._open(self._staged, number)
-            self._stream.incoming.check_shards(store, [file])
-
-        if urgent or file.sha256 in self._stream.near[self._contract.id]:
-            self._stream.fetch(file, lambda: self._place(number) is not None, check, urgent=urgent)
+    def _check(self, file: SharedFile) -> None:
+        """Check a shard that was just downloaded."""
+        self._notes.remember([self._shards.path(file.sha256)])
+        with self._stream.incoming.refusing([file]):
+            store = self._open(file.sha256)
+        self._stream.incoming.check_shards(store, [file])

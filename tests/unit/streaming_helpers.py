@@ -26,14 +26,13 @@ def shard_size(source: Path, teacher: str) -> int:
 
 
 def shard_bytes(mirror: Path) -> int:
-    """Return the bytes of the shards in a mirror: admitted, in quarantine or only reserved."""
+    """Return the bytes of the shards in a mirror with a limit, arrived or only reserved."""
     sizes: dict[str, int] = {}
-    for base in (mirror, mirror / "derived" / "mirror"):
-        with suppress(FileNotFoundError):
-            for path in base.glob("teachers/*/shards/*"):
-                if path.suffix == ".arrow" or "reserved" in path.name:
-                    with suppress(FileNotFoundError):
-                        sizes[path.name.removesuffix(".arrow")[-64:]] = path.stat().st_size
+    with suppress(FileNotFoundError):
+        for path in mirror.glob("**/teachers/*/shards/*"):
+            if path.suffix == ".arrow" or "reserved" in path.name:
+                with suppress(FileNotFoundError):
+                    sizes[path.name.removesuffix(".arrow")[-64:]] = path.stat().st_size
     return sum(sizes.values())
 
 

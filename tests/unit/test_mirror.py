@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -16,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from damage import flip_middle
 from distill_helpers import build
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processes import run_together
+from share_helpers import edit, make_key, manifests_of
 from streaming_helpers import pushed, shard_bytes
 
 from embedcache.cache import Cache
@@ -29,7 +28,6 @@ from embedcache.check.live import Computing
 from embedcache.check.verify import verify
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.keys import key_array
-from embedcache.share.manifest import manifest_name
 from embedcache.share.mirror import Mirror
 from embedcache.share.pull import pull
 from embedcache.share.push import push
@@ -172,6 +170,21 @@ def test_without_a_limit_a_mirror_is_a_pulled_cache(source, remote, tmp_path):
         assert again.fetched_bytes == 0
 
 
+def test_a_limit_also_counts_what_a_run_without_one_left(source, remote, tmp_path):
+    Mirror.open(remote, tmp_path / "mirror").close()
+    with streamed(remote, tmp_path / "mirror", size(source, 3.2)) as store:
+        assert not list((tmp_path / "mirror" / "teachers").rglob("*.arrow"))
+        gone = store.shard_names[0]
+        store.gather(rows_of(store, 1))
+        assert gone in names_in(tmp_path / "mirror")
+        (tmp_path / "mirror").joinpath("derived", "mirror").rglob(f"{gone}.arrow").__next__().unlink()
+        store.gather(rows_of(store, 0))
+        assert shard_bytes(tmp_path / "mirror") <= size(source, 3.2)
+    with Mirror.open(remote, tmp_path / "mirror") as mirror:
+        store = mirror.store(mirror.cache.teacher().contract)
+        assert len(store.gather(all_positions(store))) == 600
+
+
 # Room
 
 
@@ -183,7 +196,7 @@ def test_shards_stay_under_the_limit_while_windows_move(source, remote, tmp_path
         expected = store_of(source).gather(all_positions(store_of(source)))
         windows = [sorted(part) for part in generator.permutation(12).reshape(6, 2).tolist()]
         for number in range(6):
-            store.want(windows[number:])
+            store.want(*windows[number : number + 2])
             rows = np.flatnonzero(np.isin(store.shards_at(positions), windows[number]))
             assert len(rows) == 100
             store.admit(positions[rows], Computing())
@@ -209,7 +222,7 @@ with Mirror.open(remote, folder, limit=int(limit)) as mirror:
     first = {}
     for turn in range(40):
         shards = generator.choice(12, 2, replace=False)
-        store.want([shards[:1].tolist(), shards[1:].tolist()])
+        store.want(shards[:1].tolist(), shards[1:].tolist())
         rows = np.flatnonzero(np.isin(store.shards_at(positions), shards))
         for row, vector in zip(rows.tolist(), store.gather(positions[rows]), strict=True):
             assert np.array_equal(first.setdefault(row, vector), vector)
@@ -276,11 +289,12 @@ def test_room_that_only_lost_objects_take_ends_in_an_error(source, own, tmp_path
 
 def test_the_current_and_the_next_window_stay_unless_their_room_is_needed(source, remote, tmp_path):
     with streamed(remote, tmp_path / "mirror", size(source, 3.2)) as store:
-        store.want([[0], [1, 2]])
+        store.want([0], [1, 2])
         store.gather(rows_of(store, 0))
         wait_for(lambda: len(names_in(tmp_path / "mirror")) == 3)
-        store._stream.near[store.contract.id].add(store.shard_names[3])
-        store._fetch(3, urgent=False)
+        store.want([0], [1, 2, 3])
+        store.gather(rows_of(store, 0))
+        time.sleep(0.2)
         assert names_in(tmp_path / "mirror") == {store.shard_names[number] for number in (0, 1, 2)}
         store.gather(rows_of(store, 3))
         assert store.shard_names[3] in names_in(tmp_path / "mirror")
@@ -296,11 +310,11 @@ def test_rows_of_the_window_before_are_still_here_for_the_batch_between_two(
     )
     with streamed(remote, tmp_path / "mirror", size(source, 4.2)) as store:
         windows = [[0, 1], [2, 3], [4, 5]]
-        store.want(windows)
+        store.want(*windows[:2])
         store.gather(rows_of(store, 0))
         store.gather(rows_of(store, 1))
         wait_for(lambda: len(names_in(tmp_path / "mirror")) == 4)
-        store.want(windows[1:])
+        store.want(*windows[1:])
         time.sleep(0.05)
         store.gather(np.concatenate([rows_of(store, 1), rows_of(store, 2)]))
         wait_for(lambda: {store.shard_names[4], store.shard_names[5]} <= names_in(tmp_path / "mirror"))
@@ -360,20 +374,35 @@ def test_of_several_corpora_one_is_chosen(own, source, teacher, tmp_path):
 
 
 def test_a_required_signature_leaves_other_pushes_out(own, source, teacher, tmp_path):
-    key = Ed25519PrivateKey.generate()
-    pem, none = serialization.Encoding.PEM, serialization.NoEncryption()
-    (tmp_path / "key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, none))
-    openssh = serialization.Encoding.OpenSSH
-    (tmp_path / "key.pub").write_bytes(
-        key.public_key().public_bytes(openssh, serialization.PublicFormat.OpenSSH)
-    )
-    required = {"require_signature": tmp_path / "key.pub", "limit": size(source, 3)}
+    private, public = make_key(tmp_path, "key")
+    required = {"require_signature": public, "limit": size(source, 3)}
     with pytest.raises(RemoteError, match="sign"):
         Mirror.open(str(own), tmp_path / "mirror", **required)
     signed = built(tmp_path / "signed", teacher, sentences(120, seed=9))
-    push(signed, str(own), sign=tmp_path / "key")
+    push(signed, str(own), sign=private)
     with streamed(own, tmp_path / "mirror", **required) as store:
         assert len(store) == 120
+
+
+def test_a_mirror_without_its_derived_folder_says_what_to_do(remote, tmp_path):
+    Mirror.open(remote, tmp_path / "mirror", limit=10**6).close()
+    shutil.rmtree(tmp_path / "mirror" / "derived")
+    with pytest.raises(InputError, match="only copies"):
+        Mirror.open(remote, tmp_path / "mirror", limit=10**6)
+
+
+@pytest.mark.parametrize("limit", [None, 10**6])
+def test_what_came_of_the_comparison_is_reported(source, remote, teacher, tmp_path, monkeypatch, limit):
+    samples: list[Any] = []
+    with Mirror.open(remote, tmp_path / "mirror", limit=limit, on_sample=samples.append) as mirror:
+        store = mirror.store(mirror.cache.teacher().contract)
+        if isinstance(store, StreamedStore):
+            for shard in (0, 1, 0):
+                store.admit(rows_of(store, shard), Computing())
+    assert {(one.verdict, one.told) for one in samples} == {
+        ("not compared", "the model is not on this machine")
+    }
+    assert len(samples) == (1 if limit is None else 2)
 
 
 # Damage
@@ -389,13 +418,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(Remote, "fetch", slowly)
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize("damage", [flip, Path.unlink, lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize("damage", [flip_middle, Path.unlink, lambda path: path.write_bytes(b"")])
 def test_an_object_that_is_damaged_or_gone_is_refused_by_name(source, own, tmp_path, damage):
     with streamed(own, tmp_path / "mirror", size(source, 3.2)) as store:
         damage(own / object_path(store.shard_names[5]))
@@ -407,49 +430,36 @@ def test_an_object_that_is_damaged_or_gone_is_refused_by_name(source, own, tmp_p
     assert not list((tmp_path / "mirror").rglob(".tmp-*"))
 
 
-@pytest.mark.parametrize("is_admitted", [False, True])
-def test_a_shard_that_is_damaged_in_the_mirror_is_fetched_again(source, remote, tmp_path, is_admitted):
+def test_a_shard_that_is_damaged_in_the_mirror_is_fetched_again(source, remote, tmp_path):
     mirror = tmp_path / "mirror"
     with streamed(remote, mirror, size(source, 3.2)) as store:
         positions = rows_of(store, 5)
         first = store.gather(positions)
-        if is_admitted:
-            store.admit(positions, Computing())
-            assert {shard.name for shard in store_of(mirror).shards} == {store.shard_names[5]}
-        (path,) = mirror.rglob(f"{store.shard_names[5]}.arrow")
-        assert (mirror / "teachers" in path.parents) is is_admitted
-    flip(path)
+    (path,) = mirror.rglob(f"{store.shard_names[5]}.arrow")
+    flip_middle(path)
     with streamed(remote, mirror, size(source, 3.2)) as store:
         np.testing.assert_array_equal(store.gather(positions), first)
 
 
-def rewrite_manifest(remote: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change a manifest, and give it the name of what it has become."""
-    (path,) = (remote / "manifests").iterdir()
-    value = json.loads(path.read_text())
-    change(value)
-    data = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-    path.unlink()
-    (path.parent / manifest_name(data, value["when"])).write_bytes(data)
-
-
+@pytest.mark.parametrize("is_here", [False, True])
 @pytest.mark.parametrize("what", ["keys", "codec"])
-def test_a_manifest_that_lies_about_a_shard_is_refused(source, own, tmp_path, what):
-    """The key list is another shard's, or the codec is a finer one."""
-
-    def lie(value: dict[str, Any]) -> None:
-        shards = sorted((one for one in value["files"] if "keys" in one), key=lambda one: one["sha256"])
-        if what == "keys":
-            shards[5]["keys"] = shards[6]["keys"]
-        else:
-            shards[5]["codec"] = "float16"
-
-    rewrite_manifest(own, lie)
-    with streamed(own, tmp_path / "mirror", size(source, 3.2)) as store:
+def test_a_manifest_that_lies_about_a_shard_is_refused(source, own, tmp_path, what, is_here):
+    """The key list is another shard's, or the codec is a finer one; also of a shard that is in the mirror."""
+    folder = tmp_path / "mirror"
+    shards = [shard.name for shard in store_of(source).shards]
+    if is_here:
+        with streamed(own, folder, size(source, 3.2)) as store:
+            store.gather(rows_of(store, 5))
+    (files,) = (value["files"] for value in manifests_of(own))
+    lie = {"codec": "float16"}
+    if what == "keys":
+        lie = {"keys": next(one["keys"] for one in files if one["sha256"] == shards[6])}
+    edit(own, shards[5], lambda file: file.update(lie))
+    with streamed(own, folder, size(source, 3.2)) as store:
         rows = np.arange(5 * ROWS, 6 * ROWS)
         with pytest.raises(RemoteError, match=r"other rows, keys or another codec.*\(by Ann\)"):
             store.gather(rows)
-        assert names_in(tmp_path / "mirror") == set()
+        assert names_in(folder) == set()
 
 
 # Ends
@@ -457,6 +467,7 @@ def test_a_manifest_that_lies_about_a_shard_is_refused(source, own, tmp_path, wh
 
 _KILLED = """
 import os, signal, sys, time
+import numpy as np
 from embedcache.share.mirror import Mirror
 from embedcache.share.remote import Remote
 
@@ -468,7 +479,7 @@ def killed(remote, sha256, size, target, *more):
 
 fetch, Remote.fetch = Remote.fetch, killed
 with Mirror.open(sys.argv[1], sys.argv[2], limit=int(sys.argv[3])) as mirror:
-    mirror.store(mirror.cache.teacher().contract)._store(0)
+    mirror.store(mirror.cache.teacher().contract).gather(np.arange(1))
 """
 
 
@@ -494,7 +505,7 @@ def test_the_reservation_of_a_running_process_is_left_alone(source, remote, tmp_
             fetch(one, *arguments)
 
         monkeypatch.setattr(Remote, "fetch", held)
-        store.want([[0]])
+        store.want([0])
         assert entered.wait(20)
         with streamed(remote, tmp_path / "mirror", size(source, 3.2)):
             assert len(list((tmp_path / "mirror").rglob(".tmp-reserved-*"))) == 1
@@ -511,7 +522,7 @@ def test_closing_ends_downloads_at_once(source, remote, tmp_path, monkeypatch):
         store = mirror.store(mirror.cache.teacher().contract)
         positions = all_positions(store)
         monkeypatch.setattr(Remote, "fetch", unreachable)
-        store.want([list(range(12))])
+        store.want(list(range(12)))
         ended: list[BaseException] = []
 
         def read() -> None:
@@ -529,4 +540,4 @@ def test_closing_ends_downloads_at_once(source, remote, tmp_path, monkeypatch):
     assert time.monotonic() - began < 1
     assert len(ended) == 1
     assert not list((tmp_path / "mirror").rglob(".tmp-*"))
-    store.want([[1]])
+    store.want([1])

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ from distill.training.place import refuse_remote
 from distill.training.run import resume
 from embedcache.cache import Cache
 from embedcache.errors import RemoteError
+from embedcache.share import streamed_store
 from embedcache.share.remote import Remote
+from embedcache.share.sample import SampleCheck
 from embedcache.share.streamed_store import StreamedStore
 from embedcache.sizes import parse_size
-from embedcache.store import VectorBatch
+from embedcache.store import ShardStore, VectorBatch
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -114,7 +117,7 @@ def test_with_a_limit_each_window_is_admitted_before_it_is_trained_on(
     wanted: list[Any] = []
     want = StreamedStore.want
     monkeypatch.setattr(
-        StreamedStore, "want", lambda store, windows: (wanted.append(windows), want(store, windows))
+        StreamedStore, "want", lambda store, *windows: (wanted.append(windows), want(store, *windows))
     )
     # What arrives is reported from other threads at any time.
     small_run(
@@ -133,9 +136,11 @@ def test_with_a_limit_each_window_is_admitted_before_it_is_trained_on(
     rows = [sorted(np.concatenate(calls[epoch : epoch + 5]).tolist()) for epoch in (1, 6)]
     assert rows[0] == rows[1]
     assert len({*rows[0]}) == 148
-    # Ten shards in turns of two, the present window first.
-    assert sorted(number for window in wanted[0][:5] for number in window) == list(range(10))
-    assert all(len(window) == 2 for window in wanted[0])
+    # Ten shards in turns of two, each window announced as the next one before.
+    turns = [now for now, _ in groupby(windows[0] for windows in wanted)]
+    assert sorted(number for window in turns[:5] for number in window) == list(range(10))
+    assert all(len(window) == 2 for window in turns)
+    assert [windows[1] for windows, _ in groupby(wanted) if len(windows) == 2] == turns[1:]
 
 
 def test_the_order_depends_on_the_limit_alone(source, remote, settings, tmp_path, monkeypatch):
@@ -190,13 +195,16 @@ def test_each_shard_is_fetched_once_an_epoch_and_compared_once_a_run(remote, set
 
     monkeypatch.setattr(Remote, "fetch", counted)
     compared: list[str] = []
-    compare = StreamedStore._compare
-    monkeypatch.setattr(
-        StreamedStore,
-        "_compare",
-        lambda store, fresh, computing: (compared.extend(fresh), compare(store, fresh, computing)),
-    )
-    small_run(remote, tmp_path / "a", **settings)
+    compare = streamed_store.compare
+
+    def noted(came: ShardStore, *arguments: Any) -> SampleCheck:
+        compared.extend(shard.name for shard in came.shards)
+        return compare(came, *arguments)
+
+    monkeypatch.setattr(streamed_store, "compare", noted)
+    notes: list[str] = []
+    small_run(remote, tmp_path / "a", **settings, on_progress=lambda step: notes.append(step.text))
+    assert len([text for text in notes if text.startswith("sample of tiny: ok (")]) == 1
     assert len(compared) == len({*compared}) == 10
     assert 10 < len(fetched) <= 20
 
@@ -295,10 +303,12 @@ def test_vectors_of_another_teacher_end_the_run_and_are_not_kept(
     assert "vectors of tiny: these are not this teacher's vectors" in told
     assert f"{manifest.name[-69:-57]} (by Mallory)" in told
     assert (tmp_path / "run" / CHECKPOINT).exists() is (shards == 1)
-    cache = Cache(tmp_path / "mirror")
-    good = {shard.name for shard in Cache(source).store(cache.teacher("tiny").contract).shards}
-    assert {shard.name for shard in cache.store(cache.teacher("tiny").contract).shards} <= good
+    assert not list(tmp_path.glob("mirror/teachers/*/shards/*"))
     assert not list(tmp_path.glob("mirror/derived/mirror/teachers/*/shards/.tmp*"))
+    if shards == 1:
+        cache = Cache(source)
+        good = {shard.name for shard in cache.store(cache.teacher("tiny").contract).shards}
+        assert {path.stem for path in tmp_path.rglob("derived/mirror/teachers/*/shards/*.arrow")} <= good
 
 
 def test_drawing_random_numbers_or_having_no_memory_changes_no_student(
