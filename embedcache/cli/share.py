@@ -170,7 +170,7 @@ def add_command(name: str, url: str | None, remove: bool) -> None:
         raise click.UsageError("give a URL, or --remove")
     if url is None:
         remove_remote(name)
-        click.echo(f"{name} is no remote's name any more")
+        click.echo(f"removed {name}")
     else:
         click.echo(f"{name}: {add_remote(name, url)}")
 

@@ -1,4 +1,4 @@
-"""What a remote has: its pushes, teachers and corpora, and whether its objects are whole."""
+"""Listing and verification of a remote."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import RemoteError
 from embedcache.share.manifest import Manifest, digest_in, names_beginning
-from embedcache.share.remote import DamagedError, MissingError, Remote, object_path
+from embedcache.share.remote import MissingError, Remote, object_path
+from embedcache.share.transfer import DamagedError
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class PushedManifest:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a remote has.
+    """Pushes to a remote.
 
     Attributes:
         remote: its URL.
@@ -56,7 +57,7 @@ class RemoteCheck:
         remote: its URL.
         objects: listed objects.
         bytes: their size.
-        missing: digests of listed objects that are not there, and who pushed them.
+        missing: digests of listed objects that are missing, and who pushed them.
         damaged: the same of objects with other bytes.
         deleted: damaged objects that were deleted.
     """
@@ -70,7 +71,7 @@ class RemoteCheck:
 
     @property
     def is_sound(self) -> bool:
-        """Whether every listed object is there and whole."""
+        """True if every listed object is whole."""
         return not (self.missing or self.damaged)
 
     def to_json(self) -> dict[str, object]:
@@ -145,7 +146,8 @@ def verify_remote(
                 missing[sha256] = stock.pushed_by([sha256])
             elif found == "damaged":
                 damaged[sha256] = stock.pushed_by([sha256])
-                if delete_damaged:
+                # A line that broke may have cut it off, so it is read once more before it is deleted.
+                if delete_damaged and check(sha256) == "damaged":
                     source.delete(object_path(sha256))
                     deleted += 1
     return RemoteCheck(source.url, len(objects), sum(objects.values()), missing, damaged, deleted)

@@ -53,13 +53,14 @@ def checked_url(text: str) -> str:
         )
     if parts.fragment or (parts.query and not (scheme in _ANONYMOUS and parts.query == "anonymous=true")):
         raise InputError(f"a {scheme}:// URL with a '#' or an unknown option: only ?anonymous=true is known.")
-    path = unquote(parts.path).rstrip("/")
-    if not path.isprintable() or any(part in ("", ".", "..") for part in path.split("/")[1:]):
+    # Kept as it was written, and decoded where it is opened.
+    path = parts.path.rstrip("/")
+    if not unquote(path).isprintable() or any(one in ("", ".", "..") for one in unquote(path).split("/")[1:]):
         raise InputError(f"a {scheme}:// URL with an empty part, '.', '..' or control codes in its path.")
     if scheme == "file":
         if host not in ("", "localhost") or not path:
             raise InputError("a file:// URL needs an absolute path: file:///FOLDER.")
-        return path
+        return unquote(path)
     needs_path = scheme in ("sftp", "hf")
     if not host or (needs_path and not path) or (scheme == "hf" and path.count("/") < 2):
         example = {"hf": "hf://datasets/OWNER/NAME", "sftp": "sftp://USER@HOST/FOLDER"}.get(
@@ -89,13 +90,13 @@ def open_filesystem(url: str) -> tuple[AbstractFileSystem, str]:
         raise MissingExtraError(f"{scheme}:// remotes need {module}: pip install 'embedcache[{extra}]'.")
     import fsspec
 
+    if scheme == "file":
+        return fsspec.filesystem("file", auto_mkdir=True, skip_instance_cache=True), url
     plain, _, query = url.partition("?")
     parts = urlsplit(plain)
     # Others write there at the same time: what was listed before says nothing.
     options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
     options |= _ANONYMOUS[scheme] if query else {}
-    if scheme == "file":
-        return fsspec.filesystem("file", auto_mkdir=True, **options), url
     if scheme == "sftp":
         # sshfs checks no host keys unless it is told to; () stands for the user's known_hosts. It hands on to
         # ssh what it does not know.

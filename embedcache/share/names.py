@@ -102,10 +102,8 @@ def url_of(remote: str) -> str:
 
 
 def is_remote(place: str) -> bool:
-    """Return whether ``place`` is a URL, the folder of a remote or a remote's name; a cache never is."""
-    folder = Path(place).expanduser()
-    if "://" in place:
+    """Return whether ``place`` is a URL, a remote's name or the folder of one. A name wins over a folder."""
+    if "://" in place or (_NAME.fullmatch(place) and place in list_remotes()):
         return True
-    if folder.is_dir():
-        return (folder / REMOTE_MARKER).is_file() and not (folder / "cache.json").exists()
-    return place in list_remotes()
+    folder = Path(place).expanduser()
+    return (folder / REMOTE_MARKER).is_file() and not (folder / "cache.json").exists()

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from embedcache.cache import Cache
 from embedcache.check.progress import Meter, OnCheck
+from embedcache.errors import InputError
 from embedcache.share.files import LocalTeacher, Selection, local_corpora, local_teachers, shared_shard
 from embedcache.share.manifest import (
     Manifest,
@@ -25,8 +27,13 @@ from embedcache.share.manifest import (
     digest_in,
     manifest_name,
 )
-from embedcache.share.remote import MANIFESTS, Remote, Stat, object_path
+from embedcache.share.remote import MANIFESTS, Remote, object_path
 from embedcache.share.sign import private_key, sign_manifest, signed_by
+from embedcache.share.transfer import Stat
+from embedcache.store.shard import Shard
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 DAY = 86_400.0
 LEAST_GRACE = DAY
@@ -40,7 +47,7 @@ Source = Callable[[], "memoryview | Path"]
 
 @dataclass(frozen=True)
 class PushResult:
-    """What a push did, or with ``dry_run`` would do.
+    """Result of a push, or with ``dry_run`` what it would send.
 
     Attributes:
         remote: its URL.
@@ -67,7 +74,7 @@ class PushResult:
 
 @dataclass
 class _Plan:
-    """What one survey of the remote leaves to do.
+    """Work that is left after one survey of the remote.
 
     Attributes:
         news: files that no manifest lists.
@@ -116,6 +123,8 @@ def push(
     """
     started = time.perf_counter()
     opened, chosen = Cache(cache), selection or Selection()
+    if chosen.is_part:
+        raise InputError("rows and where choose a part for a pull; a push sends whole corpora.")
     key = None if sign is None else private_key(sign)
     target = Remote(remote)
     target.refuse_nested(opened.folder)
@@ -131,8 +140,8 @@ def push(
         objects = target.objects()
         stock = target.stock(opened)
         # A signature vouches for all that its owner has, also for what was pushed without it before.
-        vouched = stock if key is None else _signed_stock(target, stock, key.public_key().public_bytes_raw())
-        plan = _plan(opened, vouched, teachers, corpora)
+        signed_stock = stock if key is None else _signed_stock(target, stock, key)
+        plan = _plan(opened, signed_stock, teachers, corpora)
         lacking = {
             sha256: size
             for sha256, (size, _) in plan.sources.items()
@@ -150,10 +159,10 @@ def push(
                 time.perf_counter() - started,
             )
         meter.begin("push", total_files=len(lacking), total_bytes=sum(lacking.values()))
-        gone = _send(target, plan, stock, lacking, surveyed, clock, meter)
-        sent += sum(1 for size in gone.values() if size)
-        sent_bytes += sum(gone.values())
-        left = lacking.keys() - gone.keys()
+        done = _send(target, plan, stock, lacking, surveyed, clock, meter)
+        sent += sum(1 for size in done.values() if size)
+        sent_bytes += sum(done.values())
+        left = lacking.keys() - done.keys()
         listed = [*plan.news, *(one for one in plan.news_shards if not {one.sha256, one.keys} & left)]
         if listed:
             manifest = _manifest(plan, listed, by, message, licence, surveyed)
@@ -171,8 +180,8 @@ def push(
     )
 
 
-def _signed_stock(remote: Remote, stock: Stock, key: bytes) -> Stock:
-    signed = signed_by(remote, stock.manifests, [key])
+def _signed_stock(remote: Remote, stock: Stock, key: Ed25519PrivateKey) -> Stock:
+    signed = signed_by(remote, stock.manifests, [key.public_key().public_bytes_raw()])
     return Stock({name: one for name, one in stock.manifests.items() if signed[name]})
 
 
@@ -199,6 +208,9 @@ def _plan(
         for shard in one.shards:
             path = f"teachers/{contract_id}/shards/{shard.name}.arrow"
             listed = stock.file(path, shard.name)
+            if listed and (listed.bytes, listed.rows, listed.codec) != _facts(shard):
+                # Another manifest lies about it; pulls refuse that one.
+                listed = None
             file = listed or shared_shard(contract_id, shard)
             if listed is None and len(plan.news_shards) < _MOST_SHARDS:
                 plan.news_shards.append(file)
@@ -220,6 +232,10 @@ def _plan(
             plan.news += files
             plan.corpora.append(card)
     return plan
+
+
+def _facts(shard: Shard) -> tuple[int, int, str]:
+    return shard.bytes, len(shard), shard.header.codec
 
 
 def _send(

@@ -1,7 +1,6 @@
 """A remote: objects named by their digests, and the manifests that list them. Format: docs/remote-format.md.
 
-What is read comes from strangers, so everything has a size limit, and objects are checked against their
-digests.
+Content is untrusted: every read has a size limit, and objects are checked against their digests.
 """
 
 from __future__ import annotations
@@ -10,20 +9,17 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
-
-from fsspec.callbacks import Callback
 
 from embedcache.cache import REMOTE_MARKER, Cache
 from embedcache.errors import EmbedCacheError, InputError, RemoteError
@@ -39,36 +35,26 @@ from embedcache.share.manifest import (
     refused,
 )
 from embedcache.share.names import url_of
+from embedcache.share.transfer import DamagedError, Limit, Stat, get, put_aside, put_whole, stat_of
 
 JOBS = 8
 VERSION = 2
 MANIFESTS, DROPPED = "manifests", "dropped"
 _MARKER = spelled_json({"version": VERSION})
-_MOST_LISTED = 2_000_000
-_TIMES = ("LastModified", "last_modified", "updated", "mtime", "created")
+_OBJECT = re.compile(r"objects/[0-9a-f]{2}/[0-9a-f]{64}")
+_BUGS = (KeyError, TypeError, AttributeError, NameError)
+_RAISED = object()
 
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True)
-class Stat:
-    """Size in bytes of an object, and the time it was written, in seconds since 1970 (0: unknown)."""
-
-    bytes: int
-    time: float
-
-
-class DamagedError(RemoteError):
-    """An object of a remote has other bytes than its name says, or more than it may have."""
-
-
 class MissingError(RemoteError):
-    """An object that a manifest lists is not on the remote."""
+    """Listed object that is missing on the remote."""
 
 
 class Remote:
-    """The remote at ``remote``, a name or a URL; nothing is read until it is needed.
+    """Remote at ``remote``, a name or a URL; connects at the first read.
 
     Raises:
         InputError: if the name or the URL cannot be used.
@@ -79,41 +65,35 @@ class Remote:
         self.scheme = scheme_of(self.url)
         self.id = hashlib.sha256(self.url.encode()).hexdigest()[:32]
         self.stop = threading.Event()
-        """Set to let transfers in other threads end."""
+        """Set to end transfers in other threads."""
 
     @cached_property
     def _place(self) -> tuple[Any, str]:
         try:
             return open_filesystem(self.url)
         except FileNotFoundError as error:
-            # A client's own file, such as a list of known hosts; it must not pass for a missing object.
+            # A client's own file, such as known_hosts, is no missing object.
             raise RemoteError(f"{self.url}: cannot connect ({error}).") from error
 
     def open(self) -> Remote:
-        """Return this remote once its marker was read.
+        """Read the marker and return this remote.
 
         Raises:
-            RemoteError: if it cannot be reached, there is no remote, or it has another version.
+            RemoteError: if it cannot be reached, is no remote, or has another version.
         """
         data = self.read(REMOTE_MARKER, 4096)
         if data is None:
             raise RemoteError(f"{self.url}: no remote there. 'embedcache push' to it makes one.")
-        try:
-            version = json.loads(data)["version"]
-        except (ValueError, KeyError, TypeError):
-            version = "unknown"
-        if version != VERSION:
-            advice = (
-                "upgrade embedcache" if isinstance(version, int) and version > VERSION else "push again to "
-            )
-            advice += "" if advice.startswith("up") else "a new folder"
-            raise RemoteError(
-                f"{self.url}: a remote of version {str(version)[:20]}, expected {VERSION}: {advice}."
-            )
-        return self
+        with suppress(ValueError, KeyError, TypeError):
+            if json.loads(data)["version"] == VERSION:
+                return self
+        raise RemoteError(
+            f"{self.url}: a remote of another version than {VERSION}. Upgrade embedcache, or push again to a "
+            "new folder."
+        )
 
     def create(self, cache: Cache) -> Remote:
-        """Return this remote, with a marker written where the place is empty.
+        """Return this remote; write its marker where the place is empty.
 
         Raises:
             InputError: if it is read-only, inside ``cache`` or around it, or holds other things.
@@ -123,17 +103,17 @@ class Remote:
             raise InputError(f"{self.url}: {self.scheme}:// remotes are read-only. Push to another kind.")
         self.refuse_nested(cache.folder)
         if self.read(REMOTE_MARKER, 4096) is None:
-            others = [name for name in self.names_in("") if not name.startswith(".")]
-            if others and REMOTE_MARKER not in self.names_in(""):
+            others = sorted(name for name in self.names_in("") if not name.startswith("."))
+            if others and REMOTE_MARKER not in others:
                 raise InputError(
-                    f"{self.url}: no remote, and not empty ({', '.join(sorted(others)[:3])}). Give an empty "
-                    "or new folder."
+                    f"{self.url}: no remote, and not empty ({', '.join(others[:3])}). Give an empty or new "
+                    "folder."
                 )
             self.write(REMOTE_MARKER, _MARKER)
         return self.open()
 
     def refuse_nested(self, folder: Path) -> None:
-        """Refuse a remote in a folder that contains a cache or lies in it."""
+        """Raise :class:`InputError` where a folder remote contains a cache or lies in it."""
         if self.scheme == "file":
             mine, other = Path(self.url).resolve(), folder.resolve()
             if mine == other or mine in other.parents or other in mine.parents:
@@ -144,48 +124,25 @@ class Remote:
     # Names and bytes
 
     def names_in(self, folder: str) -> list[str]:
-        """Return the names of what lies directly in a folder of the remote; none where it is missing."""
+        """Return the names of the files and folders directly in a folder; none where it is missing."""
+        found = self._call("list", "ls", folder, detail=False, missing=[])
+        return [str(path).rstrip("/").rpartition("/")[2] for path in found]
 
-        def names() -> list[str]:
-            fs, root = self._place
-            found = fs.ls(f"{root}/{folder}".rstrip("/"), detail=False)
-            return [str(path).rstrip("/").rpartition("/")[2] for path in found]
-
-        return self._explained(f"list {folder or 'it'}", names, missing=[])
+    def find(self, folder: str) -> dict[str, Stat]:
+        """Return all files below a folder (empty: the whole remote): path -> size and time."""
+        found = self._call("list", "find", folder, detail=True, missing={})
+        fs, root = self._place
+        start = len(fs._strip_protocol(root)) + 1
+        return {str(path)[start:]: stat_of(info) for path, info in found.items()}
 
     def objects(self) -> dict[str, Stat]:
-        """Return all objects: sha256 -> size and time.
-
-        Raises:
-            RemoteError: if they cannot be listed, or are too many.
-        """
-        found = self._find("objects")
-        return {path.rpartition("/")[2]: stat for path, stat in found.items() if is_object(path)}
-
-    def temporaries(self) -> dict[str, Stat]:
-        """Return what killed pushes have left unfinished: path -> size and time."""
-        found = self._find("") if self.scheme in RENAMING else {}
-        return {path: one for path, one in found.items() if path.split("/")[-1].startswith(TEMPORARY_PREFIX)}
-
-    def _find(self, folder: str) -> dict[str, Stat]:
-        def find() -> dict[str, Stat]:
-            fs, root = self._place
-            found = fs.find(f"{root}/{folder}".rstrip("/"), detail=True)
-            if len(found) > _MOST_LISTED:
-                raise RemoteError(f"{self.url}: {len(found):,} files, expected {_MOST_LISTED:,} at most.")
-            start = len(fs._strip_protocol(root)) + 1
-            return {str(path)[start:]: _stat(info) for path, info in found.items()}
-
-        return self._explained(f"list {folder or 'it'}", find, missing={})
+        """Return all objects: sha256 -> size and time."""
+        return objects_among(self.find("objects"))
 
     def stat(self, path: str) -> Stat | None:
         """Return size and time of a file; None where it is missing."""
-
-        def info() -> Stat | None:
-            fs, root = self._place
-            return _stat(fs.info(f"{root}/{path}"))
-
-        return self._explained(f"look for {path}", info, missing=None)
+        info = self._call("look for", "info", path, missing=None)
+        return None if info is None else stat_of(info)
 
     def read(self, path: str, most: int) -> bytes | None:
         """Return the content of a small file; None where it is missing.
@@ -203,57 +160,30 @@ class Remote:
 
     def write(self, path: str, data: bytes | memoryview | Path) -> None:
         """Write a file so that it appears whole; one of the same name is replaced."""
-
-        def put() -> None:
-            fs, root = self._place
-            target = f"{root}/{path}"
-            folder, _, name = target.rpartition("/")
-            aside = f"{folder}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{name}"
-            place = aside if self.scheme in RENAMING else target
-            try:
-                if isinstance(data, Path):
-                    fs.put_file(str(data), place)
-                else:
-                    if self.scheme in RENAMING:
-                        fs.makedirs(folder, exist_ok=True)
-                    fs.pipe_file(place, bytes(data))
-                if place is aside:
-                    fs.mv(aside, target)
-            except BaseException:
-                if place is aside:
-                    with suppress(Exception):
-                        fs.rm_file(aside)
-                raise
-
+        put = put_aside if self.scheme in RENAMING else put_whole
         try:
-            self._explained(f"write {path}", put)
+            self._call("write", put, path, data)
         except FileNotFoundError as error:
             raise RemoteError(
                 f"{self.url}: cannot write {path}: no such bucket or folder ({error})."
             ) from error
 
-    def put(self, sha256: str, data: memoryview | Path) -> int:
-        """Send an object once its bytes were checked; return its size.
+    def put(self, sha256: str, data: memoryview | Path) -> None:
+        """Send an object after checking its bytes.
 
         Raises:
             RemoteError: if it cannot be written.
-            EmbedCacheError: if ``data`` is not what ``sha256`` is the digest of.
+            InputError: if ``data`` has another digest than ``sha256``.
         """
         digest = sha256_file(data) if isinstance(data, Path) else hashlib.sha256(data).hexdigest()
         if digest != sha256:
             where = data if isinstance(data, Path) else f"shard {sha256[:12]}"
             raise InputError(f"{where} is damaged or was replaced: run 'embedcache verify', then push again.")
         self.write(object_path(sha256), data)
-        return data.stat().st_size if isinstance(data, Path) else data.nbytes
 
     def delete(self, path: str) -> None:
-        """Delete a file; harmless where it is gone."""
-
-        def remove() -> None:
-            fs, root = self._place
-            fs.rm_file(f"{root}/{path}")
-
-        self._explained(f"delete {path}", remove, missing=None)
+        """Delete a file; harmless where it is missing."""
+        self._call("delete", "rm_file", path, missing=None)
 
     def fetch(
         self, sha256: str, size: int, target: Path, on_bytes: Callable[[int], None] | None = None
@@ -289,18 +219,7 @@ class Remote:
     ) -> None:
         """Write a file of the remote, of at most ``most`` bytes, to ``target``."""
 
-        def get() -> None:
-            fs, root = self._place
-            if self.scheme == "file" and fs.info(f"{root}/{path}")["size"] > most:
-                raise DamagedError(f"{self.url}: {path} has more than the {most:,} bytes it may have.")
-            with target.open("wb"):
-                pass
-            limit = _Limit(self, path, most, on_bytes)
-            fs.get_file(f"{root}/{path}", str(target), callback=limit)
-            # Folders are copied without a word.
-            limit.absolute_update(target.stat().st_size)
-
-        self._explained(f"read {path}", get)
+        self._call("read", get, path, target, Limit(f"{self.url}: {path}", most, self.stop, on_bytes))
 
     # Manifests
 
@@ -308,23 +227,18 @@ class Remote:
         """Return the file names of the manifests, oldest first."""
         return sorted(filter(is_manifest_name, self.names_in(MANIFESTS)))
 
-    def read_manifest(
-        self, name: str, copies: Path | None = None, folder: str = MANIFESTS
-    ) -> Manifest | None:
+    def read_manifest(self, name: str, copies: Path | None = None) -> Manifest | None:
         """Return a manifest, None where it is missing; the folder ``copies`` keeps it for the next time.
 
         Raises:
-            RemoteError: if it is damaged, too large or lists what no cache holds.
+            RemoteError: if it cannot be read, is damaged, too large or lists what no cache holds.
         """
         kept = None if copies is None else copies / name
-        data = None
-        if kept is not None:
-            with suppress(OSError):
-                data = kept.read_bytes()
-                if hashlib.sha256(data).hexdigest() != digest_in(name):
-                    data = None
-        if data is None:
-            data = self.read(f"{folder}/{name}", MOST_MANIFEST_BYTES)
+        data: bytes | None = None
+        with suppress(OSError):
+            data = kept.read_bytes() if kept is not None else None
+        if data is None or hashlib.sha256(data).hexdigest() != digest_in(name):
+            data = self.read(f"{MANIFESTS}/{name}", MOST_MANIFEST_BYTES)
             if data is None:
                 return None
             if kept is not None:
@@ -353,14 +267,14 @@ class Remote:
             for path in copies.iterdir():
                 if path.name not in every:
                     path.unlink(missing_ok=True)
-        # One that was taken back since it was listed does not count.
+        # A manifest may have been taken back since it was listed.
         return Stock({name: one for name, one in zip(every, read, strict=True) if one is not None})
 
     # Threads, retries and errors
 
-    def in_threads(self, act: Callable[[_Item], _T], items: Iterable[_Item], jobs: int = JOBS) -> list[_T]:
-        """Return what ``act`` gives for each item, several at once; the first error ends the rest."""
-        pool = ThreadPoolExecutor(jobs, thread_name_prefix="remote")
+    def in_threads(self, act: Callable[[_Item], _T], items: Iterable[_Item]) -> list[_T]:
+        """Return the results of ``act`` for each item, several at once; the first error ends the rest."""
+        pool = ThreadPoolExecutor(JOBS, thread_name_prefix="remote")
         try:
             futures = [pool.submit(act, item) for item in items]
             pending = set(futures)
@@ -377,55 +291,45 @@ class Remote:
             pool.shutdown(wait=True, cancel_futures=True)
             self.stop.clear()
 
-    def _explained(self, what: str, act: Callable[[], _T], **missing: _T) -> _T:
-        """Return what ``act`` gives, tried several times, its errors turned into :class:`RemoteError`.
+    def _call(
+        self,
+        what: str,
+        method: str | Callable[..., Any],
+        path: str,
+        *args: Any,
+        missing: Any = _RAISED,
+        **options: Any,
+    ) -> Any:
+        """Call a filesystem method on a path of the remote; retry, and turn errors into :class:`RemoteError`.
 
         Args:
-            what: what is done, for the message.
-            act: does it.
-            missing: the keyword ``missing`` gives the answer for a file that is missing; without it,
-                ``FileNotFoundError`` is raised.
+            what: a verb for the message.
+            method: name of the method, or a function that takes the filesystem first.
+            path: file or folder of the remote.
+            args, options: further arguments of the method.
+            missing: the result for a missing file; without it ``FileNotFoundError`` is raised.
         """
         waits, began = [0.2, 0.8, 3.2], time.monotonic()
         while True:
             try:
-                return act()
+                fs, root = self._place
+                act = getattr(fs, method) if isinstance(method, str) else partial(method, fs)
+                return act(f"{root}/{path}".rstrip("/"), *args, **options)
             except FileNotFoundError:
-                if "missing" in missing:
-                    return missing["missing"]
-                raise
-            except (EmbedCacheError, ImportError):
+                if missing is _RAISED:
+                    raise
+                return missing
+            except (EmbedCacheError, ImportError, *_BUGS):
                 raise
             except Exception as error:
                 # Some clients have tried again for long enough themselves.
                 is_last = not waits or time.monotonic() - began > 10
                 if is_last or isinstance(error, PermissionError) or self.stop.is_set():
                     reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:300]}"
-                    raise RemoteError(f"{self.url}: cannot {what} ({reason}).") from error
+                    raise RemoteError(f"{self.url}: cannot {what} {path or 'it'} ({reason}).") from error
                 if self.scheme == "sftp":  # its client never connects again
                     self.__dict__.pop("_place", None)
             self.stop.wait(waits.pop(0))
-
-
-class _Limit(Callback):  # type: ignore[misc]
-    """Counts the bytes of a download, and ends one that is too large or not wanted any more."""
-
-    def __init__(self, remote: Remote, path: str, most: int, on_bytes: Callable[[int], None] | None) -> None:
-        super().__init__()
-        self._remote, self._path, self._most, self._on_bytes = remote, path, most, on_bytes
-        self._counted = 0
-
-    def call(self, hook_name: str | None = None, **kwargs: Any) -> None:
-        """Look at the count; fsspec calls this for every block."""
-        if self._remote.stop.is_set():
-            raise RemoteError(f"{self._remote.url}: stopped.")
-        if self.value > self._most:
-            raise DamagedError(
-                f"{self._remote.url}: {self._path} has more than the {self._most:,} bytes it may have."
-            )
-        if self._on_bytes is not None and self.value > self._counted:
-            self._on_bytes(self.value - self._counted)
-            self._counted = self.value
 
 
 def _sha256_at_once(path: Path) -> str:
@@ -438,24 +342,11 @@ def _sha256_at_once(path: Path) -> str:
 
 
 def object_path(sha256: str) -> str:
-    """Return where an object lies on a remote."""
+    """Return the path of an object on a remote."""
     return f"objects/{sha256[:2]}/{sha256}"
 
 
-def is_object(path: str) -> bool:
-    """Return whether a path on a remote is an object's."""
-    sha256 = path.rpartition("/")[2]
-    return len(sha256) == 64 and not set(sha256) - set("0123456789abcdef") and path == object_path(sha256)
-
-
-def _stat(info: dict[str, Any]) -> Stat:
-    for field in _TIMES:
-        value = info.get(field)
-        if isinstance(value, str):
-            with suppress(ValueError):
-                value = datetime.fromisoformat(value.replace("Z", "+00:00"))
-        if isinstance(value, datetime):
-            return Stat(int(info.get("size") or 0), value.timestamp())
-        if isinstance(value, (int, float)):
-            return Stat(int(info.get("size") or 0), float(value))
-    return Stat(int(info.get("size") or 0), 0.0)
+def objects_among(files: dict[str, Stat]) -> dict[str, Stat]:
+    """Return the objects among the files of a remote: sha256 -> size and time."""
+    found = {path[-64:]: stat for path, stat in files.items() if _OBJECT.fullmatch(path)}
+    return {sha256: stat for sha256, stat in found.items() if object_path(sha256) in files}

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError, RemoteError
+from embedcache.fsio import TEMPORARY_PREFIX
 from embedcache.share.location import READ_ONLY
-from embedcache.share.manifest import Manifest, digest_in, is_manifest_name, names_beginning
+from embedcache.share.manifest import (
+    MOST_MANIFEST_BYTES,
+    digest_in,
+    is_manifest_name,
+    names_beginning,
+    parse_manifest,
+)
 from embedcache.share.push import DAY, LEAST_GRACE
-from embedcache.share.remote import DROPPED, MANIFESTS, Remote, object_path
+from embedcache.share.remote import DROPPED, MANIFESTS, Remote, object_path, objects_among
+from embedcache.share.transfer import DamagedError
 
 DEFAULT_GRACE_DAYS = 14.0
 
 
 @dataclass(frozen=True)
 class TidyResult:
-    """What was deleted from a remote, or with ``dry_run`` would be.
+    """Result of deleting from a remote, or with ``dry_run`` what would go.
 
     Attributes:
         remote: its URL.
@@ -71,23 +80,23 @@ def collect(
     target = _writable(remote)
     # Objects before manifests: a push that relies on an object which is old now has its manifest written.
     before = clock() - grace
-    objects = target.objects()
-    temporaries = target.temporaries()
-    listed: set[str] = set()
-    for manifest in target.stock().manifests.values():
-        listed |= manifest.objects().keys()
-    tombstones = {
-        name: target.stat(f"{DROPPED}/{name}") for name in target.names_in(DROPPED) if is_manifest_name(name)
+    files = target.find("")
+    objects = objects_among(files)
+    temporaries = {
+        path: stat for path, stat in files.items() if path.split("/")[-1].startswith(TEMPORARY_PREFIX)
     }
-    expired = [name for name, stat in tombstones.items() if stat is not None and stat.time <= before]
-    for name in tombstones.keys() - set(expired):
-        manifest_dropped = target.read_manifest(name, folder=DROPPED)
-        listed |= manifest_dropped.objects().keys() if manifest_dropped is not None else set()
+    listed = {sha256 for one in target.stock().manifests.values() for sha256 in one.objects()}
+    # After the manifests: a push that is taken back meanwhile is still among one of the two.
+    expired = []
+    for name in filter(is_manifest_name, target.names_in(DROPPED)):
+        stat = target.stat(f"{DROPPED}/{name}")
+        if stat is not None and stat.time <= before:
+            expired.append(name)
+        else:
+            listed |= _objects_of(name, target.read(f"{DROPPED}/{name}", MOST_MANIFEST_BYTES)).keys()
     unlisted = {sha256: stat for sha256, stat in objects.items() if sha256 not in listed}
     if any(stat.time == 0 for stat in unlisted.values()):
-        raise RemoteError(
-            f"{target.url}: the place tells no times of its files, so nothing can be collected."
-        )
+        raise RemoteError(f"{target.url}: no modification times, so nothing can be collected.")
     old = {object_path(sha256): stat for sha256, stat in unlisted.items() if stat.time <= before}
     old |= {path: stat for path, stat in temporaries.items() if stat.time <= before}
     kept = len(unlisted) + len(temporaries) - len(old)
@@ -131,29 +140,35 @@ def drop(
     """
     target = _writable(remote)
     names = names_beginning(target.manifest_names(), manifests, target.url)
-    dropped: list[Manifest] = []
+    objects: dict[str, int] = {}
     for name in names:
         try:
-            manifest = target.read_manifest(name)
-        except RemoteError:
-            # One that cannot be used can be taken back all the same; its objects are unlisted then.
-            manifest = None
-        if manifest is not None:
-            target.write(f"{DROPPED}/{name}", manifest.to_bytes())
-            dropped.append(manifest)
+            data = target.read(f"{MANIFESTS}/{name}", MOST_MANIFEST_BYTES)
+        except DamagedError:
+            # No push relies on a manifest that is too large to be read.
+            data = None
+        if data is not None:
+            target.write(f"{DROPPED}/{name}", data)
+            objects |= _objects_of(name, data)
         target.delete(f"{MANIFESTS}/{name}")
     files = size = 0
     if now:
         stock = target.stock()
-        objects = {sha256: size for one in dropped for sha256, size in one.objects().items()}
-        gone = {sha256: size for sha256, size in objects.items() if not stock.has(sha256)}
+        unlisted = {sha256: size for sha256, size in objects.items() if not stock.has(sha256)}
         meter = Meter(on_progress)
-        meter.begin("delete", total_files=len(gone))
-        target.in_threads(lambda sha256: target.delete(object_path(sha256)), gone)
-        files, size = len(gone), sum(gone.values())
+        meter.begin("delete", total_files=len(unlisted))
+        target.in_threads(lambda sha256: target.delete(object_path(sha256)), unlisted)
+        files, size = len(unlisted), sum(unlisted.values())
         for name in names:
             target.delete(f"{DROPPED}/{name}")
     return TidyResult(target.url, files, size, [digest_in(name) for name in names])
+
+
+def _objects_of(name: str, data: bytes | None) -> dict[str, int]:
+    """Return the objects that a manifest lists; none where it cannot be used, and so no push relies on it."""
+    with suppress(ValueError):
+        return parse_manifest(name, data or b"").objects()
+    return {}
 
 
 def _writable(remote: str) -> Remote:

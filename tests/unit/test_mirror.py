@@ -516,7 +516,7 @@ def test_the_reservation_of_a_running_process_is_left_alone(source, remote, tmp_
 
 def test_closing_ends_downloads_at_once(source, remote, tmp_path, monkeypatch):
     def unreachable(one: Remote, sha256: str, *rest: Any) -> None:
-        one._explained("read it", lambda: (_ for _ in ()).throw(ConnectionError("no route")))
+        one._call("read", lambda *_: (_ for _ in ()).throw(ConnectionError("no route")), "it")
 
     with Mirror.open(remote, tmp_path / "mirror", limit=size(source, 12.2)) as mirror:
         store = mirror.store(mirror.cache.teacher().contract)

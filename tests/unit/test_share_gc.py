@@ -103,7 +103,7 @@ class Race:
         self.collector = Collector(lambda: collect(str(remote), grace_days=1, clock=lambda: self.now))
         for name in ("objects", "manifest_names", "stat", "put", "write"):
             self._hook(name, getattr(Remote, name), patch)
-        patch.setattr(Remote, "in_threads", lambda self, act, items, jobs=8: [act(item) for item in items])
+        patch.setattr(Remote, "in_threads", lambda self, act, items: [act(item) for item in items])
 
     def _hook(self, name: str, act: Callable[..., Any], patch: pytest.MonkeyPatch) -> None:
         def hooked(remote: Remote, *given: Any) -> Any:
@@ -285,7 +285,7 @@ def test_nothing_is_collected_beside_a_manifest_that_cannot_be_read(remote: Path
 
 def test_a_place_without_times_is_not_collected(remote: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_object(remote, b"x")
-    monkeypatch.setattr("embedcache.share.remote._TIMES", ())
+    monkeypatch.setattr("embedcache.share.transfer._TIMES", ())
     with pytest.raises(RemoteError, match="times"):
         collect(str(remote))
 
@@ -360,10 +360,10 @@ def test_a_slow_push_writes_several_manifests_each_of_what_is_there(
     put, write = Remote.put, Remote.write
     found: list[list[str]] = []
 
-    def slow(self: Remote, sha256: str, data: Any) -> int:
-        size = put(self, sha256, data)
+    def slow(self: Remote, sha256: str, data: Any) -> None:
+        put(self, sha256, data)
+        size = data.stat().st_size if isinstance(data, Path) else data.nbytes
         now[0] += 7 * HOUR if size > 3000 else 0
-        return size
 
     def checked(self: Remote, path: str, data: Any) -> None:
         write(self, path, data)
@@ -372,7 +372,7 @@ def test_a_slow_push_writes_several_manifests_each_of_what_is_there(
 
     monkeypatch.setattr(Remote, "put", slow)
     monkeypatch.setattr(Remote, "write", checked)
-    monkeypatch.setattr(Remote, "in_threads", lambda self, act, items, jobs=8: [act(item) for item in items])
+    monkeypatch.setattr(Remote, "in_threads", lambda self, act, items: [act(item) for item in items])
     cache = make_cache(tmp_path / "cache", TEXTS[:160])
     done = push(cache.folder, str(remote), clock=lambda: now[0])
     assert len(done.manifests) == len(found) >= 4

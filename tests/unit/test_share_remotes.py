@@ -180,7 +180,7 @@ def test_a_folder_with_other_things_is_no_remote(tmp_path: Path) -> None:
     assert not (tmp_path / "mine").exists()
 
 
-@pytest.mark.parametrize(("version", "advice"), [(1, "push again"), (3, "upgrade"), ("x", "push again")])
+@pytest.mark.parametrize(("version", "advice"), [(1, "push again"), (3, "Upgrade"), ("x", "push again")])
 def test_a_remote_of_another_version_is_refused(tmp_path: Path, version: object, advice: str) -> None:
     cache = make_cache(tmp_path / "cache")
     remote = tmp_path / "remote"
