@@ -28,7 +28,7 @@ from share_helpers import (
 )
 
 from embedcache.errors import InputError, RemoteError
-from embedcache.share import collect, drop, pull, push, verify_remote
+from embedcache.share import collect, drop, pull, push, transfer, verify_remote
 from embedcache.share.remote import Remote
 
 HOUR = 3600.0
@@ -348,6 +348,46 @@ def test_digits_that_name_no_manifest(two: Path, digits: str) -> None:
     with pytest.raises(InputError, match="expected one"):
         drop(str(two), [digits])
     assert len(digests_of(two)) == 2
+
+
+def test_a_drop_that_cannot_read_drops_nothing(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, read = {path.name for path in two.glob("manifests/*")}, Remote.read
+
+    def broken(self: Remote, path: str, most: int) -> bytes | None:
+        if path.startswith("manifests/"):
+            raise RemoteError("no route")
+        return read(self, path, most)
+
+    monkeypatch.setattr(Remote, "read", broken)
+    with pytest.raises(RemoteError):
+        drop(str(two), [digests_of(two)[0]])
+    assert {path.name for path in two.glob("manifests/*")} == before
+
+
+def test_a_manifest_is_dropped_as_it_is(two: Path) -> None:
+    (path, _) = sorted(two.glob("manifests/*"))
+    data = path.read_bytes()
+    drop(str(two), [path.name[-69:-5]])
+    assert (two / "dropped" / path.name).read_bytes() == data
+    # One that is none keeps nothing, and stops nothing.
+    (two / "dropped" / path.name).write_bytes(b"nonsense")
+    age_all(two, 15 * DAY)
+    collect(str(two))
+    assert holes(two) == []
+
+
+def test_a_short_read_deletes_nothing(remote: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, get, cut = set(objects_of(remote)), transfer.get, list[str]()
+
+    def once(fs: Any, place: str, target: Path, limit: Any) -> None:
+        get(fs, place, target, limit)
+        if "objects/" in place and place not in cut:
+            cut.append(place)
+            target.write_bytes(target.read_bytes()[:-1])
+
+    monkeypatch.setattr("embedcache.share.remote.get", once)
+    assert verify_remote(str(remote), delete_damaged=True).deleted == 0
+    assert set(objects_of(remote)) == before
 
 
 # Slow pushes

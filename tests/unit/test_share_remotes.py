@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from share_helpers import make_cache
+from share_helpers import digests_of, make_cache, manifests_of, put_manifest
 
 from embedcache.errors import EmbedCacheError, InputError, MissingExtraError, RemoteError
-from embedcache.share import add_remote, list_remotes, pull, push, remove_remote
+from embedcache.share import Selection, add_remote, list_remotes, pull, push, remove_remote
 from embedcache.share.location import checked_url, open_filesystem
 from embedcache.share.names import CONFIG_VARIABLE, is_remote, url_of
 
@@ -205,3 +205,51 @@ def test_the_first_push_to_an_empty_remote_makes_it(tmp_path: Path) -> None:
     assert marker["version"] == 2
     with pytest.raises(EmbedCacheError):
         make_cache(tmp_path / "remote")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://b/50%2541/x y",
+        "sftp://ann@host:22/a%20b",
+        "https://host/a%3Fb",
+        "file:///tmp/a%20b",
+        "./a?b",
+        "/x#y",
+    ],
+)
+def test_a_url_that_is_kept_means_the_same_place_again(text: str) -> None:
+    assert checked_url(checked_url(text)) == checked_url(text)
+
+
+def test_a_folder_with_a_question_mark(tmp_path: Path) -> None:
+    push(make_cache(tmp_path / "mine").folder, str(tmp_path / "a?b"))
+    assert pull(tmp_path / "theirs", str(tmp_path / "a?b")).vectors
+
+
+def test_a_name_means_the_same_place_for_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "team").mkdir()
+    assert not is_remote("team")
+    add_remote("team", "s3://bucket/teachers")
+    assert (is_remote("team"), url_of("team")) == (True, "s3://bucket/teachers")
+    assert not is_remote("./team")
+
+
+def test_a_push_refuses_a_part(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "mine")
+    with pytest.raises(InputError):
+        push(cache.folder, str(tmp_path / "remote"), Selection(corpora=["corpus"], rows=5))
+
+
+def test_an_entry_that_lies_about_my_shard_is_replaced_by_my_own(tmp_path: Path) -> None:
+    cache, remote = make_cache(tmp_path / "mine"), tmp_path / "remote"
+    push(cache.folder, str(remote))
+    (manifest,) = manifests_of(remote)
+    files = [{**file, "rows": file["rows"] + 1} if "rows" in file else file for file in manifest["files"]]
+    put_manifest(remote, {**manifest, "files": files, "by": "Mallory"})
+    assert push(cache.folder, str(remote)).manifests
+    lying = digests_of(remote)[0]
+    assert pull(tmp_path / "theirs", str(remote), skip_manifests=[lying]).vectors == {"fake": 120}
