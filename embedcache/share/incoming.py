@@ -26,7 +26,8 @@ from embedcache.errors import CorruptCacheError, EmbedCacheError, InputError, Re
 from embedcache.fsio import commit_new, copy_file, make_directory, sha256_file
 from embedcache.share.files import corpus_paths, shared_shard
 from embedcache.share.manifest import SHARED, SharedFile, Stock
-from embedcache.share.remote import Remote
+from embedcache.share.remote import MissingError, Remote
+from embedcache.share.transfer import DamagedError
 from embedcache.store import FolderShards, ShardStore
 from embedcache.store.digests import FileNotes
 from embedcache.token_table import TokenTable
@@ -103,7 +104,7 @@ class Incoming:
                 return
             self.remote.fetch(file.sha256, file.bytes, path, lambda size: self.meter.add(size=size))
             self.meter.add(files=1)
-        except RemoteError as error:
+        except (DamagedError, MissingError) as error:
             raise self.refusal([file.sha256], str(error)) from error
 
     def _is_whole(self, path: Path, file: SharedFile) -> bool:

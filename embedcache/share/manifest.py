@@ -259,8 +259,8 @@ def names_beginning(names: Iterable[str], digits: Sequence[str], where: str) -> 
         matches = [name for name in every if len(begin) >= 6 and digest_in(name).startswith(begin)]
         if len(matches) != 1:
             raise InputError(
-                f"{where}: {len(matches)} manifests begin with {begin[:64]!r}, expected one. "
-                "'embedcache remote ls' lists them."
+                f"{where}: {len(matches)} manifests begin with {begin[:64]!r}, expected one. Give six digits "
+                "or more, as 'embedcache remote ls' lists them."
             )
         found += matches
     return found

@@ -70,6 +70,8 @@ class Plan:
             if own is None or selection.is_part:
                 # The newest version.
                 self.corpora[name] = wanted[0]
+                older = [f"{name}@{digest[:12]}" for digest in wanted[1:]]
+                self.left_out += [f"older versions: {', '.join(older)}"] if older else []
             elif own.info.digest in wanted:
                 self.corpora[name] = own.info.digest
             else:
@@ -118,17 +120,19 @@ class Plan:
         for contract_id, called in self.teachers.items():
             for name in called:
                 if name in owner:
+                    first, second = (_contract(source, stock, one) for one in (owner[name], contract_id))
                     raise InputError(
-                        f"{source.url}: two teachers are called {name!r}. Choose one by its contract: "
-                        f"--teacher {owner[name][:12]} or --teacher {contract_id[:12]}."
+                        f"{source.url}: two teachers are called {name!r} "
+                        f"({describe_differences(first.differences(second))}). Choose one by its "
+                        f"contract: --teacher {owner[name][:12]} or --teacher {contract_id[:12]}."
                     )
                 owner[name] = contract_id
                 if name in known and known[name].id != contract_id:
                     differences = known[name].differences(_contract(source, stock, contract_id))
                     raise ContractMismatchError(
                         f"the cache has {name!r} with another contract than {source.url} "
-                        f"({describe_differences(differences)}): choose other teachers with --teacher, or "
-                        "pull into another cache.",
+                        f"({describe_differences(differences)}). Choose others by name or contract, such as "
+                        f"--teacher {known[name].id[:12]}, or pull into another cache.",
                         differences,
                     )
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 SAMPLE = 100
 """Texts that are encoded again."""
 NOT_COMPARED = "not compared"
+_OTHER = "these are not this teacher's vectors"
 _OWN_ROWS = 20_000
 # Radians beyond its noise that a row of a few may be turned; another compute dtype stays far below.
 _FEW_ANGLE = 0.1
@@ -50,7 +51,7 @@ class SampleCheck:
         teacher: its name.
         verdict: ``ok``, ``look`` (more than batching explains), ``bad`` or ``not compared``.
         sampled: texts that were encoded again.
-        own: rows that were compared with vectors of the same texts in the cache.
+        own: rows that were compared with other vectors of the same texts.
         told: what that says.
     """
 
@@ -98,7 +99,7 @@ def compare(
     seed = secrets.randbits(60)
     compared, differ = _compare_own(came, own, seed)
     if differ:
-        told = f"{differ:,} of {compared:,} vectors are not those that the cache has of the same texts"
+        told = f"{differ:,} of {compared:,} vectors contradict others of the same texts"
         return SampleCheck(teacher.name, BAD, 0, compared, told)
     texts = _sample(came, corpora, seed, meter)
     if not texts and table is None:
@@ -120,9 +121,9 @@ def compare(
     if len(texts) >= LEAST_SAMPLE:
         again = in_other_batches(live.encode, texts, seed)
         worst = worst_line(compare_vectors(came, positions, vectors, again, live.compute_dtype, seed))
-        verdict, told = worst.verdict, worst.meaning
+        verdict, told = worst.verdict, _OTHER if worst.verdict == BAD else worst.meaning
     elif compare_rows(came.vectors(positions), vectors, _angles(came, positions) + _FEW_ANGLE)[1].any():
-        verdict, told = BAD, "these are not this teacher's vectors"
+        verdict, told = BAD, _OTHER
     return SampleCheck(teacher.name, verdict, len(texts), compared, told)
 
 
@@ -192,20 +193,26 @@ def _is_downloaded(spec: str) -> bool:
 
 
 def _compare_own(came: ShardStore, own: ShardStore, seed: int) -> tuple[int, int]:
-    """Return how many rows of ``came`` were compared with ``own``, and how many differ beyond noise."""
+    """Compare rows that came with the cache's of the same texts, and with each other where a text came twice.
+
+    Returns:
+        How many rows were compared, and how many differ beyond noise.
+    """
     compared = differ = 0
-    if not own.shards:
-        return 0, 0
     most = max(64, _OWN_ROWS // max(1, len(came.shards)))
-    for shard in came.shards:
-        rows = np.flatnonzero(own.locate(shard.keys) >= 0)
-        rows = rows[np.argsort(ranks(shard.keys[rows], seed), kind="stable")[:most]]
-        if not len(rows):
-            continue
-        positions, theirs = own.locate(shard.keys[rows]), came.vectors(came.locate(shard.keys[rows]))
-        angles = _angles(own, positions) + noise_angle(shard.header)
-        _, beyond = compare_rows(theirs, own.vectors(positions), angles)
-        compared, differ = compared + len(rows), differ + int(beyond.sum())
+    for shard, is_read in came.own_rows():
+        is_own = own.locate(shard.keys) >= 0 if own.shards else np.zeros(len(shard), dtype=np.bool_)
+        for other, mask in ((own, is_own), (came, ~is_read)):
+            rows = np.flatnonzero(mask)
+            rows = rows[np.argsort(ranks(shard.keys[rows], seed), kind="stable")[:most]]
+            if not len(rows):
+                continue
+            theirs = np.empty((len(rows), came.contract.dimension), np.float32)
+            shard.codec.decode_into(shard.stored, rows, theirs)
+            positions = other.locate(shard.keys[rows])
+            angles = _angles(other, positions) + noise_angle(shard.header)
+            _, beyond = compare_rows(theirs, other.vectors(positions), angles)
+            compared, differ = compared + len(rows), differ + int(beyond.sum())
     return compared, differ
 
 

@@ -18,8 +18,9 @@ from share_helpers import (
 )
 
 from embedcache.cache import Cache
-from embedcache.errors import TeacherError
+from embedcache.errors import RemoteError, TeacherError
 from embedcache.share import Selection, pull, push
+from embedcache.share.remote import Remote
 from embedcache.share.sample import SAMPLE
 from embedcache.testing import FakeEncoder, fake_teacher
 from embedcache.token_table import TokenTable, table_path
@@ -164,9 +165,7 @@ def test_a_wrong_token_table_is_refused(tmp_path: Path, right: bool, monkeypatch
     assert table_path(tmp_path / "mine", CONTRACT).exists() is right
 
 
-def test_every_comparison_draws_another_sample(
-    tmp_path: Path, bad: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_comparison_draws_another_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[frozenset[str]] = []
 
     class Noting(FakeEncoder):
@@ -175,9 +174,9 @@ def test_every_comparison_draws_another_sample(
             return super().encode(texts)
 
     set_teacher(monkeypatch, Noting(fake_teacher(8)))
-    push(make_cache(tmp_path / "more", TEXTS, name="more").folder, bad)
+    push(make_cache(tmp_path / "more", TEXTS, name="more").folder, str(tmp_path / "remote"))
     for place in ("a", "b"):
-        pull(tmp_path / place, bad)
+        pull(tmp_path / place, str(tmp_path / "remote"))
     assert max(map(len, drawn)) == SAMPLE
     assert len({one for one in drawn if len(one) == SAMPLE}) > 1
 
@@ -190,3 +189,27 @@ def test_bad_vectors_hidden_among_right_ones_are_found(tmp_path: Path) -> None:
     push(other_vectors(tmp_path / "bad", TEXTS[180:], name="bad").folder, remote, by="Mallory")
     assert pull(tmp_path / "mine", remote).is_bad
     assert Cache(tmp_path / "mine").teachers() == []
+
+
+def test_pushes_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    remote = str(tmp_path / "remote")
+    push(make_cache(tmp_path / "good", TEXTS[:120]).folder, remote, by="Ann")
+    push(other_vectors(tmp_path / "bad", TEXTS[:120], name="bad").folder, remote, by="Mallory")
+    done = pull(tmp_path / "mine", remote)
+    assert (done.is_bad, done.vectors) == (True, {})
+    (sample,) = done.samples
+    assert "Ann" in sample.told
+    assert "Mallory" in sample.told
+    assert pull(tmp_path / "mine", remote, skip_manifests=[digests_of(remote)[1]]).vectors
+
+
+def test_a_broken_line_blames_no_push(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    push(make_cache(tmp_path / "good").folder, str(tmp_path / "remote"), by="Ann")
+
+    def broken(*_: object) -> None:
+        raise RemoteError("no route")
+
+    monkeypatch.setattr(Remote, "fetch", broken)
+    with pytest.raises(RemoteError) as stopped:
+        pull(tmp_path / "mine", str(tmp_path / "remote"))
+    assert "Ann" not in str(stopped.value)
