@@ -45,7 +45,7 @@ def make_cache(folder: Path, rows: int, shard_rows: int, dimension: int) -> Path
 
 
 def seconds_of(act: Callable[[], object]) -> float:
-    """How long something takes."""
+    """Return how long a call takes, in seconds."""
     began = time.perf_counter()
     act()
     return time.perf_counter() - began

@@ -259,7 +259,7 @@ def _open_remote(remote: RemoteOptions | str) -> ReadThrough:
 
 
 def _fetched(through: ReadThrough) -> RemoteSummary:
-    verdicts = [f"{one.verdict} ({one.sampled:,} texts): {one.told}" for one in through.samples]
+    verdicts = [f"{one.verdict} ({one.sampled:,} texts): {one.message}" for one in through.samples]
     return RemoteSummary(through.source.url, through.rows, through.bytes, verdicts)
 
 

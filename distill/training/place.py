@@ -150,7 +150,7 @@ def _noting(tell: OnProgress) -> Callable[[SampleCheck], None]:
     def note(sample: SampleCheck) -> None:
         if (sample.teacher, sample.verdict) not in noted:
             noted.add((sample.teacher, sample.verdict))
-            detail = f" ({sample.sampled:,} texts)" if sample.verdict == "ok" else f": {sample.told}"
+            detail = f" ({sample.sampled:,} texts)" if sample.verdict == "ok" else f": {sample.message}"
             _note(tell, f"sample of {sample.teacher}: {sample.verdict}{detail}")
 
     return note

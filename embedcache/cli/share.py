@@ -143,11 +143,12 @@ def _show_pull(done: PullResult, *, is_done: bool) -> None:
         ("fetched" if is_done else "to fetch, at most", f"{done.files:,} files, {size(done.bytes)}"),
         ("corpora", ", ".join(done.corpora) or "none"),
         ("vectors", ", ".join(f"{rows:,} of {name}" for name, rows in done.vectors.items()) or "none"),
-        *(("left out", told) for told in done.left_out),
+        *(("left out", reason) for reason in done.left_out),
     ]
     for one in done.samples:
         own = f", {one.own:,} rows beside the cache's own" if one.own else ""
-        rows.append((f"sample of {one.teacher}", f"{one.verdict} ({one.sampled:,} texts{own}): {one.told}"))
+        detail = f"{one.verdict} ({one.sampled:,} texts{own}): {one.message}"
+        rows.append((f"sample of {one.teacher}", detail))
     if is_done:
         rows.append(("time", f"{done.seconds:.1f} s"))
     print_table(("pull", done.remote), rows)
@@ -279,7 +280,7 @@ def gc_command(remote: str, grace: str, dry_run: bool, as_json: bool) -> None:
 @remote_command.command("drop")
 @click.argument("remote")
 @click.argument("manifests", nargs=-1, required=True, metavar="DIGITS...")
-@click.option("--now", is_flag=True, help="Delete its objects at once; nobody should push meanwhile.")
+@click.option("--now", is_flag=True, help="Delete its objects at once; safe only while nobody pushes.")
 @json_option
 def drop_command(remote: str, manifests: tuple[str, ...], now: bool, as_json: bool) -> None:
     """Take back the pushes to REMOTE whose manifests begin with DIGITS."""

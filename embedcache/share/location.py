@@ -98,7 +98,7 @@ def open_filesystem(url: str) -> tuple[AbstractFileSystem, str]:
     options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
     options |= _ANONYMOUS[scheme] if query else {}
     if scheme == "sftp":
-        # sshfs checks no host keys unless it is told to; () stands for the user's known_hosts. It hands on to
+        # sshfs checks no host keys by default; () stands for the user's known_hosts. It hands on to
         # ssh what it does not know.
         address: dict[str, Any] = {"host": parts.hostname, "port": parts.port, "username": parts.username}
         given = {name: value for name, value in address.items() if value is not None}

@@ -103,7 +103,7 @@ class Mirror:
                 on_progress=on_progress,
             )
             if done.is_bad:
-                raise RemoteError("; ".join(one.told for one in done.samples if one.is_bad))
+                raise RemoteError("; ".join(one.message for one in done.samples if one.is_bad))
             for sample in done.samples:
                 on_sample(sample)
             meter.bytes += done.bytes

@@ -92,10 +92,10 @@ class Plan:
             self.left_out.append(f"view {view!r} of corpus {own.name!r}: the cache has another one")
         return False
 
-    def _leave_out(self, source: Remote, told: str, selection: Selection) -> None:
+    def _leave_out(self, source: Remote, reason: str, selection: Selection) -> None:
         if selection.corpora:
-            raise InputError(f"{source.url}: {told}. Pull it into another cache.")
-        self.left_out.append(told)
+            raise InputError(f"{source.url}: {reason}. Pull it into another cache.")
+        self.left_out.append(reason)
 
     def _add_teachers(self, source: Remote, stock: Stock, cache: Cache | None, selection: Selection) -> None:
         names = stock.teacher_names()

@@ -258,7 +258,8 @@ def _check_teacher(
         return sample
     incoming.reject(contract.id)
     pushed = incoming.stock.pushed_by([file.sha256 for file in files if file.rows or table])
-    return replace(sample, told=f"{sample.told}; refused, pushed in {pushed}: --skip-manifest leaves it out")
+    message = f"{sample.message}; refused, pushed in {pushed}: --skip-manifest leaves it out"
+    return replace(sample, message=message)
 
 
 def _vectors(teachers: dict[str, list[str]], files: Iterable[SharedFile]) -> dict[str, int]:

@@ -52,7 +52,7 @@ class PushResult:
     Attributes:
         remote: its URL.
         manifests: digests of the manifests that were written; none where nothing was new.
-        files: files that were new on the remote.
+        files: files that those list.
         sent: objects that were sent.
         sent_bytes: their size.
         present: objects that were there already.
@@ -77,14 +77,14 @@ class _Plan:
     """Work that is left after one survey of the remote.
 
     Attributes:
-        news: files that no manifest lists.
-        news_shards: shards among them.
+        files: files to list, other than shards: all those of a teacher or corpus that has anything new.
+        shards: shards to list.
         sources: sha256 -> size, and what gives the bytes, of all objects that a manifest lists or will list.
         teachers, corpora: the card.
     """
 
-    news: list[SharedFile] = field(default_factory=list)
-    news_shards: list[SharedFile] = field(default_factory=list)
+    files: list[SharedFile] = field(default_factory=list)
+    shards: list[SharedFile] = field(default_factory=list)
     sources: dict[str, tuple[int, Source]] = field(default_factory=dict)
     teachers: list[LocalTeacher] = field(default_factory=list)
     corpora: list[SharedCorpus] = field(default_factory=list)
@@ -152,7 +152,7 @@ def push(
             return PushResult(
                 target.url,
                 [],
-                len(plan.news) + len(plan.news_shards),
+                len(plan.files) + len(plan.shards),
                 len(lacking),
                 sum(lacking.values()),
                 present,
@@ -163,7 +163,7 @@ def push(
         sent += sum(1 for size in done.values() if size)
         sent_bytes += sum(done.values())
         left = lacking.keys() - done.keys()
-        listed = [*plan.news, *(one for one in plan.news_shards if not {one.sha256, one.keys} & left)]
+        listed = [*plan.files, *(one for one in plan.shards if not {one.sha256, one.keys} & left)]
         if listed:
             manifest = _manifest(plan, listed, by, message, licence, surveyed)
             name = manifest_name(manifest.to_bytes(), manifest.when)
@@ -173,7 +173,7 @@ def push(
             manifests.append(digest_in(name))
             files += len(listed)
         # Garbage collection may have been about to delete what was old and is written again: look once more.
-        if not left and len(plan.news_shards) < _MOST_SHARDS and not lacking.keys() & objects.keys():
+        if not left and len(plan.shards) < _MOST_SHARDS and not lacking.keys() & objects.keys():
             break
     return PushResult(
         target.url, manifests, files, sent, sent_bytes, max(0, present), time.perf_counter() - started
@@ -212,8 +212,8 @@ def _plan(
                 # Another manifest lies about it; pulls refuse that one.
                 listed = None
             file = listed or shared_shard(contract_id, shard)
-            if listed is None and len(plan.news_shards) < _MOST_SHARDS:
-                plan.news_shards.append(file)
+            if listed is None and len(plan.shards) < _MOST_SHARDS:
+                plan.shards.append(file)
                 is_new = True
             elif listed is None:
                 continue
@@ -223,13 +223,13 @@ def _plan(
             add(file, lambda path=cache.folder / file.path: path)  # type: ignore[misc]
         if is_new:
             # Listed again, so that what is new can be read though an older manifest is taken back.
-            plan.news += one.files
+            plan.files += one.files
             plan.teachers.append(one)
     for card, files in corpora:
         for file in files:
             add(file, lambda path=cache.folder / file.path: path)  # type: ignore[misc]
         if any(stock.file(file.path, file.sha256) is None for file in files):
-            plan.news += files
+            plan.files += files
             plan.corpora.append(card)
     return plan
 
@@ -247,8 +247,11 @@ def _send(
     clock: Callable[[], float],
     meter: Meter,
 ) -> dict[str, int]:
-    """Send objects, documents and texts first, until the slice of time is over; return what was sent."""
-    shards = {digest for file in plan.news_shards for digest in (file.sha256, file.keys)}
+    """Send objects, documents and texts first, until the slice of time is over; return bytes sent by object.
+
+    Those sent by another push since the survey count 0; those left for the next slice are not in it.
+    """
+    shards = {digest for file in plan.shards for digest in (file.sha256, file.keys)}
 
     def send(sha256: str) -> int | None:
         if sha256 in shards and clock() - surveyed > _SLICE:
@@ -259,12 +262,12 @@ def _send(
             remote.put(sha256, source())
             meter.add(files=1, size=size)
             return size
-        return -1
+        return 0
 
     # Pushes that start together send in different orders, so each finds much of what the others sent.
     order = sorted(lacking, key=lambda sha256: (sha256 in shards, random.random()))  # noqa: S311
     sizes = zip(order, remote.in_threads(send, order), strict=True)
-    return {sha256: max(0, size) for sha256, size in sizes if size is not None}
+    return {sha256: size for sha256, size in sizes if size is not None}
 
 
 def _manifest(

@@ -125,7 +125,8 @@ class ReadThrough:
             came = incoming.open_store(contract, files)
             sample = compare(came, store, incoming.teacher(contract.id), corpora, live, meter=meter)
             if sample.is_bad:
-                raise incoming.refusal([file.sha256 for file in shards], f"{self.source.url}: {sample.told}")
+                digests = [file.sha256 for file in shards]
+                raise incoming.refusal(digests, f"{self.source.url}: {sample.message}")
             incoming.admit(files)
         self.samples.append(sample)
         self.bytes += sum(file.bytes for file in files)

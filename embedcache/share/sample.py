@@ -52,14 +52,14 @@ class SampleCheck:
         verdict: ``ok``, ``look`` (more than batching explains), ``bad`` or ``not compared``.
         sampled: texts that were encoded again.
         own: rows that were compared with other vectors of the same texts.
-        told: what that says.
+        message: the verdict in words.
     """
 
     teacher: str
     verdict: str
     sampled: int
     own: int
-    told: str
+    message: str
 
     @property
     def is_bad(self) -> bool:
@@ -99,8 +99,8 @@ def compare(
     seed = secrets.randbits(60)
     compared, differ = _compare_own(came, own, seed)
     if differ:
-        told = f"{differ:,} of {compared:,} vectors contradict others of the same texts"
-        return SampleCheck(teacher.name, BAD, 0, compared, told)
+        message = f"{differ:,} of {compared:,} vectors contradict others of the same texts"
+        return SampleCheck(teacher.name, BAD, 0, compared, message)
     texts = _sample(came, corpora, seed, meter)
     if not texts and table is None:
         return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "none of their texts is here")
@@ -117,14 +117,14 @@ def compare(
         return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "none of their texts is here")
     meter.begin("compare", total_rows=len(texts))
     vectors, positions = live.encode(texts), came.locate(key_array(texts))
-    verdict, told = OK, "the stored vectors are the teacher's"
+    verdict, message = OK, "the stored vectors are the teacher's"
     if len(texts) >= LEAST_SAMPLE:
         again = in_other_batches(live.encode, texts, seed)
         worst = worst_line(compare_vectors(came, positions, vectors, again, live.compute_dtype, seed))
-        verdict, told = worst.verdict, _OTHER if worst.verdict == BAD else worst.meaning
+        verdict, message = worst.verdict, _OTHER if worst.verdict == BAD else worst.meaning
     elif compare_rows(came.vectors(positions), vectors, _angles(came, positions) + _FEW_ANGLE)[1].any():
-        verdict, told = BAD, _OTHER
-    return SampleCheck(teacher.name, verdict, len(texts), compared, told)
+        verdict, message = BAD, _OTHER
+    return SampleCheck(teacher.name, verdict, len(texts), compared, message)
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class StreamedStore:
             self._opened.clear()
             for name in names:
                 self._shards.path(name).unlink(missing_ok=True)
-            raise stream.incoming.refusal(names, f"vectors of {teacher.name}: {sample.told}")
+            raise stream.incoming.refusal(names, f"vectors of {teacher.name}: {sample.message}")
         stream.on_sample(sample)
         self._compared |= numbers
 

@@ -399,7 +399,7 @@ def test_what_came_of_the_comparison_is_reported(source, remote, teacher, tmp_pa
         if isinstance(store, StreamedStore):
             for shard in (0, 1, 0):
                 store.admit(rows_of(store, shard), Computing())
-    assert {(one.verdict, one.told) for one in samples} == {
+    assert {(one.verdict, one.message) for one in samples} == {
         ("not compared", "the model is not on this machine")
     }
     assert len(samples) == (1 if limit is None else 2)

@@ -58,8 +58,8 @@ def test_nothing_of_a_teacher_with_bad_vectors_enters(tmp_path: Path, bad: str) 
     (sample,) = [one for one in done.samples if one.is_bad]
     assert sample.sampled == SAMPLE
     for word in (digests_of(bad)[0][:12], "Mallory", "--skip-manifest"):
-        assert word in sample.told
-    assert "Ann" not in sample.told
+        assert word in sample.message
+    assert "Ann" not in sample.message
 
 
 @pytest.mark.usefixtures("alive")
@@ -114,7 +114,7 @@ def test_without_a_model_vectors_are_not_compared(
         monkeypatch.setattr(sys.modules["embedcache.share.pull"], "local_teacher", broken)
     (sample,) = pull(tmp_path / "mine", bad).samples
     assert sample.verdict == "not compared"
-    assert ("no weights" in sample.told) == (how == "broken")
+    assert ("no weights" in sample.message) == (how == "broken")
     assert len(Cache(tmp_path / "mine").teachers()) == 1
 
 
@@ -198,8 +198,8 @@ def test_pushes_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     done = pull(tmp_path / "mine", remote)
     assert (done.is_bad, done.vectors) == (True, {})
     (sample,) = done.samples
-    assert "Ann" in sample.told
-    assert "Mallory" in sample.told
+    assert "Ann" in sample.message
+    assert "Mallory" in sample.message
     assert pull(tmp_path / "mine", remote, skip_manifests=[digests_of(remote)[1]]).vectors
 
 
