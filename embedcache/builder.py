@@ -292,7 +292,9 @@ def _refuse_other_encoder(encoder: Encoder, wanted: Sequence[Teacher]) -> None:
 
 def _token_table(path: Path, teacher: Teacher) -> TokenTable:
     """Return the token embeddings of a teacher, from their file where there is one."""
-    return TokenTable.read(path, teacher.contract) if path.exists() else TokenTable.from_teacher(teacher)
+    from embedcache.teacher.token_embeddings import token_table_of
+
+    return TokenTable.read(path, teacher.contract) if path.exists() else token_table_of(teacher)
 
 
 def _keep(table: TokenTable, path: Path, teacher: Teacher) -> TokenTableSummary:

@@ -14,8 +14,7 @@ from embedcache.errors import CorruptCacheError
 from embedcache.missing import MissingRows
 from embedcache.store import Shard
 from embedcache.store.containers.lmdb import SEAL
-from embedcache.token_layout import read_layout
-from embedcache.token_table import table_path
+from embedcache.token_table import TokenTable, table_path
 from embedcache.view_coverage import ViewCoverage
 
 
@@ -172,10 +171,15 @@ def _describe_table(cache: Cache, teacher: CachedTeacher) -> dict[str, object] |
         return None
     found: dict[str, object] = {"bytes": path.stat().st_size}
     try:
-        layout, *_ = read_layout(path, teacher.contract.id)
+        table = TokenTable.read(path, teacher.contract)
     except (OSError, ValueError) as error:
         return {**found, "damage": str(error)[:600]}
-    return {"tokens": layout.rows, "width": layout.width, "norm": layout.norm_eps is not None, **found}
+    return {
+        "tokens": len(table.tokens),
+        "width": table.word.shape[1],
+        "norm": table.norm_eps is not None,
+        **found,
+    }
 
 
 def describe_corpus(cache: Cache, corpus: Corpus) -> dict[str, object]:

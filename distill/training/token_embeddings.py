@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from distill.data.collate import Batch
     from distill.data.source import Share
     from distill.losses.base import LossBatch
-    from embedcache.token_table import TokenTable
+    from embedcache.teacher.token_table import TokenTable
 
 
 class TokenEmbeddings:

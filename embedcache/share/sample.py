@@ -150,7 +150,9 @@ class Live:
 
     def has_table(self, table: TokenTable) -> bool:
         """Return whether token embeddings are those of its model."""
-        own = TokenTable.from_teacher(self.encoder.teacher)
+        from embedcache.teacher.token_embeddings import token_table_of
+
+        own = token_table_of(self.encoder.teacher)
         return own.word.shape == table.word.shape and bool(np.allclose(own.word, table.word, atol=1e-6))
 
 

@@ -1,9 +1,8 @@
-"""The input token embeddings of a loaded teacher, and what its model does to them before the first layer."""
+"""Token embeddings of a loaded teacher, and what its model does to them before the first layer."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,44 +11,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from embedcache.errors import TeacherError
+from embedcache.teacher.token_table import TokenTable
 
 if TYPE_CHECKING:
     from embedcache.teacher.load import Teacher
 
-# Norms of embeddings in models that have no block of its own for these, but lay them out beside the layers.
+# Norms of embeddings in models that lay them out beside the layers, without a block of their own.
 _NORMS_BESIDE_LAYERS = ("layernorm_embedding", "layer_norm_emb", "word_embeddings_layernorm")
 
 
-@dataclass(frozen=True, eq=False)
-class InputEmbeddings:
-    """Token embeddings with the rest of their block, but for positions.
-
-    Attributes:
-        word: float32 of shape (V, d).
-        norm_weight, norm_bias: float32 of shape (d,); None where the block has none.
-        norm_eps: what the norm adds to the variance; None without one.
-        type_row: first row of the table of token types, float32 of shape (d,); None without one.
-        project_weight, project_bias: float32 of shape (h, d) and (h,), of the linear map that widens what the
-            block gives for the layers; None where these take it as it is.
-    """
-
-    word: NDArray[np.float32]
-    norm_weight: NDArray[np.float32] | None
-    norm_bias: NDArray[np.float32] | None
-    norm_eps: float | None
-    type_row: NDArray[np.float32] | None
-    project_weight: NDArray[np.float32] | None = None
-    project_bias: NDArray[np.float32] | None = None
-
-
-def input_embeddings(teacher: Teacher) -> InputEmbeddings:
+def token_table_of(teacher: Teacher) -> TokenTable:
     """Return the token embeddings of a teacher; its model is left as it is.
 
     Raises:
         TeacherError: if it has none, as static embeddings, or they are not finite.
     """
     inner, embedding = _embedding_of(teacher)
-    width = embedding.embedding_dim
     norm, types = _block_around(inner, embedding)
     with torch.no_grad():
         # Not the weights themselves: some models scale what they look up.
@@ -57,10 +34,10 @@ def input_embeddings(teacher: Teacher) -> InputEmbeddings:
     weight = bias = eps = None
     if norm is not None:
         eps = float(norm.eps)
-        weight = np.ones(width, np.float32) if norm.weight is None else _array(norm.weight)
+        weight = np.ones(word.shape[1], np.float32) if norm.weight is None else _array(norm.weight)
         bias = None if norm.bias is None else _array(norm.bias)
     row = None if types is None else _array(types.weight[0])
-    # ELECTRA's, which models that are made like it have under the same name.
+    # ELECTRA's name, which models made like it have as well.
     project = getattr(inner, "embeddings_project", None)
     matrix = shift = None
     if isinstance(project, nn.Linear):
@@ -69,10 +46,10 @@ def input_embeddings(teacher: Teacher) -> InputEmbeddings:
     for part in (word, weight, bias, row, matrix, shift):
         if part is not None and not np.isfinite(part).all():
             raise TeacherError(f"the token embeddings of {teacher.name} are not finite: copy the model again")
-    return InputEmbeddings(word, weight, bias, eps, row, matrix, shift)
+    return TokenTable(word, _tokens_by_id(teacher, len(word)), weight, bias, eps, row, matrix, shift)
 
 
-def tokens_by_id(teacher: Teacher, count: int) -> tuple[str, ...]:
+def _tokens_by_id(teacher: Teacher, count: int) -> tuple[str, ...]:
     """Return the tokens of ids 0 to ``count`` - 1 as the tokenizer spells them, empty for ids without one."""
     tokenizer: Any = teacher.model.tokenizer
     found = [""] * count
@@ -94,9 +71,8 @@ def _embedding_of(teacher: Teacher) -> tuple[nn.Module, nn.Embedding]:
             embedding = look()
     if not isinstance(inner, nn.Module) or not isinstance(embedding, nn.Embedding):
         raise TeacherError(
-            f"{teacher.name} has no table of token embeddings before its layers (its first module is a "
-            f"{type(first).__name__}): --token-embeddings needs a transformer; static embeddings are such "
-            "a table themselves, use that"
+            f"{teacher.name} has no token embeddings before its layers (its first module is a "
+            f"{type(first).__name__}): --token-embeddings needs a transformer"
         )
     return inner, embedding
 

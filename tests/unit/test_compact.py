@@ -18,9 +18,10 @@ from distill.students.spec import parse_spec
 from distill.students.student import build_student, count_parameters
 from distill.training.token_embeddings import TokenEmbeddings
 from embedcache.teacher.load import Teacher, load_teacher, quiet_transformers
+from embedcache.teacher.token_embeddings import token_table_of
+from embedcache.teacher.token_table import TokenTable
 from embedcache.teacher.tokenize import FastTokenizer
 from embedcache.testing import sentences
-from embedcache.token_table import TokenTable
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -251,7 +252,7 @@ def test_a_saved_student_is_a_plain_electra_folder(teachers, kind, tmp_path):
 def test_as_a_teacher_it_gives_the_token_embeddings_that_its_layers_are_fed(teachers, tmp_path, embeddings):
     compact(teachers("bert"), "e=6,layers=2").save_pretrained(str(tmp_path), create_model_card=False)
     teacher = load_teacher(tmp_path, device="cpu")
-    TokenTable.from_teacher(teacher).write(tmp_path / "table", teacher.contract)
+    token_table_of(teacher).write(tmp_path / "table", teacher.contract)
     table = TokenTable.read(tmp_path / "table", teacher.contract)
     wanted = torch.from_numpy(table.block() if embeddings == "block" else table.words())
     assert wanted.shape == (len(table.tokens), 16)

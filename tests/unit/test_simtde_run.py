@@ -26,8 +26,8 @@ from embedcache.errors import InputError
 from embedcache.teacher.attention import use_short_attention
 from embedcache.teacher.by_contract import load_by_contract
 from embedcache.teacher.load import load_teacher
+from embedcache.teacher.token_embeddings import token_table_of
 from embedcache.teacher.tokenize import fast_tokenizer
-from embedcache.token_table import TokenTable
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -81,7 +81,7 @@ def step_of(batch: Batch) -> LossBatch:
 class TestTokenEmbeddings:
     def test_of_the_block_they_are_what_the_encoder_is_fed_but_for_the_position(self, live):
         student = student_of(live)
-        found = TokenEmbeddings(student, TokenTable.from_teacher(live), "tokens", "block")
+        found = TokenEmbeddings(student, token_table_of(live), "tokens", "block")
         inner = student[0].model
         with torch.no_grad():
             inner.embeddings.position_embeddings.weight.zero_()
@@ -91,7 +91,7 @@ class TestTokenEmbeddings:
 
     def test_of_the_words_they_are_the_rows_of_the_matrix_projected(self, live):
         student = student_of(live)
-        found = TokenEmbeddings(student, TokenTable.from_teacher(live), "tokens", "word")
+        found = TokenEmbeddings(student, token_table_of(live), "tokens", "word")
         inner = student[0].model
         with torch.no_grad():
             rows = inner.embeddings_project(inner.embeddings.word_embeddings.weight[:20])
@@ -99,7 +99,7 @@ class TestTokenEmbeddings:
 
     @pytest.mark.parametrize("embeddings", ["block", "word"])
     def test_a_student_with_the_teachers_own_embeddings_makes_no_error(self, live, embeddings):
-        table = TokenTable.from_teacher(live)
+        table = token_table_of(live)
         student = student_of(live, "layers:1")
         batch = batch_of(student, TEXTS[:4])
         pairs = TokenEmbeddings(student, table, "tokens", embeddings).add(step_of(batch), batch, ALONE).tokens
@@ -111,7 +111,7 @@ class TestTokenEmbeddings:
         student = student_of(live)
         batch = batch_of(student, ["a", " ".join(TEXTS[:2])])
         pairs = (
-            TokenEmbeddings(student, TokenTable.from_teacher(live), "tokens", "block")
+            TokenEmbeddings(student, token_table_of(live), "tokens", "block")
             .add(step_of(batch), batch, ALONE)
             .tokens
         )
@@ -129,7 +129,7 @@ class TestTokenEmbeddings:
             f"{COMPACT},vocab={size}",
             count_tokens=lambda t: np.bincount(ids, minlength=t.vocabulary_size),
         )
-        table = TokenTable.from_teacher(live)
+        table = token_table_of(live)
         batch = batch_of(student, TEXTS[:6])
         pairs = TokenEmbeddings(student, table, "tokens", "word").add(step_of(batch), batch, ALONE).tokens
         names = student.tokenizer.convert_ids_to_tokens(batch.input_ids[batch.attention_mask.bool()].tolist())
@@ -140,7 +140,7 @@ class TestTokenEmbeddings:
         student = student_of(live)
         batch = batch_of(student, TEXTS[:2])
         pairs = (
-            TokenEmbeddings(student, TokenTable.from_teacher(live), "vocabulary", "block")
+            TokenEmbeddings(student, token_table_of(live), "vocabulary", "block")
             .add(step_of(batch), batch, ALONE)
             .tokens
         )
@@ -149,9 +149,7 @@ class TestTokenEmbeddings:
 
     def test_a_student_of_another_width_is_refused(self, live):
         with pytest.raises(StudentError, match="8 dimensions where its layers begin, the teacher's 16"):
-            TokenEmbeddings(
-                student_of(live, "narrow:h=8,layers=2"), TokenTable.from_teacher(live), "tokens", "block"
-            )
+            TokenEmbeddings(student_of(live, "narrow:h=8,layers=2"), token_table_of(live), "tokens", "block")
 
 
 class TestHiddenStates:
@@ -289,7 +287,7 @@ class TestRuns:
         assert not torch.equal(weights["default"], weights["mse"])
 
     def test_the_token_loss_draws_the_embeddings_to_the_teachers(self, with_table, tmp_path, live):
-        table = TokenTable.from_teacher(live)
+        table = token_table_of(live)
 
         def error(model) -> float:
             found = TokenEmbeddings(model, table, "vocabulary", "block")

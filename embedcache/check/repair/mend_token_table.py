@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,8 +10,7 @@ from embedcache.check.findings import Kind, reason
 from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, RIGHT, TO_ENCODE, Mending
 from embedcache.check.repair.reencode import ShardMaker
 from embedcache.errors import EmbedCacheError
-from embedcache.token_layout import LARGEST_HEADER_BYTES, read_layout
-from embedcache.token_table import TokenTable
+from embedcache.teacher.token_embeddings import token_table_of
 
 _KIND = Kind.TABLE.value
 
@@ -29,10 +29,12 @@ def mend_token_table(mending: Mending, maker: ShardMaker, path: Path) -> None:
         return
     before = b""
     with suppress(OSError), path.open("rb") as handle:
-        before = handle.read(LARGEST_HEADER_BYTES)
+        before = handle.read(1 << 14)
     try:
-        TokenTable.from_teacher(maker.encoder.teacher).write(path, maker.contract)
-        _, sha256, _ = read_layout(path, maker.contract.id)
+        token_table_of(maker.encoder.teacher).write(path, maker.contract)
+        with path.open("rb") as handle:
+            header = handle.read(int.from_bytes(handle.read(8), "little"))
+            sha256 = json.loads(header)["__metadata__"]["sha256"]
     except EmbedCacheError as error:
         what = "or delete it: 'embedcache build' with --token-embeddings adds it again"
         mending.done(place, _KIND, NOT_REPAIRED, f"{reason(error)}; {what}")
