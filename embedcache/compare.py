@@ -17,20 +17,14 @@ from embedcache.corpus.difference import first_difference
 from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
 from embedcache.keys import KeyArray
+from embedcache.noise import noise_angle
 from embedcache.sampling import KeySample
-from embedcache.store import ShardHeader, ShardStore
+from embedcache.store import ShardStore
 
 N = TypeVar("N")
 
 DEFAULT_SAMPLE = 10_000
 
-# The cosine two runs of one teacher may have at least, by what they computed in: last bits depend on the
-# batch a text was in, on the device and on the libraries. bfloat16 keeps 8 bits of a number, float16 11.
-COMPUTE_COSINE = {"float32": 0.999999, "float16": 0.9999, "bfloat16": 0.9995}
-# The least cosine that the header of a shard is believed, by its codec. Whoever wrote the shard wrote its
-# header: without a bound, a stranger's could call everything noise. What int8 loses depends on the row, and
-# pq, which takes no place from any other codec, has no bound.
-_LEAST_COSINE = {"float32": 0.999999, "float16": 0.9999, "int8": 0.97}
 _BLOCK_ROWS = 4096
 
 
@@ -339,24 +333,9 @@ def _row_cosines(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.f
     return cosines
 
 
-def explained_angle(header: ShardHeader) -> float:
-    """Return how far vectors of a shard may be turned from the exact ones, in radians, as its header says.
-
-    It adds what the codec has lost and what two runs in the compute dtype differ by. The header is believed
-    as far as the shard's codec can lose anything; for pq, to any angle.
-
-    Args:
-        header: the shard's.
-    """
-    claimed = header.error.get("worst_cosine", 1.0)
-    codec = max(_LEAST_COSINE.get(header.codec, -1.0), min(claimed, 1.0))
-    compute = COMPUTE_COSINE.get(str(header.provenance.get("compute_dtype")), COMPUTE_COSINE["float32"])
-    return math.acos(codec) + math.acos(compute)
-
-
 def _expected_cosine(stores: tuple[ShardStore, ShardStore]) -> float:
     """Return how far apart two vectors may be: angles on a sphere add up at most."""
-    angles = (max((explained_angle(shard.header) for shard in store.shards), default=0.0) for store in stores)
+    angles = (max((noise_angle(shard.header) for shard in store.shards), default=0.0) for store in stores)
     return math.cos(min(sum(angles), math.pi))
 
 

@@ -22,7 +22,7 @@ from embedcache.codecs import Vectors
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import ContractMismatchError, TeacherError
 from embedcache.keys import key_array
-from embedcache.merge.noise import compare_rows, noise_angle
+from embedcache.noise import compare_rows, noise_angle
 from embedcache.reuse import shard_places
 from embedcache.sampling import KeySample, ranks
 from embedcache.store import Positions, ShardStore

@@ -19,7 +19,7 @@ FLOORS = [
     ["errors"],
     ["keys", "pairs", "fsio", "arrow_file", "build_report", "sizes", "progress"],
     ["key_index", "folders", "locked_folder", "codecs", "contract"],
-    ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout"],
+    ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout", "noise"],
     ["token_table"],
     ["cache"],
     [

@@ -21,10 +21,10 @@ from embedcache.check.progress import Meter, OnCheck
 from embedcache.check.texts import texts_of
 from embedcache.codecs import Vectors
 from embedcache.codecs.ranking import Ranking
-from embedcache.compare import COMPUTE_COSINE
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import InputError
 from embedcache.keys import key_array
+from embedcache.noise import COMPUTE_COSINE
 from embedcache.reuse import shard_places
 from embedcache.sampling import KeySample
 from embedcache.sizes import counted

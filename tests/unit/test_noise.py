@@ -9,8 +9,7 @@ import pytest
 
 from embedcache.codecs import get_codec
 from embedcache.codecs.quality import measure
-from embedcache.errors import InputError
-from embedcache.merge.noise import compare_rows, noise_angle
+from embedcache.noise import compare_rows, noise_angle
 from embedcache.store import ShardHeader
 from embedcache.testing import example_contract
 
@@ -46,14 +45,6 @@ def test_a_shard_is_believed_as_far_as_its_codec_can_lose_anything(codec: str) -
         math.acos(min(lost.worst_cosine, 1.0))
     )
     assert noise_angle(header(worst=-1.0, codec=codec)) < 0.26
-
-
-def test_a_given_bound_is_that_of_two_vectors() -> None:
-    angle = 2 * noise_angle(header("bfloat16", 0.9), 0.01)
-    assert math.cos(angle) == pytest.approx(0.99)
-    for bad in (-0.1, 2.1, math.nan):
-        with pytest.raises(InputError, match="--noise"):
-            noise_angle(header(), bad)
 
 
 def test_directions_and_lengths_count() -> None:
