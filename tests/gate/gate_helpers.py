@@ -1,0 +1,132 @@
+"""Golden caches: how they are built, where they lie, and what is in a cache byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+from building import build
+from numpy.typing import NDArray
+
+from embedcache.cache import Cache
+from embedcache.derived import extend, write_derived
+from embedcache.testing import fake_teacher
+
+GOLDEN = Path(__file__).parent / "golden"
+SOURCES, MODEL, VECTORS = GOLDEN / "sources", GOLDEN / "model", GOLDEN / "vectors"
+CACHES = ("fake", "real")
+
+DIMENSION = 8
+SHARD_ROWS = 256
+"""Two shards of the larger corpus, the first with just enough rows for a codebook."""
+
+TEACHERS: dict[str, dict[str, Any]] = {
+    "halves": {"seed": 0, "codec": "float16"},
+    "exact": {"seed": 1, "codec": "float32"},
+    "bytes": {"seed": 2, "codec": "int8"},
+    "coded": {"seed": 3, "codec": "pq"},
+    "boxed": {"seed": 4, "codec": "float16", "store": "lmdb"},
+    # The weights of the first one, cut off earlier: rows that fit are carried over from it.
+    "short": {"seed": 0, "max_length": 5},
+}
+CARRIED = "short"
+PROJECTED, PROJECTION_OF = "half", "exact"
+WORDS_COLUMNS = {"text_column": "text", "id_column": "id", "label_column": "label"}
+PAIR_COLUMNS = {"text_column": "first", "text2_column": "second"}
+VIEWS, EMBEDDED = ["crop", "delete-words", "column:other"], ["crop"]
+REAL = {
+    **PAIR_COLUMNS,
+    "output": "embedding,logits",
+    "token_embeddings": True,
+    "compute_dtype": "float32",
+    "codec": "float32",
+    "threads": 1,
+}
+
+
+def golden() -> dict[str, Any]:
+    """Return what was recorded of the golden caches."""
+    found: dict[str, Any] = json.loads((GOLDEN / "golden.json").read_text("utf-8"))
+    return found
+
+
+def build_fake(cache: Path) -> list[Cache]:
+    """Build the golden cache of fake teachers, or build it again; return the result of each build."""
+    done = []
+    for name, settings in TEACHERS.items():
+        kept = {key: value for key, value in settings.items() if key in ("codec", "store")}
+        made = {key: value for key, value in settings.items() if key not in kept}
+        teacher = fake_teacher(DIMENSION, name=name, **made)
+        views = {"views": VIEWS, "embed": EMBEDDED} if name == "halves" else {}
+        done += [
+            build(
+                SOURCES / "words.jsonl",
+                cache,
+                teacher,
+                shard_rows=SHARD_ROWS,
+                **WORDS_COLUMNS,
+                **views,
+                **kept,
+            ),
+            build(SOURCES / "lines.txt", cache, teacher, **kept),
+        ]
+        if name == "halves":
+            done.append(build(SOURCES / "pairs.tsv", cache, teacher, **PAIR_COLUMNS, **kept))
+    project(cache)
+    return done
+
+
+def project(cache: Path) -> None:
+    """Add the teacher whose vectors are a projection of another's."""
+    opened = Cache(cache)
+    matrix = (np.arange(4 * DIMENSION).reshape(4, DIMENSION) % 5 - 2).astype(np.float32)
+    teacher = write_derived(opened, opened.teacher(PROJECTION_OF), PROJECTED, matrix, "for the gate")
+    for _ in extend(opened, teacher, opened.corpus("words")):
+        pass
+
+
+def build_real(cache: Path) -> list[Cache]:
+    """Build the golden cache of the small real model, or build it again; return the result of each build."""
+    return [build(SOURCES / "pairs.tsv", cache, MODEL, **REAL)]
+
+
+def copied(name: str, folder: Path) -> Path:
+    """Copy a golden cache into ``folder`` and return where it lies."""
+    return Path(shutil.copytree(GOLDEN / name, folder / name))
+
+
+def content(cache: Path) -> dict[str, str]:
+    """Return path -> sha256 of all that is not derived; the shards in an LMDB file count as files.
+
+    The pages of two LMDB files may differ though the same shards are in them, and so may their seals.
+    """
+    found = {}
+    for path in sorted(cache.rglob("*")):
+        name = path.relative_to(cache).as_posix()
+        if name.startswith("derived/") or not path.is_file() or name.endswith(("-lock", ".seal.json")):
+            continue
+        if path.suffix == ".mdb":
+            found |= {f"{name}#{key}": digest for key, digest in shards_in(path).items()}
+        else:
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def shards_in(file: Path) -> dict[str, str]:
+    """Return name -> sha256 of the shards in an LMDB file, which the process may have open."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = shutil.copy(file, folder)
+        with lmdb.open(copy, subdir=False, readonly=True, lock=False) as opened, opened.begin() as reading:
+            return {key.decode(): hashlib.sha256(value).hexdigest() for key, value in reading.cursor()}
+
+
+def recorded_vectors(teacher: str) -> NDArray[np.float32]:
+    """Return the recorded vectors of a teacher's texts, float32 of shape (rows, d)."""
+    found: NDArray[np.float32] = np.load(VECTORS / f"{teacher}.npy")
+    return found
