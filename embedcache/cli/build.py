@@ -10,6 +10,7 @@ import click
 
 from embedcache.cli.options import (
     STORE_KINDS,
+    cache_option,
     codec_option,
     output_option,
     pop_remote,
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
 @click.command("build")
 @click.argument("sources", nargs=-1, required=True)
 @teacher_options
-@click.option(
-    "--cache", required=True, metavar="DIR", help="The cache's folder; created where there is none."
-)
+@cache_option
 @click.option("--name", help="The corpus's name in the cache.  [default: from the first file's name]")
 @reader_options
 @click.option("--replace", is_flag=True, help="Replace a corpus of the same name that has other rows.")

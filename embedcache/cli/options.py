@@ -220,7 +220,13 @@ _LIMITS = (
         help="Leave out the push whose manifest begins so.",
     ),
 )
-cache_option = click.option("--cache", required=True, metavar="DIR", help="The cache's folder.")
+cache_option = click.option(
+    "--cache",
+    required=True,
+    envvar="EMBEDCACHE_CACHE",
+    metavar="DIR",
+    help="The cache's folder.  [default: $EMBEDCACHE_CACHE]",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
