@@ -20,7 +20,7 @@ from embedcache.missing import MissingRows
 from embedcache.reuse import Carried, Donor, carry_over, codec_for, donors
 from embedcache.store import ShardStore, VectorBatch
 from embedcache.teacher.encoded import EncodedTexts
-from embedcache.teacher.outputs import EMBEDDING, LOGITS, logits_teacher
+from embedcache.teacher.outputs import EMBEDDING, LOGITS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -148,10 +148,12 @@ def teachers_of(teacher: Teacher, outputs: Sequence[str]) -> list[Teacher]:
     """Return what gives each of ``outputs``, all of them on the model of ``teacher``.
 
     Raises:
-        TeacherError, CorruptCacheError: as :func:`embedcache.teacher.outputs.logits_teacher`.
+        TeacherError, CorruptCacheError: as :func:`embedcache.teacher.load.logits_teacher`.
     """
     if LOGITS not in outputs:
         return [teacher]
+    from embedcache.teacher.load import logits_teacher
+
     logits = logits_teacher(teacher)
     return [teacher, logits] if EMBEDDING in outputs else [logits]
 

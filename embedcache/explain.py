@@ -127,8 +127,8 @@ def want(
     if in_cache and not changed and not load:
         found = cache.teacher(teacher)
         return Wanted(found.name, found.contract, loaded=False)
-    from embedcache.teacher.load import load_teacher
-    from embedcache.teacher.outputs import LOGITS, PROJECTION, logits_teacher
+    from embedcache.teacher.load import load_teacher, logits_teacher
+    from embedcache.teacher.outputs import LOGITS, PROJECTION
 
     spec, of_logits = teacher, False
     if in_cache and teacher not in ALIASES and not Path(teacher).is_dir():

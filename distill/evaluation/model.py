@@ -153,9 +153,8 @@ def _load_torch(
 ) -> EvaluatedModel:
     from distill.students.student import count_parameters
     from embedcache.errors import PoolingNeededError, TeacherError
-    from embedcache.teacher.by_contract import load_by_contract
     from embedcache.teacher.encode import Encoder as TeacherEncoder
-    from embedcache.teacher.load import load_teacher
+    from embedcache.teacher.load import load_by_contract, load_teacher
 
     if contract is None:
         try:

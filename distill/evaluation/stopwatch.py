@@ -120,7 +120,7 @@ def _torch(job: Mapping[str, Any]) -> tuple[Encode, int | None]:
     import torch
 
     from embedcache.contract import Contract
-    from embedcache.teacher.by_contract import load_by_contract
+    from embedcache.teacher.load import load_by_contract
 
     torch.set_num_threads(job["threads"])
     contract = Contract.from_json(job["contract"])

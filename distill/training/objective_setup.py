@@ -15,8 +15,7 @@ from distill.training.objective import Distillation
 from distill.training.token_embeddings import TokenEmbeddings
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.errors import TeacherError
-from embedcache.teacher.by_contract import load_by_contract
-from embedcache.teacher.load import Teacher
+from embedcache.teacher.load import Teacher, load_by_contract
 
 if TYPE_CHECKING:
     import torch

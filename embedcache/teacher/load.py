@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from embedcache.contract import Contract
-from embedcache.errors import PoolingNeededError, TeacherError
-from embedcache.fsio import canonical_json
+from embedcache.contract import Contract, describe_differences
+from embedcache.errors import ContractMismatchError, PoolingNeededError, TeacherError
 from embedcache.teacher.classifier import ClassifierHead
-from embedcache.teacher.digest import architecture_digest, read_json, tokenizer_digest, weights_digest
-from embedcache.teacher.layout import read_modules, transformer_subfolder
+from embedcache.teacher.digest import architecture_digest, tokenizer_digest, weights_digest
+from embedcache.teacher.layout import transformer_subfolder
+from embedcache.teacher.modules import (
+    load_modules,
+    modules_after_pooling,
+    pooling_of,
+    position_limit,
+    quiet_transformers,
+    set_normalize,
+)
+from embedcache.teacher.outputs import LOGITS, PROJECTION, logits_contract, logits_name
 from embedcache.teacher.resolve import ModelSource, resolve
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+__all__ = [
+    "POOLINGS",
+    "Teacher",
+    "load_by_contract",
+    "load_teacher",
+    "logits_teacher",
+    "quiet_transformers",
+]
 
 # Accepted words -> the one word the contract stores. SimCSE calls the raw [CLS] state "cls before pooler";
 # what its code calls "cls" is the pooler output.
@@ -29,6 +44,7 @@ POOLINGS = {
     "pooler": "pooler",
     "last": "lasttoken",
 }
+_POOLING_OF_CONTRACT = {"mean": "mean", "cls": "cls", "pooler": "pooler", "lasttoken": "last"}
 _UNLIMITED = 1_000_000
 
 
@@ -84,7 +100,7 @@ def load_teacher(
         pooling: one of ``POOLINGS``; needed for a plain transformers folder, an override for any other.
         prompt: text put before every sentence; default: the alias's or the model's own default prompt.
         max_length: tokens after which a text is cut; default: the model's own.
-        truncate_dim: keep so many leading dimensions.
+        truncate_dim: truncate vectors to this many dimensions.
         normalize: scale vectors to length one; default: what the model does.
         name: short name in the cache; default: the alias, the folder's name or the hub id's last part.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ...
@@ -108,16 +124,15 @@ def load_teacher(
         raise TeacherError(f"{folder} is no model folder: it has neither config.json nor modules.json")
     subfolder = transformer_subfolder(folder)
     weights, tensor_names = weights_digest(folder, subfolder)
-    pooling = _pooling_choice(source, pooling)
+    pooling = _pooling_for(source, pooling)
     if pooling == "pooler" and not any("pooler.dense.weight" in tensor for tensor in tensor_names):
         raise TeacherError(
             f"{folder} has no pooler weights, so --pooling pooler would use random ones; "
             "choose another pooling (mean, cls, last)"
         )
-    model = _load_model(folder, subfolder, pooling, trust_remote_code)
-    _refuse_random_weights(model, folder, subfolder)
+    model = load_modules(folder, subfolder, pooling, trust_remote_code=trust_remote_code)
     if normalize is not None:
-        _set_normalize(model, normalize)
+        set_normalize(model, normalize)
     model.requires_grad_(False)
     model.eval()
     resolved = _resolve_device(device)
@@ -129,7 +144,7 @@ def load_teacher(
     if max_length is not None:
         if max_length < 1:
             raise TeacherError(f"--max-length {max_length}: expected at least 1 token")
-        limit = _position_limit(model)
+        limit = position_limit(model)
         if limit is not None and max_length > limit:
             raise TeacherError(
                 f"--max-length {max_length}: {source.name} has positions for {limit} tokens only"
@@ -151,8 +166,8 @@ def load_teacher(
         weights=weights,
         tokenizer=tokenizer_digest(folder / subfolder),
         architecture=architecture_digest(folder / subfolder),
-        pooling=_pooling_of(model),
-        modules=_modules_after_pooling(model),
+        pooling=pooling_of(model),
+        modules=modules_after_pooling(model),
         prompt=prompt,
         max_length=int(length) if length is not None and length < _UNLIMITED else 0,
         normalize=any(type(module).__name__ == "Normalize" for module in model),
@@ -160,6 +175,87 @@ def load_teacher(
         dimension=truncate_dim or width,
     )
     return Teacher(source, model, contract)
+
+
+def logits_teacher(teacher: Teacher) -> Teacher:
+    """Return the teacher that gives the logits of the classifier in ``teacher``'s folder, on the same model.
+
+    Raises:
+        TeacherError: if there is no classifier, or one of vectors that the model does not give.
+        CorruptCacheError: if its files are damaged.
+    """
+    head = ClassifierHead.read(teacher.folder)
+    if head is None:
+        raise TeacherError(
+            f"{teacher.folder} has no classifier, so no logits: run 'distill teach', or leave --output out"
+        )
+    kinds = [type(module).__name__ for module in teacher.model]
+    if "Normalize" in kinds[:-1]:
+        raise TeacherError(
+            f"{teacher.folder} scales vectors before its last module ({', '.join(kinds)}), and a classifier "
+            "takes them unscaled: run 'distill teach' on another model"
+        )
+    # Not the model's own figure, which is that of truncated vectors.
+    widths = [m.get_embedding_dimension() for m in teacher.model if hasattr(m, "get_embedding_dimension")]
+    if head.dimension != widths[-1]:
+        raise TeacherError(
+            f"the classifier in {teacher.folder} takes vectors of {head.dimension} dimensions, the model "
+            f"gives {widths[-1]}: copy the folder again"
+        )
+    source = replace(teacher.source, name=logits_name(teacher.name))
+    return replace(teacher, source=source, contract=logits_contract(teacher.contract, head), head=head)
+
+
+def load_by_contract(
+    spec: str | Path,
+    contract: Contract,
+    *,
+    name: str,
+    remedy: str,
+    device: str = "cpu",
+    trust_remote_code: bool = False,
+) -> Teacher:
+    """Load the teacher of ``contract``, with the settings it was built with.
+
+    Args:
+        spec: alias, hub id or folder to load from.
+        contract: its settings override the model's own.
+        name: the teacher's name.
+        remedy: what to do about another teacher, for the message.
+        device: ``auto``, ``cpu``, ``cuda`` ...
+        trust_remote_code: run code that comes with the model.
+
+    Raises:
+        TeacherError: if it cannot be found or loaded, has no classifier any more, or never was a model.
+        ContractMismatchError: if it is another teacher now; it names the fields that differ.
+    """
+    if contract.output == PROJECTION:
+        raise TeacherError(
+            f"teacher {name!r} is a projection of another teacher's vectors, which no model gives: use "
+            "'distill project --apply'"
+        )
+    teacher = load_teacher(
+        spec,
+        pooling=_POOLING_OF_CONTRACT.get(contract.pooling),
+        prompt=contract.prompt,
+        max_length=contract.max_length or None,
+        truncate_dim=contract.truncate_dim,
+        normalize=contract.normalize,
+        name=name,
+        device=device,
+        trust_remote_code=trust_remote_code,
+    )
+    if contract.output == LOGITS:
+        # Under the name it has in the cache, which is that of the logits already.
+        teacher = replace(logits_teacher(teacher), source=teacher.source)
+    if teacher.contract != contract:
+        differences = contract.differences(teacher.contract)
+        raise ContractMismatchError(
+            f"the model found for teacher {name!r} is not the one of its vectors "
+            f"({describe_differences(differences)}): {remedy}",
+            differences,
+        )
+    return teacher
 
 
 def _width(model: SentenceTransformer, folder: Path) -> int:
@@ -172,168 +268,17 @@ def _width(model: SentenceTransformer, folder: Path) -> int:
     return width
 
 
-def _pooling_choice(source: ModelSource, asked: str | None) -> str | None:
+def _pooling_for(source: ModelSource, asked: str | None) -> str | None:
+    """Return the pooling to put in; None for the model's own."""
     if asked is not None and asked not in POOLINGS:
-        raise TeacherError(f"unknown pooling {asked!r}: choose one of {', '.join(POOLINGS)}")
-    chosen = asked or (source.alias.pooling if source.alias else None)
-    if chosen is None and not (source.folder / "modules.json").exists():
+        raise TeacherError(f"unknown pooling {asked!r}: use one of {', '.join(POOLINGS)}")
+    wanted = asked or (source.alias.pooling if source.alias else None)
+    if wanted is None and not (source.folder / "modules.json").exists():
         raise PoolingNeededError(
-            f"{source.folder} is a plain transformers folder: it does not say how token vectors become a "
-            f"sentence vector. Say it with --pooling {'|'.join(POOLINGS)} "
-            "(look into the model's own documentation)"
+            f"{source.folder} is a plain transformers folder, which does not name its pooling: add --pooling "
+            f"{'|'.join(POOLINGS)} (see the model's documentation)"
         )
-    return POOLINGS[chosen] if chosen else None
-
-
-def _load_model(
-    folder: Path, subfolder: str, pooling: str | None, trust_remote_code: bool
-) -> SentenceTransformer:
-    from sentence_transformers import SentenceTransformer
-
-    if not trust_remote_code:
-        _refuse_foreign_code(folder, subfolder)
-    plain = not (folder / "modules.json").exists()
-    try:
-        with quiet_transformers():
-            if plain:
-                modules = _plain_modules(folder, pooling, trust_remote_code)
-                return SentenceTransformer(modules=modules, device="cpu")
-            model = SentenceTransformer(
-                str(folder), device="cpu", local_files_only=True, trust_remote_code=trust_remote_code
-            )
-            if pooling == "pooler":
-                transformer = _plain_modules(folder / subfolder, pooling, trust_remote_code)[0]
-                _replace_by_pooler(model, transformer)
-            elif pooling is not None:
-                _replace_pooling(model, pooling)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise TeacherError(f"cannot load {folder}: {_first_line(error)}") from error
-    # A module whose configuration lacks a field, or has one of another type, fails like this.
-    except (TypeError, AttributeError) as error:
-        raise TeacherError(
-            f"cannot load {folder}: a module's configuration is damaged ({_first_line(error)}); "
-            "copy the model again"
-        ) from error
-    return model
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' progress bars and reports off the screen; what matters in them is checked here."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _refuse_random_weights(model: SentenceTransformer, folder: Path, subfolder: str) -> None:
-    """Refuse a folder whose weights do not fit its config: loading fills the gaps with random numbers."""
-    from transformers import PreTrainedModel
-
-    inner = getattr(model[0], "model", None)
-    if not isinstance(inner, PreTrainedModel):
-        return
-    with quiet_transformers():
-        # On the meta device nothing but names and shapes is read; transformers itself knows what it renames.
-        _, report = type(inner).from_pretrained(
-            inner.name_or_path,
-            config=inner.config,
-            device_map="meta",
-            output_loading_info=True,
-            local_files_only=True,
-            # Where the pooler was asked for, the transformer was loaded from its own folder.
-            subfolder=subfolder if Path(inner.name_or_path) == folder else "",
-        )
-    # Where the pooler's output is wanted, its weights were looked for before.
-    missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
-    if missing:
-        raise TeacherError(
-            f"{folder}: its files hold no weights for {len(missing)} parameters (first: {missing[0]}), "
-            "which would be random: the weights belong to another config.json; copy the model again"
-        )
-
-
-def _refuse_foreign_code(folder: Path, subfolder: str) -> None:
-    """Refuse classes from outside the known libraries before anything of the folder is loaded."""
-    foreign = [
-        str(module.get("type"))
-        for module in read_modules(folder)
-        if not str(module.get("type")).startswith("sentence_transformers.")
-    ]
-    if any(read_json(place / "config.json").get("auto_map") for place in (folder, folder / subfolder)):
-        foreign.append("config.json auto_map")
-    if foreign:
-        raise TeacherError(
-            f"{folder} wants to run code of its own ({', '.join(foreign)}); nothing was run. "
-            "If you trust its authors, add --trust-remote-code"
-        )
-
-
-def _plain_modules(folder: Path, pooling: str | None, trust_remote_code: bool) -> list[Any]:
-    from sentence_transformers.base.modules import Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    shared: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
-    options: dict[str, Any] = {"model_kwargs": dict(shared), "processor_kwargs": dict(shared)}
-    options["config_kwargs"] = dict(shared)
-    if pooling == "pooler":
-        text = {"method": "forward", "method_output_name": "pooler_output"}
-        return [
-            Transformer(
-                str(folder),
-                **options,
-                modality_config={"text": text},
-                module_output_name="sentence_embedding",
-                do_lower_case=bool(read_json(folder / "sentence_bert_config.json").get("do_lower_case")),
-            )
-        ]
-    transformer = Transformer(str(folder), **options)
-    return [transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
-
-
-def _replace_pooling(model: SentenceTransformer, pooling: str) -> None:
-    for name, module in model.named_children():
-        if type(module).__name__ == "Pooling":
-            if module.pooling_mode != pooling:
-                model[int(name)] = type(module)(module.embedding_dimension, pooling)
-            return
-    raise TeacherError(
-        f"--pooling {pooling}: the model has no pooling module to replace; leave --pooling out"
-    )
-
-
-def _replace_by_pooler(model: SentenceTransformer, transformer: Any) -> None:
-    """Let ``transformer``, which gives the pooler's output, stand for the first two modules."""
-    if len(model) < 2 or type(model[1]).__name__ != "Pooling":
-        raise TeacherError(
-            "--pooling pooler: the model has no pooling module right after its transformer to replace; "
-            "leave --pooling out"
-        )
-    transformer.max_seq_length = model[0].max_seq_length
-    model[0] = transformer
-    del model[1]
-
-
-def _set_normalize(model: SentenceTransformer, wanted: bool) -> None:
-    from sentence_transformers.base.modules import Normalize
-
-    names = [name for name, module in model.named_children() if isinstance(module, Normalize)]
-    if wanted and not names:
-        model.append(Normalize())
-    if not wanted:
-        for name in reversed(names):
-            del model[int(name)]
+    return POOLINGS[wanted] if wanted else None
 
 
 def _resolve_device(device: str) -> str:
@@ -344,39 +289,3 @@ def _resolve_device(device: str) -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def _position_limit(model: SentenceTransformer) -> int | None:
-    config: Any = getattr(model[0], "config", None)
-    positions = getattr(config, "max_position_embeddings", None)
-    if not isinstance(positions, int) or positions <= 0:
-        return None
-    # RoBERTa-like position tables start after the padding index.
-    offset = (
-        (config.pad_token_id or 0) + 1
-        if config.model_type in ("roberta", "xlm-roberta", "mpnet", "camembert")
-        else 0
-    )
-    return positions - offset
-
-
-def _pooling_of(model: SentenceTransformer) -> str:
-    for module in model:
-        if type(module).__name__ == "Pooling":
-            mode = module.pooling_mode
-            return mode if isinstance(mode, str) else "+".join(mode)
-    output = str(getattr(model[0], "modality_config", {}).get("text", {}).get("method_output_name", ""))
-    return "pooler" if output == "pooler_output" else "none"
-
-
-def _modules_after_pooling(model: SentenceTransformer) -> str:
-    described: list[dict[str, Any]] = []
-    for module in list(model)[1:]:
-        kind = type(module).__name__
-        config = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
-        if kind == "Pooling":
-            if not config.get("include_prompt", True):
-                described.append({"type": kind, "include_prompt": False})
-        elif kind != "Normalize":
-            described.append({"type": kind, **config})
-    return canonical_json(described).decode() if described else ""

@@ -1,4 +1,4 @@
-"""What a model gives of a text beside its sentence vector: the logits of the classifier in its folder.
+"""Outputs of a model: sentence vectors, and logits of the classifier in its folder.
 
 Each output has a contract of its own, so a cache keeps logits as it keeps vectors: as those of one more
 teacher, called ``NAME.logits``.
@@ -7,23 +7,19 @@ teacher, called ``NAME.logits``.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from embedcache.contract import Contract
-from embedcache.errors import InputError, TeacherError
+from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
 from embedcache.teacher.classifier import ClassifierHead
 
-if TYPE_CHECKING:
-    from embedcache.teacher.load import Teacher
-
 EMBEDDING, LOGITS, PROJECTION = "embedding", "logits", "projection"
 OUTPUTS = (EMBEDDING, LOGITS)
-"""What a build can keep; a projection is made of vectors that are kept, see :mod:`embedcache.derived`."""
+"""Outputs that a build keeps; a projection is made of kept vectors, see :mod:`embedcache.derived`."""
 
-_CLASSIFIER = "Classifier"
+CLASSIFIER_ENTRY = "Classifier"
 
 
 def parse_outputs(text: str) -> tuple[str, ...]:
@@ -48,7 +44,7 @@ def logits_contract(contract: Contract, head: ClassifierHead) -> Contract:
         contract: of the vectors of the same model.
         head: the classifier.
     """
-    entry = {"type": _CLASSIFIER, "labels": list(head.labels), "weights": head.digest}
+    entry = {"type": CLASSIFIER_ENTRY, "labels": list(head.labels), "weights": head.digest}
     return replace(
         contract,
         output=LOGITS,
@@ -60,57 +56,11 @@ def logits_contract(contract: Contract, head: ClassifierHead) -> Contract:
 
 
 def modules_of(contract: Contract) -> list[dict[str, Any]]:
-    """Return what follows a contract's pooling, as its entries say."""
+    """Return the entries of a contract's modules after the pooling."""
     found: list[dict[str, Any]] = json.loads(contract.modules) if contract.modules else []
     return found
 
 
-def logits_teacher(teacher: Teacher) -> Teacher:
-    """Return the teacher that gives the logits of the classifier in ``teacher``'s folder, on the same model.
-
-    Raises:
-        TeacherError: if there is no classifier, or one of vectors that the model does not give.
-        CorruptCacheError: if its files are damaged.
-    """
-    head = ClassifierHead.read(teacher.folder)
-    if head is None:
-        raise TeacherError(
-            f"{teacher.folder} has no classifier, so there are no logits: make one with 'distill teach', or "
-            "leave --output out"
-        )
-    kinds = [type(module).__name__ for module in teacher.model]
-    if "Normalize" in kinds[:-1]:
-        raise TeacherError(
-            f"{teacher.folder} goes on after scaling vectors to length one ({', '.join(kinds)}), and a "
-            "classifier takes them as they are before: make one with 'distill teach'"
-        )
-    # Not the model's own figure, which is that of the vectors once they are cut.
-    widths = [m.get_embedding_dimension() for m in teacher.model if hasattr(m, "get_embedding_dimension")]
-    width = widths[-1]
-    if head.dimension != width:
-        raise TeacherError(
-            f"the classifier in {teacher.folder} takes vectors of {head.dimension} dimensions, the model "
-            f"gives {width}: it belongs to another model; copy the folder again"
-        )
-    source = replace(teacher.source, name=logits_name(teacher.name))
-    return replace(teacher, source=source, contract=logits_contract(teacher.contract, head), head=head)
-
-
 def logits_name(name: str) -> str:
-    """Return what a cache calls the logits of the teacher ``name``."""
+    """Return the name of the logits of the teacher ``name``."""
     return f"{name}.{LOGITS}"
-
-
-def describe_other_classifier(expected: Contract, found: Contract) -> str:
-    """Return how the classifier of ``found`` differs from that of ``expected``; empty where it does not."""
-    wanted, other = modules_of(expected)[-1:], modules_of(found)[-1:]
-    if not wanted or wanted == other or wanted[0].get("type") != _CLASSIFIER:
-        return ""
-    labels = [_shown(one[0]["labels"] if one else []) for one in (wanted, other)]
-    if labels[0] != labels[1]:
-        return f"its classifier has the labels {labels[1]}, not {labels[0]}"
-    return "its classifier has other weights"
-
-
-def _shown(labels: Sequence[object]) -> str:
-    return ", ".join(map(str, labels[:5])) + (f" and {len(labels) - 5} more" if len(labels) > 5 else "")

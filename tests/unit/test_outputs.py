@@ -16,11 +16,10 @@ from embedcache.check import verify
 from embedcache.convert import convert
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError, TeacherError
 from embedcache.explain import want
-from embedcache.teacher.by_contract import load_by_contract
 from embedcache.teacher.classifier import CLASSIFIER, WEIGHTS, ClassifierHead
 from embedcache.teacher.encode import Encoder, encode_texts
-from embedcache.teacher.load import load_teacher
-from embedcache.teacher.outputs import logits_contract, logits_teacher, parse_outputs
+from embedcache.teacher.load import load_by_contract, load_teacher, logits_teacher
+from embedcache.teacher.outputs import logits_contract, parse_outputs
 from embedcache.testing import sentences, tiny_encoder
 
 BOTH = "embedding,logits"
@@ -197,12 +196,9 @@ def test_a_teacher_of_logits_is_loaded_by_its_contract(folder: Path, tmp_path: P
     assert head is not None
     plain = encode_texts(load_teacher(folder, device="cpu"), texts)
     np.testing.assert_allclose(encode_texts(loaded, texts), head.logits(plain), atol=1e-5)
-    for change, told in (
-        ({"seed": 1}, "its classifier has other weights"),
-        ({"labels": ("no", "maybe")}, "its classifier has the labels no, maybe, not no, yes"),
-    ):
+    for change in ({"seed": 1}, {"labels": ("no", "maybe")}):
         add_classifier(folder, **{"labels": LABELS, **change})
-        with pytest.raises(ContractMismatchError, match=told):
+        with pytest.raises(ContractMismatchError, match="modules"):
             load_by_contract(folder, contract, name="model.logits", remedy="give it")
     (folder / CLASSIFIER).unlink()
     with pytest.raises(TeacherError, match="no classifier"):
