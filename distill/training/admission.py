@@ -10,7 +10,7 @@ import torch
 
 from distill.training.device import resolve_device, seeded
 from distill.training.processes import is_first_process
-from embedcache.check.live import Computing
+from embedcache.live import Computing
 from embedcache.share.streamed_store import StreamedStore
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from embedcache.cli.tables import WIDTH_WITHOUT_TERMINAL, size
 from embedcache.sizes import counted
 
 if TYPE_CHECKING:
-    from embedcache.check import DeepCheck, Finding, Mend
+    from embedcache.check import Finding, Mend
+    from embedcache.doctor.deep import DeepCheck
 
 _COLOURS = {
     "ok": "green",
@@ -61,13 +62,17 @@ def verify_command(
     """
     import json
 
-    from embedcache.check import Computing, check_deep, verify
+    from embedcache.check import verify
+    from embedcache.cli.progress_bar import show_progress
+    from embedcache.doctor.deep import check_deep
+    from embedcache.live import Computing
 
     with checked() as on_progress:
         found = verify(cache, corpus=corpus, teacher=teacher, on_progress=on_progress)
-        checks: list[DeepCheck] = []
-        # What is damaged cannot be opened, and need not be compared.
-        if deep and not found.damage:
+    # What is damaged cannot be opened, and need not be compared.
+    checks: list[DeepCheck] = []
+    if deep and not found.damage:
+        with show_progress() as progress:
             checks = check_deep(
                 cache,
                 corpus=corpus,
@@ -75,7 +80,7 @@ def verify_command(
                 sample=sample,
                 seed=seed,
                 computing=Computing(**computing),
-                on_progress=on_progress,
+                progress=progress,
             )
     if as_json:
         deeply = {"deep": [check.to_json() for check in checks]} if deep else {}
@@ -133,8 +138,9 @@ def repair_command(
     import json
     from dataclasses import fields
 
-    from embedcache.check import Computing, repair
+    from embedcache.check import repair
     from embedcache.corpus.readers import ReadOptions
+    from embedcache.live import Computing
 
     options = {field.name: settings.pop(field.name) for field in fields(ReadOptions)}
     with checked() as on_progress:

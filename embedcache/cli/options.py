@@ -273,7 +273,7 @@ def limit_options(command: F) -> F:
 
 
 def live_teacher_options(command: F) -> F:
-    """Add how to run a teacher again: the fields of :class:`embedcache.check.live.Computing`."""
+    """Add how to run a teacher again: the fields of :class:`embedcache.live.Computing`."""
     return all_of(*_AS_STORED)(command)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from embedcache.cache import CachedTeacher
-from embedcache.check.texts import texts_of
 from embedcache.contract import Contract, describe_differences
+from embedcache.corpus.texts import find_texts
 from embedcache.derived import PROJECTION, is_derived, read_projection
 from embedcache.errors import InputError
 from embedcache.fsio import sha256_file
@@ -195,7 +195,7 @@ def _vector_conflicts(
         return []
     keys = keys_of(disputes)
     corpora = [one for s in sources for corpus in s.cache.corpora() for one in (corpus, *corpus.views())]
-    texts = dict(zip(map(bytes, keys), texts_of(keys, corpora), strict=True))
+    texts = dict(zip(map(bytes, keys), find_texts(keys, corpora), strict=True))
     conflicts = []
     for one in sorted(disputes, key=lambda dispute: dispute.worst_cosine):
         sides = tuple(

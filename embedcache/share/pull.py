@@ -13,13 +13,13 @@ import numpy as np
 
 from embedcache.cache import Cache
 from embedcache.check.findings import Kind
-from embedcache.check.live import Computing
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.corpus.corpus import DESCRIPTION, Corpus
 from embedcache.corpus.subset import part_name, store_subset, subset_keys
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.fsio import sha256_file
 from embedcache.keys import KeyArray
+from embedcache.live import Computing
 from embedcache.share.files import Selection, corpus_paths, missing_files
 from embedcache.share.incoming import Incoming
 from embedcache.share.manifest import SharedFile, Stock, names_beginning

@@ -14,14 +14,14 @@ import numpy as np
 
 from embedcache import model_note
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.check.live import Computing
 from embedcache.check.progress import Meter
-from embedcache.check.texts import texts_of
-from embedcache.check.verify.deep import BAD, LEAST_SAMPLE, OK, compare_vectors, in_other_batches, worst_line
 from embedcache.codecs import Vectors
 from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.texts import find_texts
+from embedcache.doctor.deep import BAD, LEAST_SAMPLE, OK, compare_vectors, in_other_batches, worst_line
 from embedcache.errors import ContractMismatchError, TeacherError
 from embedcache.keys import key_array
+from embedcache.live import Computing
 from embedcache.noise import compare_rows, noise_angle
 from embedcache.reuse import shard_places
 from embedcache.sampling import KeySample, ranks
@@ -233,4 +233,4 @@ def _sample(came: ShardStore, corpora: Iterable[Corpus], seed: int, meter: Meter
         for keys in corpus.iter_keys():
             drawn.add(keys[came.locate(keys) >= 0])
             meter.add(rows=len(keys))
-    return [text for text in texts_of(drawn.keys(), every) if text is not None]
+    return [text for text in find_texts(drawn.keys(), every) if text is not None]

@@ -8,11 +8,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.check.live import Computing
 from embedcache.codecs import CODEC_NAMES, Vectors
 from embedcache.contract import Contract
 from embedcache.errors import CorruptCacheError, InputError, RemoteError
 from embedcache.keys import KeyArray
+from embedcache.live import Computing
 from embedcache.share.manifest import SharedFile
 from embedcache.share.rows import RemoteKeys
 from embedcache.share.sample import compare, local_teacher

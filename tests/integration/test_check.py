@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from embedcache.builder import build
-from embedcache.check import Computing, check_deep, repair, verify
+from embedcache.check import repair, verify
+from embedcache.doctor.deep import check_deep
+from embedcache.live import Computing
 from embedcache.testing import sentences
 
 pytestmark = pytest.mark.integration

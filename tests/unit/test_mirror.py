@@ -24,10 +24,10 @@ from share_helpers import edit, make_key, manifests_of
 from streaming_helpers import pushed, shard_bytes
 
 from embedcache.cache import Cache
-from embedcache.check.live import Computing
 from embedcache.check.verify import verify
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.keys import key_array
+from embedcache.live import Computing
 from embedcache.share.mirror import Mirror
 from embedcache.share.pull import pull
 from embedcache.share.push import push

@@ -127,7 +127,7 @@ def test_a_remote_cannot_name_a_folder_as_the_model(tmp_path: Path, monkeypatch:
     def never(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("embedcache.check.live.Computing.encoder", never)
+    monkeypatch.setattr("embedcache.live.Computing.encoder", never)
     (sample,) = pull(tmp_path / "mine", str(tmp_path / "remote")).samples
     assert sample.verdict == "not compared"
 

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 
 from embedcache.builder import build
 from embedcache.cache import Cache
-from embedcache.check import CheckProgress, Computing, DeepCheck, check_deep
-from embedcache.check.verify.deep import compare_vectors
 from embedcache.cli.main import cli
+from embedcache.doctor.deep import DeepCheck, check_deep, compare_vectors
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, TeacherError
 from embedcache.keys import key_array
+from embedcache.live import Computing
 from embedcache.store import VectorBatch
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import Teacher, load_teacher
@@ -167,13 +167,6 @@ def test_a_damaged_cache_is_refused(built: Path, tmp_path: Path) -> None:
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(CorruptCacheError, match="repair"):
         check_deep(cache, computing=ON_CPU)
-
-
-def test_progress_tells_of_both_encodings(built: Path) -> None:
-    steps: list[CheckProgress] = []
-    check_deep(built, sample=64, computing=ON_CPU, on_progress=steps.append)
-    assert [step.rows for step in steps if step.phase == "encode"] == [0, 64, 128]
-    assert steps[-1].total_rows == 128
 
 
 def test_the_command_shows_the_deep_check_and_its_verdict(built: Path, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from embedcache.check.bench import Bench
-from embedcache.check.live import Computing
 from embedcache.corpus.readers import ReadOptions, Source
 from embedcache.fsio import sealed, spelled_json
+from embedcache.live import Computing
 
 IDENTICAL = "identical"
 RIGHT = "right, not identical"

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from embedcache.cache import Cache, CachedTeacher, read_contract, read_origin
 from embedcache.check.findings import PROJECTION_WAY_OUT, UPGRADE, Finding, Kind, is_of, reason
-from embedcache.check.live import Computing
 from embedcache.check.progress import OnCheck
 from embedcache.check.repair.mend_codebooks import mend_codebook
 from embedcache.check.repair.mend_corpora import mend_corpus
@@ -49,6 +48,7 @@ from embedcache.errors import (
     TeacherError,
 )
 from embedcache.fsio import sha256_file
+from embedcache.live import Computing
 from embedcache.store import FolderShards, Shard
 from embedcache.store.containers.lmdb import SEAL
 

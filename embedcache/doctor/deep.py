@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.check.live import Computing, compute_dtypes
-from embedcache.check.progress import Meter, OnCheck
-from embedcache.check.texts import texts_of
 from embedcache.codecs import Vectors
 from embedcache.codecs.ranking import Ranking
 from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.texts import find_texts
 from embedcache.errors import InputError
 from embedcache.keys import key_array
+from embedcache.live import Computing, compute_dtypes
 from embedcache.noise import COMPUTE_COSINE
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import shard_places
 from embedcache.sampling import KeySample
 from embedcache.sizes import counted
@@ -112,7 +112,7 @@ def check_deep(
     sample: int = 1000,
     seed: int = 0,
     computing: Computing | None = None,
-    on_progress: OnCheck | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> list[DeepCheck]:
     """Encode a sample of texts again and compare with the stored vectors, teacher by teacher.
 
@@ -123,7 +123,7 @@ def check_deep(
         sample: how many texts; all, where there are fewer.
         seed: of the sample.
         computing: how to run the teacher; default: as when the vectors were made.
-        on_progress: called as the work goes on.
+        progress: receives phases and rows.
 
     Raises:
         InputError: if there is nothing to compare.
@@ -141,29 +141,28 @@ def check_deep(
     for one in {each.contract: each for each in known}.values():
         store = opened.store(one.contract)
         if teacher is not None or store.shards:
-            meter = Meter(on_progress)
-            texts = _sampled_texts(store, corpora, one.name, sample, seed, meter)
-            meter.begin(f"load teacher {one.name}")
+            texts = _sampled_texts(store, corpora, one.name, sample, seed, progress)
+            progress.phase(f"load teacher {one.name}")
             encoder = (computing or Computing()).encoder(
                 one.contract, spec=opened.model_source(one), name=one.name, shards=store.shards
             )
-            checks.append(_compare(one, store, encoder, texts, seed, meter))
+            checks.append(_compare(one, store, encoder, texts, seed, progress))
     if not checks:
         raise InputError(f"the cache {opened.folder} holds no vectors: there is nothing to compare")
     return checks
 
 
 def _sampled_texts(
-    store: ShardStore, corpora: Sequence[Corpus], teacher: str, sample: int, seed: int, meter: Meter
+    store: ShardStore, corpora: Sequence[Corpus], teacher: str, sample: int, seed: int, progress: Progress
 ) -> list[str]:
     """Return a sample of the distinct texts that have a vector."""
     drawn = KeySample(sample, seed)
-    meter.begin("sample texts", total_rows=sum(map(len, corpora)))
+    progress.phase("sample texts", sum(map(len, corpora)))
     for corpus in corpora:
         for keys in corpus.iter_keys():
             drawn.add(keys[store.locate(keys) >= 0])
-            meter.add(rows=len(keys))
-    texts = [text for text in texts_of(drawn.keys(), corpora) if text is not None]
+            progress.advance(len(keys))
+    texts = [text for text in find_texts(drawn.keys(), corpora) if text is not None]
     if len(texts) < LEAST_SAMPLE:
         raise InputError(
             f"{counted(len(texts), 'text')} of the corpora have a vector of {teacher!r}, expected at least "
@@ -173,14 +172,19 @@ def _sampled_texts(
 
 
 def _compare(
-    teacher: CachedTeacher, store: ShardStore, encoder: Encoder, texts: list[str], seed: int, meter: Meter
+    teacher: CachedTeacher,
+    store: ShardStore,
+    encoder: Encoder,
+    texts: list[str],
+    seed: int,
+    progress: Progress,
 ) -> DeepCheck:
     positions = store.locate(key_array(texts))
-    meter.begin("encode", total_rows=2 * len(texts))
+    progress.phase("encode", 2 * len(texts))
     live = encoder.encode(texts).vectors
-    meter.add(rows=len(texts))
+    progress.advance(len(texts))
     again = in_other_batches(lambda some: encoder.encode(some).vectors, texts, seed)
-    meter.add(rows=len(texts))
+    progress.advance(len(texts))
     compute_dtype = str(encoder.provenance["compute_dtype"])
     lines = compare_vectors(store, positions, live, again, compute_dtype, seed)
     is_bad = worst_line(lines).verdict == BAD
