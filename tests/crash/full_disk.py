@@ -10,21 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
-from soundness import leftovers, snapshot
+from building import build, content, leftovers, rows_encoded
 
-from embedcache.builder import build
 from embedcache.errors import StorageError
-from embedcache.testing import FakeEncoder, fake_teacher
-
-SHARD_ROWS = 512
+from embedcache.testing import fake_teacher
 
 
 def build_into(cache: Path, source: Path, store: str) -> int:
     """Build ``source`` into ``cache`` and return how many rows were encoded."""
-    encoder = FakeEncoder(fake_teacher(384))
-    build(source, teacher=encoder.teacher, encoder=encoder, cache=cache, shard_rows=SHARD_ROWS, store=store)
-    return encoder.rows_encoded
+    return rows_encoded(build(source, cache, fake_teacher(384), shard_rows=512, store=store))
 
 
 def main(mount_point: Path, source: Path, store: str) -> None:
@@ -39,14 +33,12 @@ def main(mount_point: Path, source: Path, store: str) -> None:
     try:
         build_into(cache, source, store)
     except StorageError as error:
-        message = str(error)
+        found = {"message": str(error), "before": content(cache), "leftovers": leftovers(cache)}
     else:
         sys.exit("a build of more than 4 MB went into a file system of 4 MB")
-    before, half_written = snapshot(cache), len(leftovers(cache))
     mount("remount,size=64M")
-    rows = build_into(cache, source, store)
-    figures = {"message": message, "before": before, "half_written": half_written, "rows": rows}
-    click.echo(json.dumps({**figures, "after": snapshot(cache)}))
+    found |= {"rows": build_into(cache, source, store), "after": content(cache)}
+    sys.stdout.write(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
-import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import numpy as np
 from building import build
 from numpy.typing import NDArray
 
 from embedcache.cache import Cache
+from embedcache.check import Verifier
 from embedcache.derived import extend, write_derived
 from embedcache.testing import fake_teacher
 
@@ -101,32 +100,13 @@ def copied(name: str, folder: Path) -> Path:
     return Path(shutil.copytree(GOLDEN / name, folder / name))
 
 
-def content(cache: Path) -> dict[str, str]:
-    """Return path -> sha256 of all that is not derived; the shards in an LMDB file count as files.
-
-    The pages of two LMDB files may differ though the same shards are in them, and so may their seals.
-    """
-    found = {}
-    for path in sorted(cache.rglob("*")):
-        name = path.relative_to(cache).as_posix()
-        if name.startswith("derived/") or not path.is_file() or name.endswith(("-lock", ".seal.json")):
-            continue
-        if path.suffix == ".mdb":
-            found |= {f"{name}#{key}": digest for key, digest in shards_in(path).items()}
-        else:
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
-
-
-def shards_in(file: Path) -> dict[str, str]:
-    """Return name -> sha256 of the shards in an LMDB file, which the process may have open."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = shutil.copy(file, folder)
-        with lmdb.open(copy, subdir=False, readonly=True, lock=False) as opened, opened.begin() as reading:
-            return {key.decode(): hashlib.sha256(value).hexdigest() for key, value in reading.cursor()}
-
-
 def recorded_vectors(teacher: str) -> NDArray[np.float32]:
     """Return the recorded vectors of a teacher's texts, float32 of shape (rows, d)."""
     found: NDArray[np.float32] = np.load(VECTORS / f"{teacher}.npy")
     return found
+
+
+def damage_finder(cache: Path) -> Callable[[str], bool]:
+    """Return a function that says whether ``verify`` finds a file damaged, given its path in the cache."""
+    verifier = Verifier(cache)
+    return lambda name: any(finding.is_damage for finding in verifier.check_file(name))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from building import rows_encoded
+from building import content, rows_encoded
 from click.testing import CliRunner
 from gate_helpers import (
     CACHES,
@@ -20,7 +20,6 @@ from gate_helpers import (
     TEACHERS,
     build_fake,
     build_real,
-    content,
     copied,
     golden,
     recorded_vectors,

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from gate_helpers import CACHES, GOLDEN, MODEL, SOURCES, VECTORS, build_fake, build_real, content
+from building import content
+from gate_helpers import CACHES, GOLDEN, MODEL, SOURCES, VECTORS, build_fake, build_real
 
 from embedcache.cache import Cache
 from embedcache.teacher.classifier import ClassifierHead
