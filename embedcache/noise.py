@@ -1,8 +1,7 @@
 """Noise of vectors: how far two vectors of one text may be apart and still come from one teacher.
 
-Two runs of a teacher differ in the last bits, by compute dtype, device and batch. What a codec loses is in the
-header of its shard. A header is believed only as far as its codec can lose anything: the author of a shard
-wrote its header, too.
+Two runs of a teacher differ in the last bits, by compute dtype, device and batch. What a codec loses is in
+the header of its shard; a header is believed only up to the loss its codec can have.
 """
 
 from __future__ import annotations
