@@ -19,7 +19,7 @@ from embedcache.corpus.conditions import RowConditions
 from embedcache.corpus.formats import Columns as RawColumns
 from embedcache.corpus.formats import Problem, raw_rows
 from embedcache.corpus.readers import ReadReport, expand_sources, text_of_row
-from embedcache.corpus.sources import STDIN, Source, format_of
+from embedcache.corpus.sources import STDIN, FileSource, format_of
 from embedcache.doctor.evaluation_sets import fold
 
 FEWEST_SCORED = 10
@@ -141,7 +141,7 @@ def read_labelled(
 
 
 def _kept(
-    source: Source,
+    source: FileSource,
     kind: str,
     columns: Columns,
     conditions: RowConditions,

@@ -22,7 +22,7 @@ from distill.data.tokens import TokenArrays
 from distill.errors import DataError
 from embedcache.corpus.formats import Columns, raw_rows
 from embedcache.corpus.readers import ReadReport, expand_sources, text_problem
-from embedcache.corpus.sources import STDIN, Source, format_of
+from embedcache.corpus.sources import STDIN, FileSource, format_of
 from embedcache.doctor.evaluation_sets import fold
 from embedcache.errors import MissingInputError
 from embedcache.pairs import SEPARATOR
@@ -147,14 +147,14 @@ def read_sentences(
     return _collect(source, format_of(source, format), (column,), limit)
 
 
-def _one_source(path: str | Path) -> Source:
+def _one_source(path: str | Path) -> FileSource:
     sources = expand_sources([str(path)])
     if len(sources) > 1 or sources[0] == STDIN:
         raise DataError(f"{path} is not one file: give the path of one; put what comes from a pipe into one")
     return sources[0]
 
 
-def _find_columns(source: Source, kind: str) -> tuple[str, ...]:
+def _find_columns(source: FileSource, kind: str) -> tuple[str, ...]:
     missing = [_missing(source, kind, names) for names in _KNOWN_COLUMNS]
     for names, without in zip(_KNOWN_COLUMNS, missing, strict=True):
         if not without:
@@ -165,7 +165,7 @@ def _find_columns(source: Source, kind: str) -> tuple[str, ...]:
     )
 
 
-def _missing(source: Source, kind: str, names: Sequence[str]) -> dict[str, MissingInputError]:
+def _missing(source: FileSource, kind: str, names: Sequence[str]) -> dict[str, MissingInputError]:
     """Return the columns that a file lacks, with what is said of each."""
     missing = {}
     for name in names:
@@ -175,7 +175,7 @@ def _missing(source: Source, kind: str, names: Sequence[str]) -> dict[str, Missi
     return missing
 
 
-def _try_column(source: Source, kind: str, name: str) -> MissingInputError | None:
+def _try_column(source: FileSource, kind: str, name: str) -> MissingInputError | None:
     try:
         with raw_rows(source, kind, _one_column(name)) as rows:
             next(rows, None)
@@ -200,7 +200,7 @@ def _one_column(name: str | None) -> Columns:
     return Columns(text=name, text_option=_OPTION)
 
 
-def _collect(source: Source, kind: str, names: Sequence[str | None], limit: int | None) -> Triples:
+def _collect(source: FileSource, kind: str, names: Sequence[str | None], limit: int | None) -> Triples:
     report = ReadReport()
     # Each row once, in order.
     kept = dict.fromkeys(islice(_rows(source, kind, names, report), limit))
@@ -216,7 +216,7 @@ def _collect(source: Source, kind: str, names: Sequence[str | None], limit: int 
 
 
 def _rows(
-    source: Source, kind: str, names: Sequence[str | None], report: ReadReport
+    source: FileSource, kind: str, names: Sequence[str | None], report: ReadReport
 ) -> Iterator[tuple[str, ...]]:
     seen: set[tuple[str, ...]] = set()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Which rows of a source are asked for: ``--rows COLUMN=VALUE``, and what to say where no row is."""
+"""Conditions on the rows of a source: ``--rows COLUMN=VALUE``."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ _LONGEST_SHOWN = 40
 
 
 class RowConditions:
-    """Conditions that all have to hold for a row, and the values that rows had for which they did not.
+    """Conditions that all have to hold for a row, and the values of rows for which they did not.
 
     Args:
         rows: ``COLUMN=VALUE`` each.
-        option: what they are given with, for messages.
+        option: the option that gives them, for messages.
+
+    Attributes:
+        columns: the option and the column of each condition, to be read after all other columns.
+        not_asked: number of rows for which they did not hold.
 
     Raises:
         InputError: if one has another form.
     """
 
     def __init__(self, rows: Sequence[str], option: str = "--rows") -> None:
-        self._rows, self._option = tuple(rows), option
-        self._wanted: list[str] = []
-        self.columns: list[tuple[str, str]] = []
-        """The option and the column of each condition, to be read behind all other columns."""
-        for row in rows:
-            column, _, value = row.partition("=")
+        pairs = [row.partition("=") for row in rows]
+        for row, (column, _, value) in zip(rows, pairs, strict=True):
             if not column or not value:
                 raise InputError(f"{option} {row!r}: expected COLUMN=VALUE, such as split=train")
-            self.columns.append((option, column))
-            self._wanted.append(value)
+        self._rows, self._option = tuple(rows), option
+        self._wanted = [value for _, _, value in pairs]
         self._values = [Counter[str]() for _ in rows]
+        self.columns = [(option, column) for column, _, _ in pairs]
         self.not_asked = 0
-        """How many rows were not asked for."""
 
     def hold(self, row: RawRow) -> bool:
-        """Return whether a raw row is asked for; one without columns is not judged."""
+        """Return whether a raw row is asked for; one with a problem, which has no columns, passes."""
         if not self._wanted or len(row) == 4:
             return True
         values = [str(value) for value in row[len(row) - len(self._wanted) :]]
@@ -54,24 +54,14 @@ class RowConditions:
         return False
 
     def describe_none(self) -> str:
-        """Return why no row was asked for, with the values that there are."""
+        """Return the reason why no row was asked for, with the commonest values of each column."""
         there = "; ".join(
-            f"{column!r} has {_listed(counter)}"
+            f"{column!r} has "
+            + ", ".join(_shown(value, count) for value, count in counter.most_common(_LISTED))
             for (_, column), counter in zip(self.columns, self._values, strict=True)
         )
-        rows = "row has" if self.not_asked == 1 else "rows has"
-        return (
-            f"none of its {self.not_asked:,} {rows} {' and '.join(self._rows)}: {there}; give {self._option} "
-            "with values that stand in one row"
-        )
+        return f"no row of {self.not_asked:,} has {' and '.join(self._rows)}: {there}; change {self._option}"
 
 
-def _listed(counter: Counter[str]) -> str:
-    shown = [f"{_short(value)} ({count:,})" for value, count in counter.most_common(_LISTED)]
-    rest = len(counter) - _LISTED
-    more = "or more " if len(counter) == _MOST_COUNTED else ""
-    return ", ".join(shown) + (f" and {rest:,} {more}others" if rest > 0 else "")
-
-
-def _short(value: str) -> str:
-    return repr(value if len(value) <= _LONGEST_SHOWN else f"{value[: _LONGEST_SHOWN - 3]}...")
+def _shown(value: str, count: int) -> str:
+    return f"{value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + '...'!r} ({count:,})"

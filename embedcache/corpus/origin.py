@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from embedcache.corpus.readers import ReadOptions
-from embedcache.corpus.sources import STDIN, Source
+from embedcache.corpus.sources import Source
 from embedcache.errors import StorageError
 from embedcache.fsio import read_sealed_json, write_sealed_json
 
-NOTE_VERSION = 2
+NOTE_VERSION = 3
 """To be raised as well when the readers come to give other rows of the same file."""
 
 # A file system's clock ticks this fast at worst: one written within a tick may change unseen in the same
@@ -67,7 +67,7 @@ def observe(sources: Sequence[Source]) -> tuple[SourceFile, ...] | None:
     """
     files = []
     for source in sources:
-        if source == STDIN:
+        if not isinstance(source, Path):
             return None
         try:
             path = source.resolve(strict=True)

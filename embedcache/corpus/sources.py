@@ -1,14 +1,12 @@
-"""What a corpus is read from: the files that patterns name, and their bytes, unpacked.
+"""Sources of a corpus: files named by paths and globs, standard input, rows in memory; and their bytes.
 
-A source is a path, or ``"-"`` for standard input. Compression is recognised by the first bytes, so a gzip
-file needs no ``.gz``; a name that promises compression its bytes do not have is refused, because that file
-was cut off or mangled on its way. The format follows the ending below the
-compression: ``rows.tsv.gz`` is a TSV file.
+Compression is recognised by the first bytes, so a gzip file needs no ``.gz``. A file named as compressed that
+is not is refused: it was cut off or mangled on its way. The format follows the ending below the compression:
+``rows.tsv.gz`` is a TSV file.
 """
 
 from __future__ import annotations
 
-import codecs
 import glob
 import gzip
 import io
@@ -22,30 +20,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from embedcache.errors import InputError, MissingInputError, StorageError
+from embedcache.corpus.memory import MemoryRows, memory_rows
+from embedcache.errors import EmbedCacheError, InputError, MissingInputError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = [
-    "FORMATS",
-    "ONE_JSON_VALUE",
-    "STDIN",
-    "Source",
-    "expand_sources",
-    "format_of",
-    "open_bytes",
-    "open_file",
-    "recognised",
-    "refuse_foreign",
-    "source_name",
-]
-
-Source: TypeAlias = Path | Literal["-"]
-
 STDIN: Literal["-"] = "-"
 
-#: Format -> the endings that mean it, in lower case.
+FileSource: TypeAlias = Path | Literal["-"]
+Source: TypeAlias = Path | Literal["-"] | MemoryRows
+
 FORMATS: dict[str, tuple[str, ...]] = {
     "text": (".txt", ".text"),
     "jsonl": (".jsonl", ".ndjson"),
@@ -54,78 +39,92 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),
     "arrow": (".arrow", ".arrows", ".feather", ".ipc"),
 }
+"""Format -> the endings that mean it, in lower case."""
 
-#: What to do about a file that is one JSON value from its first line to its last.
-ONE_JSON_VALUE = "A JSON list has to be written one object a line first: jq -c '.[]' FILE > FILE.jsonl"
+MEMORY = "memory"
+"""Format of rows in memory."""
 
+JSON_LIST = "Write a JSON list one object a line: jq -c '.[]' FILE > FILE.jsonl"
+
+_ENDINGS = {ending: name for name, endings in FORMATS.items() for ending in endings}
 _COMPRESSIONS = {".gz": ("gzip", b"\x1f\x8b"), ".zst": ("zstd", b"\x28\xb5\x2f\xfd")}
 
 # First bytes that no text has. Some lines of such a file are UTF-8 by chance, and would be kept as rows.
 _NOT_TEXT = {
-    b"\x7fELF": "a program",
-    b"\x89PNG\r\n": "a PNG picture",
-    b"\xff\xd8\xff": "a JPEG picture",
-    b"%PDF-1.": "a PDF document",
-    b"SQLite format 3\0": "an SQLite database",
-    b"\x93NUMPY": "a NumPy array",
-    b"\x89HDF\r\n": "an HDF5 file",
-    b"7z\xbc\xaf": "a 7-Zip archive",
     b"PAR1\x15": "Parquet",
     b"ARROW1\0\0": "Arrow",
     b"\xff\xff\xff\xff": "Arrow",
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
+    b"%PDF-": "a PDF document",
     b"PK\x03\x04": "a zip archive",
     b"\xfd7zXZ\0": "xz",
     b"BZh91AY&SY": "bzip2",
     b"\x1f\x8b": "gzip inside a compressed file",
     b"\x28\xb5\x2f\xfd": "zstd inside a compressed file",
 }
-
-# Enough of a file to tell text from other data, which has more control characters.
 _HEAD_BYTES = 4096
 _LEAST_BYTES_TO_JUDGE = 512
 _MOST_CONTROLS = 0.05
 _CONTROLS = bytes({*range(0x20), 0x7F} - set(b"\b\t\n\v\f\r\x1b"))
 _CHUNK_BYTES = 1 << 18
+_ENTRIES_CHECKED = 1000
 
 
-def source_name(source: Source) -> str:
-    """Return what messages call ``source``."""
-    return "<stdin>" if source == STDIN else str(source)
+def find_sources(given: object) -> list[Source]:
+    """Return the sources that a caller of the Python interface means.
 
-
-def expand_sources(patterns: Sequence[str | os.PathLike[str]]) -> list[Source]:
-    """Return the sources that ``patterns`` name: the patterns' order, the files of one glob sorted by path.
-
-    ``*``, ``?`` and ``[...]`` match within a folder, ``**`` across folders; files whose name begins with a
-    dot are matched only by a pattern that says so. A name that exists as it stands is not taken for a glob.
+    A string or path is a file, a glob or ``-``. A list or tuple of strings names files if each of its first
+    1,000 entries does: it exists, is ``-``, a glob that matches, or looks like a path. If none does, its
+    entries are texts. Anything else is rows in memory, see :mod:`embedcache.corpus.memory`.
 
     Raises:
-        MissingInputError: a file is not there, or a glob matches no file.
-        InputError: no pattern at all, a folder, or one file named twice.
+        MissingInputError: if a file is missing.
+        InputError: if files and texts are mixed, or as :func:`expand_sources` and ``memory_rows``.
+    """
+    if isinstance(given, (str, os.PathLike)):
+        return [*expand_sources([given])]
+    if isinstance(given, (list, tuple)) and given and isinstance(given[0], (str, os.PathLike)):
+        strings = [one for one in given[:_ENTRIES_CHECKED] if isinstance(one, (str, os.PathLike))]
+        files = [one for one in strings if _names_file(one)]
+        if len(files) == len(strings):
+            return [*expand_sources(given)]
+        if files:
+            text = next(one for one in strings if one not in files)
+            raise InputError(
+                f"the sources mix files ({str(files[0])[:80]!r}) and texts ({str(text)[:80]!r}). Give one "
+                "kind, or texts that look like files as [{'text': ...}, ...]"
+            )
+    return [memory_rows(given)]
 
+
+def expand_sources(patterns: Sequence[str | os.PathLike[str]]) -> list[FileSource]:
+    """Return the sources that ``patterns`` name: the patterns' order, the files of one glob sorted by path.
+
+    ``*``, ``?`` and ``[...]`` match within a folder, ``**`` across folders, and hidden files only where the
+    pattern has the dot. A name that exists as it stands is not taken for a glob.
+
+    Raises:
+        MissingInputError: a file is missing, or a glob matches no file.
+        InputError: no pattern at all, a folder, or one file named twice.
     """
     if not patterns:
-        raise InputError(
-            "no input was named; name files, globs such as 'data/*.txt', or - for standard input"
-        )
-    sources: list[Source] = []
-    seen: dict[Source, str] = {}
+        raise InputError("no input: name files, globs such as 'data/*.txt', or - for standard input")
+    sources: list[FileSource] = []
+    seen: dict[FileSource, str] = {}
     for pattern in [os.fspath(pattern) for pattern in patterns]:
         for source in _matches(pattern):
-            identity = source if source == STDIN else Path(source).resolve()
+            identity = source if source == STDIN else source.resolve()
             if identity in seen:
                 raise InputError(
-                    f"{source_name(source)} is named twice, by {seen[identity]!r} and by {pattern!r}; "
-                    "its rows would be read twice: name it once"
+                    f"{source_name(source)} is named by {seen[identity]!r} and {pattern!r}: name it once"
                 )
             seen[identity] = pattern
             sources.append(source)
     return sources
 
 
-def _matches(pattern: str) -> list[Source]:
+def _matches(pattern: str) -> list[FileSource]:
     if pattern == STDIN:
         return [STDIN]
     path = Path(pattern)
@@ -137,86 +136,114 @@ def _matches(pattern: str) -> list[Source]:
         raise MissingInputError(f"{pattern} does not exist; check the path")
     # Path.glob takes no absolute pattern and matches hidden files.
     found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
-    files: list[Source] = [path for path in map(Path, found) if not path.is_dir()]
+    files: list[FileSource] = [path for path in map(Path, found) if not path.is_dir()]
     if not files:
-        raise MissingInputError(
-            f"no file matches {pattern!r}; check the pattern and the folder it starts from"
-        )
+        raise MissingInputError(f"no file matches {pattern!r}; check the pattern and its folder")
     return files
 
 
-def format_of(source: Source, chosen: str | None = None) -> str:
-    """Return the format of ``source``: ``chosen`` if given, else what its ending means.
+def _names_file(entry: str | os.PathLike[str]) -> bool:
+    """Return whether an entry of a list of sources names a file, which may be missing."""
+    if not isinstance(entry, str) or entry == STDIN:
+        return True
+    if not entry or len(entry) > 1000 or "\n" in entry or "\0" in entry:
+        return False
+    if not any(map(str.isspace, entry)) and ("/" in entry or _ending(Path(entry)) in _ENDINGS):
+        return True
+    return Path(entry).exists() or (glob.has_magic(entry) and next(glob.iglob(entry), None) is not None)  # noqa: PTH207
 
-    Standard input and a name without an ending are plain text.
+
+def source_name(source: Source) -> str:
+    """Return the name of ``source`` in messages."""
+    return "<stdin>" if source == STDIN else str(source)
+
+
+def corpus_name_of(source: Source) -> str:
+    """Return the default name of a corpus whose first source this is."""
+    if isinstance(source, MemoryRows):
+        return "corpus"
+    stem = "stdin" if source == STDIN else source.name.split(".")[0]
+    return "".join(c if c.isalnum() or c in "_-" else "_" for c in stem) or "corpus"
+
+
+def _ending(path: Path) -> str:
+    return (path.with_suffix("") if path.suffix.lower() in _COMPRESSIONS else path).suffix.lower()
+
+
+def format_of(source: Source, given: str | None = None) -> str:
+    """Return the format of ``source``: ``given``, or that of its ending; plain text where there is none.
 
     Raises:
-        InputError: ``chosen`` is no format, or the ending is not known.
-
+        InputError: ``given`` is no format, or the ending is not known.
     """
-    if chosen is not None:
-        if chosen not in FORMATS:
-            raise InputError(f"unknown format {chosen!r}; expected one of {', '.join(FORMATS)}")
-        return chosen
-    if source == STDIN:
-        return "text"
-    path = source.with_suffix("") if source.suffix.lower() in _COMPRESSIONS else source
-    ending = path.suffix.lower()
+    if given is not None and given not in FORMATS:
+        raise InputError(f"unknown format {given!r}; expected one of {', '.join(FORMATS)}")
+    if isinstance(source, MemoryRows):
+        return MEMORY
+    if given is not None:
+        return given
+    ending = "" if source == STDIN else _ending(source)
     if not ending:
         return "text"
-    for name, endings in FORMATS.items():
-        if ending in endings:
-            return name
-    if ending == ".json":
-        raise InputError(
-            f"cannot tell the format of {source} from its ending; pass --format jsonl if every line of it is "
-            f"a JSON object. {ONE_JSON_VALUE}"
-        )
-    known = " ".join(ending for endings in FORMATS.values() for ending in endings)
+    if ending in _ENDINGS:
+        return _ENDINGS[ending]
+    hint = f" (jsonl, if every line is a JSON object). {JSON_LIST}" if ending == ".json" else ""
     raise InputError(
-        f"cannot tell the format of {source} from its ending; expected one of {known}, "
-        "with or without .gz or .zst: rename it, or pass --format"
+        f"{source}: no format has the ending {ending!r}; expected one of {' '.join(_ENDINGS)}, or with "
+        f".gz or .zst. Rename it, or pass --format{hint}"
     )
 
 
 @contextmanager
-def open_bytes(source: Source) -> Iterator[io.BufferedReader]:
-    """Open ``source`` for reading its bytes, decompressed, in memory that does not grow with the file.
+def readable(name: str, kind: str) -> Iterator[None]:
+    """Turn what reading damaged data raises into :class:`InputError`."""
+    damage: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, UnicodeDecodeError)
+    if kind in ("parquet", "arrow", MEMORY):
+        import pyarrow as pa
 
-    Standard input is left open. Reading raises :class:`InputError` where the data is damaged or cut off.
+        damage += (pa.ArrowException,)
+    try:
+        yield
+    except EmbedCacheError:
+        raise
+    except damage as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"{name} cannot be read as {kind} ({reason}); copy, download or write it again, or pass "
+            "the right --format"
+        ) from error
+
+
+@contextmanager
+def open_bytes(source: FileSource) -> Iterator[io.BufferedReader]:
+    """Open ``source`` for reading its bytes, decompressed, in constant memory; standard input stays open.
 
     Raises:
-        MissingInputError: the file is not there.
-        InputError: it cannot be read, or is not compressed as its name says.
-
+        MissingInputError: the file is missing.
+        InputError: it cannot be opened, is not compressed as its name says, or is damaged or cut off.
     """
-    name = source_name(source)
-    with ExitStack() as stack:
+    with readable(source_name(source), "bytes"), ExitStack() as stack:
         raw: Any = sys.stdin.buffer if source == STDIN else stack.enter_context(_open(source))
-        head, stream = _peeked(raw, name, "cannot be read ({error}); check the disk it lies on")
-        stack.enter_context(stream)
+        head, stream = _with_head(raw)
         codec = _codec(source, head)
-        if codec is not None:
-            unpacked = stack.enter_context(_decompressed(stream, codec))
-            advice = (
-                f"is damaged or cut off: its {codec} data does not unpack ({{error}}); "
-                "copy or download it again"
-            )
-            _, stream = _peeked(unpacked, name, advice)
-            stack.enter_context(stream)
+        if codec == "gzip":
+            _, stream = _with_head(stack.enter_context(gzip.GzipFile(fileobj=stream, mode="rb")))
+        elif codec == "zstd":
+            import pyarrow as pa
+
+            unpacked = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), codec)
+            _, stream = _with_head(stack.enter_context(unpacked))
         yield stream
 
 
 @contextmanager
-def open_file(source: Source) -> Iterator[Path]:
+def open_file(source: FileSource) -> Iterator[Path]:
     """Give a path to the decompressed bytes of ``source``, for formats that are not read front to back.
 
     A plain file is given as it is; anything else is unpacked into a temporary file, removed at the end.
 
     Raises:
-        StorageError: the temporary folder has no room.
         InputError, MissingInputError: as :func:`open_bytes`.
-
     """
     if source != STDIN and source.is_file():
         with _open(source) as file:
@@ -226,53 +253,22 @@ def open_file(source: Source) -> Iterator[Path]:
             return
     with tempfile.NamedTemporaryFile(prefix="embedcache-") as copy:
         with open_bytes(source) as stream:
-            try:
-                shutil.copyfileobj(stream, copy, _CHUNK_BYTES)
-                copy.flush()
-            except OSError as error:
-                raise StorageError(
-                    f"{source_name(source)} cannot be unpacked into {tempfile.gettempdir()} ({error}); "
-                    "make room, or set TMPDIR to a folder that has it"
-                ) from error
+            shutil.copyfileobj(stream, copy, _CHUNK_BYTES)
+        copy.flush()
         yield Path(copy.name)
 
 
 def refuse_foreign(stream: io.BufferedReader, name: str, kind: str) -> None:
-    """Raise where ``stream``, said to be text of the format ``kind``, begins as something else does.
-
-    Raises:
-        InputError: it begins as Parquet, Arrow, UTF-16, a compression that is not read, or a picture does.
-
-    """
+    """Raise :class:`InputError` where ``stream`` is no text, as the format ``kind`` is."""
     head = stream.peek(_HEAD_BYTES)
-    meaning = recognised(head)
+    meaning = next((meaning for magic, meaning in _NOT_TEXT.items() if head.startswith(magic)), None)
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    if meaning is None and len(head) >= _LEAST_BYTES_TO_JUDGE and controls > _MOST_CONTROLS * len(head):
+        meaning = "binary data"
     if meaning is not None:
         raise InputError(
             f"{name} looks like {meaning}, expected {kind} in UTF-8; pass the right --format, or convert it"
         )
-
-
-def recognised(head: bytes) -> str | None:
-    """Return what a file that begins with ``head`` looks like, in words; None where it may be text."""
-    for magic, meaning in _NOT_TEXT.items():
-        if head.startswith(magic):
-            return meaning
-    if len(head) < _LEAST_BYTES_TO_JUDGE:
-        return None
-    most = _MOST_CONTROLS * len(head)
-    if len(head) - len(head.translate(None, _CONTROLS)) <= most:
-        return None
-    # Control characters alone can be text, strange as it is; with bytes that no text has they are not.
-    return "binary data" if head.count(b"\0") > most or not _begins_utf8(head) else None
-
-
-def _begins_utf8(head: bytes) -> bool:
-    try:
-        # A character cut off at the end is no mistake to an incremental decoder.
-        codecs.getincrementaldecoder("utf-8")().decode(head)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _open(path: Path) -> io.BufferedReader:
@@ -284,68 +280,41 @@ def _open(path: Path) -> io.BufferedReader:
         raise InputError(f"{path} cannot be read ({error.strerror}); expected a readable file") from error
 
 
-def _codec(source: Source, head: bytes) -> str | None:
-    for ending, (codec, magic) in _COMPRESSIONS.items():
+def _codec(source: FileSource, head: bytes) -> str | None:
+    for codec, magic in _COMPRESSIONS.values():
         if head.startswith(magic):
             return codec
-        if source != STDIN and source.suffix.lower() == ending:
-            if not head:
-                raise InputError(
-                    f"{source} is empty (it does not begin as {codec} does); copy or download it again"
-                )
-            raise InputError(
-                f"{source} is named {ending} but does not begin as {codec} does; copy or download it again, "
-                "or rename it if it is not compressed"
-            )
+    if source != STDIN and source.suffix.lower() in _COMPRESSIONS:
+        codec, _ = _COMPRESSIONS[source.suffix.lower()]
+        raise InputError(
+            f"{source} does not begin as {codec} does; copy or download it again, or rename it if it is not "
+            "compressed"
+        )
     return None
 
 
-@contextmanager
-def _decompressed(stream: io.BufferedReader, codec: str) -> Iterator[io.BufferedIOBase]:
-    if codec == "gzip":
-        with gzip.GzipFile(fileobj=stream, mode="rb") as unpacked:
-            yield unpacked
-        return
-    import pyarrow as pa
-
-    with pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), codec) as unpacked:
-        yield unpacked
-
-
-def _peeked(inner: io.BufferedIOBase, name: str, advice: str) -> tuple[bytes, io.BufferedReader]:
+def _with_head(inner: Any) -> tuple[bytes, io.BufferedReader]:
     """Return the first bytes of ``inner``, and a stream that still begins with them."""
-    checked = _Checked(inner, name, advice)
     head = b""
-    while len(head) < _HEAD_BYTES and (more := checked.more(_HEAD_BYTES - len(head))):
+    while len(head) < _HEAD_BYTES and (more := inner.read(_HEAD_BYTES - len(head))):
         head += more
-    checked.head = head
-    return head, io.BufferedReader(checked, _CHUNK_BYTES)
+    return head, io.BufferedReader(_Prefixed(head, inner), _CHUNK_BYTES)
 
 
-class _Checked(io.RawIOBase):
-    """``head``, then the rest of ``inner``, which it never closes; failures below come out as InputError."""
+class _Prefixed(io.RawIOBase):
+    """``head``, then the rest of ``inner``, which it never closes."""
 
-    def __init__(self, inner: io.BufferedIOBase, name: str, advice: str) -> None:
-        self.head = b""
-        self._inner = inner
-        self._name = name
-        self._advice = advice
+    def __init__(self, head: bytes, inner: Any) -> None:
+        self._head, self._inner = head, inner
 
     def readable(self) -> bool:
-        """Return True: reading is all it does."""
+        """Return True."""
         return True
 
-    def more(self, size: int) -> bytes:
-        """Return up to ``size`` bytes of ``inner``, none at its end."""
-        try:
-            return self._inner.read1(size)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{self._name} {self._advice.format(error=error)}") from error
-
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Fill ``buffer`` from ``head`` or ``inner`` and return the number of bytes."""
+        """Fill ``buffer`` and return the number of bytes."""
         view = memoryview(buffer).cast("B")
-        chunk = self.head[: len(view)] or self.more(len(view))
-        self.head = self.head[len(chunk) :]
+        chunk = self._head[: len(view)] or self._inner.read1(len(view))
+        self._head = self._head[len(chunk) :]
         view[: len(chunk)] = chunk
         return len(chunk)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from pair_helpers import joined, pair_file
@@ -19,9 +16,9 @@ from embedcache.cache import Cache
 from embedcache.check import repair, verify
 from embedcache.cli.main import cli
 from embedcache.corpus.column_view import ColumnCells
-from embedcache.corpus.readers import ReadOptions, ReadReport, expand_sources, read_batches
+from embedcache.corpus.readers import ReadOptions, expand_sources
 from embedcache.derived import PROJECTION, extend, write_derived
-from embedcache.errors import InputError, MissingInputError
+from embedcache.errors import InputError
 from embedcache.testing import FakeEncoder, fake_teacher
 
 ROWS: list[dict[str, Any]] = [
@@ -36,99 +33,16 @@ ROWS: list[dict[str, Any]] = [
 PAIRS = ReadOptions("one", label_column="label", text2_column="two")
 
 
-def write(folder: Path, kind: str, rows: list[dict[str, Any]] = ROWS) -> Path:
-    path = folder / f"rows.{kind}"
-    if kind == "jsonl":
-        path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
-    elif kind in ("csv", "tsv"):
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), delimiter="," if kind == "csv" else "\t")
-            writer.writeheader()
-            writer.writerows(rows)
-    else:
-        table = pa.Table.from_pylist(rows)
-        if kind == "parquet":
-            pq.write_table(table, path)
-        else:
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-                writer.write_table(table)
-    return path
-
-
-def read(path: Path, options: ReadOptions) -> tuple[list[str], list[str], ReadReport]:
-    report = ReadReport()
-    batches = list(read_batches([path], options, report))
-    texts = [text for batch in batches for text in batch.texts]
-    return texts, [str(label) for batch in batches for label in batch.labels or []], report
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet", "arrow"])
-def test_two_columns_are_a_pair_and_rows_are_chosen_by_a_third(tmp_path: Path, kind: str) -> None:
-    path = write(tmp_path, kind)
-    texts, labels, report = read(path, PAIRS)
-    assert texts == ["a cat\x1fa dog", "a stone\x1fthe road", "a river\x1fthe house"]
-    assert labels == ["1", "1", "0"]
-    assert report.skipped == {"empty": 2, "pair separator": 2}
-    assert report.not_asked == 0
-    texts, labels, report = read(path, ReadOptions("one", None, "label", None, None, "two", ("split=dev",)))
-    assert (texts, labels) == (["a stone\x1fthe road"], ["1"])
-    assert (dict(report.skipped), report.not_asked) == ({}, 6)
-    both = ReadOptions("one", text2_column="two", rows=("split=train", "label=0"))
-    texts, _, report = read(path, both)
-    assert texts == ["a river\x1fthe house"]
-    assert (dict(report.skipped), report.not_asked) == ({"empty": 1}, 5)
-
-
-def test_a_null_second_text_is_skipped_and_single_texts_may_hold_no_separator(tmp_path: Path) -> None:
-    rows = [{"one": "a cat", "two": None}, {"one": "a", "two": 3}, {"one": "a", "two": "b"}]
-    texts, _, report = read(write(tmp_path, "jsonl", rows), ReadOptions("one", text2_column="two"))
-    assert texts == ["a\x1fb"]
-    assert report.skipped == {"null": 1, "not a string": 1}
-    (tmp_path / "plain.txt").write_text("a cat\na\x1fdog\n", encoding="utf-8")
-    texts, _, report = read(tmp_path / "plain.txt", ReadOptions())
-    assert texts == ["a cat"]
-    assert report.skipped == {"pair separator": 1}
-
-
 def test_a_column_beside_pairs_is_that_of_the_rows_kept(tmp_path: Path) -> None:
     rows = [{**row, "three": f"cell {number}"} for number, row in enumerate(ROWS)]
-    path = write(tmp_path, "jsonl", rows)
-    texts, _, _ = read(path, PAIRS)
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    texts = ["a cat\x1fa dog", "a stone\x1fthe road", "a river\x1fthe house"]
     cells = ColumnCells(expand_sources([path]), PAIRS, "three")
     assert cells.make(0, texts) == ["cell 0", "cell 2", "cell 6"]
     firsts = [text.split("\x1f")[0] for text in texts]
     with pytest.raises(InputError, match=r"row 0 .*is another there"):
         ColumnCells(expand_sources([path]), PAIRS, "three").make(0, firsts)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "told"),
-    [
-        (ReadOptions("one", text2_column="three"), MissingInputError, r"no column 'three'.*--text2-column"),
-        (ReadOptions("one", rows=("kind=x",)), MissingInputError, r"no column 'kind'.*--rows"),
-        (ReadOptions("one", rows=("split",)), InputError, "'split': expected COLUMN=VALUE"),
-        (ReadOptions("one", rows=("split=test",)), InputError, r"none of its 7 .*split=test: .*'dev' \(1\)"),
-    ],
-)
-@pytest.mark.parametrize("kind", ["jsonl", "tsv", "parquet"])
-def test_what_cannot_be_read_is_named(
-    tmp_path: Path, kind: str, options: ReadOptions, error: type[Exception], told: str
-) -> None:
-    with pytest.raises(error, match=told):
-        read(write(tmp_path, kind), options)
-
-
-def test_plain_text_has_no_second_column(tmp_path: Path) -> None:
-    (tmp_path / "plain.txt").write_text("a cat\n", encoding="utf-8")
-    for options in (ReadOptions(text2_column="two"), ReadOptions(rows=("split=train",))):
-        with pytest.raises(MissingInputError, match="plain text has no columns"):
-            read(tmp_path / "plain.txt", options)
-
-
-def test_the_text_column_is_found_beside_the_others(tmp_path: Path) -> None:
-    rows = [{"said": "a cat", "then": "a dog", "split": "train"}]
-    texts, _, _ = read(write(tmp_path, "tsv", rows), ReadOptions(text2_column="then", rows=("split=train",)))
-    assert texts == ["a cat\x1fa dog"]
 
 
 def made(tmp_path: Path, **options: Any) -> Cache:

@@ -289,7 +289,7 @@ def test_the_command_says_what_is_missing():
     [
         (["--dev-rows", "split=test"], "--dev-rows: split=test are the rows of a test set"),
         (["--dev", "some_test.tsv"], "--dev: some_test.tsv looks like a test set"),
-        (["--dev-rows", "split=none"], "give --dev-rows with values"),
+        (["--dev-rows", "split=none"], "change --dev-rows"),
         (["--dev-rows", "split=dev", "--dev-share", "0.5"], "--dev-share: a development set is given"),
         (["--dev-share", "0.01"], "--dev-share: 0.01 of the texts: 2 labelled rows"),
         (["--set", "evaluation.share=0.01"], "evaluation.share: 0.01 of the texts: 2 labelled rows"),

@@ -18,7 +18,8 @@ from embedcache.check.repair.salvage_corpus import describe_by_parts, part_out_o
 from embedcache.check.verify.corpora import CORPUS, VIEW
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, CorpusInfo, read_info
 from embedcache.corpus.origin import read_note
-from embedcache.corpus.readers import ReadOptions, ReadReport, Source, expand_sources, read_batches
+from embedcache.corpus.readers import ReadOptions, ReadReport, expand_sources, read_batches
+from embedcache.corpus.sources import FileSource
 from embedcache.corpus.store import store_corpus
 from embedcache.corpus.view_record import VIEWS
 from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError
@@ -108,7 +109,7 @@ def _mend_description(mending: Mending, folder: Path, *, proven: bool) -> bool:
     return True
 
 
-def sources_of(mending: Mending, name: str) -> Iterator[tuple[list[Source], ReadOptions]]:
+def sources_of(mending: Mending, name: str) -> Iterator[tuple[list[FileSource], ReadOptions]]:
     """Yield what the corpus may be read from: the files given, and those noted when it was built."""
     note = read_note(mending.folder / "derived", name)
     if mending.sources:
@@ -122,7 +123,7 @@ def _mend_from_source(
     mending: Mending,
     folder: Path,
     info: CorpusInfo | None,
-    sources: list[Source],
+    sources: list[FileSource],
     options: ReadOptions,
     paths: Collection[Path],
 ) -> str:

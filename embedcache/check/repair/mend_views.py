@@ -25,7 +25,8 @@ from embedcache.check.repair.one_byte import undo_one_byte
 from embedcache.check.repair.salvage_corpus import describe_by_parts
 from embedcache.corpus.column_view import ColumnCells
 from embedcache.corpus.corpus import DESCRIPTION, Corpus
-from embedcache.corpus.readers import ReadOptions, ReadReport, Source, expand_sources
+from embedcache.corpus.readers import ReadOptions, ReadReport, expand_sources
+from embedcache.corpus.sources import FileSource
 from embedcache.corpus.store import store_corpus
 from embedcache.corpus.view_record import RECIPE, RECIPE_VERSION, ViewRecord, read_record, record_from_json
 from embedcache.corpus.view_store import MakeRows, rows_of_view
@@ -154,7 +155,7 @@ def _makers(mending: Mending, corpus: Corpus, recipe: Recipe) -> Iterator[tuple[
         yield "made again by its recipe", partial(_by_itself, recipe)
 
 
-def _by_source(recipe: Recipe, sources: Sequence[Source], options: ReadOptions) -> MakeRows:
+def _by_source(recipe: Recipe, sources: Sequence[FileSource], options: ReadOptions) -> MakeRows:
     return ColumnCells(expand_sources(sources), options, str(recipe.parameters["column"])).make
 
 

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from embedcache.check.bench import Bench
-from embedcache.corpus.readers import ReadOptions, Source
+from embedcache.corpus.readers import ReadOptions
+from embedcache.corpus.sources import FileSource
 from embedcache.fsio import sealed, spelled_json
 from embedcache.live import Computing
 
@@ -75,7 +76,7 @@ class Mending:
     computing: Computing = field(default_factory=Computing)
     dry_run: bool = False
     quarantine: bool = False
-    sources: Sequence[Source] = ()
+    sources: Sequence[FileSource] = ()
     options: ReadOptions = field(default_factory=ReadOptions)
     mends: list[Mend] = field(default_factory=list)
     rows_encoded: int = 0

@@ -39,7 +39,8 @@ from embedcache.check.verify.shards import detached, open_without_codebook
 from embedcache.check.verify.verifier import Verifier
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
-from embedcache.corpus.readers import ReadOptions, Source, expand_sources
+from embedcache.corpus.readers import ReadOptions, expand_sources
+from embedcache.corpus.sources import FileSource
 from embedcache.errors import (
     CacheFormatError,
     CorruptCacheError,
@@ -98,7 +99,7 @@ class Repair:
 def repair(
     cache: str | Path,
     *,
-    sources: Sequence[Source] = (),
+    sources: Sequence[FileSource] = (),
     options: ReadOptions | None = None,
     computing: Computing | None = None,
     encoder: Encoder | None = None,

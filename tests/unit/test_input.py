@@ -1,0 +1,640 @@
+"""Reading corpora: every format, every kind of bad input, rows in memory, and what is never altered."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from input_helpers import (
+    ENDINGS,
+    WITH_COLUMNS,
+    encoded,
+    ipc_bytes,
+    packed,
+    parquet_bytes,
+    put,
+    read,
+    read_data,
+    rows_of,
+)
+
+from embedcache.corpus import formats
+from embedcache.corpus.conditions import RowConditions
+from embedcache.corpus.memory import memory_rows
+from embedcache.corpus.readers import (
+    ReadOptions,
+    ReadReport,
+    RowBatch,
+    check_sources,
+    expand_sources,
+    find_sources,
+    read_batches,
+)
+from embedcache.corpus.sources import corpus_name_of, format_of
+from embedcache.errors import InputError, MissingInputError
+
+TEXTS = [
+    "A man eats.",
+    '"quoted" and, with a comma',
+    "  kept blanks  ",
+    "Žluťoučký kůň 🐎",
+    "line\u2028separator\x0b",
+]
+LONG = [f"row {number}" for number in np.random.default_rng(1).random(3000)]
+
+
+# --- formats ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["", "gz", "zst"])
+@pytest.mark.parametrize("kind", ENDINGS)
+def test_every_format_gives_the_same_rows_in_every_compression(tmp_path: Path, kind: str, codec: str) -> None:
+    data = packed(encoded(kind, rows_of(TEXTS)), codec)
+    # Compression is found without its ending as well.
+    for name in {f"rows{ENDINGS[kind]}", f"rows{ENDINGS[kind]}{f'.{codec}' if codec else ''}"}:
+        texts, report = read_data(tmp_path, name, data)
+        assert texts == TEXTS
+        assert not report.skipped
+        assert (report.column, report.example) == (None if kind == "text" else "text", TEXTS[0])
+
+
+@pytest.mark.parametrize("kind", WITH_COLUMNS)
+def test_ids_and_labels_stand_beside_their_texts(tmp_path: Path, kind: str) -> None:
+    path = put(tmp_path, f"rows{ENDINGS[kind]}", encoded(kind, rows_of(TEXTS)))
+    (batch,) = read_batches([path], ReadOptions("text", "number", "label"), ReadReport())
+    labels: Any = ["0", "1", "0", "1", "0"] if kind in ("csv", "tsv") else [0, 1, 0, 1, 0]
+    assert batch == RowBatch(TEXTS, ids=["0", "1", "2", "3", "4"], labels=labels)
+    assert batch.labels is not None
+    assert {type(label) for label in batch.labels} == {type(labels[0])}
+
+
+def test_columns_of_arrow_may_be_dictionaries_large_or_views(tmp_path: Path) -> None:
+    words = ["b", "a", None, "b", "c"]
+    for column in (pa.array(words, kind) for kind in (pa.string(), pa.large_string(), pa.string_view())):
+        for one in (column, column.dictionary_encode()) if column.type != pa.string_view() else (column,):
+            table = pa.table({"n": range(5), "text": one})
+            for data in (ipc_bytes(table), ipc_bytes(table, stream=True)):
+                texts, report = read_data(tmp_path, "rows.arrow", data)
+                assert texts == ["b", "a", "b", "c"]
+                assert report.skipped == {"null": 1}
+
+
+def test_batches_are_full_across_files_of_any_format_in_the_order_named(tmp_path: Path) -> None:
+    files = [
+        put(
+            tmp_path,
+            f"{9 - number}{ENDINGS[kind]}",
+            encoded(kind, rows_of([f"{kind} {j}" for j in range(5)])),
+        )
+        for number, kind in enumerate(ENDINGS)
+    ]
+    batches = list(read_batches(files, ReadOptions(), ReadReport(), batch_rows=4))
+    assert [len(batch.texts) for batch in batches] == [4] * 7 + [2]
+    assert [text for batch in batches for text in batch.texts] == [
+        f"{k} {j}" for k in ENDINGS for j in range(5)
+    ]
+    assert batches[0].ids is batches[0].labels is None
+
+
+def test_a_format_that_is_given_beats_the_ending(tmp_path: Path) -> None:
+    path = put(tmp_path, "rows.CSV.gz", packed(b"text\tc\nd\te\n", "gz"))
+    assert format_of(path) == "csv"
+    assert read(path, format="text")[0] == ["text\tc", "d\te"]
+    assert read(path, format="tsv", text_column="c")[0] == ["e"]
+
+
+@pytest.mark.parametrize("codec", ["", "gz", "zst"])
+@pytest.mark.parametrize("kind", ENDINGS)
+def test_standard_input_is_read_as_any_format(monkeypatch: pytest.MonkeyPatch, kind: str, codec: str) -> None:
+    class Dripping(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(min(size or 3, 3))
+
+        read1 = read  # type: ignore[assignment]
+
+    buffer = Dripping(packed(encoded(kind, rows_of(TEXTS)), codec))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=buffer))
+    assert read("-", format=kind)[0] == TEXTS
+    assert not buffer.closed
+
+
+def test_standard_input_is_plain_text_beside_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"text": "a"}\n\n')))
+    texts, report = read(put(tmp_path, "rows.txt", "from a file\n"), "-")
+    assert texts == ["from a file", '{"text": "a"}']
+    assert report.first_skipped == {"empty": "<stdin>:2"}
+
+
+# --- what is kept, skipped, or an error ------------------------------------------------------------------
+
+SKIPPED: list[tuple[str, bytes, list[str], dict[str, int]]] = [
+    (
+        "rows.txt",
+        (
+            b"\xef\xbb\xbffirst\r\n \tsecond \xef\xbb\xbf\n\n \t\nbad \xff\nnul\0\nthird\rstill\r\r\na\x1fb\n"
+            b"\xed\xa0\x80\nlast"
+        ),
+        ["first", " \tsecond \ufeff", "third\rstill\r", "last"],
+        {"empty": 2, "invalid utf-8": 2, "nul byte": 1, "pair separator": 1},
+    ),
+    (
+        "rows.jsonl",
+        b'{"text": "good", "n": 1}\n{"text": "cut\n["text"]\n17\n\n{"text": null}\n{"text": 5}\n'
+        b'{"text": ["a"]}\n'
+        b'{"n": 2}\n{"text": " "}\n{"text": "a\\u0000b"}\n{"text": "half \\ud83d"}\n' + b"[" * 100_000 + b"\n"
+        b'{"text": "whole \\ud83d\\ude00"}\n{"text": "caf\xe9"}\n',
+        ["good", "whole 😀"],
+        {
+            "malformed json": 4,
+            "empty": 2,
+            "null": 1,
+            "not a string": 2,
+            "missing column": 1,
+            "nul byte": 1,
+            "invalid utf-8": 2,
+        },
+    ),
+    (
+        "rows.csv",
+        (
+            b'\xef\xbb\xbftext,n\r\n"two\r\nlines, ""quoted""",1\r\n,2\r\n\r\n\xe9,3\n"a" b,4\n'
+            b"a\0b,5\nc,d,e\nf\nlast,\xe9"
+        ),
+        ['two\r\nlines, "quoted"', "last"],
+        {"empty": 2, "invalid utf-8": 1, "malformed csv": 1, "nul byte": 1, "wrong number of columns": 2},
+    ),
+    (
+        "rows.tsv",
+        b'n\ttext\r\n1\t"open, and\r\n2\tclosed"\n\n3\ta\tb\n4\n5\t\n6\tcaf\xe9\n7\ta\0b\n',
+        ['"open, and', 'closed"'],
+        {"empty": 2, "wrong number of columns": 2, "invalid utf-8": 1, "nul byte": 1},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "kept", "skipped"), SKIPPED, ids=[one[0] for one in SKIPPED])
+def test_bad_rows_are_skipped_counted_and_placed(
+    tmp_path: Path, name: str, data: bytes, kept: list[str], skipped: dict[str, int]
+) -> None:
+    texts, report = read_data(tmp_path, name, data)
+    assert texts == kept
+    assert report.skipped == Counter(skipped)
+    assert report.first_skipped.keys() == skipped.keys()
+    assert str(tmp_path / name) in report.describe_skipped()
+
+
+def test_the_place_of_a_bad_row_is_its_line(tmp_path: Path) -> None:
+    _, report = read_data(tmp_path, "rows.csv", b'text\n"two\nlines"\n \nc,d\n')
+    path = tmp_path / "rows.csv"
+    assert report.first_skipped == {"empty": f"{path}:4", "wrong number of columns": f"{path}:5"}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_columnar_strings_that_are_not_utf8_cost_only_their_row(tmp_path: Path, kind: str) -> None:
+    offsets = pa.array([0, 1, 2, 3], pa.int32()).buffers()[1]
+    column = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"a\xffc")])
+    data = (parquet_bytes if kind == "parquet" else ipc_bytes)(pa.table({"t": column}))
+    texts, report = read_data(tmp_path, f"rows.{kind}", data)
+    assert texts == ["a", "c"]
+    assert report.first_skipped == {"invalid utf-8": f"{tmp_path / f'rows.{kind}'}:2"}
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        (["1", "2", "true"], [1, 2, 1]),
+        (["1.5", "2", "null"], [1.5, 2.0]),
+        (['"a"', '""', '"b"'], ["a", "b"]),
+        (["1", "[2]", "3"], [1, 3]),
+        (["0.5", "NaN", "Infinity"], [0.5]),
+        (["1", "1" + "0" * 30, "-3"], [1, -3]),
+    ],
+)
+def test_labels_keep_their_type_and_unusable_ones_cost_their_row(
+    tmp_path: Path, values: list[str], kept: list[Any]
+) -> None:
+    data = "".join(f'{{"text": "t", "y": {value}}}\n' for value in values)
+    path, report = put(tmp_path, "rows.jsonl", data), ReadReport()
+    (batch,) = read_batches([path], ReadOptions("text", label_column="y"), report)
+    assert batch.labels == kept
+    assert {type(label) for label in kept} == {type(label) for label in batch.labels or []}
+    assert report.skipped.total() == 3 - len(kept)
+
+
+def test_ids_are_strings_and_never_missing(tmp_path: Path) -> None:
+    data = "".join(f'{{"text": "t", "id": {v}}}\n' for v in ("7", '"x"', "null", '""', "2.5"))
+    path, report = put(tmp_path, "rows.jsonl", data), ReadReport()
+    (batch,) = read_batches([path], ReadOptions("text", "id"), report)
+    assert batch.ids == ["7", "x", "2.5"]
+    assert report.skipped == {"null id": 2}
+
+
+def damaged(kind: str, codec: str, share: float) -> bytes:
+    data = packed(encoded(kind, rows_of(LONG)), codec)
+    return data[: int(len(data) * share)]
+
+
+NONE = b"\n" + encoded("csv", rows_of(["a"]))
+REFUSED: list[tuple[str, bytes, dict[str, Any], str]] = [
+    ("empty.txt", b"", {}, "empty"),
+    ("empty.parquet", b"", {}, "empty"),
+    ("empty.csv.gz", packed(b"", "gz"), {}, "empty"),
+    ("header.csv", b"text\n", {}, "header"),
+    ("header.tsv", b"text\tb\n", {}, "header"),
+    ("header.parquet", parquet_bytes(pa.table({"text": pa.array([], pa.string())})), {}, "header"),
+    ("blank.txt", b"\n\xff\n\n", {}, r"2 empty .*, 1 invalid utf-8 \(first at .*:2\)"),
+    ("list.jsonl", b'[{"text": "a"}]\n', {}, "JSON object"),
+    ("rows.json", b"[]", {}, "--format"),
+    ("rows.xlsx", b"a\n", {}, "--format"),
+    ("rows.txt", b"a\n", {"format": "xml"}, "unknown format"),
+    ("rows.txt", encoded("parquet", rows_of(["a"])), {}, "Parquet"),
+    ("rows.txt", encoded("arrow", rows_of(["a"])), {}, "Arrow"),
+    ("rows.csv", "text\n".encode("utf-16"), {}, "UTF-16"),
+    ("rows.txt", gzip.compress(gzip.compress(b"a\n")), {}, "gzip"),
+    ("rows.jsonl", np.random.default_rng(0).bytes(3000), {}, "binary data"),
+    ("rows.parquet", b"plain text, and nothing more\n" * 9, {}, "as parquet"),
+    ("rows.arrow", b"plain text, and nothing more\n" * 9, {}, "as arrow"),
+    ("rows.txt.gz", b"plain\n", {}, "gzip"),
+    ("header.csv", b"t\xe9xt\na\n", {}, "header"),
+    ("header.csv", b'"text"s,id\n', {}, "header"),
+    ("open.csv", b'id,text\n1,a\n2,"open\n3,c\n4,d\n', {}, r"open\.csv:3: .*quote"),
+    ("twice.csv", b"text,text\na,b\n", {"text_column": "text"}, "2 columns"),
+    ("labels.jsonl", b'{"text": "t", "y": 1}\n{"text": "t", "y": "b"}\n', {"label_column": "y"}, ":2: label"),
+    ("numbers.parquet", parquet_bytes(pa.table({"n": [1, 2]})), {"text_column": "n"}, "int64"),
+    *((f"cut.{kind}.{codec}", damaged(kind, codec, share), {"format": kind}, "cannot be read")
+      for kind in ENDINGS for codec in ("gz", "zst") for share in (0.1, 0.99)),
+    *((f"cut.{kind}", damaged(kind, "", share), {}, "cannot be read")
+      for kind in ("parquet", "arrow") for share in (0.01, 0.5, 0.999)),
+    # A file whose delimiter its ending does not promise.
+    ("euro.csv", b"id;text;label\n1;Some text;0\n", {}, "--delimiter semicolon"),
+    ("euro.csv", b"id;text, clean;label\n1;Some text;0\n", {}, "--delimiter semicolon"),
+    ("tabs.csv", b"id\ttext\n1\tSome text\n", {}, "--delimiter tab"),
+    ("pipes.tsv", b"id|text\n1|Some text\n", {}, "--delimiter pipe"),
+    ("commas.tsv", b"id,text\n1,Some text\n", {}, "--delimiter comma"),
+    ("rows.csv", b"text\na\n", {"delimiter": "::"}, "--delimiter"),
+    ("rows.txt", b"a\n", {"delimiter": ";"}, "--format csv"),
+    # A header over texts with commas, and no header.
+    ("commas.csv", b"text\n" + b"One, two.\n" * 3 + b"Three.\n" * 90, {}, r"commas\.csv:2: 2 fields"),
+    ("commas.csv", b"text\n" + b"Three.\n" * 9 + b"One, two.\n" * 3, {"limit": 9}, ""),
+    ("bare.tsv", b"The first of many sentences.\nThe second one.\n", {}, "looks like data"),
+    ("bare.csv", b"No header stands here at all\nThe second one\n", {}, "looks like data"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options", "says"), REFUSED, ids=[f"{n}-{r[0]}" for n, r in enumerate(REFUSED)]
+)
+def test_what_cannot_be_read_is_one_error(
+    tmp_path: Path, name: str, data: bytes, options: dict[str, Any], says: str
+) -> None:
+    if not says:
+        # Rows after the limit are not read, so not counted.
+        assert len(read_data(tmp_path, name, data, **options)[0]) == options["limit"]
+        return
+    with pytest.raises(InputError, match=f"(?s){says}") as caught:
+        read_data(tmp_path, name, data, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_few_rows_of_another_width_are_counted_and_many_under_a_limit_are_not(tmp_path: Path) -> None:
+    few = b"text\n" + b"Three.\n" * 300 + b"One, two.\n" * 3
+    assert read_data(tmp_path, "rows.csv", few)[1].skipped == {"wrong number of columns": 3}
+    many = b"text\n" + b"One, two.\n" * 3 + b"Three.\n" * 9
+    with pytest.raises(InputError, match="3 of 8 rows"):
+        read_data(tmp_path, "rows.csv", many, limit=5)
+
+
+@pytest.mark.parametrize("delimiter", [";", "semicolon"])
+def test_a_delimiter_that_is_given_is_used(tmp_path: Path, delimiter: str) -> None:
+    data = 'id;text\n1;"a; b"\n2;c, d\n'
+    texts, report = read_data(tmp_path, "euro.csv", data, id_column="id", delimiter=delimiter)
+    assert texts == ["a; b", "c, d"]
+    assert report.column == "text"
+    assert read_data(tmp_path, "rows.csv", "a;b, the text\nx;y,z\n", delimiter="comma", text_column="a;b")
+
+
+def test_an_arrow_offset_out_of_bounds_is_found(tmp_path: Path) -> None:
+    offsets = pa.array([0, 1, 1 << 28, 3], pa.int32()).buffers()[1]
+    column = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"abc")])
+    batch = pa.RecordBatch.from_arrays([column], ["text"])
+    with pytest.raises(InputError, match="cannot be read as arrow"):
+        read_data(tmp_path, "rows.arrow", ipc_bytes(pa.Table.from_batches([batch])))
+
+
+def test_long_lines_are_kept_whole_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "é" * (1 << 20)
+    assert read_data(tmp_path, "rows.txt.gz", packed(f"a\n{long}\nb\n".encode(), "gz"))[0] == ["a", long, "b"]
+    assert read_data(tmp_path, "rows.csv", f"text\n{long}\n")[0] == [long]
+    monkeypatch.setattr(formats, "MAX_LINE_BYTES", 1 << 20)
+    with pytest.raises(InputError, match=r"rows\.txt:2: "):
+        read_data(tmp_path, "rows.txt", b"a\n" + b"x" * ((1 << 20) + 1) + b"\n")
+
+
+def test_text_with_a_few_control_characters_is_text(tmp_path: Path) -> None:
+    lines = [
+        "PAR1 is a region.",
+        "BZh",
+        *(f"line {number} of a log \x1b[1mbold\x1b[0m" for number in range(30)),
+    ]
+    assert read_data(tmp_path, "rows.txt", "\n".join([*lines, "\x01"]))[0] == [*lines, "\x01"]
+
+
+# --- columns, conditions, pairs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", WITH_COLUMNS)
+def test_a_missing_column_names_those_found(tmp_path: Path, kind: str) -> None:
+    path = put(tmp_path, f"rows{ENDINGS[kind]}", encoded(kind, rows_of(TEXTS)))
+    options = [("--text-column", ReadOptions("nope")), ("--id-column", ReadOptions("text", "nope"))]
+    options += [("--label-column", ReadOptions("text", label_column="nope"))]
+    options += [("--text2-column", ReadOptions("text", text2_column="nope"))]
+    options += [("--rows", ReadOptions("text", rows=("nope=1",)))]
+    for option, asked in options:
+        with pytest.raises(MissingInputError, match=f"'nope'.* number, text, label.*{option}"):
+            check_sources([path], asked)
+
+
+def test_plain_text_has_no_columns(tmp_path: Path) -> None:
+    for options in ({"text_column": "c"}, {"id_column": "c"}, {"text2_column": "c"}, {"rows": ("c=1",)}):
+        with pytest.raises(MissingInputError, match="no column 'c'"):
+            read_data(tmp_path, "rows.txt", b"a\n", **options)
+
+
+@pytest.mark.parametrize(
+    ("header", "options", "column"),
+    [
+        ("review", {}, "review"),
+        ("source\tsentence", {}, "sentence"),
+        ("a\tcontent\tb", {}, "content"),
+        ("key\treview", {"id_column": "key"}, "review"),
+        ("key\tkind\treview", {"id_column": "key", "label_column": "kind"}, "review"),
+        ("split\tlabel\treview", {}, "review"),
+        ("text2\ttext", {"text_column": "text"}, "text"),
+        ("sentence1\tsentence2", {}, None),
+        ("text\tcontent", {}, None),
+        ("a\tb\tc", {}, None),
+        ("split\tlabel", {}, None),
+        ("text\ttext2", {}, None),
+    ],
+)
+def test_the_text_column_is_found_or_asked_for(
+    tmp_path: Path, header: str, options: dict[str, Any], column: str | None
+) -> None:
+    path = put(tmp_path, "rows.tsv", f"{header}\n{header.upper()}\n")
+    if column is None:
+        with pytest.raises(InputError, match=f"--text-column|{header}") as caught:
+            read(path, **options)
+        assert not isinstance(caught.value, MissingInputError)
+    else:
+        texts, report = read(path, **options)
+        assert (texts, report.column) == ([column.upper()], column)
+
+
+PAIRS = [
+    {"one": "a cat", "two": "a dog", "split": "train", "label": 1},
+    {"one": "a bird", "two": "", "split": "train", "label": 0},
+    {"one": "a stone", "two": "the road", "split": "dev", "label": 1},
+    {"one": " ", "two": "the road", "split": "train", "label": 1},
+    {"one": "a\x1fb", "two": "the road", "split": "train", "label": 1},
+    {"one": "a b", "two": "the\x1froad", "split": "train", "label": 1},
+    {"one": "a river", "two": "the house", "split": "train", "label": 0},
+]
+
+
+@pytest.mark.parametrize("kind", WITH_COLUMNS)
+def test_two_columns_are_a_pair_and_rows_are_selected_by_others(tmp_path: Path, kind: str) -> None:
+    path = put(tmp_path, f"rows{ENDINGS[kind]}", encoded(kind, PAIRS))
+    texts, report = read(path, text_column="one", text2_column="two")
+    assert texts == ["a cat\x1fa dog", "a stone\x1fthe road", "a river\x1fthe house"]
+    assert (report.skipped, report.not_asked) == ({"empty": 2, "pair separator": 2}, 0)
+    texts, report = read(path, text_column="one", text2_column="two", rows=("split=train", "label=0"))
+    assert texts == ["a river\x1fthe house"]
+    assert (report.skipped, report.not_asked) == ({"empty": 1}, 5)
+    with pytest.raises(InputError, match=r"split=test.*'train' \(6\).*'dev' \(1\).*--rows"):
+        read(path, text_column="one", rows=("split=test",))
+
+
+@pytest.mark.parametrize("wrong", ["split", "=train", "split=", ""])
+def test_a_condition_has_a_column_and_a_value(wrong: str) -> None:
+    with pytest.raises(InputError, match=r"--train-rows .*COLUMN=VALUE"):
+        RowConditions([wrong], "--train-rows")
+
+
+# --- sources ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working folder, with files in it."""
+    for name in ("b.txt", "a.txt", ".hidden.txt", "other.csv", "[b].tsv", "deep/c.txt", "deep/er/d.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        put(tmp_path, name, b"text\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("patterns", "found"),
+    [
+        (["*.txt"], ["a.txt", "b.txt"]),
+        (["[bc].txt"], ["b.txt"]),
+        (["[b].tsv"], ["[b].tsv"]),
+        (["**/*.txt"], ["a.txt", "b.txt", "deep/c.txt", "deep/er/d.txt"]),
+        (["o*"], ["other.csv"]),
+        (["other.csv", "deep/*.txt", "a.txt", "-"], ["other.csv", "deep/c.txt", "a.txt", "-"]),
+    ],
+)
+def test_patterns_name_files_in_order(tree: Path, patterns: list[str], found: list[str]) -> None:
+    assert [str(source) for source in expand_sources(patterns)] == found
+    assert find_sources(patterns) == expand_sources(patterns)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "error"),
+    [
+        (["nowhere.txt"], MissingInputError),
+        (["*.jsonl"], MissingInputError),
+        (["a.txt", "a.txt"], InputError),
+        (["a.txt", "*.txt"], InputError),
+        (["a.txt", "deep/../a.txt"], InputError),
+        (["-", "-"], InputError),
+        (["deep"], InputError),
+        ([], InputError),
+    ],
+)
+def test_patterns_that_name_nothing_or_a_file_twice_are_refused(
+    tree: Path, patterns: list[str], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        expand_sources(patterns)
+    with pytest.raises(InputError):
+        find_sources(patterns)
+
+
+def test_a_limit_stops_before_the_next_file_is_opened(tmp_path: Path) -> None:
+    first, second = put(tmp_path, "a.txt", "a\n\nb\n \nc\n"), put(tmp_path, "b.txt", b"\xff\n")
+    texts, report = read(first, second, limit=2)
+    assert (texts, report.skipped) == (["a", "b"], {"empty": 1})
+    with pytest.raises(InputError, match=r"b\.txt: no rows"):
+        read(first, second, limit=4)
+    with pytest.raises(InputError, match="at least 1"):
+        read(first, limit=0)
+
+
+# --- rows in memory --------------------------------------------------------------------------------------
+
+
+class Frame:
+    """A data frame as pandas or polars has it: iterating gives names of columns, the stream gives rows."""
+
+    def __init__(self, data: pa.Table | pa.ChunkedArray) -> None:
+        self._data = data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data.column_names)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._data.__arrow_c_stream__(requested_schema)
+
+
+class Dataset:
+    """A dataset as Hugging Face has it: iterating gives dictionaries."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(rows_of(TEXTS))
+
+
+TABLE = pa.Table.from_pylist(rows_of(TEXTS))
+MEMORY: dict[str, Any] = {
+    "list": list(TEXTS),
+    "tuple": tuple(TEXTS),
+    "generator": (text for text in TEXTS),
+    "numpy": np.array(TEXTS),
+    "objects": np.array(TEXTS, dtype=object),
+    "dictionaries": rows_of(TEXTS),
+    "numpy scalars": [{**row, "label": np.int64(row["label"])} for row in rows_of(TEXTS)],
+    "generator of dictionaries": (row for row in rows_of(TEXTS)),
+    "dataset": Dataset(),
+    "table": TABLE,
+    "batch": TABLE.to_batches()[0],
+    "reader": TABLE.to_reader(),
+    "column": TABLE.column("text"),
+    "array": TABLE.column("text").chunk(0),
+    "frame": Frame(TABLE),
+    "series": Frame(TABLE.column("text")),
+}
+
+
+@pytest.mark.parametrize("kind", MEMORY)
+def test_rows_in_memory_are_those_of_a_file(kind: str) -> None:
+    (source,) = find_sources(MEMORY[kind])
+    check_sources([source], ReadOptions())
+    texts, report = read(source)
+    assert texts == TEXTS
+    assert report.example == TEXTS[0]
+    assert corpus_name_of(source) == "corpus"
+
+
+@pytest.mark.parametrize("kind", ["dictionaries", "numpy scalars", "dataset", "table", "frame"])
+def test_rows_in_memory_have_columns(kind: str) -> None:
+    batches = read_batches(find_sources(MEMORY[kind]), ReadOptions("text", "number", "label"), ReadReport())
+    assert list(batches) == [RowBatch(TEXTS, ids=["0", "1", "2", "3", "4"], labels=[0, 1, 0, 1, 0])]
+    with pytest.raises(MissingInputError, match="nope"):
+        check_sources(find_sources(MEMORY[kind]), ReadOptions("nope"))
+
+
+def test_bad_rows_in_memory_are_counted() -> None:
+    texts, report = read(memory_rows(["a", None, float("nan"), 3, " ", "b\0", np.str_("c")]))
+    assert texts == ["a", "c"]
+    assert report.skipped == {"null": 2, "not a string": 1, "empty": 1, "nul byte": 1}
+    assert report.first_skipped["null"] == "<memory>:2"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[], {"train": ["a"]}, 5, b"bytes", [1, 2], [["a"]], io.StringIO("a\n"), [{"a": 1, "b": 2}], None],
+)
+def test_what_is_no_list_of_texts_is_refused(given: object) -> None:
+    with pytest.raises(InputError):
+        read(*find_sources(given))
+
+
+def test_a_list_of_strings_is_files_or_texts_and_never_both(tree: Path) -> None:
+    for files in (["a.txt"], ["gone.txt"], ["a.txt", "deep/gone"], [Path("a.txt"), Path("a text")]):
+        assert not any(map(memory_like, found_or_none(files)))
+    for texts in (["A text."], ["A text?", "What [is] this*"], ["a", "b.c", ""], ["one\ntwo.txt"]):
+        assert read(*find_sources(texts), limit=1)[0]
+    with pytest.raises(InputError, match="mix"):
+        find_sources(["a.txt", "A text."])
+    assert read(*find_sources([{"text": "a.txt"}, {"text": "A text."}]))[0] == ["a.txt", "A text."]
+    with pytest.raises(MissingInputError):
+        find_sources("A text.")
+
+
+def memory_like(source: object) -> bool:
+    return str(source) == "<memory>"
+
+
+def found_or_none(given: object) -> list[Any]:
+    try:
+        return list(find_sources(given))
+    except MissingInputError:
+        return []
+
+
+# --- any text --------------------------------------------------------------------------------------------
+
+# Surrogates cannot be encoded, NUL and the separator of pairs are skipped, and a line break ends a line where
+# nothing quotes it.
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n\x1f"), min_size=1).filter(
+    lambda text: not text.isspace()
+)
+AS_THEY_COME = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.mark.parametrize("kind", ENDINGS)
+@given(texts=st.lists(TEXT, min_size=1, max_size=20))
+@AS_THEY_COME
+def test_any_text_comes_back(tmp_path: Path, kind: str, texts: list[str]) -> None:
+    if kind in ("text", "tsv"):
+        # A return at the end of a line belongs to its ending, a mark at the beginning to the file.
+        texts = [f"_{text}_".replace("\t", " ") for text in texts]
+    path = put(tmp_path, f"rows{ENDINGS[kind]}", encoded(kind, rows_of(texts)))
+    assert read(path, text_column=None if kind == "text" else "text")[0] == texts
+
+
+@given(data=st.binary(max_size=300))
+@AS_THEY_COME
+def test_no_line_of_any_bytes_is_lost_uncounted(tmp_path: Path, data: bytes) -> None:
+    texts, report = read_data(tmp_path, "rows.txt", b"first\n" + data)
+    assert report.rows + report.skipped.total() == len(io.BytesIO(b"first\n" + data).readlines())
+    assert all(text.encode() in b"first\n" + data for text in texts)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    def peak(rows: int) -> int:
+        path = put(tmp_path, "rows.txt.gz", gzip.compress(b"a sentence of some length\n" * rows, 1))
+        tracemalloc.start()
+        try:
+            for _ in read_batches([path], ReadOptions(), ReadReport(), batch_rows=256):
+                pass
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    small = peak(10_000)
+    assert peak(40_000) < small * 1.2 + 100_000
