@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedcache.contract import Contract
-from embedcache.errors import InputError, MissingInputError, TeacherError
+from embedcache.errors import InputError, TeacherError
 from embedcache.store import Shard
-from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.outputs import PROJECTION
 
 if TYPE_CHECKING:
@@ -36,21 +35,6 @@ class Computing:
     batch_tokens: int | None = None
     threads: int | None = None
     trust_remote_code: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse a model that is not there before anything is done with it.
-
-        Raises:
-            MissingInputError: if ``teacher_model`` can only be a folder, and there is none.
-        """
-        text = str(self.teacher_model or "")
-        path = Path(text).expanduser()
-        is_hub_id = text.count("/") == 1 and text[0] not in "./~" and not path.parent.is_dir()
-        if text and not (text.partition("@")[0] in ALIASES or is_hub_id or path.exists()):
-            raise MissingInputError(
-                f"--teacher-model {text}: there is no such folder; give one, a hub id like 'org/name' or "
-                f"an alias ({', '.join(ALIASES)})"
-            )
 
     def encoder(self, contract: Contract, *, spec: str | Path, name: str, shards: Iterable[Shard]) -> Encoder:
         """Return an encoder of the teacher of ``contract``.

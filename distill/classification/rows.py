@@ -20,7 +20,7 @@ from embedcache.corpus.formats import Columns as RawColumns
 from embedcache.corpus.formats import Problem, raw_rows
 from embedcache.corpus.readers import ReadReport, expand_sources, text_of_row
 from embedcache.corpus.sources import STDIN, FileSource, format_of
-from embedcache.doctor.evaluation_sets import fold
+from embedcache.folding import fold
 
 FEWEST_SCORED = 10
 """Rows that a classifier can be scored on; fewer tell nothing."""

@@ -23,8 +23,8 @@ from distill.errors import DataError
 from embedcache.corpus.formats import Columns, raw_rows
 from embedcache.corpus.readers import ReadReport, expand_sources, text_problem
 from embedcache.corpus.sources import STDIN, FileSource, format_of
-from embedcache.doctor.evaluation_sets import fold
 from embedcache.errors import MissingInputError
+from embedcache.folding import fold
 from embedcache.pairs import SEPARATOR
 from embedcache.teacher.tokenize import FastTokenizer
 

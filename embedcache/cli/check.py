@@ -18,12 +18,8 @@ from embedcache.sizes import counted
 
 if TYPE_CHECKING:
     from embedcache.check import Finding, Mend
-    from embedcache.doctor.deep import DeepCheck
 
 _COLOURS = {
-    "ok": "green",
-    "look": "yellow",
-    "bad": "red",
     "damage": "red",
     "note": "yellow",
     "not repaired": "red",
@@ -37,72 +33,36 @@ _SHORT = r"\1…"
 @cache_option
 @click.option("--corpus", metavar="NAME", help="Check this corpus alone.  [default: the whole cache]")
 @click.option("--teacher", metavar="NAME", help="Check this teacher alone.  [default: the whole cache]")
-@click.option("--deep", is_flag=True, help="Also encode a sample again with the live teacher, and compare.")
-@click.option(
-    "--sample", type=click.IntRange(12), default=1000, show_default=True, help="Texts to encode for --deep."
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Chooses the sample of --deep."
-)
-@live_teacher_options
 @json_option
 def verify_command(
     cache: str,
     corpus: str | None,
     teacher: str | None,
-    deep: bool,
-    sample: int,
-    seed: int,
     as_json: bool,
-    **computing: Any,
 ) -> None:
     """Read every byte of a cache and say what is not as it was written.
 
-    Nothing is changed. Exits with 1 if anything is damaged, or --deep finds vectors of another teacher.
+    Nothing is changed. Exits with 1 if anything is damaged.
     """
     import json
 
     from embedcache.check import verify
-    from embedcache.cli.progress_bar import show_progress
-    from embedcache.doctor.deep import check_deep
-    from embedcache.live import Computing
 
     with checked() as on_progress:
         found = verify(cache, corpus=corpus, teacher=teacher, on_progress=on_progress)
-    # What is damaged cannot be opened, and need not be compared.
-    checks: list[DeepCheck] = []
-    if deep and not found.damage:
-        with show_progress() as progress:
-            checks = check_deep(
-                cache,
-                corpus=corpus,
-                teacher=teacher,
-                sample=sample,
-                seed=seed,
-                computing=Computing(**computing),
-                progress=progress,
-            )
     if as_json:
-        deeply = {"deep": [check.to_json() for check in checks]} if deep else {}
-        click.echo(json.dumps({**found.to_json(), **deeply}, indent=2))
+        click.echo(json.dumps(found.to_json(), indent=2))
     else:
         for finding in found.findings:
             _show_finding(finding)
-        for check in checks:
-            _show_deep(check)
-        is_bad = any(check.worst == "bad" for check in checks)
-        state = "its files are sound" if is_bad else "sound"
-        if found.damage:
-            state = f"{len(found.damage):,} damaged"
+        state = f"{len(found.damage):,} damaged" if found.damage else "sound"
         click.echo(
             f"{found.cache}: {state}, {counted(len(found.notes), 'note')}; "
             f"{counted(found.files, 'file')}, {size(found.bytes)}, "
             f"{counted(found.corpus_rows, 'corpus row')}, {counted(found.vectors, 'vector')} "
             f"in {found.seconds:.1f} s"
         )
-        if deep and found.damage:
-            click.echo("--deep was left out: repair the cache first")
-    if found.damage or any(check.worst == "bad" for check in checks):
+    if found.damage:
         sys.exit(1)
 
 
@@ -197,34 +157,3 @@ def _show_mend(one: Mend, *, dry_run: bool) -> None:
         rows = counted(one.rows, "row")
         shown += f", up to {rows}" if dry_run else f", {rows} encoded"
     _show_block(f"{one.path} ({one.kind})", one.outcome, shown, one.detail)
-
-
-def _show_deep(check: DeepCheck) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    rows = [
-        (line.measure, f"{line.stored:.2e}", f"{line.noise:.2e}", line.verdict, line.meaning)
-        for line in check.lines
-    ]
-    dtypes = ", ".join(check.compute_dtypes) or "an unknown dtype"
-    title = (
-        f"{check.teacher}: {check.sampled:,} of {check.vectors:,} vectors, computed in {dtypes}, "
-        f"encoded again in {check.compute_dtype}"
-    )
-    table = Table(title=title, title_justify="left")
-    for heading in ("measure", "stored", "noise", "verdict", "meaning"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        cells = [Text(cell) for cell in row]
-        cells[3].stylize(_COLOURS.get(row[3], ""))
-        table.add_row(*cells)
-    Console().print(table)
-    if check.wrong_shards:
-        named = ", ".join(name[:12] for name in check.wrong_shards[:3])
-        more = f" and {len(check.wrong_shards) - 3:,} more" if len(check.wrong_shards) > 3 else ""
-        click.echo(
-            f"wrong vectors show in {counted(len(check.wrong_shards), 'shard')}: {named}{more}; "
-            f"delete them from teachers/{check.contract_id[:12]}…/shards, and build again"
-        )

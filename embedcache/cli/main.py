@@ -7,7 +7,6 @@ import click
 from embedcache import EmbedCacheError, __version__
 from embedcache.cli.build import build_command
 from embedcache.cli.check import repair_command, verify_command
-from embedcache.cli.codecs import codecs_command
 from embedcache.cli.diff import diff_command
 from embedcache.cli.doctor import doctor_command
 from embedcache.cli.explain import explain_command
@@ -30,7 +29,6 @@ def cli() -> None:
 
 
 cli.add_command(build_command)
-cli.add_command(codecs_command)
 cli.add_command(compact_command)
 cli.add_command(convert_command)
 cli.add_command(diff_command)

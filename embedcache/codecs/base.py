@@ -1,4 +1,4 @@
-"""What every codec is: float32 vectors to stored rows and back, row by row and independent of the batch."""
+"""Codec protocol: float32 vectors to stored rows and back, each row by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Stored:
-    """Rows as a codec keeps them.
+    """Rows as a codec stores them.
 
     Attributes:
         vector: the codec's dtype, shape (n, w) with w = ``codec.width(d)``.
@@ -31,20 +31,18 @@ class Stored:
         return len(self.vector)
 
     def take(self, rows: NDArray[np.integer] | NDArray[np.bool_] | slice) -> Stored:
-        """Return the rows asked for, in the order asked; a slice shares memory, an array copies."""
+        """Return some rows in the order given; a slice shares memory, an array copies."""
         return Stored(self.vector[rows], None if self.scale is None else self.scale[rows])
 
 
 class Codec(ABC):
-    """One way of storing vectors.
-
-    A row's stored bytes depend on that row alone, never on the rows encoded with it.
+    """Way of storing vectors. The stored bytes of a row depend on that row alone.
 
     Attributes:
-        name: as on the command line and in a shard's header.
-        dtype: of a stored element.
-        has_scale: whether a row carries a scale beside its elements.
-        decoded: the dtype :meth:`decode` returns: float16 for the codec float16, else float32.
+        name: name on the command line and in the header of a shard.
+        dtype: dtype of a stored element.
+        has_scale: True if a row has a scale beside its elements.
+        decoded: dtype that :meth:`decode` returns: float16 for the codec float16, else float32.
     """
 
     name: str
@@ -54,15 +52,15 @@ class Codec(ABC):
 
     @property
     def codebook(self) -> str | None:
-        """The sha256 that names the codebook file the rows need to be read; None where they need none."""
+        """Name (sha256) of the codebook that the rows need to be read; None for most codecs."""
         return None
 
     def width(self, dimension: int) -> int:
-        """Return how many stored elements a vector of ``dimension`` components takes."""
+        """Return the number of stored elements of a vector of ``dimension`` components."""
         return dimension
 
     def bytes_per_row(self, dimension: int) -> int:
-        """Return how many bytes a vector of ``dimension`` components takes, its scale included."""
+        """Return the bytes of a vector of ``dimension`` components, its scale included."""
         return self.width(dimension) * self.dtype.itemsize + 4 * self.has_scale
 
     @abstractmethod
@@ -81,31 +79,24 @@ class Codec(ABC):
         """
 
     def decode_into(self, stored: Stored, rows: NDArray[np.integer], out: NDArray[np.floating]) -> None:
-        """Write the vectors of ``rows`` of ``stored``, which are all there, into ``out`` (m, d)."""
+        """Write the vectors of some rows of ``stored`` into ``out`` (m, d)."""
         out[:] = self.decode(stored.take(rows))
 
 
-def row_magnitudes(vectors: Vectors) -> NDArray[np.float32]:
-    """Return the largest absolute component of each row, shape (n,), and see that all are finite.
+def row_magnitudes(vectors: Vectors, codec: str, limit: float) -> NDArray[np.float32]:
+    """Return the largest absolute component of each row, shape (n,).
 
     Raises:
-        InputError: if a component is NaN or infinite; the message names the row.
+        InputError: if a component is NaN, infinite or above ``limit``; the message names the row.
     """
-    # Two reductions instead of abs().max(): no temporary of the batch's size. Both hand NaN on.
+    # Two reductions need no temporary of the batch's size. Both pass NaN on.
     magnitudes: NDArray[np.float32] = np.abs(np.maximum(vectors.max(axis=1), -vectors.min(axis=1)))
-    bad = np.flatnonzero(~np.isfinite(magnitudes))
+    bad = np.flatnonzero(~(magnitudes <= limit))
     if len(bad):
+        largest = magnitudes[bad[0]]
+        remedy = "--codec float32" if np.isfinite(largest) else "--compute-dtype float32, or leave it out"
         raise InputError(
-            f"row {bad[0]} of {len(vectors)} vectors holds {magnitudes[bad[0]]}: codecs keep finite numbers "
-            "only; leave the row out, or encode its text again with --compute-dtype float32"
+            f"row {bad[0]} of {len(vectors)} vectors holds {largest:.6g}, the codec {codec} stores finite "
+            f"numbers up to {limit:.6g}. Build with {remedy}."
         )
     return magnitudes
-
-
-def refuse_above(limit: float, magnitudes: NDArray[np.float32], name: str) -> None:
-    """Raise :class:`InputError` where a row of the given magnitudes does not fit the codec ``name``."""
-    if len(magnitudes) and magnitudes.max() > limit:
-        raise InputError(
-            f"a vector component of {magnitudes.max():.6g} does not fit the codec {name}, which ends at "
-            f"{limit:.6g}; build with --codec float32"
-        )

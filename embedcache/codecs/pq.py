@@ -1,7 +1,7 @@
-"""The codec pq: product quantisation, one byte for every four components; a sixteenth of float32.
+"""The codec pq: product quantisation, one byte for every four components.
 
-A vector is cut into sub-vectors, and each is stored as the number of the nearest of 256 centroids. The
-centroids, the codebook, are learnt from vectors of one teacher and kept in a file named by its bytes' sha256.
+A vector is cut into sub-vectors. Each is stored as the number of the nearest of 256 centroids. The centroids,
+the codebook, are trained on vectors of one teacher and stored in a file named by the sha256 of its bytes.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.codecs.base import Codec, Stored, Vectors, refuse_above, row_magnitudes
+from embedcache.codecs.base import Codec, Stored, Vectors, row_magnitudes
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.fsio import read_regular, write_bytes
 
@@ -31,11 +30,11 @@ MOST_TRAINING_ROWS = 65536
 PASSES = 25
 _LONGEST_SUB_VECTOR = 4
 _BLOCK_ROWS = 1024
-# Squared distances of larger components would overflow float32.
+# Squared distances of larger components overflow float32.
 _LIMIT = 1e18
-# Of the codebook of vectors of a hundred thousand components.
+# Codebook of vectors of a hundred thousand components.
 _MOST_BYTES = 100 << 20
-# What np.save writes for such an array. numpy's own reader evaluates the header and trusts its shape.
+# Header that np.save writes. numpy's own reader trusts the shape in it.
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '<f4', 'fortran_order': False, "
     rb"'shape': \(([1-9][0-9]{0,6}), 256, ([1-4])\), \} *\n",
@@ -47,7 +46,7 @@ class PQCodec(Codec):
     """Product quantisation with one codebook; made by :func:`train` or :func:`load`.
 
     Attributes:
-        centroids: float32, shape (m, 256, s): the codebook of m sub-vectors of s components each.
+        centroids: codebook of m sub-vectors of s components each, float32, shape (m, 256, s).
     """
 
     name = NAME
@@ -59,12 +58,12 @@ class PQCodec(Codec):
 
     @property
     def dimension(self) -> int:
-        """How many components a vector has."""
+        """Number of components of a vector."""
         return len(self.centroids) * int(self.centroids.shape[2])
 
     @cached_property
     def codebook(self) -> str:
-        """The sha256 that names the codebook's file."""
+        """Name (sha256) of the codebook's file."""
         return hashlib.sha256(self.codebook_bytes()).hexdigest()
 
     def codebook_bytes(self) -> bytes:
@@ -74,22 +73,21 @@ class PQCodec(Codec):
         return buffer.getvalue()
 
     def width(self, dimension: int) -> int:
-        """Return how many bytes a vector takes.
+        """Return the bytes of a vector.
 
         Raises:
             InputError: if the codebook is for vectors of another width.
         """
         if dimension != self.dimension:
             raise InputError(
-                f"the codebook {self.codebook[:12]} is for vectors of width {self.dimension}, not "
-                f"{dimension}: train one on vectors of this teacher"
+                f"the codebook {self.codebook[:12]} is for vectors of width {self.dimension}, not {dimension}"
             )
         return len(self.centroids)
 
     def encode(self, vectors: Vectors) -> Stored:
         """Return vectors (n, d) float32 as stored rows; see :meth:`Codec.encode`."""
         self.width(vectors.shape[1])
-        refuse_above(_LIMIT, row_magnitudes(vectors), self.name)
+        row_magnitudes(vectors, NAME, _LIMIT)
         codes: NDArray[np.uint8] = _quantizer(self.centroids).compute_codes(np.ascontiguousarray(vectors))
         return Stored(codes)
 
@@ -97,52 +95,46 @@ class PQCodec(Codec):
         """Return stored rows as float32 vectors (n, d).
 
         Raises:
-            InputError: if the rows have another width than the codebook's.
+            InputError: if the rows are of another codebook.
         """
         parts, _, length = self.centroids.shape
         rows = len(stored)
         if stored.vector.shape != (rows, parts):
             raise InputError(
-                f"pq rows of {stored.vector.shape[1]} bytes, the codebook {self.codebook[:12]} has {parts}: "
-                "they belong to another codebook"
+                f"pq rows of {stored.vector.shape[1]} bytes, the codebook {self.codebook[:12]} has {parts}"
             )
         table = self.centroids.reshape(-1, length)
         first = np.arange(parts) * CENTROIDS
         vectors = np.empty((rows, parts, length), np.float32)
         for start in range(0, rows, _BLOCK_ROWS):
             places = stored.vector[start : start + _BLOCK_ROWS] + first
-            # "clip" lets numpy write into `out` without a copy; no place is outside the table.
+            # "clip" lets numpy write into `out` without a copy.
             np.take(table, places, axis=0, out=vectors[start : start + _BLOCK_ROWS], mode="clip")
         return vectors.reshape(rows, self.dimension)
 
 
 def stored_width(dimension: int) -> int:
-    """Return how many bytes a vector of ``dimension`` components takes, whatever the codebook."""
+    """Return the bytes of a vector of ``dimension`` components under any codebook."""
     return dimension // _sub_vector_length(dimension)
 
 
 def refuse_too_few(rows: int) -> None:
-    """Refuse to learn a codebook from so few vectors.
-
-    Raises:
-        InputError: for fewer than 256.
-    """
+    """Raise InputError if a codebook cannot be trained on so few vectors."""
     if rows < LEAST_TRAINING_ROWS:
         raise InputError(
-            f"the codec pq learns its codebook from at least {LEAST_TRAINING_ROWS} vectors, found "
-            f"{rows}: use --codec float16 or int8, and convert to pq once there are more"
+            f"the codec pq is trained on at least {LEAST_TRAINING_ROWS} vectors, found {rows}. Use --codec "
+            "float16 or int8."
         )
 
 
-def train(vectors: Vectors, *, seed: int = 0, on_pass: Callable[[int, int], None] | None = None) -> PQCodec:
-    """Learn a codebook from vectors of one teacher, by k-means in every sub-vector.
+def train(vectors: Vectors, *, seed: int = 0) -> PQCodec:
+    """Train a codebook on vectors of one teacher by k-means in every sub-vector.
 
-    The same vectors and seed give the same codebook, whatever the number of threads.
+    The same vectors and seed give the same codebook for any number of threads.
 
     Args:
-        vectors: float32, shape (n, d); where there are more than 65 536, that many are drawn.
-        seed: of the draw and of the centroids to begin with.
-        on_pass: called with the passes done and the passes there are, after each.
+        vectors: float32, shape (n, d); 65,536 are drawn where there are more.
+        seed: seed of the draw and of the first centroids.
 
     Raises:
         InputError: for fewer than 256 vectors, or values that are not finite or above 1e18.
@@ -152,25 +144,23 @@ def train(vectors: Vectors, *, seed: int = 0, on_pass: Callable[[int, int], None
     if len(vectors) > MOST_TRAINING_ROWS:
         vectors = vectors[np.sort(generator.choice(len(vectors), MOST_TRAINING_ROWS, replace=False))]
     vectors = np.ascontiguousarray(vectors)
-    refuse_above(_LIMIT, row_magnitudes(vectors), NAME)
+    row_magnitudes(vectors, NAME, _LIMIT)
     length = _sub_vector_length(vectors.shape[1])
-    beginning = vectors[np.sort(generator.choice(len(vectors), CENTROIDS, replace=False))]
-    centroids = np.ascontiguousarray(beginning.reshape(CENTROIDS, -1, length).swapaxes(0, 1))
+    first = vectors[np.sort(generator.choice(len(vectors), CENTROIDS, replace=False))]
+    centroids = np.ascontiguousarray(first.reshape(CENTROIDS, -1, length).swapaxes(0, 1))
     codes: NDArray[np.uint8] | None = None
-    for done in range(1, PASSES + 1):
+    for _ in range(PASSES):
         # faiss's own training searches one sub-vector at a time and takes seven times as long.
         nearest = _quantizer(centroids).compute_codes(vectors)
         if codes is not None and np.array_equal(nearest, codes):
             break
         codes = nearest
         centroids = _means(vectors, nearest, centroids)
-        if on_pass is not None:
-            on_pass(done, PASSES)
     return PQCodec(centroids)
 
 
 def save(folder: Path, codec: PQCodec) -> Path:
-    """Write the codebook into ``folder``, under the sha256 of its bytes, and return its path.
+    """Write the codebook into ``folder``, named by the sha256 of its bytes, and return its path.
 
     Raises:
         StorageError: if the folder cannot be written.
@@ -181,23 +171,17 @@ def save(folder: Path, codec: PQCodec) -> Path:
 
 
 def load(folder: Path, sha256: str) -> PQCodec:
-    """Read the codebook called ``sha256`` from ``folder``.
+    """Read a codebook by its name.
 
     Raises:
-        CorruptCacheError: if it is not there, or is not what :func:`save` wrote under that name.
+        CorruptCacheError: if it is missing, or not what :func:`save` wrote under that name.
     """
     if not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise CorruptCacheError(
-            f"a shard names the pq codebook {sha256[:80]!r}, which is no sha256: it was not written by "
-            "embedcache; delete it and build its rows again"
-        )
+        raise CorruptCacheError(f"a shard names the pq codebook {sha256[:80]!r}, which is no sha256")
     path = folder / f"{sha256}.npy"
 
     def corrupt(reason: str) -> CorruptCacheError:
-        return CorruptCacheError(
-            f"the pq codebook {path} {reason}: copy it again from where the shards came from; without it the "
-            "rows stored with it cannot be read and have to be built again"
-        )
+        return CorruptCacheError(f"the pq codebook {path} {reason}. Copy it again from where its shards are.")
 
     try:
         data = read_regular(path, _MOST_BYTES)
@@ -205,17 +189,14 @@ def load(folder: Path, sha256: str) -> PQCodec:
         raise corrupt("is missing") from None
     except (OSError, ValueError) as error:
         raise corrupt(f"cannot be read ({error})") from error
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise corrupt("is damaged: its bytes do not have the digest in its name")
     header = _HEADER.match(data)
-    if header is None:
-        raise corrupt("is no array of float32 of shape (m, 256, 1 to 4)")
+    if hashlib.sha256(data).hexdigest() != sha256 or header is None:
+        raise corrupt("is damaged")
     shape = (int(header[1]), CENTROIDS, int(header[2]))
     if len(data) - header.end() != 4 * shape[0] * shape[1] * shape[2]:
-        raise corrupt(f"is too short or too long for its shape {shape}")
+        raise corrupt(f"has the wrong size for its shape {shape}")
     centroids = np.frombuffer(data, "<f4", offset=header.end()).reshape(shape)
-    # Of numbers that are none this is not true either.
-    if not (np.abs(centroids) <= _LIMIT).all():
+    if not (np.abs(centroids) <= _LIMIT).all():  # NaN is not
         raise corrupt(f"holds numbers that are not finite, or above {_LIMIT:g}")
     return PQCodec(centroids)
 
@@ -234,7 +215,7 @@ def _quantizer(centroids: NDArray[np.float32]) -> faiss.ProductQuantizer:
 
 
 def _means(vectors: Vectors, codes: NDArray[np.uint8], centroids: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the mean of the sub-vectors of each code; a centroid that is nobody's nearest stays."""
+    """Return the mean of the sub-vectors of each code; a centroid without sub-vectors stays."""
     parts, _, length = centroids.shape
     counts = np.zeros(parts * CENTROIDS)
     sums = np.zeros((length, parts * CENTROIDS))
@@ -245,6 +226,5 @@ def _means(vectors: Vectors, codes: NDArray[np.uint8], centroids: NDArray[np.flo
         counts += np.bincount(places, minlength=len(counts))
         for component in range(length):
             sums[component] += np.bincount(places, block[:, component], minlength=len(counts))
-    means: NDArray[Any] = sums / np.maximum(counts, 1)
-    moved = np.where(counts > 0, means, centroids.reshape(-1, length).T)
+    moved = np.where(counts > 0, sums / np.maximum(counts, 1), centroids.reshape(-1, length).T)
     return np.ascontiguousarray(moved.T, dtype=np.float32).reshape(centroids.shape)

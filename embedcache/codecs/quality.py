@@ -1,4 +1,4 @@
-"""What a codec loses: the cosine between vectors as they were and as they come back."""
+"""Loss of a codec: cosine between vectors and what comes back of them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ _BLOCK_ROWS = 1024
 
 @dataclass(frozen=True)
 class CodecError:
-    """How far a codec turns vectors; both are 1 where no vector was measured.
-
-    Attributes:
-        mean_cosine: the mean over the rows.
-        worst_cosine: of the row that was turned most.
-    """
+    """Mean and worst cosine over the rows; both are 1 where no row was measured."""
 
     mean_cosine: float
     worst_cosine: float
@@ -31,15 +26,15 @@ class CodecError:
 
 
 def measure(codec: Codec, vectors: Vectors, stored: Stored | None = None) -> CodecError:
-    """Encode and decode vectors (n, d) float32 and say what that lost.
+    """Measure what encoding and decoding vectors loses.
 
-    Rows of zeros have no direction and are left out. What is lost (1 - cosine) is rounded to six digits, so
-    that the same vectors give the same figures on every machine.
+    Rows of zeros have no direction and are left out. 1 - cosine is rounded to six digits, so that the same
+    vectors give the same figures on every machine.
 
     Args:
         codec: the codec.
         vectors: float32, shape (n, d).
-        stored: what ``codec.encode`` made of them, where that is at hand.
+        stored: result of ``codec.encode(vectors)``, where it is at hand.
 
     Raises:
         InputError: if the codec cannot store the vectors.
@@ -48,7 +43,7 @@ def measure(codec: Codec, vectors: Vectors, stored: Stored | None = None) -> Cod
         stored = codec.encode(vectors)
     blocks = (slice(start, start + _BLOCK_ROWS) for start in range(0, len(vectors), _BLOCK_ROWS))
     lost = [_lost(vectors[block], codec.decode(stored.take(block))) for block in blocks]
-    losses = np.concatenate(lost) if lost else np.empty(0)
+    losses = np.concatenate([np.empty(0), *lost])
     if not len(losses):
         return CodecError(1.0, 1.0)
     return CodecError(_cosine(losses.mean()), _cosine(losses.max()))
@@ -61,9 +56,8 @@ def _cosine(loss: float) -> float:
 def _lost(vectors: Vectors, decoded: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return 1 - cosine of each row that is not zero."""
     directions = vectors.any(axis=1)
-    before = _unit(vectors[directions])
-    after = _unit(decoded[directions])
-    # |a - b|^2 / 2 = 1 - cos of unit vectors, without the cancellation that would leave only noise.
+    before, after = _unit(vectors[directions]), _unit(decoded[directions])
+    # |a - b|^2 / 2 = 1 - cos of unit vectors, without cancellation.
     gap = np.subtract(before, after, out=before)
     losses: NDArray[np.float64] = np.einsum("nd,nd->n", gap, gap) / 2
     losses[~after.any(axis=1)] = 1.0

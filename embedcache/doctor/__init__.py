@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embedcache.doctor.diagnosis import Diagnosis, Verdict
-from embedcache.doctor.examine import examine
+from embedcache.doctor.examine import Diagnosis, examine
+from embedcache.doctor.findings import Finding
 
-__all__ = ["Diagnosis", "Verdict", "examine"]
+__all__ = ["Diagnosis", "Finding", "examine"]

@@ -1,30 +1,61 @@
-"""Examine: go through a cache once, measure, judge."""
+"""Examination of a cache: every section, and the result."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
 from embedcache.cache import Cache
-from embedcache.corpus.corpus import Corpus
-from embedcache.derived import is_derived
-from embedcache.doctor.diagnosis import Coverage, Diagnosis, Verdict
-from embedcache.doctor.evaluation_sets import EvaluationSets, read_evaluation_sets
-from embedcache.doctor.geometry import Geometry, measure_geometry
-from embedcache.doctor.histogram import histogram_of_counts
-from embedcache.doctor.overlap import find_overlap
-from embedcache.doctor.population import DistinctRows, Population, find_texts
-from embedcache.doctor.progress import Meter, OnProgress
-from embedcache.doctor.scan import EXAMPLES, Scan, scan
-from embedcache.doctor.verdicts import judge, judge_overlap, norm_tolerance
+from embedcache.corpus.texts import find_texts
+from embedcache.doctor.codec_loss import CodecLoss, compare_codecs
+from embedcache.doctor.deep import check_deep, sample_texts
+from embedcache.doctor.findings import LEVELS, Finding, Level
+from embedcache.doctor.geometry import measure_geometry
+from embedcache.doctor.overlap import find_overlap, read_evaluation_sets
+from embedcache.doctor.scan import DistinctRows, JudgedVectors, scan_corpus, scan_vectors
 from embedcache.errors import InputError
 from embedcache.keys import KeyArray
-from embedcache.store import ShardStore
+from embedcache.live import Computing
+from embedcache.progress import NO_PROGRESS, Progress
+from embedcache.sampling import KeySample
 
-DEFAULT_SAMPLE = 20_000
+CODEC_SAMPLE = 10_000
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Result of an examination.
+
+    Attributes:
+        cache: the cache's folder.
+        teacher: name of the teacher.
+        contract_id: sha256 of its contract.
+        stored_as: codecs of the stored vectors.
+        findings: figures with their verdicts, by section.
+        codecs: size and loss of each codec; empty unless they were compared.
+    """
+
+    cache: str
+    teacher: str
+    contract_id: str
+    stored_as: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    codecs: tuple[CodecLoss, ...] = ()
+
+    @property
+    def worst(self) -> Level:
+        """The worst level."""
+        return max((finding.level for finding in self.findings), key=LEVELS.index, default="ok")
+
+    @property
+    def has_wrong_vectors(self) -> bool:
+        """True if the deep check found vectors that are not the teacher's."""
+        return any(one.section == "deep" and one.level == "bad" for one in self.findings)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the diagnosis as a JSON object."""
+        return {**asdict(self), "worst": self.worst}
 
 
 def examine(
@@ -32,128 +63,70 @@ def examine(
     *,
     teacher: str | None = None,
     corpus: str | None = None,
-    against: Sequence[str | Path] = (),
-    sample: int = DEFAULT_SAMPLE,
+    evaluation_sets: Sequence[str | Path] = (),
+    deep: int = 0,
+    codecs: bool = False,
+    sample: int = 20_000,
     seed: int = 0,
-    on_progress: OnProgress | None = None,
+    computing: Computing | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> Diagnosis:
-    """Judge a cache before a student is trained on it. Nothing but derived files is written.
-
-    Every vector is looked at for NaN, zeros, its length and equals; a sample for what costs more.
+    """Judge a cache before a student is trained on it.
 
     Args:
         cache: the cache or its folder.
-        teacher: whose vectors; may be left out where the cache holds one teacher.
-        corpus: judge the vectors of this corpus alone; default: all vectors, and all corpora.
-        against: files and folders of evaluation sets that must not be trained on.
+        teacher: name of the teacher; may be left out where there is one.
+        corpus: judge the vectors of this corpus; default: all vectors and all corpora.
+        evaluation_sets: files and folders of texts that must not be trained on.
+        deep: number of texts to encode again with the live teacher.
+        codecs: compare the codecs.
         sample: vectors whose geometry is measured; time grows with its square.
-        seed: chooses the sample.
-        on_progress: called as the examination goes on.
+        seed: seed of all samples.
+        computing: how to run the teacher for the deep check.
+        progress: receives phases and rows.
 
     Raises:
-        InputError: if a name is not in the cache, there are no vectors, or an evaluation set cannot be read.
+        InputError: if a name is unknown, there are no vectors, or an evaluation set cannot be read.
+        TeacherError, ContractMismatchError: if the teacher of the deep check cannot be loaded, or is another.
         CorruptCacheError: if the cache is damaged.
     """
-    if sample < 2:
-        raise InputError(f"--sample {sample}: expected at least 2")
     opened = cache if isinstance(cache, Cache) else Cache(cache)
     cached = opened.teacher(teacher)
     corpora = opened.corpora() if corpus is None else [opened.corpus(corpus)]
-    # Evaluation sets are read first: what is wrong with them should not come out after an hour.
-    sets = EvaluationSets((), {})
-    if against:
-        if not corpora:
-            raise InputError(f"the cache {opened.folder} holds no corpus to compare with evaluation sets")
-        sets = read_evaluation_sets(against, Meter("evaluation sets", 0, on_progress))
+    sets = read_evaluation_sets(evaluation_sets)
+    if sets and not corpora:
+        raise InputError(f"{opened.folder}: no corpus to compare with evaluation sets")
     store = opened.store(cached.contract)
     if not len(store):
-        raise InputError(
-            f"the cache {opened.folder} holds no vector of {cached.name!r} yet: run 'embedcache build' first"
-        )
+        raise InputError(f"{opened.folder}: no vectors of {cached.name!r}. Run 'embedcache build' first.")
     views = [view for one in corpora for view in one.views()]
-    distinct = [DistinctRows(one) for one in corpora]
-    coverage = _coverage(distinct, store, on_progress)
-    population = Population(store, distinct[0] if corpus is not None else None)
-    found = scan(population, sample=sample, seed=seed, on_progress=on_progress)
-    geometry = measure_geometry(store.vectors(store.locate(found.sample)), seed=seed)
-    verdicts = judge(
-        coverage,
-        found,
-        geometry,
-        named=corpus is not None,
-        tolerance=norm_tolerance(shard.header for shard in store.shards)
-        if cached.contract.normalize
-        else None,
-        max_length=cached.contract.max_length,
-        is_projection=is_derived(cached.contract),
-    )
-    judged = _with_examples(list(verdicts), found, geometry, [*corpora, *views])
-    overlaps = []
-    if sets.sets:
-        # What a view says is trained on as well.
-        trained_on = [*distinct, *map(DistinctRows, views)]
-        meter = Meter("overlap", sum(map(len, trained_on)), on_progress)
-        overlaps = find_overlap(trained_on, sets.sets, meter)
-        judged.append(judge_overlap(overlaps))
+
+    def texts_of(keys: KeyArray) -> list[str]:
+        texts = find_texts(keys, [*corpora, *views])
+        names = (f"(key {key.tobytes().hex()})" for key in keys)
+        return [name if text is None else text for name, text in zip(names, texts, strict=True)]
+
+    checked = []
+    if deep:
+        texts = sample_texts(store, [*corpora, *views], deep, seed)
+        checked = [check_deep(opened, cached, texts, computing=computing, progress=progress)]
+    rows = [DistinctRows(one) for one in corpora]
+    findings: list[Finding] = []
+    for one in rows:
+        findings += scan_corpus(one, store, may_be_foreign=len(rows) > 1, progress=progress)
+    judged = JudgedVectors(store, rows[0] if corpus is not None else None)
+    scanned, drawn = scan_vectors(judged, texts_of, KeySample(sample, seed), progress)
+    vectors = store.vectors(store.locate(drawn))
+    progress.phase("measure geometry")
+    findings += [*scanned, *measure_geometry(vectors, drawn, texts_of, seed=seed)]
+    findings += find_overlap(rows, [DistinctRows(view) for view in views] if sets else [], sets, progress)
+    losses = compare_codecs(vectors[:CODEC_SAMPLE], seed=seed, progress=progress) if codecs else ()
+    stored_as = sorted({shard.header.codec for shard in store.shards})
     return Diagnosis(
-        cache=str(opened.folder),
-        teacher=cached.name,
-        contract_id=cached.contract.id,
-        max_length=cached.contract.max_length,
-        normalize=cached.contract.normalize,
-        coverage=tuple(coverage),
-        scan=found,
-        geometry=geometry,
-        overlaps=tuple(overlaps),
-        unread=sets.unread,
-        lengths=histogram_of_counts(np.concatenate([[0], found.tokens[1:]])),
-        verdicts=tuple(judged),
+        str(opened.folder),
+        cached.name,
+        cached.contract.id,
+        tuple(stored_as),
+        (*findings, *checked),
+        tuple(losses),
     )
-
-
-def _coverage(
-    corpora: Sequence[DistinctRows], store: ShardStore, on_progress: OnProgress | None
-) -> list[Coverage]:
-    meter = Meter("coverage", sum(map(len, corpora)), on_progress)
-    found = []
-    for rows in corpora:
-        missing, examples = 0, np.empty(0, dtype=np.int64)
-        for numbers, keys in rows.blocks():
-            lost = numbers[store.locate(keys) < 0]
-            missing += len(lost)
-            examples = np.concatenate([examples, lost])[:EXAMPLES]
-            meter.step(len(keys))
-        found.append(
-            Coverage(
-                corpus=rows.corpus.name,
-                rows=len(rows.corpus),
-                distinct=len(rows),
-                missing=missing,
-                examples=tuple(rows.corpus.texts(examples)),
-            )
-        )
-    return found
-
-
-def _with_examples(
-    verdicts: list[Verdict], found: Scan, geometry: Geometry | None, corpora: Sequence[Corpus]
-) -> list[Verdict]:
-    """Return ``verdicts`` with the texts that broken and doubtful vectors belong to."""
-    pairs = geometry.near_examples if geometry is not None else ()
-    near = found.sample[[row for pair in pairs for row in (pair.first, pair.second)]]
-    # The keys, and how many of them belong together.
-    of: dict[str, tuple[KeyArray, int]] = {
-        "NaN or infinite": (found.non_finite.keys, 1),
-        "zero vectors": (found.zero.keys, 1),
-        "identical vectors": (found.identical.keys, 2),
-        "near-duplicate vectors": (near, 2),
-    }
-
-    def examples(keys: KeyArray, together: int) -> tuple[tuple[str, ...], ...]:
-        texts = find_texts(corpora, keys)
-        return tuple(tuple(texts[i : i + together]) for i in range(0, len(texts), together))
-
-    return [
-        replace(verdict, examples=examples(*of[verdict.name])) if verdict.name in of else verdict
-        for verdict in verdicts
-    ]

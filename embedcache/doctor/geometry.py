@@ -1,165 +1,87 @@
-"""The shape of a cloud of vectors: how far apart they point, how many directions they use."""
+"""Geometry: how far apart the vectors of a sample point, and how many directions they use."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.codecs import Vectors
-from embedcache.doctor.histogram import Histogram, histogram
-from embedcache.doctor.scan import EXAMPLES, fingerprint
+from embedcache.doctor.findings import EXAMPLES, Finding, judge
+from embedcache.doctor.scan import TextsOf
+from embedcache.keys import KeyArray
 
+SECTION = "geometry"
+LEAST_SAMPLE = 50
+"""Figures of fewer vectors are chance."""
 RANDOM_PAIRS = 100_000
-"""Pairs whose cosines are averaged; the mean's standard error is then below 0.001."""
-
-NEAR_DUPLICATE = 0.999
-"""Cosine from which on two texts have practically the same target: further apart than float16 rounds
-(1e-6), closer than a student ever comes to its teacher."""
-
+"""Pairs whose cosines are averaged; the standard error of the mean is below 0.001."""
+NEAR_COSINE = 0.999
+"""Float16 rounds by less; a student never comes as close to its teacher."""
 DEAD_VARIANCE = 1e-6
-"""Share of the mean variance below which a dimension is dead: a standard deviation a thousandth of the
-others', which float16 cannot tell from a constant."""
-
-_BLOCK_ROWS = 4096
+"""Share of the mean variance; float16 cannot tell such a dimension from a constant."""
 _BLOCK_COSINES = 1 << 24
 
 
-@dataclass(frozen=True)
-class NearPair:
-    """Two rows of the sample and the cosine of their vectors."""
-
-    first: int
-    second: int
-    cosine: float
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """The shape of a sample of vectors.
-
-    Attributes:
-        rows: vectors measured.
-        norms: their lengths.
-        cosines: cosines of random pairs.
-        mean_cosine: the mean of those; 0 where directions are spread evenly.
-        spectrum: float64, falling; each principal component's share of the variance around the mean.
-        effective_rank: exp of the entropy of the spectrum: how many directions are in use.
-        participation_ratio: 1 / sum of its squares: the same, ruled by the largest components.
-        dead: dimensions that hardly vary.
-        near_rows: rows with a near duplicate among the different vectors of the sample.
-        near_pairs: how many such pairs.
-        near_examples: some of them.
-    """
-
-    rows: int
-    norms: Histogram
-    cosines: Histogram
-    mean_cosine: float
-    spectrum: NDArray[np.float64]
-    effective_rank: float
-    participation_ratio: float
-    dead: tuple[int, ...]
-    near_rows: int
-    near_pairs: int
-    near_examples: tuple[NearPair, ...]
-
-    @property
-    def first_component(self) -> float:
-        """The first principal component's share of the variance."""
-        return float(self.spectrum[0])
-
-    def to_json(self) -> dict[str, object]:
-        """Return all figures as a JSON object."""
-        return {
-            "rows": self.rows,
-            "norms": self.norms.to_json(),
-            "cosines": self.cosines.to_json(),
-            "mean_cosine": round(self.mean_cosine, 6),
-            "spectrum": [float(f"{share:.6g}") for share in self.spectrum],
-            "effective_rank": round(self.effective_rank, 3),
-            "participation_ratio": round(self.participation_ratio, 3),
-            "dead_dimensions": list(self.dead),
-            "near_duplicates": {"rows": self.near_rows, "pairs": self.near_pairs},
-        }
-
-
-def measure_geometry(vectors: Vectors, *, seed: int) -> Geometry | None:
-    """Measure ``vectors``, float32 of shape (n, d), finite and none of them zero; None where n < 2.
+def measure_geometry(vectors: Vectors, keys: KeyArray, texts_of: TextsOf, *, seed: int) -> Iterator[Finding]:
+    """Yield the figures of a sample.
 
     Args:
-        vectors: the sample; memory beyond it is d x d doubles and some megabytes.
-        seed: chooses the random pairs.
+        vectors: float32, shape (n, d), finite and not zero; time grows with the square of n.
+        keys: their keys, dtype ``V16``, shape (n,).
+        texts_of: texts of keys, for examples.
+        seed: seed of the random pairs.
     """
-    if len(vectors) < 2:
-        return None
-    norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
-    unit = (vectors / norms[:, None]).astype(np.float32)
+    rows, dimension = vectors.shape
+    if rows < LEAST_SAMPLE:
+        advice = f"Build at least {LEAST_SAMPLE} vectors to judge their geometry."
+        yield Finding(SECTION, "sample", f"{rows:,} vectors", rows, "look", advice)
+        return
+    unit = (vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)).astype(np.float32)
+    near, pairs = _near_pairs(unit, vectors)
+    figure = f"{near:,} of {rows:,} sampled"
+    examples = [texts_of(keys[pair]) for pair in pairs]
+    yield judge(SECTION, "near-identical vectors", near / rows, figure, examples=examples)
     cosines = _random_cosines(unit, seed)
-    variances, spectrum = _spectrum(vectors)
-    positive = spectrum[spectrum > 0]
-    near = _near_duplicates(unit, vectors)
-    return Geometry(
-        rows=len(vectors),
-        norms=histogram(norms),
-        cosines=histogram(cosines),
-        mean_cosine=float(cosines.mean()),
-        spectrum=spectrum,
-        effective_rank=float(np.exp(-(positive * np.log(positive)).sum())) if len(positive) else 0.0,
-        participation_ratio=float(1 / (positive**2).sum()) if len(positive) else 0.0,
-        dead=tuple(np.flatnonzero(variances <= DEAD_VARIANCE * variances.mean()).tolist()),
-        near_rows=near[0],
-        near_pairs=near[1],
-        near_examples=near[2],
-    )
+    low, high = np.quantile(cosines, [0.05, 0.95])
+    figure = f"{cosines.mean():.3f}, 90 % from {low:.2f} to {high:.2f}"
+    yield judge(SECTION, "mean cosine", float(cosines.mean()), figure)
+    covariance = np.atleast_2d(np.cov(vectors, rowvar=False, dtype=np.float64))
+    shares = np.clip(np.linalg.eigvalsh(covariance), 0, None)
+    shares = shares[shares > 0] / max(shares.sum(), np.finfo(np.float64).tiny)
+    # exp of the entropy; 0 where all vectors are the same.
+    rank = float(np.exp(-(shares * np.log(shares)).sum())) if len(shares) else 0.0
+    figure = f"effective rank {rank:.0f} of {dimension:,}"
+    yield judge(SECTION, "unused directions", 1 - rank / min(dimension, rows - 1), figure)
+    first = float(shares.max(initial=0))
+    yield judge(SECTION, "first component", first, f"{first:.1%} of the variance")
+    variances = np.diagonal(covariance)
+    dead = np.count_nonzero(variances <= DEAD_VARIANCE * variances.mean())
+    yield judge(SECTION, "dead dimensions", dead / dimension, f"{dead:,} of {dimension:,}")
 
 
 def _random_cosines(unit: Vectors, seed: int) -> NDArray[np.float64]:
     generator = np.random.default_rng(seed)
     first = generator.integers(len(unit), size=RANDOM_PAIRS)
-    # Never a row with itself: the step to the second goes round at most to just before the first.
+    # A step of less than a full round leads to another row.
     second = (first + generator.integers(1, len(unit), size=RANDOM_PAIRS)) % len(unit)
-    cosines = np.empty(RANDOM_PAIRS)
-    for start in range(0, RANDOM_PAIRS, _BLOCK_ROWS):
-        block = slice(start, start + _BLOCK_ROWS)
-        cosines[block] = np.einsum("nd,nd->n", unit[first[block]], unit[second[block]])
-    return cosines
+    blocks = zip(np.array_split(first, 32), np.array_split(second, 32), strict=True)
+    return np.concatenate([np.einsum("nd,nd->n", unit[a], unit[b], dtype=np.float64) for a, b in blocks])
 
 
-def _spectrum(vectors: Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the variance of each dimension, and the shares of the principal components, falling."""
-    mean = vectors.mean(axis=0, dtype=np.float64)
-    covariance = np.zeros((vectors.shape[1], vectors.shape[1]))
-    for start in range(0, len(vectors), _BLOCK_ROWS):
-        centred = vectors[start : start + _BLOCK_ROWS] - mean
-        covariance += centred.T @ centred
-    covariance /= len(vectors)
-    variances = np.diagonal(covariance).copy()
-    eigenvalues = np.clip(np.linalg.eigvalsh(covariance)[::-1], 0, None)
-    total = eigenvalues.sum()
-    return variances, eigenvalues / total if total > 0 else eigenvalues
-
-
-def _near_duplicates(unit: Vectors, vectors: Vectors) -> tuple[int, int, tuple[NearPair, ...]]:
-    """Return rows with a near duplicate, pairs, and examples; of equal vectors one stands for all."""
-    rows = np.sort(np.unique(fingerprint(vectors), return_index=True)[1])
+def _near_pairs(unit: Vectors, vectors: Vectors) -> tuple[int, list[NDArray[np.int64]]]:
+    """Return the number of rows with a near neighbour, and some pairs; one row stands for equal vectors."""
+    digests = np.fromiter((hash(row.tobytes()) for row in vectors), np.int64, len(vectors))
+    rows = np.sort(np.unique(digests, return_index=True)[1])
     unit = unit[rows]
+    is_near = np.zeros(len(unit), dtype=np.bool_)
+    pairs: list[NDArray[np.int64]] = []
     size = max(1, _BLOCK_COSINES // len(unit))
-    touched = np.zeros(len(unit), dtype=np.bool_)
-    pairs = 0
-    examples: list[NearPair] = []
     for start in range(0, len(unit), size):
-        cosines = unit[start : start + size] @ unit[start:].T
-        near = cosines >= NEAR_DUPLICATE
-        near[:, : near.shape[0]] &= np.triu(np.ones((near.shape[0], near.shape[0]), dtype=np.bool_), k=1)
-        pairs += int(np.count_nonzero(near))
-        hits = near.any(axis=1)
-        touched[start : start + size] |= hits
-        touched[start:] |= near.any(axis=0)
-        for row in np.flatnonzero(hits)[: EXAMPLES - len(examples)].tolist():
-            column = int(near[row].argmax())
-            examples.append(
-                NearPair(int(rows[start + row]), int(rows[start + column]), float(cosines[row, column]))
-            )
-    return int(np.count_nonzero(touched)), pairs, tuple(examples)
+        near = np.triu(unit[start : start + size] @ unit[start:].T >= NEAR_COSINE, k=1)
+        is_near[start : start + size] |= near.any(axis=1)
+        is_near[start:] |= near.any(axis=0)
+        if len(pairs) < EXAMPLES:
+            pairs += [rows[start + pair] for pair in np.argwhere(near)[: EXAMPLES - len(pairs)]]
+    return int(np.count_nonzero(is_near)), pairs

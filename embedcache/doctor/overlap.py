@@ -1,116 +1,168 @@
-"""Overlap with evaluation sets: which of their texts stand in corpora and views, as they are or folded."""
+"""Overlap: texts of evaluation sets that would be trained on, and texts that differ only in spelling."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import csv
+import gzip
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from embedcache.doctor.evaluation_sets import EvaluationSet, fold
-from embedcache.doctor.population import DistinctRows
-from embedcache.doctor.progress import Meter
-from embedcache.doctor.scan import EXAMPLES
-from embedcache.key_index import KeyIndex
-from embedcache.keys import KeyArray, key_array
+from embedcache.doctor.findings import EXAMPLES, Finding, judge
+from embedcache.doctor.scan import DistinctRows
+from embedcache.errors import InputError, MissingInputError
+from embedcache.folding import fold
+from embedcache.progress import Progress
+
+SECTION = "overlap"
+FORMATS = (".txt", ".tsv", ".csv", ".jsonl")
+_SPLIT_COLUMNS = ("split", "subset")
+_TRAINING = re.compile(r"(?:^|[\W_])train(?:ing)?(?![a-z])", re.IGNORECASE)
+# Scripts that put no blanks between words begin with Thai.
+_FIRST_WITHOUT_BLANKS = "\u0e00"
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """What of one evaluation set stands in the corpora.
+def read_evaluation_sets(paths: Iterable[str | Path]) -> dict[str, list[str]]:
+    """Read the distinct texts of evaluation sets, by file name.
 
-    Attributes:
-        name: the set's file.
-        columns: its columns of texts.
-        training: whether it is there to be trained on anyway.
-        texts: its distinct texts.
-        exact: how many of them stand in the corpora letter by letter.
-        folded: how many do without case, blanks and punctuation; those of ``exact`` among them.
-        skipped: its values that are no text.
-        examples: texts of the corpora that were met.
+    Every value of several words is a text. Training rows (``train`` in a column ``split`` or ``subset``) and
+    training files (``train`` in the name) are left out.
+
+    Args:
+        paths: plain text, TSV, CSV or JSONL files, also with ``.gz``; of a folder, all such files.
+
+    Raises:
+        MissingInputError: if one is missing.
+        InputError: if a file cannot be read, or has no text to test on.
     """
-
-    name: str
-    columns: tuple[str, ...]
-    training: bool
-    texts: int
-    exact: int
-    folded: int
-    skipped: int
-    examples: tuple[str, ...]
-
-    @property
-    def share(self) -> float:
-        """Share of the set's texts that stand in the corpora, folded."""
-        return self.folded / self.texts if self.texts else 0.0
-
-    def to_json(self) -> dict[str, object]:
-        """Return all figures as a JSON object."""
-        return {
-            "set": self.name,
-            "columns": list(self.columns),
-            "training": self.training,
-            "texts": self.texts,
-            "exact": self.exact,
-            "folded": self.folded,
-            "share": round(self.share, 6),
-            "skipped": self.skipped,
-            "examples": list(self.examples),
-        }
+    sets: dict[str, list[str]] = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise MissingInputError(f"{path}: no such evaluation set")
+        files = [path]
+        if path.is_dir():
+            files = [one for one in sorted(path.rglob("*")) if _ending(one) in FORMATS and one.is_file()]
+        found = {}
+        for file in files:
+            if texts := _read_texts(file):
+                found[str(file.relative_to(path)) if path.is_dir() else file.name] = texts
+        if not found:
+            raise InputError(f"{path}: no texts to test on, expected values of several words")
+        sets |= found
+    return sets
 
 
-class _Met:
-    """Which of many keys were met, and in which row for the first time."""
+def _ending(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
 
-    def __init__(self, keys: Sequence[KeyArray]) -> None:
-        self._index = KeyIndex(np.concatenate(keys))
-        self._first_row = np.full(sum(map(len, keys)), -1, dtype=np.int64)
 
-    def meet(self, keys: KeyArray, rows: NDArray[np.int64]) -> None:
-        places = self._index.locate(keys)
-        new = np.flatnonzero(places >= 0)
-        new = new[self._first_row[places[new]] < 0][::-1]  # written backwards, so that the first row stays
-        self._first_row[places[new]] = rows[new]
+def _read_texts(path: Path) -> list[str]:
+    if _ending(path) not in FORMATS:
+        raise InputError(f"{path}: unknown format, expected {', '.join(FORMATS)}, or these with .gz")
+    texts: dict[str, None] = {}
+    try:
+        for row in _rows(path):
+            split = next((str(row[name]) for name in _SPLIT_COLUMNS if name in row), "")
+            if not _TRAINING.match(split):
+                texts |= dict.fromkeys(value for value in row.values() if _is_text(value))
+    except (ValueError, csv.Error, EOFError, OSError) as error:
+        raise InputError(f"{path}: {error}") from error
+    return [] if _TRAINING.search(path.name) else list(texts)
 
-    def rows(self, keys: KeyArray) -> NDArray[np.int64]:
-        """Return the row each of ``keys`` was first met in, -1 where it was not."""
-        return self._first_row[self._index.locate(keys)]
+
+def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as stream:
+        lines = (line.rstrip("\r\n") for line in stream)
+        if _ending(path) == ".txt":
+            yield from ({"text": line} for line in lines)
+        elif _ending(path) == ".tsv":
+            header = next(lines, "").split("\t")
+            yield from (dict(zip(header, line.split("\t"), strict=False)) for line in lines)
+        elif _ending(path) == ".csv":
+            yield from csv.DictReader(stream, restval="", restkey="")
+        else:
+            for line in filter(None, lines):
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError("a line is no JSON object")
+                yield row
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str) or not value.strip():
+        return False
+    return " " in value.strip() or max(value) >= _FIRST_WITHOUT_BLANKS
 
 
 def find_overlap(
-    corpora: Sequence[DistinctRows], sets: Sequence[EvaluationSet], meter: Meter
-) -> list[Overlap]:
-    """Return what of each of ``sets`` stands in ``corpora``, of which some may be views.
+    corpora: Sequence[DistinctRows],
+    views: Sequence[DistinctRows],
+    sets: Mapping[str, list[str]],
+    progress: Progress,
+) -> Iterator[Finding]:
+    """Yield the texts of corpora that differ only in spelling, and the texts of each evaluation set.
 
-    Memory grows with the sets alone.
+    Args:
+        corpora: what is trained on.
+        views: other texts of their rows, which are trained on as well.
+        sets: texts to test on, by the name of their set.
+        progress: receives phases and rows.
     """
-    exact, folded = _Met([one.keys for one in sets]), _Met([one.folded for one in sets])
-    starts = np.cumsum([0, *(len(rows.corpus) for rows in corpora)])
-    for start, distinct in zip(starts.tolist(), corpora, strict=False):
-        for rows, keys in distinct.blocks():
-            exact.meet(keys, start + rows)
-            folded.meet(key_array(map(fold, distinct.corpus.texts(rows))), start + rows)
-            meter.step(len(rows))
+    exact = dict.fromkeys((text for texts in sets.values() for text in texts), False)
+    # Text of the corpora by the folded text that it equals.
+    met: dict[str, str | None] = dict.fromkeys(map(fold, exact))
+    progress.phase("compare texts", sum(map(len, (*corpora, *(views if sets else ())))))
+    for rows in corpora:
+        yield _respelled(rows, exact, met, progress)
+    if not sets:
+        return
+    for rows in views:
+        _fold_all(rows, exact, met, progress)
+    for name, texts in sets.items():
+        examples = [[found] for text in texts if (found := met[fold(text)]) is not None]
+        letter_by_letter = sum(exact[text] for text in texts)
+        figure = f"{len(examples):,} of {len(texts):,} texts, {letter_by_letter:,} letter by letter"
+        share = len(examples) / len(texts)
+        yield judge(SECTION, "evaluation texts", share, figure, of=name, examples=examples[:EXAMPLES])
 
-    def text(row: int) -> str:
-        number = int(np.searchsorted(starts, row, side="right")) - 1
-        return corpora[number].corpus.texts(np.array([row - starts[number]]))[0]
 
-    found = []
-    for one in sets:
-        letter_by_letter, met = exact.rows(one.keys) >= 0, folded.rows(one.folded)
-        examples = np.unique(met[met >= 0])[:EXAMPLES].tolist()
-        found.append(
-            Overlap(
-                name=one.name,
-                columns=one.columns,
-                training=one.training,
-                texts=len(one.keys),
-                exact=int(np.count_nonzero(letter_by_letter)),
-                folded=int(np.count_nonzero(met >= 0)),
-                skipped=one.skipped,
-                examples=tuple(map(text, examples)),
-            )
-        )
-    return found
+def _fold_all(
+    rows: DistinctRows, exact: dict[str, bool], met: dict[str, str | None], progress: Progress
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return a digest of the folded text of each distinct row, and mark the evaluation texts among them."""
+    digests = [np.empty(0, np.int64)]
+    for numbers, _ in rows.blocks():
+        texts = rows.corpus.texts(numbers)
+        folded = list(map(fold, texts))
+        for text, letters in zip(texts, folded, strict=True):
+            if met.get(letters, "") is None:
+                met[letters] = text
+            if text in exact:
+                exact[text] = True
+        digests.append(np.fromiter(map(hash, folded), np.int64, len(folded)))
+        progress.advance(len(numbers))
+    return np.concatenate(digests)
+
+
+def _respelled(
+    rows: DistinctRows, exact: dict[str, bool], met: dict[str, str | None], progress: Progress
+) -> Finding:
+    digests = _fold_all(rows, exact, met, progress)
+    values, counts = np.unique(digests, return_counts=True)
+    numbers = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in rows.blocks())])
+    pairs = [numbers[np.flatnonzero(digests == value)[:2]] for value in values[counts > 1][:EXAMPLES]]
+    more = len(digests) - len(values)
+    figure = f"{more:,} of {len(digests):,} texts"
+    return judge(
+        SECTION,
+        "respelled texts",
+        more / max(len(digests), 1),
+        figure,
+        of=rows.corpus.name,
+        examples=[rows.corpus.texts(pair) for pair in pairs],
+    )

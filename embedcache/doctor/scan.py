@@ -1,205 +1,224 @@
-"""One pass over all vectors: what is broken, how long they are, which are the same, how long their texts are.
+"""Scan: one pass over the rows of corpora and one over the vectors of a store.
 
-Memory is nine bytes a vector for finding equal ones (twice that for a moment), whatever the width.
+Memory is one byte a row, and eight bytes a vector to find equal ones.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.codecs import Vectors
-from embedcache.doctor.population import Population
-from embedcache.doctor.progress import Meter, OnProgress
+from embedcache.corpus.corpus import Corpus
+from embedcache.doctor.findings import EXAMPLES, Finding, judge
+from embedcache.key_index import first_occurrences
 from embedcache.keys import KEY_DTYPE, KeyArray
+from embedcache.progress import Progress
 from embedcache.sampling import KeySample
+from embedcache.store import Positions, ShardStore
 
-EXAMPLES = 5
-"""Texts shown of each kind."""
+SECTION = "scan"
+BLOCK_ROWS = 8192
+"""Rows read at once: vectors of 4096 float32 take 128 MiB."""
 
-SHOWN_GROUPS = 3
-"""Groups of equal vectors of which two texts are shown."""
+TextsOf = Callable[[KeyArray], list[str]]
+"""Texts of keys, for examples."""
 
-LONGEST_COUNTED = 65536
-"""Token counts beyond this are counted as this many: a damaged count must not fill the memory."""
-
-
-@dataclass(frozen=True)
-class Flaw:
-    """Vectors of which something is amiss.
-
-    Attributes:
-        count: how many.
-        keys: of the first of them, at most :data:`EXAMPLES`.
-    """
-
-    count: int
-    keys: KeyArray
+_MOST_TOKENS = 1 << 16
+_MOST_LABELS = 1000
+# Rounding of vectors of length one. A pq code is a mean of its neighbours, hence shorter than they are.
+_CODEC_ROUNDING = {"float32": 1e-3, "float16": 2e-3, "int8": 1e-2, "pq": 0.35}
+_COMPUTE_ROUNDING = {"bfloat16": 1e-2, "float16": 2e-3}
 
 
-@dataclass(frozen=True)
-class Norms:
-    """Lengths of the finite vectors that are not zero."""
+class DistinctRows:
+    """First row of each distinct text of a corpus: the rows that are trained on."""
 
-    least: float
-    mean: float
-    most: float
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+        self._is_first = first_occurrences(list(corpus.iter_keys()))
 
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self._is_first))
 
-@dataclass(frozen=True)
-class Identical:
-    """Vectors that are the same in every bit although their texts differ; zero vectors are left out.
-
-    Attributes:
-        vectors: vectors that share their value with another.
-        groups: values that are shared.
-        largest: vectors that share the commonest value.
-        keys: two of each of the :data:`SHOWN_GROUPS` largest groups, one after the other.
-    """
-
-    vectors: int
-    groups: int
-    largest: int
-    keys: KeyArray
+    def blocks(self) -> Iterator[tuple[NDArray[np.int64], KeyArray]]:
+        """Yield (row numbers int64, keys), each of shape (n,), in order."""
+        start = 0
+        for part in self.corpus.iter_keys():
+            for offset in range(0, len(part), BLOCK_ROWS):
+                keys, begin = part[offset : offset + BLOCK_ROWS], start + offset
+                first = np.flatnonzero(self._is_first[begin : begin + len(keys)])
+                yield begin + first, keys[first]
+            start += len(part)
 
 
-@dataclass(frozen=True)
-class Scan:
-    """What a pass over all vectors found.
-
-    Attributes:
-        vectors: vectors looked at.
-        non_finite: those with a NaN or an infinity.
-        zero: those of nothing but zeros.
-        norms: lengths of the others; None where there are none.
-        identical: equal ones among the others.
-        tokens: int64; ``tokens[n]`` vectors are of texts of n tokens; ``tokens[0]`` of unknown length.
-        truncated: vectors of texts of which the teacher saw only the beginning.
-        sample: keys of a sample that depends on keys and seed alone; broken and zero vectors are left out.
-    """
-
-    vectors: int
-    non_finite: Flaw
-    zero: Flaw
-    norms: Norms | None
-    identical: Identical
-    tokens: NDArray[np.int64]
-    truncated: int
-    sample: KeyArray
-
-
-def scan(
-    population: Population,
-    *,
-    sample: int,
-    seed: int,
-    on_progress: OnProgress | None = None,
-) -> Scan:
-    """Look at every vector of ``population`` once.
+def scan_corpus(
+    rows: DistinctRows, store: ShardStore, *, may_be_foreign: bool, progress: Progress
+) -> Iterator[Finding]:
+    """Yield missing vectors, repeated texts and the balance of labels of a corpus.
 
     Args:
-        population: the vectors.
-        sample: size of the sample; smaller where there are fewer usable vectors.
-        seed: chooses the sample.
-        on_progress: called after every block.
+        rows: the corpus.
+        store: the vectors.
+        may_be_foreign: True if the corpus may belong to another teacher, and is passed over then.
+        progress: receives phases and rows.
     """
-    meter = Meter("vectors", len(population), on_progress)
-    non_finite, zero = _Flawed(), _Flawed()
-    chosen = KeySample(sample, seed)
-    fingerprints = np.zeros(len(population), dtype=np.uint64)
-    usable = np.zeros(len(population), dtype=np.bool_)
-    tokens = np.zeros(1, dtype=np.int64)
-    seen = truncated = 0
-    least, most, total, counted = np.inf, -np.inf, 0.0, 0
-    for keys, positions in population.blocks():
-        vectors = population.store.vectors(positions)
-        finite = np.isfinite(vectors).all(axis=1)
-        is_zero = ~vectors.any(axis=1)
-        good = finite & ~is_zero
-        non_finite.add(keys[~finite])
-        zero.add(keys[is_zero])
-        if good.any():
-            # In double precision: squares of large float32 values would not fit.
-            norms = np.sqrt(np.einsum("nd,nd->n", vectors[good], vectors[good], dtype=np.float64))
-            least, most = min(least, float(norms.min())), max(most, float(norms.max()))
-            total, counted = total + float(norms.sum()), counted + len(norms)
-        chosen.add(keys[good])
-        fingerprints[seen : seen + len(keys)] = fingerprint(vectors)
-        usable[seen : seen + len(keys)] = good
-        lengths, cut = population.store.seen(positions)
-        tokens = _added(tokens, np.bincount(np.clip(lengths, 0, LONGEST_COUNTED)))
+    name, distinct = rows.corpus.name, len(rows)
+    progress.phase(f"look up {name}", distinct)
+    missing, examples = 0, np.empty(0, np.int64)
+    for numbers, keys in rows.blocks():
+        lost = numbers[store.locate(keys) < 0]
+        missing += len(lost)
+        examples = np.concatenate([examples, lost])[:EXAMPLES]
+        progress.advance(len(keys))
+    if may_be_foreign and missing == distinct:
+        advice = "Not built with this teacher. Choose other corpora with --corpus."
+        yield Finding(SECTION, f"missing vectors: {name}", "all", 1.0, "look", advice)
+        return
+    texts = [[text] for text in rows.corpus.texts(examples)]
+    figure = f"{missing:,} of {distinct:,} texts"
+    yield judge(SECTION, "missing vectors", missing / max(distinct, 1), figure, of=name, examples=texts)
+    total = len(rows.corpus)
+    share = (total - distinct) / max(total, 1)
+    yield judge(SECTION, "repeated texts", share, f"{total - distinct:,} of {total:,} rows", of=name)
+    yield from _labels(rows.corpus)
+
+
+def _labels(corpus: Corpus) -> Iterator[Finding]:
+    if not corpus.info.has_labels:
+        return
+    counts: Counter[object] = Counter()
+    for number in range(len(corpus.parts)):
+        for label in corpus.column(number, "label").value_counts().to_pylist():
+            counts[label["values"]] += label["counts"]
+    # Floats are scores, and so many labels are no classes.
+    if len(counts) > _MOST_LABELS or any(isinstance(label, float) for label in counts):
+        return
+    (label, most), total = counts.most_common(1)[0], counts.total()
+    figure = f"{label} on {most / total:.1%} of {total:,} rows, {len(counts):,} labels"
+    yield judge(SECTION, "largest label", most / total, figure, of=corpus.name)
+
+
+class JudgedVectors:
+    """Vectors of a store, or those of one corpus; each distinct key once, always in the same order.
+
+    Args:
+        store: the vectors.
+        rows: the corpus; None for all vectors.
+    """
+
+    def __init__(self, store: ShardStore, rows: DistinctRows | None = None) -> None:
+        self.store, self._rows = store, rows
+
+    def blocks(self) -> Iterator[tuple[KeyArray, Positions]]:
+        """Yield (keys, positions), each of shape (n,)."""
+        if self._rows is None:
+            for shard, own in self.store.own_rows():
+                keys = shard.keys[own]
+                for start in range(0, len(keys), BLOCK_ROWS):
+                    block = keys[start : start + BLOCK_ROWS]
+                    yield block, self.store.locate(block)
+            return
+        for _, keys in self._rows.blocks():
+            positions = self.store.locate(keys)
+            yield keys[positions >= 0], positions[positions >= 0]
+
+    def keys_at(self, numbers: NDArray[np.int64]) -> KeyArray:
+        """Return the keys of the ``numbers``-th vectors."""
+        found, start = [], 0
+        for keys, _ in self.blocks():
+            inside = numbers[(numbers >= start) & (numbers < start + len(keys))]
+            found.append(keys[inside - start])
+            start += len(keys)
+        return np.concatenate(found)
+
+
+def scan_vectors(
+    judged: JudgedVectors, texts_of: TextsOf, drawn: KeySample, progress: Progress
+) -> tuple[list[Finding], KeyArray]:
+    """Look at every vector once.
+
+    Args:
+        judged: the vectors.
+        texts_of: texts of keys, for examples.
+        drawn: sample to draw.
+        progress: receives phases and rows.
+
+    Returns:
+        The findings, and the keys of the sample: finite vectors that are not zero.
+    """
+    store = judged.store
+    progress.phase("scan vectors", len(store))
+    broken: dict[str, list[KeyArray]] = {"NaN or infinite": [], "zero vectors": []}
+    digests, usable = [np.empty(0, np.int64)], 0
+    least, most, length = np.inf, 0.0, 0.0
+    tokens, truncated = np.zeros(_MOST_TOKENS, np.int64), 0
+    for keys, positions in judged.blocks():
+        vectors = store.vectors(positions)
+        finite, nonzero = np.isfinite(vectors).all(axis=1), vectors.any(axis=1)
+        broken["NaN or infinite"].append(keys[~finite])
+        broken["zero vectors"].append(keys[~nonzero])
+        good: NDArray[np.bool_] = np.logical_and(finite, nonzero)
+        norms = np.linalg.norm(vectors[good].astype(np.float64), axis=1)
+        least, most = min([least, *norms.tolist()]), max([most, *norms.tolist()])
+        length, usable = length + float(norms.sum()), usable + len(norms)
+        drawn.add(keys[good])
+        # The key stands in for a broken vector, which is equal to no other.
+        seen = (row if is_good else key for row, key, is_good in zip(vectors, keys, good, strict=True))
+        digests.append(np.fromiter((hash(one.tobytes()) for one in seen), np.int64, len(keys)))
+        counts, cut = store.seen(positions)
+        tokens += np.bincount(np.clip(counts, 0, _MOST_TOKENS - 1), minlength=_MOST_TOKENS)
         truncated += int(np.count_nonzero(cut))
-        seen += len(keys)
-        meter.step(len(keys))
-    return Scan(
-        vectors=seen,
-        non_finite=non_finite.flaw(),
-        zero=zero.flaw(),
-        norms=Norms(least, total / counted, most) if counted else None,
-        identical=_identical(population, fingerprints[:seen], usable[:seen]),
-        tokens=tokens,
-        truncated=truncated,
-        sample=chosen.keys(),
+        progress.advance(len(keys))
+    findings = [
+        _broken(name, np.concatenate([np.empty(0, KEY_DTYPE), *keys]), texts_of)
+        for name, keys in broken.items()
+    ]
+    if usable:
+        findings.append(_lengths(store, least, length / usable, most))
+    findings.append(_identical(judged, np.concatenate(digests), texts_of))
+    scanned = int(tokens.sum())
+    findings.append(_tokens(tokens))
+    figure = f"{truncated:,} of {scanned:,}, cut at {store.contract.max_length or 'no length'}"
+    findings.append(judge(SECTION, "truncated texts", truncated / max(scanned, 1), figure))
+    return findings, drawn.keys()
+
+
+def _broken(name: str, keys: KeyArray, texts_of: TextsOf) -> Finding:
+    examples = [[text] for text in texts_of(keys[:EXAMPLES])]
+    return judge(SECTION, name, len(keys), f"{len(keys):,}", examples=examples)
+
+
+def _lengths(store: ShardStore, least: float, mean: float, most: float) -> Finding:
+    figure = f"{least:.5g} to {most:.5g}, mean {mean:.5g}"
+    if not store.contract.normalize:
+        return judge(SECTION, "outliers", most / mean, f"lengths {figure}")
+    allowed = max(
+        _CODEC_ROUNDING[shard.header.codec]
+        + _COMPUTE_ROUNDING.get(str(shard.header.provenance.get("compute_dtype")), 0)
+        for shard in store.shards
     )
+    return judge(SECTION, "lengths of vectors", max(abs(least - 1), abs(most - 1)) / allowed, figure)
 
 
-def fingerprint(vectors: Vectors) -> NDArray[np.uint64]:
-    """Return 64 bits of each row of ``vectors`` (float32, shape (n, d)): equal rows give equal bits.
-
-    Rows that differ give the same bits about once in 2**64 pairs, unless somebody made them for it.
-    """
-    rows, width = vectors.shape
-    words = np.zeros((rows, (width + 1) // 2), dtype=np.uint64)
-    words.view(np.float32)[:, :width] = vectors
-    # Every place has its own factor. Products alone would cancel where two signs flip: hence the shifts.
-    factors = np.random.default_rng(0).integers(2**63, size=words.shape[1], dtype=np.uint64)
-    words *= factors * np.uint64(2) + np.uint64(1)
-    words ^= words >> np.uint64(32)
-    words *= np.uint64(0x9E3779B97F4A7C15)
-    words ^= words >> np.uint64(29)
-    bits: NDArray[np.uint64] = words.sum(axis=1, dtype=np.uint64)
-    return bits
+def _identical(judged: JudgedVectors, digests: NDArray[np.int64], texts_of: TextsOf) -> Finding:
+    values, counts = np.unique(digests, return_counts=True)
+    shared, sizes = values[counts > 1], counts[counts > 1]
+    largest = shared[np.argsort(-sizes, kind="stable")[:EXAMPLES]]
+    groups = [texts_of(judged.keys_at(np.flatnonzero(digests == value)[:2])) for value in largest]
+    figure = f"{sizes.sum():,} of {len(digests):,}, at most {sizes.max(initial=0):,} alike"
+    return judge(SECTION, "identical vectors", sizes.sum() / max(len(digests), 1), figure, examples=groups)
 
 
-def _identical(
-    population: Population, fingerprints: NDArray[np.uint64], usable: NDArray[np.bool_]
-) -> Identical:
-    ordered = fingerprints[usable]
-    ordered.sort()
-    as_before = np.zeros(len(ordered) + 1, dtype=np.bool_)
-    as_before[1:-1] = ordered[1:] == ordered[:-1]
-    starts = np.flatnonzero(as_before[1:] & ~as_before[:-1])
-    if not len(starts):
-        return Identical(0, 0, 0, np.empty(0, dtype=KEY_DTYPE))
-    sizes = np.flatnonzero(as_before[:-1] & ~as_before[1:]) - starts + 1
-    largest = np.argsort(-sizes, kind="stable")[:SHOWN_GROUPS]
-    values = ordered[starts[largest]].tolist()
-    numbers = np.concatenate([np.flatnonzero((fingerprints == value) & usable)[:2] for value in values])
-    rising = np.argsort(numbers)
-    keys = np.empty(len(numbers), dtype=KEY_DTYPE)
-    keys[rising] = population.keys_at(numbers[rising])
-    return Identical(int(sizes.sum()), len(starts), int(sizes.max()), keys)
-
-
-def _added(counts: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
-    longer, shorter = (counts, more) if len(counts) >= len(more) else (more, counts)
-    longer[: len(shorter)] += shorter
-    return longer
-
-
-class _Flawed:
-    """Counts keys and keeps the first of them."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._kept = np.empty(0, dtype=KEY_DTYPE)
-
-    def add(self, keys: KeyArray) -> None:
-        self._count += len(keys)
-        if len(keys) and len(self._kept) < EXAMPLES:
-            self._kept = np.concatenate([self._kept, keys])[:EXAMPLES]
-
-    def flaw(self) -> Flaw:
-        return Flaw(self._count, self._kept)
+def _tokens(counts: NDArray[np.int64]) -> Finding:
+    known = counts.copy()
+    known[0] = 0
+    total = int(known.sum())
+    if not total:
+        return Finding(SECTION, "tokens a text", "unknown", 0.0, "ok")
+    mean = float(known @ np.arange(len(known))) / total
+    median, most = (int(np.searchsorted(known.cumsum(), share * total)) for share in (0.5, 0.95))
+    figure = f"mean {mean:.1f}, median {median}, 95 % up to {most}, longest {np.flatnonzero(known)[-1]}"
+    return Finding(SECTION, "tokens a text", figure, mean, "ok")

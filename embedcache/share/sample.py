@@ -18,7 +18,7 @@ from embedcache.check.progress import Meter
 from embedcache.codecs import Vectors
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.texts import find_texts
-from embedcache.doctor.deep import BAD, LEAST_SAMPLE, OK, compare_vectors, in_other_batches, worst_line
+from embedcache.doctor.deep import MESSAGES, compare_with_live
 from embedcache.errors import ContractMismatchError, TeacherError
 from embedcache.keys import key_array
 from embedcache.live import Computing
@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 SAMPLE = 100
 """Texts that are encoded again."""
 NOT_COMPARED = "not compared"
-_OTHER = "these are not this teacher's vectors"
 _OWN_ROWS = 20_000
-# Radians beyond its noise that a row of a few may be turned; another compute dtype stays far below.
-_FEW_ANGLE = 0.1
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class SampleCheck:
     @property
     def is_bad(self) -> bool:
         """True if these are not the teacher's vectors."""
-        return self.verdict == BAD
+        return self.verdict == "bad"
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON object."""
@@ -100,7 +97,7 @@ def compare(
     compared, differ = _compare_own(came, own, seed)
     if differ:
         message = f"{differ:,} of {compared:,} vectors contradict others of the same texts"
-        return SampleCheck(teacher.name, BAD, 0, compared, message)
+        return SampleCheck(teacher.name, "bad", 0, compared, message)
     texts = _sample(came, corpora, seed, meter)
     if not texts and table is None:
         return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "none of their texts is here")
@@ -112,19 +109,13 @@ def compare(
     if live is None:
         return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "the model is not on this machine")
     if table is not None and not live.has_table(TokenTable.read(table, teacher.contract)):
-        return SampleCheck(teacher.name, BAD, 0, compared, "its token embeddings are not the model's")
+        return SampleCheck(teacher.name, "bad", 0, compared, "its token embeddings are not the model's")
     if not texts:
         return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "none of their texts is here")
     meter.begin("compare", total_rows=len(texts))
     vectors, positions = live.encode(texts), came.locate(key_array(texts))
-    verdict, message = OK, "the stored vectors are the teacher's"
-    if len(texts) >= LEAST_SAMPLE:
-        again = in_other_batches(live.encode, texts, seed)
-        worst = worst_line(compare_vectors(came, positions, vectors, again, live.compute_dtype, seed))
-        verdict, message = worst.verdict, _OTHER if worst.verdict == BAD else worst.meaning
-    elif compare_rows(came.vectors(positions), vectors, _angles(came, positions) + _FEW_ANGLE)[1].any():
-        verdict, message = BAD, _OTHER
-    return SampleCheck(teacher.name, verdict, len(texts), compared, message)
+    level = compare_with_live(came, positions, vectors, live.compute_dtype).level
+    return SampleCheck(teacher.name, level, len(texts), compared, MESSAGES[level])
 
 
 @dataclass(frozen=True)

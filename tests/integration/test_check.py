@@ -8,7 +8,7 @@ import pytest
 
 from embedcache.builder import build
 from embedcache.check import repair, verify
-from embedcache.doctor.deep import check_deep
+from embedcache.doctor import examine
 from embedcache.live import Computing
 from embedcache.testing import sentences
 
@@ -31,9 +31,9 @@ def test_a_damaged_cache_of_minilm_comes_back(tmp_path: Path, store: str, comput
         threads=1,
         shard_rows=64,
     ).folder
-    (deep,) = check_deep(cache, sample=50, computing=ON_CPU)
-    assert deep.worst == "ok"
-    assert deep.compute_dtype == compute_dtype
+    deep = examine(cache, deep=50, computing=ON_CPU).findings[-1]
+    assert (deep.section, deep.level) == ("deep", "ok")
+    assert f"now in {compute_dtype}" in deep.figure
     vectors = min(
         path for path in cache.glob("teachers/*/*/*.arrow" if store == "arrow" else "teachers/*/*.mdb")
     )

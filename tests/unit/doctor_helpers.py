@@ -1,4 +1,4 @@
-"""Caches made of given vectors, healthy or ill, for the tests of the doctor."""
+"""Caches of given vectors, sound or broken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embedcache.codecs import Stored, get_codec
 from embedcache.contract import Contract
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
-from embedcache.doctor import Diagnosis, Verdict
+from embedcache.doctor import Diagnosis, Finding
 from embedcache.keys import key_array
 from embedcache.store import VectorBatch
 from embedcache.testing import example_contract, sentences
@@ -44,8 +44,11 @@ def batch_of(
     )
 
 
-def add_corpus(cache: Cache, texts: Sequence[str], name: str = "corpus") -> None:
-    store_corpus(cache.corpora_folder, name, [RowBatch(list(texts), None, None)], ReadReport())
+def add_corpus(
+    cache: Cache, texts: Sequence[str], name: str = "corpus", labels: Sequence[object] | None = None
+) -> None:
+    batch = RowBatch(list(texts), None, None if labels is None else list(labels))
+    store_corpus(cache.corpora_folder, name, [batch], ReadReport())
 
 
 def put(cache: Cache, contract: Contract, batch: VectorBatch, *, kind: str | None = None) -> None:
@@ -77,11 +80,11 @@ def make_cache(
     return cache
 
 
-def verdict(diagnosis: Diagnosis, name: str) -> Verdict:
-    (found,) = [one for one in diagnosis.verdicts if one.name == name]
+def finding(diagnosis: Diagnosis, name: str) -> Finding:
+    (found,) = [one for one in diagnosis.findings if one.name == name]
     return found
 
 
-def grades(diagnosis: Diagnosis) -> dict[str, str]:
-    """The verdicts that are not ok."""
-    return {one.name: one.grade for one in diagnosis.verdicts if one.grade != "ok"}
+def levels(diagnosis: Diagnosis) -> dict[str, str]:
+    """The findings that are not ok."""
+    return {one.name: one.level for one in diagnosis.findings if one.level != "ok"}

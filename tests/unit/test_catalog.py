@@ -26,7 +26,7 @@ from catalog_helpers import (
 
 from embedcache.cache import Cache
 from embedcache.catalog import COLUMNS, connect, query
-from embedcache.codecs.floats import FLOAT16
+from embedcache.codecs.fixed import FLOAT16
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.fsio import read_sealed_json, sha256_file, write_sealed_json
