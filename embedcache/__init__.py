@@ -16,15 +16,19 @@ if TYPE_CHECKING:
     from embedcache.builder import build
     from embedcache.cache import Cache
     from embedcache.cache import Cache as open  # noqa: A004, N813 - embedcache.open("./cache") is the interface
+    from embedcache.copying.copy import copy
+    from embedcache.copying.options import CopyOptions
 
 __version__ = "0.1.0"
-__all__ = ["Cache", "EmbedCacheError", "__version__", "build", "open"]
+__all__ = ["Cache", "CopyOptions", "EmbedCacheError", "__version__", "build", "copy", "open"]
 
 __getattr__ = lazy_attributes(
     __name__,
     {
         "build": "embedcache.builder:build",
         "Cache": "embedcache.cache:Cache",
+        "CopyOptions": "embedcache.copying.options:CopyOptions",
+        "copy": "embedcache.copying.copy:copy",
         "open": "embedcache.cache:Cache",
     },
 )

@@ -1,10 +1,10 @@
-"""``embedcache rm``, ``gc``, ``compact`` and ``convert``."""
+"""``embedcache rm`` and ``gc``."""
 
 from __future__ import annotations
 
 import click
 
-from embedcache.cli.options import CODEC_NAMES, STORE_KINDS, cache_option, json_option
+from embedcache.cli.options import cache_option, json_option
 
 
 @click.group("rm")
@@ -117,103 +117,3 @@ def gc_command(
         f"; {done.young:,} more touched within {older:g} hours left alone, see --older" if done.young else ""
     )
     click.echo(f"{len(found)} found, {size(sum(one.bytes for one in found))} {verb}{kept}")
-
-
-@click.command("compact")
-@cache_option
-@click.option("--teacher", help="This teacher only.  [default: all]")
-@click.option(
-    "--shard-rows", type=click.IntRange(1), default=16384, show_default=True, help="Vectors a full shard."
-)
-@json_option
-def compact_command(cache: str, teacher: str | None, shard_rows: int, as_json: bool) -> None:
-    """Merge small shards into full ones, and drop rows of them that stand elsewhere too."""
-    import json
-
-    from embedcache.cache import Cache
-    from embedcache.cli.progress import watched
-    from embedcache.cli.tables import print_table, size
-    from embedcache.housekeeping import compact
-
-    with watched() as on_rows:
-        done = compact(Cache(cache), teacher, shard_rows=shard_rows, on_rows=on_rows)
-    if as_json:
-        rows = [
-            {
-                "contract": one.contract.id,
-                "shards_before": one.shards_before,
-                "shards_after": one.shards_after,
-                "duplicates": one.duplicates,
-                "bytes_before": one.bytes_before,
-                "bytes_after": one.bytes_after,
-            }
-            for one in done
-        ]
-        click.echo(json.dumps(rows, indent=2))
-        return
-    print_table(
-        ("contract", "shards", "now", "duplicates dropped", "size", "now"),
-        [
-            (
-                one.contract.id[:12],
-                f"{one.shards_before:,}",
-                f"{one.shards_after:,}",
-                f"{one.duplicates:,}",
-                size(one.bytes_before),
-                size(one.bytes_after),
-            )
-            for one in done
-        ],
-    )
-
-
-@click.command("convert")
-@cache_option
-@click.option("--out", required=True, metavar="DIR", help="The new cache; the old one stays as it is.")
-@click.option("--teacher", help="This teacher only.  [default: all]")
-@click.option("--store", type=click.Choice(STORE_KINDS), help="Where vectors are stored.  [default: as now]")
-@click.option("--codec", type=click.Choice(CODEC_NAMES), help="How vectors are stored.  [default: as now]")
-@json_option
-def convert_command(
-    cache: str, out: str, teacher: str | None, store: str | None, codec: str | None, as_json: bool
-) -> None:
-    """Copy a cache with its vectors in another store or codec.
-
-    Between the stores nothing changes but the place: there and back gives the same files. Another codec
-    re-encodes what is stored, without the teacher.
-    """
-    import json
-    from dataclasses import asdict
-
-    from embedcache.cache import Cache
-    from embedcache.cli.progress import watched
-    from embedcache.cli.tables import print_table, size
-    from embedcache.convert import convert
-
-    with watched("shards") as on_step:
-        done = convert(
-            Cache(cache),
-            out,
-            teacher=teacher,
-            store=store,
-            codec=codec,
-            on_shard=lambda done, total: on_step("convert", done, total),
-        )
-    if as_json:
-        click.echo(json.dumps([asdict(one) for one in done], indent=2))
-        return
-    print_table(
-        ("teacher", "vectors", "store", "codec", "size", "now", "worst cosine to before"),
-        [
-            (
-                one.teacher,
-                f"{one.rows:,}",
-                one.store,
-                one.codec,
-                size(one.bytes_before),
-                size(one.bytes_after),
-                f"{one.worst_cosine:.6f}",
-            )
-            for one in done
-        ],
-    )

@@ -7,14 +7,13 @@ import click
 from embedcache import EmbedCacheError, __version__
 from embedcache.cli.build import build_command
 from embedcache.cli.check import repair_command, verify_command
-from embedcache.cli.diff import diff_command
+from embedcache.cli.copy import copy_command
 from embedcache.cli.doctor import doctor_command
 from embedcache.cli.explain import explain_command
 from embedcache.cli.export import export_command
 from embedcache.cli.guard import guarded
-from embedcache.cli.housekeeping import compact_command, convert_command, gc_command, rm_command
+from embedcache.cli.housekeeping import gc_command, rm_command
 from embedcache.cli.inspect import info_command, ls_command, teachers_command
-from embedcache.cli.merge import merge_command, split_command
 from embedcache.cli.plan import plan_command
 from embedcache.cli.query import query_command, stats_command
 from embedcache.cli.share import pull_command, push_command, remote_command
@@ -29,16 +28,13 @@ def cli() -> None:
 
 
 cli.add_command(build_command)
-cli.add_command(compact_command)
-cli.add_command(convert_command)
-cli.add_command(diff_command)
+cli.add_command(copy_command)
 cli.add_command(doctor_command)
 cli.add_command(explain_command)
 cli.add_command(export_command)
 cli.add_command(gc_command)
 cli.add_command(info_command)
 cli.add_command(ls_command)
-cli.add_command(merge_command)
 cli.add_command(plan_command)
 cli.add_command(pull_command)
 cli.add_command(push_command)
@@ -47,7 +43,6 @@ cli.add_command(remote_command)
 cli.add_command(repair_command)
 cli.add_command(rm_command)
 cli.add_command(show_command)
-cli.add_command(split_command)
 cli.add_command(stats_command)
 cli.add_command(teachers_command)
 cli.add_command(verify_command)

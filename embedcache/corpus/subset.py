@@ -1,15 +1,11 @@
-"""A corpus that is part of another: some of its rows, with all of its views cut to the same ones.
-
-It is a corpus of its own, with its own digest and parts. The recipe of a view says what is made of each text
-alone, so it stays true of fewer of them; how many rows were left out stands among what the corpus skipped.
-"""
+"""Subset of a corpus: some of its rows, with its views cut to the same rows, as a corpus of its own."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,123 +16,105 @@ from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
 from embedcache.corpus.view_store import store_view
 from embedcache.errors import InputError
-from embedcache.key_index import first_occurrences
 from embedcache.keys import KeyArray
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.views.kept import Kept, Made
 
 LEFT_OUT = "not in the subset"
-"""What the corpus says of the rows of the other that it has not."""
+"""Reason under which a subset counts the other rows of its corpus as skipped."""
 
 _BATCH_ROWS = 4096
 _LONGEST_NAME = 100
 _LONGEST_CONDITION = 40
 
-OnRows = Callable[[str, int], None]
-"""Called with the title of what is stored and how many of its rows are."""
 
-
-def subset_keys(
-    corpus: Corpus, rows: NDArray[np.integer], views: Collection[str] | None = None
-) -> list[KeyArray]:
-    """Return the distinct keys that a teacher may have a vector for: of the rows' texts and of their views'.
+def text_keys(
+    corpus: Corpus, rows: NDArray[np.integer] | None = None, views: Sequence[View] | None = None
+) -> KeyArray:
+    """Return the keys of a corpus's texts and of its views', dtype ``V16``; a key may stand several times.
 
     Args:
-        corpus: the whole corpus.
-        rows: ascending, without repeats.
-        views: names of the views whose texts count; default: all that are of the corpus's present rows.
-
-    Returns:
-        One array of dtype ``V16`` for the corpus and one a view, in their order; no key stands twice.
+        corpus: the corpus.
+        rows: rows that count; default: all.
+        views: views that count; default: all of the corpus.
 
     Raises:
-        InputError: if the rows do not ascend, or there is no such view.
-        IndexError: if a row is not one of the corpus.
         CorruptCacheError: if a part is missing or damaged.
     """
-    refuse_unordered(rows)
-    chosen = corpus.views() if views is None else [corpus.view(name) for name in views]
-    parts = [one.keys_of(rows) for one in (corpus, *chosen)]
-    firsts = np.split(first_occurrences(parts), np.cumsum([len(part) for part in parts])[:-1])
-    return [part[marks] for part, marks in zip(parts, firsts, strict=True)]
+    chosen = [corpus, *(corpus.views() if views is None else views)]
+    return np.concatenate([one.keys() if rows is None else one.keys_of(rows) for one in chosen])
 
 
-def part_name(corpus: str, total: int, rows: int | None, where: str | None) -> str:
-    """Return what a part of a corpus is called where nobody says: a name that tells which part it is.
+def subset_name(corpus: str, total: int, rows: int | None = None, where: str | None = None) -> str:
+    """Return the name of a subset: that of the corpus, with the condition and the number of rows.
 
     Args:
-        corpus: the name of the whole.
+        corpus: name of the corpus.
         total: its rows.
-        rows: how many of them at most; None: all.
-        where: the condition that chooses them; None: all.
+        rows: number of rows taken at most; None: all.
+        where: condition on the rows; None: all.
     """
     tail = ""
     if where is not None:
         words = re.sub(r"[^A-Za-z0-9]+", "-", where).strip("-")[:_LONGEST_CONDITION].strip("-")
-        # Conditions that differ in their signs alone have the same words.
+        # Conditions that differ in punctuation alone have the same words.
         tail += f"-where-{words}-{hashlib.sha256(where.encode()).hexdigest()[:6]}".replace("--", "-")
     if rows is not None and (where is not None or rows < total):
         tail += f"-first-{rows}"
     return corpus[: _LONGEST_NAME - len(tail)] + tail
 
 
-def store_subset(
+def copy_rows(
     corpus: Corpus,
     rows: NDArray[np.integer],
     corpora: Path,
-    name: str | None = None,
+    name: str,
+    views: Sequence[View] | None = None,
     *,
-    replace: bool = False,
-    on_rows: OnRows | None = None,
-) -> tuple[Corpus, bool]:
-    """Store ``rows`` of a corpus, and of its views, as the corpus ``corpora/<name>``.
+    overwrite: bool = False,
+    progress: Progress = NO_PROGRESS,
+) -> Corpus:
+    """Store rows of a corpus and of its views as the corpus ``corpora/<name>``.
 
-    Killed or out of disk, what is written stays and the same call goes on from it. Views that were made of
-    other rows than the corpus has now are left out, as nothing reads them.
+    Killed, the same call continues from what is written.
 
     Args:
-        corpus: the whole corpus; it may lie in another cache.
-        rows: ascending, without repeats.
-        corpora: a cache's folder of corpora.
-        name: what it is called there; default: as the whole.
-        replace: whether a corpus of the same name with other rows, or a view by another recipe, may be
-            replaced.
-        on_rows: called as the work goes on.
-
-    Returns:
-        The corpus, and whether it and all its views were already there.
+        corpus: the corpus; it may lie in another cache.
+        rows: ascending, without repeats, at least one.
+        corpora: folder of corpora of the target cache.
+        name: name of the subset.
+        views: views of these rows to copy; default: those of the corpus.
+        overwrite: replace a corpus of the name with other rows, and its views.
+        progress: receives the rows written.
 
     Raises:
-        InputError: if there are no rows or they do not ascend, or the name is taken by other rows.
+        InputError: if the rows do not ascend or there are none, or the name belongs to other rows.
         IndexError: if a row is not one of the corpus.
         CorruptCacheError: if a part of the corpus or of a view is missing or damaged.
         StorageError: if the cache cannot be written.
     """
-    refuse_unordered(rows)
-    views = corpus.views()
-    report = ReadReport(skipped=_skipped(corpus, rows))
-    batches = _told(row_batches(corpus, rows), corpus.title, on_rows)
-    part, was_there = store_corpus(corpora, name or corpus.name, batches, report, replace=replace)
-    for view in views:
-        if on_rows is not None:
-            on_rows(view.title, 0)
-        _, view_was_there = store_view(
-            part,
-            view.recipe,
-            _Cut(view, rows).make,
-            replace=replace,
-            on_rows=None if on_rows is None else lambda done, title=view.title: on_rows(title, done),  # type: ignore[misc]
-        )
-        was_there = was_there and view_was_there
-    return part, was_there
+    if not len(rows) or (np.diff(rows) <= 0).any():
+        raise InputError(f"{corpus.title}: a subset needs ascending rows, at least one")
+    skipped = Counter(corpus.info.skipped)
+    if left_out := len(corpus) - len(rows):
+        skipped[LEFT_OUT] += left_out
+    chosen = corpus.views() if views is None else views
+    progress.phase(f"write {name}", len(rows) * (1 + len(chosen)))
+    batches = _row_batches(corpus, rows, progress)
+    subset, _ = store_corpus(corpora, name, batches, ReadReport(skipped=skipped), replace=overwrite)
+    for view in chosen:
+
+        def texts_of(first_row: int, texts: list[str], view: View = view) -> list[Made]:
+            made = view.texts(rows[first_row : first_row + len(texts)])
+            progress.advance(len(texts))
+            # The record of the view does not say which rows were kept for which reason.
+            return [Kept.SAME_TEXT if new == text else new for text, new in zip(texts, made, strict=True)]
+
+        store_view(subset, view.recipe, texts_of, replace=overwrite)
+    return subset
 
 
-def row_batches(corpus: Corpus, rows: NDArray[np.integer]) -> Iterator[RowBatch]:
-    """Yield ``rows`` of a corpus, in the order given, as :func:`store_corpus` takes them.
-
-    Raises:
-        IndexError: if a row is not one of the corpus.
-        CorruptCacheError: if a part is missing or damaged.
-    """
+def _row_batches(corpus: Corpus, rows: NDArray[np.integer], progress: Progress) -> Iterator[RowBatch]:
     for start in range(0, len(rows), _BATCH_ROWS):
         some = rows[start : start + _BATCH_ROWS]
         yield RowBatch(
@@ -144,60 +122,4 @@ def row_batches(corpus: Corpus, rows: NDArray[np.integer]) -> Iterator[RowBatch]
             corpus.ids(some) if corpus.info.has_ids else None,
             corpus.labels(some) if corpus.info.has_labels else None,
         )
-
-
-def refuse_unordered(rows: NDArray[np.integer]) -> None:
-    """Raise :class:`InputError` where there are no ``rows``, or they do not ascend."""
-    if not len(rows):
-        raise InputError("no row was chosen: a corpus has at least one; see to the number or the condition")
-    if (np.diff(rows) <= 0).any():
-        raise InputError("the rows do not ascend, or one stands twice: a part of a corpus keeps its order")
-
-
-def _skipped(corpus: Corpus, rows: NDArray[np.integer]) -> Counter[str]:
-    skipped = Counter(corpus.info.skipped)
-    if left_out := len(corpus) - len(rows):
-        skipped[LEFT_OUT] += left_out
-    return skipped
-
-
-def _told(batches: Iterator[RowBatch], title: str, on_rows: OnRows | None) -> Iterator[RowBatch]:
-    done = 0
-    for batch in batches:
-        yield batch
-        done += len(batch.texts)
-        if on_rows is not None:
-            on_rows(title, done)
-
-
-class _Cut:
-    """Gives the texts that a view has for some rows of its corpus, as the maker of a view.
-
-    Args:
-        view: the whole view.
-        rows: which rows; their texts become those of the part, in order.
-    """
-
-    def __init__(self, view: View, rows: NDArray[np.integer]) -> None:
-        self._view, self._rows = view, rows
-        self._kept = _reason(view)
-
-    def make(self, first_row: int, texts: list[str]) -> list[Made]:
-        """Return the view's texts for ``texts``, the part's rows from ``first_row`` on."""
-        rows = self._rows[first_row : first_row + len(texts)]
-        return [
-            self._kept if made == text and self._kept is not None else made
-            for text, made in zip(texts, self._view.texts(rows), strict=True)
-        ]
-
-
-def _reason(view: View) -> Kept | None:
-    """Return what to count a row as that has the text of the corpus; None: the recipe gave the same text.
-
-    Which of several reasons it was is not known of a row.
-    """
-    reasons = [reason for reason, rows in view.record.counts.items() if rows and reason != "changed"]
-    if reasons == ["unchanged"]:
-        return None
-    known = {kept.value: kept for kept in Kept}
-    return known.get(reasons[0], Kept.SAME_TEXT) if len(reasons) == 1 else Kept.SAME_TEXT
+        progress.advance(len(some))

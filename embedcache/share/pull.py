@@ -15,7 +15,7 @@ from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.check.progress import Meter, OnCheck
 from embedcache.corpus.corpus import DESCRIPTION, Corpus
-from embedcache.corpus.subset import part_name, store_subset, subset_keys
+from embedcache.corpus.subset import copy_rows, subset_name, text_keys
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.fsio import sha256_file
 from embedcache.keys import KeyArray
@@ -228,11 +228,11 @@ def _cut_part(staged: Cache, corpus: Corpus, selection: Selection) -> tuple[Corp
 
         rows = select_rows(staged, corpus.name, selection.where)
     rows = rows if selection.rows is None else rows[: selection.rows]
-    keys = np.concatenate(subset_keys(corpus, rows))
-    name = part_name(corpus.name, len(corpus), selection.rows, selection.where)
+    keys = text_keys(corpus, rows)
+    name = subset_name(corpus.name, len(corpus), selection.rows, selection.where)
     if name == corpus.name:
         return corpus, keys
-    part, _ = store_subset(corpus, rows, staged.corpora_folder, name)
+    part = copy_rows(corpus, rows, staged.corpora_folder, name)
     shutil.rmtree(corpus.folder)
     return part, keys
 

@@ -87,7 +87,7 @@ class ShardStore:
         if codec is not None and found - {check_codec_name(codec)}:
             raise InputError(
                 f"the cache stores these vectors as {', '.join(sorted(found))}, not as {codec}: leave "
-                "--codec out, or make a cache of the other codec with 'embedcache convert'"
+                "--codec out, or make a cache of the other codec with 'embedcache copy'"
             )
         # Merging caches may bring several codecs together; the finest, listed first, holds any's vectors.
         present = [name for name in CODEC_NAMES if name in found]

@@ -17,7 +17,7 @@ from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.check import repair, verify
 from embedcache.errors import EmbedCacheError, InputError
-from embedcache.housekeeping import collect_garbage, compact
+from embedcache.housekeeping import collect_garbage
 from embedcache.keys import key_array
 from embedcache.teacher.encode import Encoder
 
@@ -104,14 +104,6 @@ def test_garbage_collection_takes_them_only_where_it_is_asked_to(own_cache, data
     store = Cache(own_cache).store(contract)
     assert (store.locate(key_array(NEW)) < 0).all()
     assert (store.locate(key_array(TEXTS)) >= 0).all()
-
-
-def test_compacting_keeps_them(own_cache, data, encoded):
-    measure(f"cache:{own_cache}#tiny", data)
-    encoded.clear()
-    compact(Cache(own_cache))
-    measure(f"cache:{own_cache}#tiny", data)
-    assert encoded == []
 
 
 def test_repair_says_what_it_has_no_text_for(own_cache, data, encoded, teacher_folder):

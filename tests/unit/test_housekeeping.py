@@ -1,11 +1,11 @@
-"""Removing, collecting garbage and compacting lose nothing that anybody needs, wherever they are cut off."""
+"""Removing and collecting garbage lose nothing that anybody needs, wherever they are cut off."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +21,7 @@ from embedcache.cli.main import cli
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
-from embedcache.housekeeping import collect_garbage, compact, remove_corpus, remove_teacher
-from embedcache.keys import key
-from embedcache.store import VectorBatch
+from embedcache.housekeeping import collect_garbage, remove_corpus, remove_teacher
 from embedcache.store import index as index_module
 from embedcache.testing import FakeEncoder, example_batch, example_contract, fake_teacher, sentences
 
@@ -405,121 +403,6 @@ def test_a_replaced_index_is_garbage_when_it_has_been_replaced_for_long(
     assert current.exists()
 
 
-@pytest.mark.parametrize("codec", ["float32", "float16", "int8"])
-@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
-def test_compacting_changes_no_vector(tmp_path: Path, codec: str, kind: str) -> None:
-    cache = filled(tmp_path, codec=codec, kind=kind)
-    before = cache.lookup(TEXTS)
-    seen = cache.store(CONTRACT).seen(cache.store(CONTRACT).locate(example_batch(TEXTS).keys))
-    (done,) = compact(cache, shard_rows=30)
-    assert (done.shards_before, done.shards_after, done.duplicates) == (15, 4, 0)
-    store = Cache(tmp_path).store(CONTRACT)
-    assert sorted(map(len, store.shards)) == [10, 30, 30, 30]
-    assert cache.lookup(TEXTS).tobytes() == before.tobytes()
-    again = store.seen(store.locate(example_batch(TEXTS).keys))
-    assert [column.tolist() for column in again] == [column.tolist() for column in seen]
-    assert done.bytes_after == store.bytes_on_disk < done.bytes_before
-    names = [shard.name for shard in store.shards]
-    (idle,) = compact(cache, shard_rows=30)
-    assert (idle.shards_before, idle.shards_after) == (4, 4)
-    assert [shard.name for shard in cache.store(CONTRACT).shards] == names
-
-
-def test_compacting_tells_how_far_it_is(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    compact(filled(tmp_path), shard_rows=30, on_rows=lambda *where: told.append(where))
-    assert [(done, total) for _, done, total in told] == [(30, 100), (60, 100), (90, 100), (100, 100)]
-    assert all(CONTRACT.id[:12] in what for what, _, _ in told)
-
-
-def test_rows_that_stand_twice_are_dropped(tmp_path: Path) -> None:
-    cache = filled(tmp_path, rows_a_shard=40)
-    cache.store(CONTRACT).put(example_batch(TEXTS[30:50], seed=99))
-    before = len(cache.store(CONTRACT))
-    (done,) = compact(cache, shard_rows=40)
-    assert done.duplicates == 20
-    store = cache.store(CONTRACT)
-    assert len(store) == before == sum(map(len, store.shards))
-
-
-def in_several_codecs(folder: Path, parts: Sequence[tuple[str, list[str]]]) -> Cache:
-    """Return a cache with a shard of some texts in each codec, as pulls of what others keep make it."""
-    cache, contract = Cache.create(folder / "cache"), example_contract(8)
-    cache.register_teacher("tiny", contract, {"spec": "tiny"})
-    for number, (codec, texts) in enumerate(parts):
-        aside = Cache.create(folder / f"aside-{number}").store(contract, codec)
-        aside.put(example_batch(texts))
-        (shard,) = aside.shards
-        cache.store(contract).put_raw(shard.name, aside.container.open(shard.name))
-    return cache
-
-
-@pytest.mark.parametrize("full", ["float16", "int8"])
-def test_of_two_codecs_the_finer_row_stays(tmp_path: Path, full: str) -> None:
-    texts = sentences(40)
-    small = "int8" if full == "float16" else "float16"
-    cache = in_several_codecs(tmp_path, [(full, texts), (small, texts[:10])])
-    (done,) = compact(cache, shard_rows=20)
-    assert done.duplicates == (10 if small == "int8" else 0)
-    codecs = {shard.header.codec: len(shard) for shard in cache.store(example_contract(8)).shards}
-    assert codecs["float16"] == (40 if full == "float16" else 10)
-    assert codecs.get("int8", 0) == (0 if full == "float16" else 40)
-
-
-def test_of_two_small_shards_the_finer_row_stays(tmp_path: Path) -> None:
-    texts = sentences(60)
-    codecs = ("int8", "float32", "int8", "float32")
-    parts = [(codec, texts[10 * number : 10 * number + 20]) for number, codec in enumerate(codecs)]
-    cache = in_several_codecs(tmp_path, parts)
-    compact(cache, shard_rows=1000)
-    shards = cache.store(example_contract(8)).shards
-    rows = {shard.header.codec: shard.keys.tobytes() for shard in shards}
-    assert len(shards) == 2
-    # The second and the fourth have rows 10 to 30 and 30 to 50; of the others, 0 to 10 alone are left.
-    assert len(rows["float32"]) // 16 == 40
-    assert len(rows["int8"]) // 16 == 10
-    assert key(texts[0]) in rows["int8"]
-    assert key(texts[45]) in rows["float32"]
-
-
-def test_shards_made_differently_are_not_mixed(tmp_path: Path) -> None:
-    cache = filled(tmp_path, rows_a_shard=50)
-    for number in range(3):
-        plain = example_batch([f"later {number}"], seed=number)
-        cache.store(CONTRACT).put(
-            VectorBatch(
-                plain.keys, plain.vectors, plain.tokens, plain.truncated, {"compute_dtype": "bfloat16"}
-            )
-        )
-    compact(cache, shard_rows=1000)
-    made = {shard.header.provenance["compute_dtype"]: len(shard) for shard in cache.store(CONTRACT).shards}
-    assert made == {"float32": 100, "bfloat16": 3}
-
-
-@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
-def test_compacting_cut_off_anywhere_loses_nothing_and_goes_on(tmp_path: Path, kind: str) -> None:
-    whole = filled(tmp_path / "whole", kind=kind)
-    compact(whole, shard_rows=30)
-    expected = [shard.name for shard in whole.store(CONTRACT).shards]
-    stop = 0
-    while True:
-        # Every fourth step of the five that a file takes: each kind of step comes up.
-        stop += 4
-        cache = filled(tmp_path / str(stop), kind=kind)
-        with cut_off_at(stop) as steps:
-            compact(cache, shard_rows=30)
-        if len(steps) < stop:
-            break
-        store = Cache(cache.folder).store(CONTRACT)
-        keys = example_batch(TEXTS).keys
-        assert (store.locate(keys) >= 0).all()
-        compact(Cache(cache.folder), shard_rows=30)
-        store = Cache(cache.folder).store(CONTRACT)
-        assert len(store) == 100 == sum(map(len, store.shards))
-        np.testing.assert_array_equal(store.vectors(store.locate(keys)), whole.lookup(TEXTS))
-    assert stop > len(expected)
-
-
 def test_the_commands(tmp_path: Path) -> None:
     cache = filled(tmp_path)
     add_corpus(cache, "more", ["x"])
@@ -530,16 +413,11 @@ def test_the_commands(tmp_path: Path) -> None:
         assert result.exit_code == code, result.output
         return result.output
 
-    assert "shards" in run("compact", "--shard-rows", "30")
     aside = tmp_path / "quarantine" / "x"
     aside.parent.mkdir()
     aside.write_bytes(b"1")
     assert "0 found" in run("gc", "--older", "0")
     assert "1 found, 1 B freed" in run("gc", "--older", "0", "--quarantine")
-    assert (
-        json.loads(run("compact", "--json", "--teacher", "tiny", "--shard-rows", "50"))[0]["shards_after"]
-        == 2
-    )
     (tmp_path / ".tmp-left").write_bytes(b"12345")
     assert "0 found, 0 B freed; 1 more touched within 24 hours left alone, see --older" in run("gc")
     assert "1 found, 5 B would be freed" in run("gc", "--older", "0", "--dry-run")

@@ -13,7 +13,7 @@ from embedcache import build_outputs
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import verify
-from embedcache.convert import convert
+from embedcache.copying import CopyOptions, copy
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError, TeacherError
 from embedcache.explain import want
 from embedcache.teacher.classifier import CLASSIFIER, WEIGHTS, ClassifierHead
@@ -157,8 +157,10 @@ def test_logits_stay_floats(file: Path, folder: Path, tmp_path: Path, codec: str
 
 def test_logits_stay_floats_when_a_cache_is_converted(file: Path, folder: Path, tmp_path: Path) -> None:
     cache = make(file, folder, tmp_path / "cache", output=BOTH)
-    done = convert(cache, tmp_path / "new", codec="int8")
-    assert {one.teacher: one.codec for one in done} == {"model": "int8", "model.logits": "float32"}
+    copy([cache.folder], tmp_path / "new", CopyOptions(codec="int8"))
+    new = Cache(tmp_path / "new")
+    codecs = {one.name: new.store(one.contract).codec_name for one in new.teachers()}
+    assert codecs == {"model": "int8", "model.logits": "float32"}
 
 
 def test_a_model_without_a_classifier_has_no_logits(file: Path, tmp_path: Path) -> None:

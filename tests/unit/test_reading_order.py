@@ -18,7 +18,7 @@ from embedcache.catalog import query
 from embedcache.check import verify
 from embedcache.check.repair.mending import IDENTICAL
 from embedcache.check.verify import Verification
-from embedcache.convert import convert
+from embedcache.copying import CopyOptions, copy
 from embedcache.housekeeping import collect_garbage
 from embedcache.keys import key_array
 from embedcache.store import FolderShards, MemoryShards, Shard, ShardStore
@@ -97,7 +97,7 @@ def test_the_finer_codec_is_read_whatever_the_names(
     right = alone(tmp_path, codec)
     mixed = together(tmp_path / "both", alone(tmp_path, other), right)
     if kind == "lmdb":
-        convert(mixed, tmp_path / "lmdb", store="lmdb")
+        copy([mixed.folder], tmp_path / "lmdb", CopyOptions(store="lmdb"))
         mixed = Cache(tmp_path / "lmdb")
     store = mixed.store(CONTRACT)
     assert store.kind == kind
@@ -294,8 +294,8 @@ def test_a_conversion_reads_what_was_read_before(tmp_path: Path, codec: str) -> 
     """In one codec, names decide: what int8 had lost would come first in some shards, were it there still."""
     fine, coarse = (alone(tmp_path, one) for one in ("float32", "int8"))
     both = together(tmp_path / "both", fine, coarse)
-    convert(both, tmp_path / "out", codec=codec)
-    convert(fine, tmp_path / "fine", codec=codec)
+    copy([both.folder], tmp_path / "out", CopyOptions(codec=codec))
+    copy([fine.folder], tmp_path / "fine", CopyOptions(codec=codec))
     found, wanted = (Cache(tmp_path / name).lookup(TEXTS) for name in ("out", "fine"))
     if codec == "float16":
         np.testing.assert_array_equal(found, wanted)

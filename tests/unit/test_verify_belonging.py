@@ -19,7 +19,6 @@ from embedcache.check.findings import REPAIR
 from embedcache.corpus.corpus import CorpusInfo, read_info
 from embedcache.corpus.part import Part, key_column
 from embedcache.fsio import write_json, write_sealed_json
-from embedcache.housekeeping.compact import compact
 from embedcache.housekeeping.gc import collect_garbage
 from embedcache.keys import key_array
 from embedcache.store.digests import FileNotes
@@ -73,7 +72,7 @@ def test_vectors_in_two_kinds_of_store(fresh: MakeCopy) -> None:
         shutil.copy(other / name, folder_of(cache))
     found = the_damage(cache)
     assert found.kind == Kind.STORE.value
-    assert "convert" in found.way_out
+    assert "copy" in found.way_out
 
 
 def test_two_teachers_of_one_name(fresh: MakeCopy, source: Path, tmp_path: Path) -> None:
@@ -151,7 +150,7 @@ def test_a_shard_whose_texts_are_in_no_corpus_is_not_missed(fresh: MakeCopy, tmp
     assert repair(cache, dry_run=True).mends == ()
 
 
-def test_what_gc_and_compact_delete_is_not_missed(fresh: MakeCopy, tmp_path: Path) -> None:
+def test_what_gc_deletes_is_not_missed(fresh: MakeCopy, tmp_path: Path) -> None:
     cache = fresh("arrow")
     build(_texts(tmp_path / "rest"), teacher=TEACHER, encoder=FakeEncoder(TEACHER), cache=cache)
     Cache(cache).lookup(TEXTS[:1], "fake")
@@ -161,8 +160,6 @@ def test_what_gc_and_compact_delete_is_not_missed(fresh: MakeCopy, tmp_path: Pat
     # The same texts come back, without vectors.
     build(_texts(tmp_path / "again"), teacher=TEACHER, encoder=FakeEncoder(TEACHER), cache=tmp_path / "other")
     shutil.copytree(tmp_path / "other" / "corpora", cache / "corpora", dirs_exist_ok=True)
-    assert verify(cache).damage == []
-    compact(Cache(cache))
     assert verify(cache).damage == []
 
 
@@ -301,14 +298,6 @@ def test_an_index_that_lies(fresh: MakeCopy, kind: str) -> None:
         found = the_damage(cache)
         assert found.kind == Kind.INDEX.value
         assert "gives wrong places" in found.found
-
-
-def test_after_compacting_there_is_nothing_to_note(fresh: MakeCopy) -> None:
-    cache = fresh("arrow")
-    (done,) = compact(Cache(cache))
-    assert done.shards_after < done.shards_before
-    assert len(list((cache / "derived" / "index" / TEACHER.contract.id).glob("*.mdb"))) == 1
-    assert verify(cache).findings == ()
 
 
 def test_a_contract_in_the_wrong_folder(fresh: MakeCopy) -> None:

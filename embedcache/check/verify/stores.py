@@ -89,7 +89,7 @@ def check_teacher(bench: Bench, teacher: TeacherFiles) -> Findings:
             teacher.path,
             Kind.STORE,
             "vectors lie both in shards/ and in vectors.mdb, and a cache reads one of the two",
-            "move one of them away, or make a cache of one kind of each with 'embedcache convert'",
+            "move one of them away, or make a cache of one kind of each with 'embedcache copy'",
         )
     if teacher.of(Kind.SEAL) and not teacher.of(Kind.STORE):
         yield damage(f"{teacher.path}/vectors.mdb", Kind.STORE, "it is missing, though its seal is there")

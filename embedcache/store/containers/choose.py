@@ -48,6 +48,6 @@ def open_container(folder: Path, notes: FileNotes, kind: str | None = None) -> F
     if kind is not None and there and kind != there[0]:
         raise InputError(
             f"the cache keeps these vectors in {there[0]}, not in {kind}: leave --store out, or make a "
-            "cache of the other kind with 'embedcache convert'"
+            "cache of the other kind with 'embedcache copy'"
         )
     return containers[kind or (there[0] if there else "arrow")]

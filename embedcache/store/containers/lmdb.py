@@ -58,7 +58,7 @@ def _said_if_full(file: Path, needed: int) -> Iterator[None]:
             raise StorageError(
                 f"cannot write {file}: with {needed:,} bytes more it would be larger than the "
                 f"{MAP_BYTES >> 40} TiB it may grow to; keep the vectors in files, with "
-                "'embedcache convert --store arrow'"
+                "'embedcache copy --store arrow'"
             ) from error
         free = shutil.disk_usage(file.parent).free
         if isinstance(cause, lmdb.DiskError) or (isinstance(cause, lmdb.Error) and free < needed):
