@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,8 @@ from embedcache.contract import Contract
 from embedcache.corpus.readers import ReadOptions, ReadReport, Source, read_batches
 from embedcache.errors import InputError, TeacherError
 from embedcache.keys import KeyArray, key_array
-from embedcache.lookalikes import OnRows, TextFinding, find_texts
+from embedcache.near_texts import NearText, Occurrence, find_near, find_occurrences
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.teacher.aliases import ALIASES
 
 if TYPE_CHECKING:
@@ -56,6 +56,35 @@ class Wanted:
     name: str
     contract: Contract
     loaded: bool
+
+
+@dataclass(frozen=True)
+class TextFinding:
+    """State of a text in a cache.
+
+    Attributes:
+        text: the text.
+        key: its key, in hexadecimal.
+        cached: True if it has a vector.
+        shard, codec: where and how the vector is stored; None where there is none.
+        tokens: tokens the teacher saw; None where that is not known.
+        truncated: True if it saw only the beginning.
+        rows: rows of corpora and views that hold the text.
+        near: texts that differ only in case, spacing or punctuation, for a text without a vector.
+        lender: teacher of another ``max_length`` whose vector a build would carry over; None where there is
+            none.
+    """
+
+    text: str
+    key: str
+    cached: bool
+    shard: str | None = None
+    codec: str | None = None
+    tokens: int | None = None
+    truncated: bool | None = None
+    rows: tuple[Occurrence, ...] = ()
+    near: tuple[NearText, ...] = ()
+    lender: str | None = None
 
 
 @dataclass
@@ -189,7 +218,7 @@ def candidates(cache: Cache, contract: Contract) -> list[Candidate]:
 
 
 def explain_texts(
-    cache: Cache, wanted: Wanted, texts: Sequence[str], *, on_rows: OnRows | None = None
+    cache: Cache, wanted: Wanted, texts: Sequence[str], *, progress: Progress = NO_PROGRESS
 ) -> Explanation:
     """Explain each of ``texts``.
 
@@ -197,14 +226,14 @@ def explain_texts(
         cache: the cache.
         wanted: the contract, from :func:`want`.
         texts: the texts, exactly as a corpus would hold them.
-        on_rows: called as the corpora are searched.
+        progress: receives phases and rows.
 
     Raises:
         CorruptCacheError: if the cache is damaged.
     """
     search = _Search(cache, wanted)
     search.count(texts)
-    return search.explanation({}, texts, on_rows)
+    return search.explanation({}, texts, progress)
 
 
 def explain_sources(
@@ -214,7 +243,7 @@ def explain_sources(
     options: ReadOptions,
     *,
     show: int = DEFAULT_SHOW,
-    on_rows: OnRows | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> Explanation:
     """Count which rows of ``sources`` are cached, and explain the first ``show`` texts that are not.
 
@@ -224,7 +253,7 @@ def explain_sources(
         sources: as :func:`embedcache.corpus.readers.expand_sources` returns them.
         options: what to take from them.
         show: how many texts to explain.
-        on_rows: called as the sources are read and the corpora searched.
+        progress: receives phases and rows.
 
     Raises:
         InputError: as reading does, or if ``show`` is negative.
@@ -235,14 +264,13 @@ def explain_sources(
     search = _Search(cache, wanted)
     report = ReadReport()
     missing: dict[str, None] = {}
-    started = time.perf_counter()
+    progress.phase("read sources")
     for batch in read_batches(sources, options, report):
         here = search.count(batch.texts)
         if len(missing) < show:
             missing.update(dict.fromkeys(batch.texts[i] for i in np.flatnonzero(~here)))
-        if on_rows is not None:
-            on_rows("sources", report.rows, time.perf_counter() - started)
-    return search.explanation(dict(report.skipped), list(missing)[:show], on_rows)
+        progress.advance(len(batch.texts))
+    return search.explanation(dict(report.skipped), list(missing)[:show], progress)
 
 
 class _Search:
@@ -273,14 +301,31 @@ class _Search:
         lent = reuse.locate(self._givers, keys, self._wanted.contract.max_length, self._codec)
         return [None if number < 0 else self._givers[number].teacher.name for number in lent.donors.tolist()]
 
-    def _find(self, texts: Sequence[str], on_rows: OnRows | None) -> Iterator[TextFinding]:
-        found = find_texts(self._cache, self._store, texts, on_rows)
-        for one, lender in zip(found, self._lenders(key_array(texts)), strict=True):
-            yield one if one.cached else replace(one, lender=lender)
+    def _find(self, texts: Sequence[str], progress: Progress) -> Iterator[TextFinding]:
+        corpora, keys = self._cache.corpora(), key_array(texts)
+        places = self._store.locate(keys)
+        missing = [text for text, place in zip(texts, places.tolist(), strict=True) if place < 0]
+        near = find_near(missing, corpora, progress)
+        views = [view for corpus in corpora for view in corpus.views()]
+        rows = find_occurrences(texts, [*corpora, *views])
+        for number, (text, lender) in enumerate(zip(texts, self._lenders(keys), strict=True)):
+            one = TextFinding(
+                text, keys[number].tobytes().hex(), bool(places[number] >= 0), rows=rows[number]
+            )
+            if not one.cached:
+                yield replace(one, near=near[text], lender=lender)
+                continue
+            (shard_number,), _ = reuse.shard_places(self._store, places[number : number + 1])
+            shard, (tokens, truncated) = self._store.shards[shard_number], self._store.seen(places[[number]])
+            yield replace(
+                one,
+                shard=shard.name,
+                codec=shard.header.codec,
+                tokens=int(tokens[0]) or None,
+                truncated=bool(truncated[0]),
+            )
 
-    def explanation(
-        self, skipped: dict[str, int], texts: Sequence[str], on_rows: OnRows | None
-    ) -> Explanation:
+    def explanation(self, skipped: dict[str, int], texts: Sequence[str], progress: Progress) -> Explanation:
         contract = self._wanted.contract
         known = tuple(one.name for one in self._cache.teachers() if one.contract == contract)
         return Explanation(
@@ -292,5 +337,5 @@ class _Search:
             cached=self._cached,
             truncated=self._truncated,
             reusable=self._reusable,
-            texts=tuple(self._find(texts, on_rows)),
+            texts=tuple(self._find(texts, progress)),
         )

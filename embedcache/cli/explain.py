@@ -10,8 +10,7 @@ import click
 from embedcache.cli.options import FORMATS, cache_option, contract_options, json_option
 
 if TYPE_CHECKING:
-    from embedcache.explain import Explanation
-    from embedcache.lookalikes import TextFinding
+    from embedcache.explain import Explanation, TextFinding
 
 _TEXT_SHOWN = 80
 _CANDIDATES_SHOWN = 5
@@ -63,7 +62,7 @@ def explain_command(
     import json
 
     from embedcache.cache import Cache
-    from embedcache.cli.progress import progress_line, ticker
+    from embedcache.cli.progress_bar import show_progress
     from embedcache.corpus.readers import ReadOptions, expand_sources
     from embedcache.explain import explain_sources, explain_texts, want
 
@@ -74,18 +73,14 @@ def explain_command(
         of_files = {"--text-column": text_column, "--text2-column": text2_column}
         _refuse_options_of_files(text, {**of_files, "--format": format, "--limit": limit})
     opened = Cache(cache)
-    with ticker() as line:
+    with show_progress() as progress:
         wanted = want(opened, teacher, load=load, **settings)
-
-        def on_rows(what: str, rows: int, seconds: float) -> None:
-            line(progress_line(f"read {what}", rows, seconds))
-
         if of_file:
             options = ReadOptions(text_column, format=format, limit=limit, text2_column=text2_column)
             sources = expand_sources([text])
-            found = explain_sources(opened, wanted, sources, options, show=show, on_rows=on_rows)
+            found = explain_sources(opened, wanted, sources, options, show=show, progress=progress)
         else:
-            found = explain_texts(opened, wanted, [text], on_rows=on_rows)
+            found = explain_texts(opened, wanted, [text], progress=progress)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
     else:
@@ -188,11 +183,7 @@ def _text_lines(one: TextFinding, *, teacher_known: bool) -> list[str]:
     if one.lender is not None:
         lines.append(f"  a build carries its vector over from teacher {one.lender}, without the model")
     for near in one.near:
-        vector = "with its vector" if near.cached else "without a vector"
-        lines.append(
-            f"  corpus {near.corpus} holds {near.text!r} (row {near.row:,}, {vector}): it differs in "
-            f"{', '.join(near.differs_in)}; rows are kept exactly"
-        )
+        lines.append(f"  differs in spelling: {near.text!r} in corpus {near.corpus}, row {near.row:,}")
     if not one.cached and not one.rows and not one.near:
         lines.append("  in no corpus, and nothing like it")
     return lines

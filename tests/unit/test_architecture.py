@@ -27,7 +27,7 @@ FLOORS = [
         "corpus_build",
         "derived",
         "gc",
-        "lookalikes",
+        "near_texts",
         "missing",
         "projection",
         "query",

@@ -22,7 +22,7 @@ from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError, TeacherError
 from embedcache.explain import Wanted, candidates, explain_sources, explain_texts, want
 from embedcache.keys import key
-from embedcache.lookalikes import NearText, Occurrence
+from embedcache.near_texts import NearText, Occurrence
 from embedcache.store import VectorBatch
 from embedcache.testing import example_batch, example_contract, sentences
 
@@ -90,50 +90,33 @@ def test_a_row_without_a_vector_is_told(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "held", "differs_in"),
+    ("asked", "held"),
     [
-        ("a b", "a b ", ("blanks at the ends",)),
-        ("a b", "\ta b", ("blanks at the ends",)),
-        ("a b", "a  b", ("blanks inside",)),
-        ("A b", "a b", ("letter case",)),
-        ("Straße", "STRASSE", ("letter case",)),
-        ("café", unicodedata.normalize("NFD", "café"), ("Unicode form",)),
-        ("Hello world", "Hello world.", ("punctuation",)),
-        ("Don't panic", "Don\u2019t panic", ("punctuation",)),
-        ("hello, world!", "Hello  world", ("blanks inside", "letter case", "punctuation")),
-        ("a , b", "a, b", ("blanks inside",)),
-        ("Café  x", unicodedata.normalize("NFD", " café x"),
-         ("blanks at the ends", "blanks inside", "letter case", "Unicode form")),
+        ("a b", "a b "),
+        ("a b", "a  b"),
+        ("A b", "a b"),
+        ("café", unicodedata.normalize("NFD", "café")),
+        ("hello, world!", "Hello  world"),
     ],
-)  # fmt: skip
-def test_a_near_text_is_named_with_what_it_differs_in(
-    shelf: Shelf, asked: str, held: str, differs_in: tuple[str, ...]
-) -> None:
+)
+def test_a_near_text_is_named(shelf: Shelf, asked: str, held: str) -> None:
     shelf.corpus("odd", ["something else", held])
-    shelf.cache.store(MEAN).put(example_batch([held]))
     (one,) = explain_texts(shelf.cache, ASKED, [asked]).texts
     assert not one.cached
-    assert one.near == (NearText(held, "odd", 1, differs_in, True),)
+    assert one.near == (NearText(held, "odd", 1),)
 
 
-@pytest.mark.parametrize("held", ["ab", "a-b", "a $ b", "b a", "à b", "...", "a b 1."])
+@pytest.mark.parametrize("held", ["b a", "à b", "...", "a b 1."])
 def test_another_text_is_not_near(shelf: Shelf, held: str) -> None:
     shelf.corpus("odd", [held])
     (one,) = explain_texts(shelf.cache, ASKED, ["a b"]).texts
     assert one.near == ()
 
 
-def test_texts_of_punctuation_alone_are_not_all_alike(shelf: Shelf) -> None:
-    shelf.corpus("odd", ["?!", "...", " ..."])
-    (one,) = explain_texts(shelf.cache, ASKED, ["... "]).texts
-    assert [near.text for near in one.near] == ["...", " ..."]
-
-
 def test_a_cached_text_has_no_near_ones_and_several_near_ones_are_few(shelf: Shelf) -> None:
     shelf.corpus("odd", ["a b ", " a b", "a b ", "A B", "a  b", "a b", "A b"])
     (one,) = explain_texts(shelf.cache, ASKED, ["a b"]).texts
     assert [near.text for near in one.near] == ["a b ", " a b", "A B"]
-    assert not any(near.cached for near in one.near)
     shelf.cache.store(MEAN).put(example_batch(["a b"]))
     (one,) = explain_texts(shelf.cache, ASKED, ["a b"]).texts
     assert one.near == ()
@@ -193,7 +176,7 @@ def test_a_file_is_counted_and_its_first_missing_texts_explained(shelf: Shelf, t
     found = explain_sources(shelf.cache, ASKED, [path], ReadOptions(), show=3)
     assert (found.rows, found.cached, found.skipped) == (9, 4, {"empty": 1})
     assert [one.text for one in found.texts] == ["one more", "another", TEXTS[0] + " "]
-    assert found.texts[2].near[0].differs_in == ("blanks at the ends",)
+    assert found.texts[2].near[0].text.strip() == found.texts[2].text.strip()
     assert explain_sources(shelf.cache, ASKED, [path], ReadOptions(), show=0).texts == ()
     limited = explain_sources(shelf.cache, ASKED, [path], ReadOptions(limit=5))
     assert (limited.rows, limited.cached) == (5, 4)
@@ -288,8 +271,7 @@ def test_the_command_explains_a_text(shelf: Shelf, shell: Callable[..., Outcome]
     assert "in corpus news, row 0 (counted from 0)" in out
     out = shell("explain", TEXTS[0].upper(), *arguments).out
     assert "not cached" in out
-    assert f"corpus news holds {TEXTS[0]!r} (row 0, with its vector): it differs in letter case" in out
-    assert "rows are kept exactly" in out
+    assert f"differs in spelling: {TEXTS[0]!r} in corpus news, row 0" in out
     assert "in no corpus, and nothing like it" in shell("explain", "nothing", *arguments).out
     for empty in ("", " \n"):
         refused = shell("explain", empty, *arguments)
