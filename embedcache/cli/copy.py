@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--prefer",
     type=click.Choice(["FIRST", "LAST"], case_sensitive=False),
+    metavar="FIRST|LAST",
     help="Source whose vectors are kept in a conflict.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace other corpora and views of the same name in DST.")
@@ -77,13 +78,12 @@ def _print(done: CopyResult) -> None:
 
     for conflict in done.conflicts:
         click.echo(f"{conflict.describe()}: {conflict.decided_by or 'undecided, see --prefer'}")
-    print_table(
-        ("corpus", "rows", "views", "in DST before"),
-        [
-            (one.name, f"{one.rows:,}", ", ".join(one.views), "no" if one.is_missing else "yes")
-            for one in done.corpora
-        ],
-    )
+    corpora = [
+        (one.name, f"{one.rows:,}", ", ".join(one.views), "no" if one.is_missing else "yes")
+        for one in done.corpora
+    ]
+    if corpora:
+        print_table(("corpus", "rows", "views", "in DST before"), corpora)
     print_table(
         ("teacher", "vectors", "not in DST before", "shards copied", "shards written", "size"),
         [

@@ -76,14 +76,14 @@ class VectorConflictError(InputError):
         conflicts: those that are not decided.
     """
 
-    def __init__(self, conflicts: Sequence[VectorConflict]) -> None:
+    def __init__(self, conflicts: Sequence[VectorConflict], prefer: str | None) -> None:
         self.conflicts = tuple(conflicts)
         shown = "; ".join(conflict.describe() for conflict in self.conflicts[:_SHOWN])
         more = f"; and {len(self.conflicts) - _SHOWN} more" if len(self.conflicts) > _SHOWN else ""
-        super().__init__(
-            f"{shown}{more}. Nothing was copied. Choose with --prefer FIRST or LAST; vectors of an existing "
-            "target are never replaced, so copy it with the sources into a new folder to prefer theirs."
-        )
+        remedy = "Choose with --prefer FIRST or LAST."
+        if prefer is not None:
+            remedy = "Vectors of an existing target are never replaced: copy it and the sources elsewhere."
+        super().__init__(f"{shown}{more}. Nothing was copied. {remedy}")
 
 
 def find_conflicts(

@@ -120,15 +120,15 @@ def copy(
     conflicts = tuple(conflict for plan in plans.values() for conflict in plan.conflicts)
     undecided = [conflict for conflict in conflicts if not conflict.decided_by]
     if undecided and not dry_run:
-        raise VectorConflictError(undecided)
+        raise VectorConflictError(undecided, chosen.prefer)
     copied = tuple(corpus.result(here) for corpus in corpora)
     written: dict[Contract, ShardsWritten] = {}
     if not dry_run:
         cache = Cache.create(folder)
         for contract, plan in plans.items():
-            _write_teacher(cache, contract, teachers[contract], caches)
             kind = chosen.store or _kind([cache, *caches], contract)
             store, codebooks = cache.store(contract, kind=kind), cache.teacher_folder(contract) / "codebooks"
+            _write_teacher(cache, contract, teachers[contract], caches)
             written[contract] = write_shards(plan, store, codebooks, progress)
         # Last: a corpus that is listed should find its vectors.
         for corpus in corpora:
@@ -160,7 +160,7 @@ def _choose_teachers(
     """Return the teachers to copy, each with its names.
 
     Raises:
-        InputError: if a teacher is not there.
+        InputError: if a teacher is missing.
         ContractMismatchError: if a name stands for two contracts.
     """
     chosen: dict[Contract, dict[str, Mapping[str, str]]] = {}

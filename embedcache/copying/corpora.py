@@ -104,7 +104,7 @@ def choose_corpora(caches: Sequence[Cache], here: Cache | None, options: CopyOpt
     """Return the corpora to copy.
 
     Raises:
-        InputError: if one is not there, two of one name have other rows or views, or no row is left.
+        InputError: if one is missing, two of one name have other rows or views, or no row is left.
     """
     found: dict[str, list[tuple[Cache, Corpus]]] = {}
     unused = dict.fromkeys(options.corpora)

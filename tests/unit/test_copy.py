@@ -145,6 +145,10 @@ def test_stores_of_two_kinds_come_together_in_that_of_the_first(
     assert merged.store(CONTRACT).kind == kinds[0]
     assert np.array_equal(merged.lookup(TEXTS[:80]), vectors(TEXTS[:80]))
     assert verify(merged.folder).damage == []
+    before = files(merged.folder)
+    with pytest.raises(InputError, match=kinds[1]):
+        copied(merged.folder, tmp_path / "b", store=kinds[1])
+    assert files(merged.folder) == before
 
 
 # Conflicts of vectors
