@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from building import build, content, leftovers, write_lines
+from forks import FORKS, preload, start
 
 from embedcache import fsio
 from embedcache.cache import Cache
@@ -26,12 +26,7 @@ from embedcache.keys import key_array
 from embedcache.teacher.encoded import EncodedTexts
 from embedcache.testing import FakeEncoder, fake_teacher
 
-# Forked from a server that has everything imported, a child begins to build within milliseconds. Where pandas
-# is installed, pyarrow imports it with the first array that it makes of Python values.
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    ["pytest", "crashing", "embedcache.builder", "pyarrow.compute", "pandas", "lmdb"]
-)
+preload("crashing")
 
 SHARD_ROWS = 128
 KILL = 0
@@ -105,9 +100,8 @@ class Attempt:
     """A running build in a process of its own."""
 
     def __init__(self, order: Order) -> None:
-        self.connection, theirs = _FORKS.Pipe(duplex=False)
-        self._process = _FORKS.Process(target=_perform, args=(order, theirs), daemon=True)
-        self._process.start()
+        self.connection, theirs = FORKS.Pipe(duplex=False)
+        self._process = start(_perform, order, theirs)
         theirs.close()
         self.connection.recv()
 

@@ -9,7 +9,7 @@ import pytest
 from gate_helpers import CACHES, copied, damage_finder
 
 # Every byte of a smaller file is flipped, so many of a larger one.
-FLIPS = 60
+FLIPS = 30
 
 
 @pytest.mark.parametrize(
