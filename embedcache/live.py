@@ -1,4 +1,4 @@
-"""The live teacher of stored vectors, set up to compute as it did when they were made."""
+"""Live teacher of stored vectors, set up to compute as it did when they were made."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from embedcache.teacher.outputs import PROJECTION
 if TYPE_CHECKING:
     from embedcache.teacher.encode import Encoder
 
-_REMEDY = "say where the right one is with --teacher-model"
-
 
 @dataclass(frozen=True)
 class Computing:
-    """How to run a teacher.
+    """Options of running a teacher again.
 
     Attributes:
-        teacher_model: alias, hub id or folder to load it from; None: from where it was built.
-        compute_dtype: None: what the stored vectors were computed in.
+        teacher_model: alias, hub id or folder to load it from; None: where it was built from.
+        compute_dtype: None: the dtype the stored vectors were computed in.
         device, batch_tokens, threads, trust_remote_code: as for a build.
     """
 
@@ -37,17 +35,17 @@ class Computing:
     trust_remote_code: bool = False
 
     def encoder(self, contract: Contract, *, spec: str | Path, name: str, shards: Iterable[Shard]) -> Encoder:
-        """Return an encoder of the teacher of ``contract``.
+        """Return an encoder of the teacher of a contract.
 
         Args:
-            contract: what the teacher has to be.
-            spec: where it was built from.
+            contract: contract that the model must have.
+            spec: where the teacher was built from.
             name: its name.
-            shards: what it has computed before.
+            shards: its stored vectors.
 
         Raises:
             TeacherError: if it cannot be found or loaded.
-            ContractMismatchError: if what is found is another one; it names the fields that differ.
+            ContractMismatchError: if the model has another contract; it names the fields that differ.
             InputError: if the device cannot compute in the dtype asked for.
         """
         from embedcache.teacher.by_contract import load_by_contract
@@ -59,14 +57,14 @@ class Computing:
                 self.teacher_model or spec,
                 contract,
                 name=name,
-                remedy=_REMEDY,
+                remedy="give the right one with --teacher-model",
                 device=self.device,
                 trust_remote_code=self.trust_remote_code,
             )
         except TeacherError as error:
             if self.teacher_model is not None or contract.output == PROJECTION:
                 raise
-            raise TeacherError(f"{error}; or say where its folder is with --teacher-model") from error
+            raise TeacherError(f"{error}; or give its folder with --teacher-model") from error
         dtype = self.compute_dtype
         if dtype is None:
             dtype = next(iter(compute_dtypes(shards)), "auto")
@@ -78,7 +76,7 @@ class Computing:
 
 
 def compute_dtypes(shards: Iterable[Shard]) -> list[str]:
-    """Return what the vectors of ``shards`` were computed in, the commonest first."""
+    """Return the compute dtypes of stored vectors, the most frequent first."""
     counts: Counter[str] = Counter()
     for shard in shards:
         dtype = shard.header.provenance.get("compute_dtype")

@@ -119,7 +119,9 @@ def examine(
     vectors = store.vectors(store.locate(drawn))
     progress.phase("measure geometry")
     findings += [*scanned, *measure_geometry(vectors, drawn, texts_of, seed=seed)]
-    findings += find_overlap(rows, [DistinctRows(view) for view in views] if sets else [], sets, progress)
+    # Views are trained on as well.
+    others = [DistinctRows(view) for view in views] if sets else []
+    findings += find_overlap([*rows, *others], sets, progress)
     losses = compare_codecs(vectors[:CODEC_SAMPLE], seed=seed, progress=progress) if codecs else ()
     stored_as = sorted({shard.header.codec for shard in store.shards})
     return Diagnosis(

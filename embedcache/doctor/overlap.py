@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from embedcache.corpus.corpus import View
 from embedcache.doctor.findings import EXAMPLES, Finding, judge
 from embedcache.doctor.scan import DistinctRows
 from embedcache.errors import InputError, MissingInputError
@@ -77,16 +79,14 @@ def _read_texts(path: Path) -> list[str]:
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as stream:
-        lines = (line.rstrip("\r\n") for line in stream)
-        if _ending(path) == ".txt":
-            yield from ({"text": line} for line in lines)
+        if _ending(path) == ".csv":
+            yield from csv.DictReader(stream, restkey="")
         elif _ending(path) == ".tsv":
-            header = next(lines, "").split("\t")
-            yield from (dict(zip(header, line.split("\t"), strict=False)) for line in lines)
-        elif _ending(path) == ".csv":
-            yield from csv.DictReader(stream, restval="", restkey="")
+            yield from csv.DictReader(stream, restkey="", delimiter="\t", quoting=csv.QUOTE_NONE)
+        elif _ending(path) == ".txt":
+            yield from ({"text": line.rstrip("\r\n")} for line in stream)
         else:
-            for line in filter(None, lines):
+            for line in filter(str.strip, stream):
                 row = json.loads(line)
                 if not isinstance(row, dict):
                     raise ValueError("a line is no JSON object")
@@ -100,29 +100,33 @@ def _is_text(value: object) -> bool:
 
 
 def find_overlap(
-    corpora: Sequence[DistinctRows],
-    views: Sequence[DistinctRows],
-    sets: Mapping[str, list[str]],
-    progress: Progress,
+    corpora: Sequence[DistinctRows], sets: Mapping[str, list[str]], progress: Progress
 ) -> Iterator[Finding]:
     """Yield the texts of corpora that differ only in spelling, and the texts of each evaluation set.
 
     Args:
-        corpora: what is trained on.
-        views: other texts of their rows, which are trained on as well.
+        corpora: corpora and views that are trained on.
         sets: texts to test on, by the name of their set.
         progress: receives phases and rows.
     """
     exact = dict.fromkeys((text for texts in sets.values() for text in texts), False)
     # Text of the corpora by the folded text that it equals.
     met: dict[str, str | None] = dict.fromkeys(map(fold, exact))
-    progress.phase("compare texts", sum(map(len, (*corpora, *(views if sets else ())))))
+    progress.phase("compare texts", sum(map(len, corpora)))
     for rows in corpora:
-        yield _respelled(rows, exact, met, progress)
-    if not sets:
-        return
-    for rows in views:
-        _fold_all(rows, exact, met, progress)
+        digests = [np.empty(0, np.int64)]
+        for numbers, _ in rows.blocks():
+            texts = rows.corpus.texts(numbers)
+            folded = list(map(fold, texts))
+            for text, letters in zip(texts, folded, strict=True):
+                if met.get(letters, "") is None:
+                    met[letters] = text
+                if text in exact:
+                    exact[text] = True
+            digests.append(np.fromiter(map(hash, folded), np.int64, len(folded)))
+            progress.advance(len(numbers))
+        if not isinstance(rows.corpus, View):
+            yield _respelled(rows, np.concatenate(digests))
     for name, texts in sets.items():
         examples = [[found] for text in texts if (found := met[fold(text)]) is not None]
         letter_by_letter = sum(exact[text] for text in texts)
@@ -131,38 +135,11 @@ def find_overlap(
         yield judge(SECTION, "evaluation texts", share, figure, of=name, examples=examples[:EXAMPLES])
 
 
-def _fold_all(
-    rows: DistinctRows, exact: dict[str, bool], met: dict[str, str | None], progress: Progress
-) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return a digest of the folded text of each distinct row, and mark the evaluation texts among them."""
-    digests = [np.empty(0, np.int64)]
-    for numbers, _ in rows.blocks():
-        texts = rows.corpus.texts(numbers)
-        folded = list(map(fold, texts))
-        for text, letters in zip(texts, folded, strict=True):
-            if met.get(letters, "") is None:
-                met[letters] = text
-            if text in exact:
-                exact[text] = True
-        digests.append(np.fromiter(map(hash, folded), np.int64, len(folded)))
-        progress.advance(len(numbers))
-    return np.concatenate(digests)
-
-
-def _respelled(
-    rows: DistinctRows, exact: dict[str, bool], met: dict[str, str | None], progress: Progress
-) -> Finding:
-    digests = _fold_all(rows, exact, met, progress)
+def _respelled(rows: DistinctRows, digests: NDArray[np.int64]) -> Finding:
+    """Return the texts of a corpus whose folded texts have the same digest."""
     values, counts = np.unique(digests, return_counts=True)
     numbers = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in rows.blocks())])
     pairs = [numbers[np.flatnonzero(digests == value)[:2]] for value in values[counts > 1][:EXAMPLES]]
-    more = len(digests) - len(values)
-    figure = f"{more:,} of {len(digests):,} texts"
-    return judge(
-        SECTION,
-        "respelled texts",
-        more / max(len(digests), 1),
-        figure,
-        of=rows.corpus.name,
-        examples=[rows.corpus.texts(pair) for pair in pairs],
-    )
+    more, name, examples = len(digests) - len(values), rows.corpus.name, map(rows.corpus.texts, pairs)
+    share, figure = more / max(len(digests), 1), f"{more:,} of {len(digests):,} texts"
+    return judge(SECTION, "respelled texts", share, figure, of=name, examples=list(examples))

@@ -210,11 +210,6 @@ def test_sources_and_models_are_looked_for_before_anything_else(fresh: MakeCopy,
     cache = fresh("arrow")
     with pytest.raises(MissingInputError, match=r"nope\.txt"):
         repair(cache, sources=[tmp_path / "nope.txt"])
-    for model in ("whatever", "./whatever", str(tmp_path / "nope"), "~/no/such"):
-        with pytest.raises(MissingInputError, match="--teacher-model"):
-            Computing(teacher_model=model)
-    for model in ("minilm-l6", "org/name", "org/name@main", tmp_path):
-        Computing(teacher_model=model)
 
 
 def test_progress_tells_of_loading_and_of_all_rows(real_caches: dict[str, Path], tmp_path: Path) -> None:
