@@ -14,12 +14,24 @@ from embedcache.errors import InputError, MissingExtraError
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-_EXTRAS = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "az": ("adlfs", "azure"), "sftp": ("sshfs", "sftp")}
-_SCHEMES = ("file", "s3", "gs", "az", "sftp", "http", "https", "hf")
 READ_ONLY = ("http", "https", "hf")
 RENAMING = ("file", "sftp")
 """Schemes whose files appear while they are written, so they are written aside and renamed."""
+_EXTRAS = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "az": ("adlfs", "azure"), "sftp": ("sshfs", "sftp")}
 _ANONYMOUS: dict[str, dict[str, Any]] = {"s3": {"anon": True}, "gs": {"token": "anon"}, "az": {"anon": True}}
+_HOST, _FOLDER = r"(?:[\w.-]+|\[[\da-fA-F:]+\])(?::\d{1,5})?", r"(?:/[^/?#]+)"
+_BUCKET = rf"[\w.-]+{_FOLDER}*(?:\?anonymous=true)?"
+# A user or a password has no place in them, but for the user of sftp.
+_FORMS = {
+    "file": (rf"(?:localhost)?{_FOLDER}+", "file:///FOLDER"),
+    "s3": (_BUCKET, "s3://BUCKET/FOLDER"),
+    "gs": (_BUCKET, "gs://BUCKET/FOLDER"),
+    "az": (_BUCKET, "az://CONTAINER/FOLDER"),
+    "sftp": (rf"(?:[^/@:?#]+@)?{_HOST}{_FOLDER}+", "sftp://USER@HOST/FOLDER"),
+    "http": (rf"{_HOST}{_FOLDER}*", "http://HOST/FOLDER"),
+    "https": (rf"{_HOST}{_FOLDER}*", "https://HOST/FOLDER"),
+    "hf": (rf"[\w-]+{_FOLDER}{{2,}}", "hf://datasets/OWNER/NAME"),
+}
 
 
 def checked_url(text: str) -> str:
@@ -28,48 +40,29 @@ def checked_url(text: str) -> str:
     Raises:
         InputError: if its scheme is unknown, it names no bucket, server or folder, or it holds credentials.
     """
-    if "://" not in text:
-        if not text.strip() or "\0" in text or re.match(rf"({'|'.join(_SCHEMES)}):", text):
+    scheme, colon, rest = text.partition("://")
+    scheme = scheme.lower()
+    if not colon:
+        if not text.strip() or "\0" in text or text.partition(":")[0] in _FORMS:
             raise InputError(
                 f"{text[:80]!r} is no remote: give a folder, or a URL such as s3://BUCKET/FOLDER."
             )
         return str(Path(text).expanduser().absolute())
-    scheme = text.partition("://")[0].lower()
-    if scheme not in _SCHEMES:
-        known = ", ".join(f"{one}://" for one in _SCHEMES)
-        raise InputError(f"unknown kind of remote {scheme[:20]!r}: expected a folder or {known}.")
-    try:
-        parts = urlsplit(text)
-        user, password, host, port = parts.username, parts.password, parts.hostname or "", parts.port
-    except ValueError:
+    if scheme not in _FORMS:
+        known = ", ".join(f"{one}://" for one in _FORMS)
+        raise InputError(f"unknown kind of remote {scheme[:20]!r}: expected a folder or one of {known}.")
+    form, example = _FORMS[scheme]
+    rest = rest.rstrip("/")
+    plain = unquote(rest)
+    is_path = not {"", ".", ".."} & set(plain.split("/")[1:])
+    if not (re.fullmatch(form, rest) and is_path and plain.isprintable()):
+        # URLs are stored and shown, so this message does not repeat what may be a password.
         raise InputError(
-            f"a {scheme}:// URL that cannot be parsed: check its brackets and its port."
-        ) from None
-    # URLs are stored and shown, so this message does not repeat the URL.
-    if password is not None or (user is not None and scheme != "sftp"):
-        raise InputError(
-            f"a {scheme}:// URL with a user or password in it: leave them out and give credentials through "
-            "the environment (docs/sharing.md)."
+            f"a {scheme}:// URL that names no remote: expected {example}, without a password, '..' or "
+            "options but ?anonymous=true of a bucket. Credentials come from the environment."
         )
-    if parts.fragment or (parts.query and not (scheme in _ANONYMOUS and parts.query == "anonymous=true")):
-        raise InputError(f"a {scheme}:// URL with a '#' or an unknown option: only ?anonymous=true is known.")
     # Kept as it was written, and decoded where it is opened.
-    path = parts.path.rstrip("/")
-    if not unquote(path).isprintable() or any(one in ("", ".", "..") for one in unquote(path).split("/")[1:]):
-        raise InputError(f"a {scheme}:// URL with an empty part, '.', '..' or control codes in its path.")
-    if scheme == "file":
-        if host not in ("", "localhost") or not path:
-            raise InputError("a file:// URL needs an absolute path: file:///FOLDER.")
-        return unquote(path)
-    needs_path = scheme in ("sftp", "hf")
-    if not host or (needs_path and not path) or (scheme == "hf" and path.count("/") < 2):
-        example = {"hf": "hf://datasets/OWNER/NAME", "sftp": "sftp://USER@HOST/FOLDER"}.get(
-            scheme, f"{scheme}://{'HOST' if scheme in READ_ONLY else 'BUCKET'}/FOLDER"
-        )
-        raise InputError(f"an incomplete {scheme}:// URL: expected {example}.")
-    # Buckets keep their capitals, so the host is taken as it was written.
-    place = parts.netloc if scheme == "sftp" or port else parts.netloc.rpartition("@")[2]
-    return f"{scheme}://{place}{path}" + (f"?{parts.query}" if parts.query else "")
+    return plain.removeprefix("localhost") if scheme == "file" else f"{scheme}://{rest}"
 
 
 def scheme_of(url: str) -> str:
@@ -103,9 +96,8 @@ def open_filesystem(url: str) -> tuple[AbstractFileSystem, str]:
         address: dict[str, Any] = {"host": parts.hostname, "port": parts.port, "username": parts.username}
         given = {name: value for name, value in address.items() if value is not None}
         limits = {"login_timeout": 30, "connect_timeout": 30, "keepalive_interval": 15}
-        return fsspec.filesystem(
-            "sftp", known_hosts=(), skip_instance_cache=True, **limits, **given
-        ), unquote(parts.path)
+        fs = fsspec.filesystem("sftp", known_hosts=(), skip_instance_cache=True, **limits, **given)
+        return fs, unquote(parts.path)
     if scheme in ("http", "https"):
         from aiohttp import ClientTimeout
 
@@ -113,7 +105,6 @@ def open_filesystem(url: str) -> tuple[AbstractFileSystem, str]:
         timeout = ClientTimeout(total=None, sock_connect=10, sock_read=60)
         options |= {"client_kwargs": {"timeout": timeout, "trust_env": True}, "encoded": True}
         return fsspec.filesystem(scheme, **options), plain
-    path = f"{parts.netloc}{unquote(parts.path)}"
     # Remote tries again itself, so clients do little of that.
     if scheme == "s3":
         config = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 1}}
@@ -133,4 +124,4 @@ def open_filesystem(url: str) -> tuple[AbstractFileSystem, str]:
             for policy in fs.service_client._pipeline._impl_policies:
                 if hasattr(policy, "total_retries"):
                     policy.total_retries = 1
-    return fs, path
+    return fs, f"{parts.netloc}{unquote(parts.path)}"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from pathlib import Path
 
-from filelock import FileLock
-
 from embedcache.cache import REMOTE_MARKER
-from embedcache.errors import CorruptCacheError, InputError
-from embedcache.fsio import make_directory, read_sealed_json, write_sealed_json
+from embedcache.errors import InputError
+from embedcache.fsio import make_directory, write_json
 from embedcache.share.location import checked_url
 
 CONFIG_VARIABLE = "EMBEDCACHE_CONFIG"
@@ -31,18 +30,16 @@ def list_remotes() -> dict[str, str]:
     """Return the remotes that have a name: name -> URL.
 
     Raises:
-        CorruptCacheError: if the file of names cannot be read.
+        InputError: if the file of names cannot be read.
     """
     path = config_file()
     try:
-        remotes = read_sealed_json(path)["remotes"]
-        return dict(sorted((str(name), str(url)) for name, url in remotes.items()))
+        remotes = json.loads(path.read_bytes())["remotes"]
+        return {name: checked_url(url) for name, url in sorted(remotes.items())}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise CorruptCacheError(
-            f"{path}: the names of remotes cannot be read ({error}). Delete it and add them again."
-        ) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: the names of remotes cannot be read ({error}). Delete it.") from error
 
 
 def add_remote(name: str, url: str) -> str:
@@ -50,20 +47,14 @@ def add_remote(name: str, url: str) -> str:
 
     Raises:
         InputError: if the name is not allowed or is another remote's, or the URL cannot be used.
-        CorruptCacheError, StorageError: if the file of names cannot be read or written.
+        StorageError: if the file of names cannot be written.
     """
     if not _NAME.fullmatch(name):
         raise InputError(f"{name[:80]!r}: a remote's name has up to 64 letters, digits, '.', '_' and '-'.")
-    kept = checked_url(url)
-    make_directory(config_file().parent)
-    with FileLock(f"{config_file()}.lock"):
-        known = list_remotes()
-        if known.get(name, kept) != kept:
-            raise InputError(
-                f"{name!r} is {known[name]}. Choose another name, or 'embedcache remote add --remove {name}' "
-                "first."
-            )
-        write_sealed_json(config_file(), {"remotes": {**known, name: kept}})
+    kept, known = checked_url(url), list_remotes()
+    if known.get(name, kept) != kept:
+        raise InputError(f"{name!r} is {known[name]}: choose another name, or remove it with --remove first.")
+    _write({**known, name: kept})
     return kept
 
 
@@ -72,27 +63,29 @@ def remove_remote(name: str) -> None:
 
     Raises:
         InputError: if there is no such name.
-        CorruptCacheError, StorageError: if the file of names cannot be read or written.
+        StorageError: if the file of names cannot be written.
     """
+    known = list_remotes()
+    if known.pop(name, None) is None:
+        raise InputError(f"no remote {name[:80]!r} (known: {', '.join(known) or 'none'}).")
+    _write(known)
+
+
+def _write(remotes: dict[str, str]) -> None:
     make_directory(config_file().parent)
-    with FileLock(f"{config_file()}.lock"):
-        known = list_remotes()
-        if known.pop(name, None) is None:
-            raise InputError(f"no remote {name[:80]!r} (known: {', '.join(known) or 'none'}).")
-        write_sealed_json(config_file(), {"remotes": known})
+    write_json(config_file(), {"remotes": remotes})
 
 
 def url_of(remote: str) -> str:
     """Return the URL of ``remote``: a name, a URL or a folder. A name wins over a folder.
 
     Raises:
-        InputError: if it is none of them.
-        CorruptCacheError: if it could be a name, and the file of names cannot be read.
+        InputError: if it is none of them, or it could be a name and the file of names cannot be read.
     """
     if _NAME.fullmatch(remote):
         known = list_remotes()
         if remote in known:
-            return checked_url(known[remote])
+            return known[remote]
         if not Path(remote).is_dir():
             raise InputError(
                 f"no remote {remote!r} (known: {', '.join(known) or 'none'}) and no such folder. Add it with "

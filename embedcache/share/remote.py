@@ -154,19 +154,13 @@ class Remote:
             target = Path(folder) / "file"
             try:
                 self._download(path, target, most)
-            except FileNotFoundError:
+            except MissingError:
                 return None
             return target.read_bytes()
 
     def write(self, path: str, data: bytes | memoryview | Path) -> None:
         """Write a file so that it appears whole; one of the same name is replaced."""
-        put = put_aside if self.scheme in RENAMING else put_whole
-        try:
-            self._call("write", put, path, data)
-        except FileNotFoundError as error:
-            raise RemoteError(
-                f"{self.url}: cannot write {path}: no such bucket or folder ({error})."
-            ) from error
+        self._call("write", put_aside if self.scheme in RENAMING else put_whole, path, data)
 
     def put(self, sha256: str, data: memoryview | Path) -> None:
         """Send an object after checking its bytes.
@@ -205,11 +199,9 @@ class Remote:
             with aside.open("rb") as handle:
                 os.fsync(handle.fileno())
             aside.replace(target)
-        except FileNotFoundError:
-            raise MissingError(f"{self.url}: object {sha256[:12]} is missing.") from None
+        except EmbedCacheError:
+            raise
         except OSError as error:
-            if isinstance(error, EmbedCacheError):
-                raise
             raise explain_os_error(error, target) from error
         finally:
             aside.unlink(missing_ok=True)
@@ -263,10 +255,6 @@ class Remote:
         copies = None if cache is None else cache.derived_folder / "remotes" / self.id
         every = self.manifest_names() if names is None else list(names)
         read = self.in_threads(lambda name: self.read_manifest(name, copies), every)
-        if copies is not None and names is None and copies.is_dir():
-            for path in copies.iterdir():
-                if path.name not in every:
-                    path.unlink(missing_ok=True)
         # A manifest may have been taken back since it was listed.
         return Stock({name: one for name, one in zip(every, read, strict=True) if one is not None})
 
@@ -307,7 +295,7 @@ class Remote:
             method: name of the method, or a function that takes the filesystem first.
             path: file or folder of the remote.
             args, options: further arguments of the method.
-            missing: the result for a missing file; without it ``FileNotFoundError`` is raised.
+            missing: the result for a missing file; without it :class:`MissingError` is raised.
         """
         waits, began = [0.2, 0.8, 3.2], time.monotonic()
         while True:
@@ -315,9 +303,11 @@ class Remote:
                 fs, root = self._place
                 act = getattr(fs, method) if isinstance(method, str) else partial(method, fs)
                 return act(f"{root}/{path}".rstrip("/"), *args, **options)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 if missing is _RAISED:
-                    raise
+                    raise MissingError(
+                        f"{self.url}: cannot {what} {path}: it is missing, or its bucket or folder."
+                    ) from error
                 return missing
             except (EmbedCacheError, ImportError, *_BUGS):
                 raise

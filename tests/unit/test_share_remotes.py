@@ -132,7 +132,7 @@ def test_names_that_could_be_urls_or_folders_are_refused(name: str) -> None:
 
 def test_a_damaged_file_of_names_is_an_error(config: Path) -> None:
     add_remote("team", "s3://bucket/x")
-    config.write_bytes(config.read_bytes().replace(b"bucket", b"bukket"))
+    config.write_bytes(config.read_bytes()[:-9])
     with pytest.raises(EmbedCacheError, match=r"remotes\.json"):
         url_of("team")
 
