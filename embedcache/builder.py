@@ -55,6 +55,7 @@ def build(
     format: str | None = None,  # noqa: A002 - the word of the command line
     limit: int | None = None,
     text2_column: str | None = None,
+    delimiter: str | None = None,
     rows: Sequence[str] = (),
     replace: bool = False,
     pooling: str | None = None,
@@ -87,7 +88,8 @@ def build(
         teacher: alias, hub id, folder, or a teacher already loaded.
         cache: the cache's folder; created where there is none.
         name: the corpus's name in the cache; default: from the first source's file name.
-        text_column, id_column, label_column, format, limit, text2_column, rows: see :class:`ReadOptions`.
+        text_column, id_column, label_column, format, limit, text2_column, delimiter, rows: see
+            :class:`ReadOptions`.
         replace: replace a corpus of the same name that has other rows; vectors are kept.
         pooling, prompt, max_length, truncate_dim, normalize, trust_remote_code, device: see
             :func:`embedcache.teacher.load.load_teacher`.
@@ -129,7 +131,8 @@ def build(
     codecs = [codec_of(one, codec, alone=len(outputs) == 1) for one in outputs]
     paths = expand_sources([sources] if isinstance(sources, (str, Path)) else list(sources))
     name = check_name(name or corpus_name_from(paths[0]))
-    options = ReadOptions(text_column, id_column, label_column, format, limit, text2_column, tuple(rows))
+    columns = (text_column, id_column, label_column)
+    options = ReadOptions(*columns, format, limit, text2_column, tuple(rows), delimiter)
 
     # Everything that can be refused is refused before anything is written, and a teacher that is not there
     # before models of views are loaded.

@@ -56,6 +56,7 @@ _READER = (
         "--format", type=click.Choice(FORMATS), help="Format of the sources.  [default: by the file's ending]"
     ),
     click.option("--limit", type=click.IntRange(1), help="Read the first so many rows only."),
+    click.option("--delimiter", metavar="CHAR", help="Delimiter of CSV and TSV: a character, or tab."),
 )
 
 _TEACHER = click.option(

@@ -1,17 +1,17 @@
 """A column of the source as a view: its cells beside the texts they stand with.
 
-The source is read twice side by side, once as the corpus was read and once for the column alone; a row that
-the corpus skipped is skipped here.
+The source is read again, as the corpus was read and once more for the column; a row that the corpus skipped
+is skipped here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from itertools import islice
 
 from embedcache.corpus.conditions import RowConditions
 from embedcache.corpus.formats import Columns, Problem, is_utf8, raw_rows
+from embedcache.corpus.memory import MemoryRows
 from embedcache.corpus.readers import ReadOptions, text_of_row
 from embedcache.corpus.sources import STDIN, Source, format_of, source_name
 from embedcache.errors import InputError
@@ -19,24 +19,24 @@ from embedcache.views.kept import Kept, Made
 
 
 def refuse_missing_column(sources: Sequence[Source], options: ReadOptions, column: str) -> None:
-    """See that every source has ``column``, from their first rows.
+    """Check that every source has ``column``, from their first rows.
 
     Raises:
-        MissingInputError: if a source or the column is not there.
+        MissingInputError: if a source or the column is missing.
         InputError: if the column holds no text, or the source can be read only once.
     """
     for source in sources:
-        if source == STDIN:
+        if source == STDIN or (isinstance(source, MemoryRows) and source.once):
             raise InputError(
-                f"a view of column {column!r} reads its source beside the texts, and standard input can be "
-                "read only once: put it into a file"
+                f"a view of column {column!r} reads {source_name(source)} a second time, which is not "
+                "possible: give a file"
             )
-        with raw_rows(source, format_of(source, options.format), _view_columns(column)) as rows:
+        with raw_rows(source, format_of(source, options.format), _wanted(column, options)) as rows:
             next(rows, None)
 
 
 class ColumnCells:
-    """The cells of a column, chunk by chunk in the order of the corpus's rows.
+    """Cells of a column, chunk by chunk in the order of the corpus's rows.
 
     Args:
         sources, options: what the corpus was read from, and how.
@@ -44,8 +44,8 @@ class ColumnCells:
     """
 
     def __init__(self, sources: Sequence[Source], options: ReadOptions, column: str) -> None:
-        self._cells = _cells(sources, options, column)
-        self._what = f"column {column!r} of {', '.join(source_name(source) for source in sources)[:200]}"
+        self._cells = (cell for source in sources for cell in _cells_of(source, options, column))
+        self._name = f"column {column!r} of {', '.join(source_name(source) for source in sources)[:200]}"
 
     def make(self, first_row: int, texts: list[str]) -> list[Made]:
         """Return the cells beside ``texts``, which are the corpus's rows from ``first_row`` on.
@@ -53,45 +53,31 @@ class ColumnCells:
         Raises:
             InputError: if the source has other rows than the corpus, or cannot be read.
         """
-        made: list[Made] = []
-        for text, cell in islice(self._cells, len(texts)):
-            if text != texts[len(made)]:
-                break
-            made.append(cell)
-        if len(made) < len(texts):
+        found = list(islice(self._cells, len(texts)))
+        if [text for text, _ in found] != texts:
             raise InputError(
-                f"{self._what} does not fit the corpus: row {first_row + len(made)} (counted from 0) is "
-                "another there; the source has changed while it was read: run the same command again"
+                f"{self._name} does not fit the corpus from row {first_row} on: the source changed while "
+                "it was read; run the same command again"
             )
-        return made
+        return [cell for _, cell in found]
 
 
-def _view_columns(column: str) -> Columns:
-    return Columns(text=column, text_option="--view column:NAME")
-
-
-def _cells(sources: Sequence[Source], options: ReadOptions, column: str) -> Iterator[tuple[str, Made]]:
-    for source in sources:
-        yield from _cells_of(source, options, column)
+def _wanted(column: str, options: ReadOptions) -> Columns:
+    return Columns(text=column, text_option="--view column:NAME", delimiter=options.delimiter)
 
 
 def _cells_of(source: Source, options: ReadOptions, column: str) -> Iterator[tuple[str, Made]]:
-    wanted, conditions = options.columns, RowConditions(options.rows)
+    asked, conditions = options.columns, RowConditions(options.rows)
+    with_id, with_label = asked.id is not None, asked.label is not None
     kind = format_of(source, options.format)
-    with ExitStack() as stack:
-        rows = stack.enter_context(raw_rows(source, kind, wanted))
-        beside = stack.enter_context(raw_rows(source, kind, _view_columns(column)))
-        for row, (_, cell, _, _) in zip(rows, beside, strict=True):
+    # Side by side, because a row without the cell is still a row of the corpus.
+    with raw_rows(source, kind, asked) as rows, raw_rows(source, kind, _wanted(column, options)) as beside:
+        for row, cell in zip(rows, beside, strict=True):
             if not conditions.hold(row):
                 continue
-            text = text_of_row(
-                row,
-                pairs=options.reads_pairs,
-                with_id=wanted.id is not None,
-                with_label=wanted.label is not None,
-            )
+            text = text_of_row(row, pairs=options.reads_pairs, with_id=with_id, with_label=with_label)
             if not isinstance(text, Problem):
-                yield text, _made(cell)
+                yield text, _made(cell[1])
 
 
 def _made(cell: object) -> Made:

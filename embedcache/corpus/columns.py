@@ -1,10 +1,9 @@
-"""From batches of rows to the columns a corpus stores, with a digest of each column on the way."""
+"""Columns of a corpus as they are stored, made of batches of rows, with a digest of each."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from embedcache.corpus.corpus import Column
 from embedcache.corpus.part import ORIGINAL, TEXT_TYPE, key_column
@@ -15,19 +14,18 @@ from embedcache.keys import key_array
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_STORED_AS: Mapping[type, str] = {str: TEXT_TYPE, int: "int64", float: "double"}
+_STORED_AS = {str: TEXT_TYPE, int: "int64", float: "double"}
 
 
 class ColumnReader:
-    """Turns the batches of one corpus into columns, all of the types that the first row has.
+    """Turn the batches of one corpus into columns, all of the types that the first batch has.
 
     Attributes:
-        types: column -> Arrow type, once a row was read.
+        types: column -> Arrow type, once a batch was read.
     """
 
     def __init__(self) -> None:
         self.types: dict[str, str] = {}
-        self._kinds: dict[str, type] = {}
         self._digests: dict[str, hashlib._Hash] = {}
 
     def read(self, batch: RowBatch) -> dict[str, pa.Array]:
@@ -38,19 +36,18 @@ class ColumnReader:
         """
         import pyarrow as pa
 
-        every = {ORIGINAL: batch.texts, "id": batch.ids, "label": batch.labels}
-        given: dict[str, Sequence[str | int | float]] = {
-            name: values for name, values in every.items() if values is not None
-        }
+        every: dict[str, Any] = {ORIGINAL: batch.texts, "id": batch.ids, "label": batch.labels}
+        given = {name: values for name, values in every.items() if values is not None}
+        kinds = {name: sorted({type(value).__name__ for value in values}) for name, values in given.items()}
+        types = {name: _STORED_AS.get(type(values[0]), "") for name, values in given.items() if values}
         if not self.types:
-            self._begin(given)
-        if given.keys() != self.types.keys() or any(len(v) != len(batch.texts) for v in given.values()):
+            self.types = types
+            self._digests = {name: hashlib.sha256() for name in given}
+        if types != self.types or any(len(v) != len(batch.texts) for v in given.values()):
             found = ", ".join(f"{len(values)} {name}s" for name, values in given.items())
-            raise InputError(
-                f"a batch has {found}; expected as many of each, of {', '.join(self.types)} as in the first"
-            )
-        for name, values in given.items():
-            self._check_kinds(name, values)
+            raise InputError(f"a batch of {found} ({types}): expected as many of each, of {self.types}")
+        if mixed := [name for name, names in kinds.items() if len(names) > 1 or not types[name]]:
+            raise InputError(f"{mixed[0]}s of type {', '.join(kinds[mixed[0]])}: expected str, int or float")
         try:
             keys = key_array(batch.texts)
             columns = {name: pa.array(values, self.types[name]) for name, values in given.items()}
@@ -67,23 +64,3 @@ class ColumnReader:
     def described(self) -> dict[str, Column]:
         """Return the columns as the corpus's description names them."""
         return {name: Column(type_, self._digests[name].hexdigest()) for name, type_ in self.types.items()}
-
-    def _begin(self, given: Mapping[str, Sequence[str | int | float]]) -> None:
-        self._kinds = dict.fromkeys(given, str)
-        if given.get("label"):
-            self._kinds["label"] = type(given["label"][0])
-        if self._kinds.get("label", str) not in _STORED_AS:
-            raise InputError(
-                f"label {given['label'][0]!r} is of type {self._kinds['label'].__name__}; "
-                "expected str, int or float"
-            )
-        self.types = {name: _STORED_AS[kind] for name, kind in self._kinds.items()}
-        self._digests = {name: hashlib.sha256() for name in given}
-
-    def _check_kinds(self, name: str, values: Sequence[str | int | float]) -> None:
-        kind = self._kinds[name]
-        for value in values:
-            if type(value) is not kind:
-                raise InputError(
-                    f"{name} {value!r} is of type {type(value).__name__}, expected {kind.__name__}"
-                )

@@ -1,60 +1,182 @@
-"""A stored corpus: an ordered, named list of rows, kept inside the cache so that targets always match.
+"""Stored corpora and their views: ordered, named lists of rows inside a cache.
 
-``corpora/<name>/corpus.json`` describes it, is sealed and written last; the parts it names hold the rows.
+``corpora/<name>/corpus.json`` describes a corpus, is sealed and written last; its parts hold the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, model_validator
+from pydantic.dataclasses import dataclass
 
-from embedcache.corpus.description import (
-    CORPUS_VERSION,
-    DESCRIPTION,
-    Column,
-    CorpusInfo,
-    check_name,
-    read_info,
-)
+from embedcache.corpus.documents import STRICT, Count, Digest, damaged, read_document
 from embedcache.corpus.part import (
+    COLUMN_TYPES,
     ORIGINAL,
     Part,
     checked_column,
     key_view,
     open_part,
     parts_of_rows,
-    way_out,
 )
 from embedcache.corpus.view_record import VIEWS, ViewRecord, is_recorded, read_record
-from embedcache.errors import CorruptCacheError, InputError
+from embedcache.errors import InputError
+from embedcache.fsio import canonical_json
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.views.recipe import Recipe, is_view_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "CORPUS_VERSION",
-    "DESCRIPTION",
-    "Column",
-    "Corpus",
-    "CorpusInfo",
-    "View",
-    "check_name",
-    "read_info",
-]
+CORPUS_VERSION = 2
+DESCRIPTION = "corpus.json"
+
+
+def check_name(name: str, option: str = "--name") -> str:
+    """Return ``name`` if it can name a corpus, else raise :class:`InputError` about ``option``."""
+    if not re.fullmatch(r"\w[\w.-]{0,99}", name):
+        raise InputError(
+            f"{name!r} cannot name a corpus: use up to 100 letters, digits, '.', '_' and '-'; "
+            f"choose one with {option}"
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class CorpusRef:
+    """Corpus as a user names it: ``NAME`` or ``NAME@DIGEST``.
+
+    Attributes:
+        name: name of the corpus.
+        digest: first six digits or more of its digest, or of a manifest's; empty: the only one.
+    """
+
+    name: str
+    digest: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> CorpusRef:
+        """Read ``NAME`` or ``NAME@DIGEST``; raise :class:`InputError` where it is none."""
+        name, at, digest = text.partition("@")
+        if at and not re.fullmatch(r"[0-9a-f]{6,64}", digest):
+            raise InputError(f"--corpus {text[:80]!r}: expected NAME or NAME@DIGEST, six digits or more")
+        return cls(check_name(name), digest)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Column:
+    """Column of a corpus: the Arrow type it is stored as, and the sha256 over its values in order."""
+
+    type: str
+    digest: Digest
+
+
+@dataclass(frozen=True, config=STRICT)
+class CorpusInfo:
+    """Content of ``corpus.json``.
+
+    Attributes:
+        name: the corpus's name.
+        parts: the files that hold the rows, in order.
+        columns: ``original``, and where rows have them ``id`` and ``label``.
+        skipped: reason -> number of source rows that were left out.
+    """
+
+    name: str
+    parts: Annotated[tuple[Part, ...], Field(min_length=1)]
+    columns: dict[str, Column]
+    skipped: dict[str, Count]
+
+    @model_validator(mode="after")
+    def _check(self) -> CorpusInfo:
+        if ORIGINAL not in self.columns:
+            raise ValueError("it names no texts")
+        for name, column in self.columns.items():
+            if column.type not in COLUMN_TYPES.get(name, ()):
+                raise ValueError(f"column {name[:80]!r} of type {column.type[:80]!r}")
+        # Parts carry the numbers of their rows. A small file named many times would stand for billions.
+        if len({part.sha256 for part in self.parts}) < len(self.parts):
+            raise ValueError("it names a part twice")
+        return self
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def digest(self) -> str:
+        """Sha256 over every row's text, id and label, in order: the corpus's identity."""
+        digests = {name: column.digest for name, column in self.columns.items()}
+        return hashlib.sha256(canonical_json(digests)).hexdigest()
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Arrow type of each column."""
+        return {name: column.type for name, column in self.columns.items()}
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether rows have ids."""
+        return "id" in self.columns
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether rows have labels."""
+        return "label" in self.columns
+
+    def to_json(self) -> dict[str, object]:
+        """Return the content of ``corpus.json``."""
+        value = {"version": CORPUS_VERSION, "rows": self.rows, "digest": self.digest, **asdict(self)}
+        return {**value, "parts": list(value["parts"])}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CorpusInfo:
+        """Return the description that ``value`` holds, trusting nothing in it.
+
+        Raises:
+            ValueError, KeyError: if it is none.
+        """
+        own = {name: item for name, item in value.items() if name not in ("version", "rows", "digest")}
+        info = TypeAdapter(cls).validate_json(canonical_json(own))
+        if value["rows"] != info.rows or value["digest"] != info.digest:
+            raise ValueError("its rows and digest are not those of its parts and columns")
+        return info
+
+
+def read_info(folder: Path, file_name: str = DESCRIPTION) -> CorpusInfo:
+    """Read the description of the corpus in ``folder``.
+
+    Raises:
+        CorruptCacheError: if it is missing, damaged, a link, or of another name than the folder.
+        CacheFormatError: if a newer version of embedcache wrote it.
+    """
+
+    def parse(value: dict[str, Any]) -> CorpusInfo:
+        if folder.is_symlink():
+            raise ValueError("its folder is a symbolic link; a cache holds its files itself")
+        info = CorpusInfo.from_json(value)
+        if info.name != folder.name:
+            raise ValueError(f"it describes a corpus called {info.name!r}")
+        return info
+
+    return read_document(folder / file_name, CORPUS_VERSION, parse)
 
 
 class Corpus:
-    """A corpus inside a cache; its parts are mapped into memory when their rows are asked for.
+    """Corpus inside a cache; its parts are mapped into memory when their rows are asked for.
 
     Args:
         folder: ``corpora/<name>`` of a cache.
-        info: its description, where it is known; by default it is read.
+        info: its description; default: read from the folder.
 
     Raises:
         CorruptCacheError: if its description is damaged.
@@ -77,12 +199,12 @@ class Corpus:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         return f"corpus {self.name!r}"
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The (sha256, rows) of the files that hold the rows, in order."""
+        """Files that hold the rows, in order."""
         return self.info.parts
 
     def __len__(self) -> int:
@@ -90,12 +212,12 @@ class Corpus:
         return self._rows
 
     def missing_parts(self) -> list[Path]:
-        """Return the files of parts that are not there."""
+        """Return the files of parts that are missing."""
         paths = [self.folder / part.file_name for part in self.parts]
         return [path for path in paths if not path.is_file()]
 
     def part(self, number: int) -> pa.RecordBatch:
-        """Return a part as it lies in its file, mapped; the content of its columns is not yet checked.
+        """Return a part of the corpus, mapped; the content of its columns is not yet checked.
 
         Raises:
             CorruptCacheError: if the part is missing or damaged.
@@ -175,7 +297,7 @@ class Corpus:
         return self._values("label", rows)
 
     def view_names(self) -> list[str]:
-        """Return the names of the views, sorted; that they can be read is not checked."""
+        """Return the names of the views, sorted, without reading them."""
         folders = (self.folder / VIEWS).glob("*")
         return sorted(folder.name for folder in folders if is_view_name(folder.name) and is_recorded(folder))
 
@@ -190,8 +312,8 @@ class Corpus:
         names = self.view_names()
         if name not in names:
             raise InputError(
-                f"corpus {self.name!r} has no view {name!r}: it has {', '.join(names) or 'none'}; add one by "
-                "building the corpus again with --view ('embedcache views' lists what there is)"
+                f"corpus {self.name!r} has no view {name!r} (views: {', '.join(names) or 'none'}). Build the "
+                "corpus again with --view"
             )
         return View(self, name)
 
@@ -211,14 +333,20 @@ class Corpus:
             return [
                 value for number in range(len(self.parts)) for value in self.column(number, name).to_pylist()
             ]
+        import pyarrow as pa
+
         wanted = self._checked(rows)
         values: list[Any] = [None] * len(wanted)
         # Part by part: taking from all parts at once would first copy the whole column into one piece.
         for number, places in parts_of_rows(wanted, self._starts):
-            found = self.column(number, name).take(_row_array(wanted[places] - self._starts[number]))
+            found = self.column(number, name).take(pa.array(wanted[places] - self._starts[number]))
             for place, value in zip(places.tolist(), found.to_pylist(), strict=True):
                 values[place] = value
         return values
+
+    def __repr__(self) -> str:
+        """Return the name and the number of rows."""
+        return f"<{self.title}: {len(self):,} rows>"
 
     def _checked(self, rows: NDArray[np.integer]) -> NDArray[np.int64]:
         wanted = np.asarray(rows, dtype=np.int64)
@@ -227,14 +355,8 @@ class Corpus:
         return wanted
 
 
-def _row_array(rows: NDArray[np.int64]) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(rows)
-
-
 class View(Corpus):
-    """A view of a corpus: a text for every row of it, in its order, read as a corpus is.
+    """View of a corpus: a text for every row of it, in its order, read as a corpus is.
 
     Args:
         of: the corpus.
@@ -257,16 +379,16 @@ class View(Corpus):
             )
         super().__init__(folder)
         if self.info.digest != self.record.digest or len(self) != len(of):
-            raise CorruptCacheError(
-                f"view {folder} has other rows than its recipe was written for: {way_out(folder)}"
+            raise damaged(
+                folder / DESCRIPTION, ValueError("it has other rows than its recipe was written for")
             )
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         return f"view {self.name!r} of {self.of.title}"
 
     @property
     def recipe(self) -> Recipe:
-        """How the texts were made."""
+        """Recipe of the texts."""
         return self.record.recipe

@@ -1,7 +1,7 @@
-"""Where a corpus was read from on this machine, so that an unchanged source need not be read again.
+"""Note of the files a corpus was read from on this machine, so that unchanged ones are not read again.
 
-A note in ``derived/sources/<corpus>.json`` holds what the files looked like *before* they were read. It is
-never shared, and where it is missing or damaged the source is simply read.
+A note in ``derived/sources/<corpus>.json`` holds the state of the files *before* they were read. It is never
+shared, and where it is missing or damaged the source is simply read.
 """
 
 from __future__ import annotations
@@ -9,28 +9,31 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from embedcache.corpus.documents import STRICT
 from embedcache.corpus.readers import ReadOptions
 from embedcache.corpus.sources import Source
 from embedcache.errors import StorageError
-from embedcache.fsio import read_sealed_json, write_sealed_json
+from embedcache.fsio import canonical_json, read_sealed_json, write_sealed_json
 
 NOTE_VERSION = 3
-"""To be raised as well when the readers come to give other rows of the same file."""
+"""Raised as well when the readers come to give other rows of the same file."""
 
-# A file system's clock ticks this fast at worst: one written within a tick may change unseen in the same
+# A file system's clock ticks this fast at worst: a file written within a tick may change unseen in the same
 # tick. Some keep whole seconds only.
 _TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_000_000_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class SourceFile:
-    """A file as it looked: resolved path, size in bytes, times of its last change in nanoseconds."""
+    """State of a file: resolved path, size in bytes, times of its last change in nanoseconds."""
 
     path: str
     size: int
@@ -38,9 +41,9 @@ class SourceFile:
     ctime_ns: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class SourceNote:
-    """What a corpus was read from.
+    """Note of what a corpus was read from.
 
     Attributes:
         digest: the corpus's digest.
@@ -54,16 +57,16 @@ class SourceNote:
 
     @property
     def paths(self) -> list[Path]:
-        """The files' paths, in the order read."""
+        """Paths of the files, in the order read."""
         return [Path(file.path) for file in self.files]
 
 
 def observe(sources: Sequence[Source]) -> tuple[SourceFile, ...] | None:
-    """Return what ``sources`` look like now; call it before they are read.
+    """Return the state of ``sources``; call it before they are read.
 
     Returns:
-        None where that cannot tell a later change: for standard input, a pipe, a missing file, or a file so
-        fresh that it may change again without a trace.
+        None where that cannot show a later change: for standard input, rows in memory, a pipe, a missing
+        file, or a file so fresh that it may change again without a trace.
     """
     files = []
     for source in sources:
@@ -83,12 +86,12 @@ def observe(sources: Sequence[Source]) -> tuple[SourceFile, ...] | None:
 
 
 def unchanged(note: SourceNote, sources: Sequence[Source], options: ReadOptions) -> bool:
-    """Return whether reading ``sources`` with ``options`` would give the rows that ``note`` tells of."""
+    """Return whether reading ``sources`` with ``options`` would give the rows that ``note`` is about."""
     return note.options == options and note.files == observe(sources)
 
 
 def note_path(derived: Path, corpus: str) -> Path:
-    """Return where the note of the corpus called ``corpus`` lies."""
+    """Return the path of the note of the corpus called ``corpus``."""
     return derived / "sources" / f"{corpus}.json"
 
 
@@ -108,17 +111,8 @@ def write_note(derived: Path, corpus: str, note: SourceNote) -> None:
 
 def read_note(derived: Path, corpus: str) -> SourceNote | None:
     """Return the note of the corpus called ``corpus``, None where there is none that can be used."""
-    try:
+    with suppress(OSError, ValueError, KeyError):
         value = read_sealed_json(note_path(derived, corpus))
-        return _note(value) if value.pop("version") == NOTE_VERSION else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-
-
-def _note(value: Mapping[str, Any]) -> SourceNote:
-    files = tuple(
-        SourceFile(str(file["path"]), int(file["size"]), int(file["mtime_ns"]), int(file["ctime_ns"]))
-        for file in value["files"]
-    )
-    options = {**value["options"], "rows": tuple(value["options"]["rows"])}
-    return SourceNote(str(value["digest"]), files, ReadOptions(**options))
+        if value.pop("version") == NOTE_VERSION:
+            return TypeAdapter(SourceNote).validate_json(canonical_json(value))
+    return None

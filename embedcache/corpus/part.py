@@ -1,6 +1,6 @@
-"""One part of a corpus: an immutable Arrow IPC file of rows, named by the sha256 of its bytes.
+"""Part of a corpus: an immutable Arrow IPC file of rows, named by the sha256 of its bytes.
 
-Where a part ends and what its bytes are depend on the rows alone, so the same rows give the same files.
+Where a part ends and its bytes depend on the rows alone, so the same rows give the same files.
 """
 
 from __future__ import annotations
@@ -8,13 +8,15 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from embedcache.arrow_file import read_batch
-from embedcache.errors import CorruptCacheError
+from embedcache.corpus.documents import STRICT, Digest, damaged
 from embedcache.fsio import file_state, sha256_file
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 
@@ -23,23 +25,25 @@ if TYPE_CHECKING:
 
 PART_ROWS = 65536
 PART_BYTES = 128 << 20
-"""A part ends before the row that would carry its texts, ids and labels past so many bytes of UTF-8."""
+"""A part ends before the row whose text, id and label would bring it past this many bytes of UTF-8."""
+
 
 ORIGINAL = "original"
 TEXT_TYPE = "large_string"
 COLUMN_TYPES = {ORIGINAL: (TEXT_TYPE,), "id": (TEXT_TYPE,), "label": (TEXT_TYPE, "int64", "double")}
-"""The columns a corpus may have beside ``row`` and ``key``, and the Arrow types that each may be of."""
+"""Columns that a corpus may have beside ``row`` and ``key``, and the Arrow types of each."""
 
 
-class Part(NamedTuple):
-    """A part as the corpus's description names it."""
+@dataclass(frozen=True, config=STRICT)
+class Part:
+    """File of a corpus as the description names it: sha256 of its bytes, and number of rows."""
 
-    sha256: str
-    rows: int
+    sha256: Digest
+    rows: Annotated[int, Field(ge=1, le=PART_ROWS)]
 
     @property
     def file_name(self) -> str:
-        """The name of its file in the corpus's folder."""
+        """Name of the file in the corpus's folder."""
         return f"{self.sha256}.arrow"
 
 
@@ -65,7 +69,7 @@ def part_bytes(first_row: int, columns: Mapping[str, pa.Array], types: Mapping[s
 
 
 class PartCutter:
-    """Cuts a stream of columns into parts."""
+    """Cut a stream of columns into parts."""
 
     def __init__(self) -> None:
         self._pending: list[Mapping[str, pa.Array]] = []
@@ -85,27 +89,23 @@ class PartCutter:
             room = int(ends[start]) + PART_BYTES - self._bytes
             fitting = int(np.searchsorted(ends, room, side="right")) - 1 - start
             # A row that is larger than a part may be has one of its own.
-            fitting = max(fitting, 0 if self._rows else 1)
-            count = min(fitting, PART_ROWS - self._rows, rows - start)
+            count = min(max(fitting, 0 if self._rows else 1), PART_ROWS - self._rows, rows - start)
             if count:
                 self._pending.append({name: column.slice(start, count) for name, column in columns.items()})
                 self._rows += count
                 self._bytes += int(ends[start + count] - ends[start])
                 start += count
             if self._rows == PART_ROWS or start < rows:
-                yield self._taken()
+                yield from self.rest()
 
     def rest(self) -> Iterator[dict[str, pa.Array]]:
         """Yield the columns of the last part, if any rows are left for one."""
-        if self._rows:
-            yield self._taken()
-
-    def _taken(self) -> dict[str, pa.Array]:
         import pyarrow as pa
 
         pieces, self._pending = self._pending, []
         self._rows = self._bytes = 0
-        return {name: pa.concat_arrays([piece[name] for piece in pieces]) for name in pieces[0]}
+        if pieces:
+            yield {name: pa.concat_arrays([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBatch:
@@ -138,11 +138,11 @@ def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBa
             raise ValueError("its bytes are not those that its name is the digest of")
     # Lengths in a damaged header can be absurd.
     except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
-        raise damaged_part(path, error) from error
+        raise damaged(path, error) from error
     return batch
 
 
-# The files whose digest was found right, and what they were then.
+# State of the files whose digest was found right.
 _sound: dict[Path, list[int]] = {}
 
 
@@ -174,7 +174,7 @@ def checked_column(folder: Path, part: Part, batch: pa.RecordBatch, name: str) -
     try:
         column.validate(full=True)
     except pa.ArrowException as error:
-        raise damaged_part(folder / part.file_name, error) from error
+        raise damaged(folder / part.file_name, error) from error
     return column
 
 
@@ -188,30 +188,11 @@ def key_view(column: pa.Array) -> KeyArray:
 
 
 def key_column(keys: KeyArray) -> pa.Array:
-    """Return ``keys`` as the column of them that a part has."""
+    """Return ``keys`` as the column of a part."""
     import pyarrow as pa
 
     return pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(KEY_BYTES), len(keys), [None, pa.py_buffer(keys.tobytes())]
-    )
-
-
-def damaged_part(path: Path, error: BaseException) -> CorruptCacheError:
-    """Return the error that says that the part at ``path`` is damaged."""
-    reason = (str(error) or type(error).__name__).splitlines()[0]
-    return CorruptCacheError(f"corpus part {path} is damaged ({reason}): {way_out(path.parent)}")
-
-
-def way_out(folder: Path) -> str:
-    """Return what to do about damage in the folder of a corpus, or of a view of one."""
-    if folder.parent.name == "views":
-        return (
-            f"mend it with 'embedcache repair --cache {folder.parents[3]}', or build the corpus again with "
-            "its --view and --replace-views; vectors are kept"
-        )
-    return (
-        f"mend it with 'embedcache repair --cache {folder.parent.parent}', or build the corpus again with "
-        "--replace; its vectors are kept"
     )
 
 

@@ -1,20 +1,20 @@
 """Storing views: rows first, recipe last, and nothing done twice.
 
 What is cheap to make is made again after a kill. What a model makes is kept as drafts, a chunk of rows each,
-until the view is there.
+until the view is complete.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, View, read_info
-from embedcache.corpus.drafts import Drafts, remove_drafts
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
 from embedcache.corpus.view_record import (
@@ -26,7 +26,7 @@ from embedcache.corpus.view_record import (
     write_record,
 )
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, StorageError
-from embedcache.fsio import TEMPORARY_PREFIX, canonical_json, remove_file
+from embedcache.fsio import TEMPORARY_PREFIX, canonical_json, remove_file, write_bytes
 from embedcache.views.kept import Kept, Made
 from embedcache.views.recipe import Recipe
 
@@ -34,7 +34,7 @@ CHUNK_ROWS = 4096
 """Rows that are made at a time; where chunks end depends on the corpus alone."""
 
 MakeRows: TypeAlias = Callable[[int, list[str]], list[Made]]
-"""(First row, texts of a chunk) -> what is made of each."""
+"""(First row, texts of a chunk) -> outcome for each."""
 
 
 def store_view(
@@ -52,10 +52,10 @@ def store_view(
 
     Args:
         corpus: the corpus.
-        recipe: how its texts are made.
+        recipe: recipe of the texts.
         make: makes them.
         replace: whether a view of the same name by another recipe may be replaced.
-        keep_drafts: whether what was made is kept at every chunk, because making it again would take long.
+        keep_drafts: whether every chunk is kept at once, because making it again would take long.
         on_rows: called with the number of rows that are made.
 
     Returns:
@@ -64,7 +64,7 @@ def store_view(
     Raises:
         InputError: if the name is taken by another recipe, or for a column by other texts, and ``replace`` is
             off.
-        CorruptCacheError: if the view of that name is damaged; ``replace`` makes it anew.
+        CorruptCacheError: if the view of that name is damaged; ``replace`` makes it again.
         StorageError: if the cache cannot be written.
     """
     folder = corpus.folder / VIEWS / recipe.name
@@ -72,17 +72,16 @@ def store_view(
     if there is not None and not replace:
         refuse_other_recipe(there.recipe, recipe)
         view = View(corpus, recipe.name)
-        # What comes from a source can be told to be the same by reading that alone.
+        # Only reading a source again shows that a column is still the same.
         if not recipe.reads_source and not view.missing_parts():
-            # Those of a build that was killed when all else was done; where nothing can be written they stay.
             with suppress(StorageError):
-                remove_drafts(folder)
+                _remove_drafts(folder)
             return view, True
     elif is_recorded(folder):
         # Rows by one recipe beside the name of another must never be seen.
         remove_file(folder / RECIPE)
     counts: Counter[str] = Counter()
-    drafts = Drafts(folder, _identity(corpus, recipe)) if keep_drafts else None
+    drafts = _drafts_of(folder, corpus, recipe) if keep_drafts else None
     batches = rows_of_view(corpus, make, counts, drafts, on_rows)
     try:
         _, was_there = store_corpus(
@@ -92,16 +91,14 @@ def store_view(
         if there is None or replace or not recipe.reads_source:
             raise
         raise InputError(
-            f"view {recipe.name!r} of corpus {corpus.name!r} holds other texts than column "
-            f"{recipe.parameters['column']!r} of the source now: replace it with --replace-views, or keep "
-            f"both: --view OTHER=column:{recipe.parameters['column']}"
+            f"view {recipe.name!r} of corpus {corpus.name!r} holds other texts than its column of the source "
+            "has now: replace it with --overwrite, or name another with --view NAME=column:..."
         ) from error
     record = ViewRecord(recipe, corpus.info.digest, read_info(folder).digest, dict(sorted(counts.items())))
-    was_there = was_there and there == record
     if there != record or replace:
         write_record(folder, record)
-    remove_drafts(folder)
-    return View(corpus, recipe.name), was_there
+    _remove_drafts(folder)
+    return View(corpus, recipe.name), was_there and there == record
 
 
 def stale_views(corpus: Corpus) -> list[str]:
@@ -115,7 +112,7 @@ def stale_views(corpus: Corpus) -> list[str]:
 
 
 def remove_view(corpus: Corpus, name: str) -> None:
-    """Delete a view; killed on the way, it is no longer there, and what is left of it does no harm.
+    """Delete a view, its recipe first: killed on the way, what is left is no view.
 
     Raises:
         StorageError: if it cannot be deleted.
@@ -131,38 +128,20 @@ def remove_view(corpus: Corpus, name: str) -> None:
             one.rmdir()
 
 
-def _record_there(folder: Path, corpus: Corpus, *, replace: bool) -> ViewRecord | None:
-    """Return what is written down about a view of this corpus in ``folder``, None where nothing counts."""
-    if not is_recorded(folder):
-        return None
-    try:
-        record = read_record(folder)
-    except CorruptCacheError:
-        if replace:
-            return None
-        raise
-    # One that was made of other rows can be used by nobody.
-    return record if record.of == corpus.info.digest else None
-
-
 def refuse_other_recipe(there: Recipe, wanted: Recipe) -> None:
-    """Raise :class:`InputError` where the view that is there was made otherwise than wanted."""
+    """Raise :class:`InputError` where the view that is there has another recipe than the one wanted."""
     if difference := there.differences(wanted):
         raise InputError(
-            f"the corpus has another view called {there.name!r} ({difference}): choose another name, "
-            f"--view OTHER={wanted.kind}..., or replace it with --replace-views"
+            f"the corpus has another view called {there.name!r} ({difference}): replace it with --overwrite, "
+            f"or name the new one: --view NAME={wanted.kind}..."
         )
-
-
-def _identity(corpus: Corpus, recipe: Recipe) -> str:
-    return hashlib.sha256(canonical_json([corpus.info.digest, recipe.to_json(), CHUNK_ROWS])).hexdigest()
 
 
 def rows_of_view(
     corpus: Corpus,
     make: MakeRows,
     counts: Counter[str],
-    drafts: Drafts | None = None,
+    drafts: Path | None = None,
     on_rows: Callable[[int], None] | None = None,
 ) -> Iterator[RowBatch]:
     """Yield the rows of a view as :func:`store_corpus` takes them.
@@ -170,8 +149,8 @@ def rows_of_view(
     Args:
         corpus: the corpus.
         make: makes the texts.
-        counts: what became of the rows is counted here.
-        drafts: what was made before and is kept, if it is.
+        counts: outcomes of the rows are counted here.
+        drafts: how the paths of drafts begin, if drafts are kept.
         on_rows: called with the number of rows that are made.
 
     Raises:
@@ -182,25 +161,61 @@ def rows_of_view(
     for part in corpus.iter_texts():
         for start in range(0, len(part), CHUNK_ROWS):
             texts = part[start : start + CHUNK_ROWS]
-            made = drafts.read(done, len(texts)) if drafts is not None else None
+            made = None if drafts is None else _read_draft(drafts, done, len(texts))
             if made is None:
                 made = make(done, texts)
                 if drafts is not None:
-                    drafts.write(done, made)
+                    _write_draft(drafts, done, made)
             done += len(texts)
-            yield RowBatch(_settled(texts, made, counts), None, None)
+            for text, new in zip(texts, made, strict=True):
+                counts[new.value if isinstance(new, Kept) else "unchanged" if new == text else "changed"] += 1
+            settled = [text if isinstance(new, Kept) else new for text, new in zip(texts, made, strict=True)]
+            yield RowBatch(settled, None, None)
             if on_rows is not None:
                 on_rows(done)
 
 
-def _settled(texts: list[str], made: list[Made], counts: Counter[str]) -> list[str]:
-    """Return the texts of a chunk of the view, and count what became of them."""
-    settled = []
-    for text, new in zip(texts, made, strict=True):
-        if isinstance(new, Kept):
-            counts[new.value] += 1
-            settled.append(text)
-        else:
-            counts["unchanged" if new == text else "changed"] += 1
-            settled.append(new)
-    return settled
+def _record_there(folder: Path, corpus: Corpus, *, replace: bool) -> ViewRecord | None:
+    """Return the record of a view of this corpus in ``folder``, None where there is none to go by."""
+    if not is_recorded(folder):
+        return None
+    try:
+        record = read_record(folder)
+    except CorruptCacheError:
+        if replace:
+            return None
+        raise
+    # A view of other rows can be used by nothing.
+    return record if record.of == corpus.info.digest else None
+
+
+# Drafts have temporary names that carry the digest of what determines their texts and of their own bytes, so
+# nothing mistakes them for rows, and a damaged one is made again.
+
+
+def _drafts_of(folder: Path, corpus: Corpus, recipe: Recipe) -> Path:
+    """Return how the paths of the drafts of a view begin."""
+    identity = canonical_json([corpus.info.digest, recipe.to_json(), CHUNK_ROWS])
+    return folder / f"{TEMPORARY_PREFIX}draft-{hashlib.sha256(identity).hexdigest()[:16]}"
+
+
+def _write_draft(drafts: Path, first_row: int, made: Sequence[Made]) -> None:
+    values = [[one.value] if isinstance(one, Kept) else one for one in made]
+    data = json.dumps(values, ensure_ascii=False).encode()
+    write_bytes(drafts.with_name(f"{drafts.name}-{first_row}-{hashlib.sha256(data).hexdigest()}.json"), data)
+
+
+def _read_draft(drafts: Path, first_row: int, rows: int) -> list[Made] | None:
+    for path in drafts.parent.glob(f"{drafts.name}-{first_row}-*.json"):
+        with suppress(OSError, ValueError):
+            data = path.read_bytes()
+            if path.stem.rpartition("-")[2] == hashlib.sha256(data).hexdigest():
+                values = json.loads(data)
+                if len(values) == rows:
+                    return [Kept(one[0]) if isinstance(one, list) else str(one) for one in values]
+    return None
+
+
+def _remove_drafts(folder: Path) -> None:
+    for path in folder.glob(f"{TEMPORARY_PREFIX}draft-*"):
+        remove_file(path)

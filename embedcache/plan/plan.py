@@ -56,6 +56,7 @@ def plan_build(
     format: str | None = None,  # noqa: A002 - the word of the command line
     limit: int | None = None,
     text2_column: str | None = None,
+    delimiter: str | None = None,
     rows: Sequence[str] = (),
     pooling: str | None = None,
     prompt: str | None = None,
@@ -83,7 +84,7 @@ def plan_build(
     The source is read once; nothing is written into the cache, which need not exist.
 
     Args:
-        sources, text_column, id_column, label_column, format, limit, text2_column, rows: as for
+        sources, text_column, id_column, label_column, format, limit, text2_column, delimiter, rows: as for
             :func:`embedcache.build`.
         teacher: alias, hub id, folder, or a teacher already loaded.
         cache: the cache's folder; None for a new one.
@@ -120,7 +121,7 @@ def plan_build(
     paths = expand_sources([sources] if isinstance(sources, (str, Path)) else list(sources))
     opened = _open(cache)
     reading_options = ReadOptions(
-        text_column, id_column, label_column, format, limit, text2_column, tuple(rows)
+        text_column, id_column, label_column, format, limit, text2_column, tuple(rows), delimiter
     )
     if not isinstance(views, ViewOptions):
         views = ViewOptions(list(views), device=device)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.check.findings import Kind
-from embedcache.corpus.choice import CorpusChoice
-from embedcache.corpus.corpus import DESCRIPTION, Corpus
+from embedcache.corpus.corpus import DESCRIPTION, Corpus, CorpusRef
 from embedcache.corpus.view_record import RECIPE
 from embedcache.derived import PROJECTION
 from embedcache.errors import InputError
@@ -53,7 +52,7 @@ class Selection:
         if self.is_part and len(self.corpora) != 1:
             raise InputError("--rows and --where take a part of one corpus: name it with --corpus.")
         for corpus in self.corpora:
-            CorpusChoice.parse(corpus)
+            CorpusRef.parse(corpus)
 
     @property
     def is_part(self) -> bool:
@@ -68,7 +67,7 @@ class Selection:
 
     def takes_corpus(self, name: str, digest: str) -> bool:
         """Return whether a corpus is chosen."""
-        choices = [CorpusChoice.parse(one) for one in self.corpora]
+        choices = [CorpusRef.parse(one) for one in self.corpora]
         return self.text and (
             not choices or any(one.name == name and digest.startswith(one.digest) for one in choices)
         )
@@ -131,7 +130,7 @@ def local_corpora(cache: Cache, selection: Selection) -> list[tuple[SharedCorpus
         CorruptCacheError: if a description is damaged or a part is missing.
     """
     for asked in selection.corpora:
-        cache.corpus(CorpusChoice.parse(asked).name)
+        cache.corpus(CorpusRef.parse(asked).name)
     found = []
     for corpus in cache.corpora() if selection.text else []:
         if selection.takes_corpus(corpus.name, corpus.info.digest):

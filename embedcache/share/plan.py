@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from embedcache.cache import Cache
 from embedcache.check.findings import Kind
 from embedcache.contract import Contract, describe_differences
-from embedcache.corpus.choice import CorpusChoice
-from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.corpus import Corpus, CorpusRef
 from embedcache.corpus.view_record import RECIPE
 from embedcache.errors import ContractMismatchError, InputError, RemoteError
 from embedcache.fsio import parsed_json, sha256_file
@@ -57,7 +56,7 @@ class Plan:
     def _add_corpora(self, source: Remote, stock: Stock, cache: Cache | None, selection: Selection) -> None:
         versions = stock.corpora()
         for asked in selection.corpora:
-            choice = CorpusChoice.parse(asked)
+            choice = CorpusRef.parse(asked)
             if not any(one.startswith(choice.digest) for one in versions.get(choice.name, ())):
                 known = ", ".join(f"{name}@{one[:12]}" for name, those in versions.items() for one in those)
                 raise InputError(f"{source.url}: no corpus {asked!r} (it has {known or 'none'}).")

@@ -1,4 +1,4 @@
-"""What a recipe gives for a text: another text, or the reason why the text stays as it is."""
+"""Outcome of a recipe for a text: another text, or the reason why the text stays as it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 
 class Kept(Enum):
-    """Why a row keeps its text; the values are the reasons that are counted and reported."""
+    """Reason why a row keeps its text; the values are counted and reported."""
 
     ONE_WORD = "one word"
     NO_SYNONYM = "no synonym"
@@ -23,4 +23,4 @@ class Kept(Enum):
 
 Made: TypeAlias = str | Kept
 Maker: TypeAlias = Callable[[Sequence[str]], list[Made]]
-"""Texts -> what the recipe makes of each; a function of each text alone, whatever stands beside it."""
+"""Texts -> outcome for each; a function of each text alone, whatever stands beside it."""

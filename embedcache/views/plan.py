@@ -1,4 +1,4 @@
-"""From what a user asks for to views that can be made: models found, and nothing written yet."""
+"""Views that a user asks for: their options, and what they need to be made."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from embedcache.errors import InputError
-from embedcache.views.edits import edit_maker
+from embedcache.views.edits import edit_maker, open_lexicon, synonym_maker
 from embedcache.views.kept import Maker
-from embedcache.views.models import ModelFolder, find_model
+from embedcache.views.models import ModelFolder, find_model, mask_fill_maker, translation_maker
 from embedcache.views.recipe import KINDS, Recipe, parse_views
 
 MASK_MODEL = "google-bert/bert-base-uncased"
@@ -18,11 +18,11 @@ TRANSLATOR = "Helsinki-NLP/opus-mt-{}"
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """Which views are asked for, and what to make them with.
+    """Views to make, and what to make them with.
 
     Attributes:
-        views: as typed after ``--view``.
-        seed: what random choices start from.
+        views: specs as typed after ``--view``.
+        seed: what random draws start from.
         replace: whether views of the same names by other recipes may be replaced.
         via: the language of back-translations and translations that name none.
         language: the language of the texts.
@@ -45,11 +45,11 @@ class ViewOptions:
 
 @dataclass(frozen=True)
 class PlannedView:
-    """A view that can be made.
+    """View that can be made.
 
     Attributes:
-        recipe: how, with the digests of its models.
-        models: role -> where the model lies.
+        recipe: recipe of its texts, with the digests of its models.
+        models: role -> model.
         device: where models run.
     """
 
@@ -59,12 +59,12 @@ class PlannedView:
 
     @property
     def is_slow(self) -> bool:
-        """Whether making a row takes a model, so that what is made is worth keeping at once."""
+        """Whether a model makes the rows, so that what is made is worth keeping at once."""
         return bool(self.models)
 
     @cached_property
     def maker(self) -> Maker:
-        """What makes the texts; models are loaded when it is first asked for.
+        """Maker of the texts; models are loaded at the first access.
 
         Raises:
             InputError: if a column is asked for, which only its source can give.
@@ -75,16 +75,10 @@ class PlannedView:
         if kind in ("crop", "delete-words", "delete-one-word"):
             return edit_maker(self.recipe)
         if kind == "synonym":
-            from embedcache.views.synonym import synonym_maker
-
             return synonym_maker(self.recipe)
         if kind == "mask-fill":
-            from embedcache.views.masked import mask_fill_maker
-
             return mask_fill_maker(self.recipe, self.models["mask-fill"], self.device)
         if kind in ("translation", "back-translation"):
-            from embedcache.views.translate import translation_maker
-
             return translation_maker(self.recipe, list(self.models.values()), self.device)
         raise InputError(f"view {self.recipe.name!r} is a {kind} of the source; build the corpus from it")
 
@@ -112,14 +106,12 @@ def plan_views(options: ViewOptions) -> list[PlannedView]:
         digests = {role: model.digest for role, model in models.items()}
         planned.append(PlannedView(replace(recipe, models=digests), models, options.device))
         if recipe.kind == "synonym":
-            from embedcache.views.synonym import open_lexicon
-
             open_lexicon(str(recipe.parameters["lexicon"]))
     if unused := sorted(options.translators.keys() - roles_asked):
+        needed = ", ".join(sorted(roles_asked)) or "none"
         raise InputError(
-            f"--translator {unused[0]}=...: no view translates so"
-            + (f"; they need {', '.join(sorted(roles_asked))}" if roles_asked else "")
-            + ". Give pairs as --translator en-de=MODEL, with --language for that of the texts"
+            f"--translator {unused[0]}=...: no view needs it (needed: {needed}). "
+            "Give pairs as --translator en-de=MODEL, and --language for that of the texts"
         )
     return planned
 

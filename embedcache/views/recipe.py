@@ -7,9 +7,13 @@ A recipe is written ``[NAME=]KIND[:ARGUMENTS][*COUNT]``: ``crop``, ``crop:0.2``,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, TypeAlias
+
+import pydantic
+from pydantic import ConfigDict, Field, model_validator
 
 from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
@@ -17,25 +21,25 @@ from embedcache.fsio import canonical_json
 Parameter: TypeAlias = str | int | float
 
 RESERVED = ("original",)
-"""What no view can be called: the text of the corpus itself goes by that name."""
+"""Names that no view can have: the text of the corpus itself goes by this one."""
 
 _MOST_SAMPLES = 1000
 _LARGEST_SEED = (1 << 63) - 1
 _NAME = r"\w[\w.-]{0,99}"
 _SPEC = re.compile(rf"(?:(?P<name>{_NAME})=)?(?P<kind>[a-z-]+)(?::(?P<rest>.*))?", re.DOTALL)
 _COUNT = re.compile(r"(?P<rest>.*)\*(?P<count>\d{1,4})", re.DOTALL)
-_LANGUAGE = r"[A-Za-z][\w-]{0,19}"
-_PLAIN_WORD = re.compile(r"[\w-]{1,64}", re.ASCII)
+
+_Word = Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,64}$")]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A way of making a view.
+    """Kind of view.
 
     Attributes:
         summary: what it does, in one line.
-        example: how it is asked for.
-        arguments: name -> default of each argument; a default of None means that it must be given.
+        example: how it is typed.
+        arguments: name -> default of each argument; None where it must be given.
         random: whether it draws from a seed, so that several samples of it differ.
         models: the roles of the models it runs, for ``{}`` its language.
     """
@@ -54,7 +58,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "delete-one-word": Kind("leave out one word", "delete-one-word*2", random=True),
     "synonym": Kind(
-        "put WordNet synonyms in the place of a share of the words",
+        "replace a share of the words by WordNet synonyms",
         "synonym:0.1",
         {"share": 0.1, "lexicon": "oewn:2024"},
         random=True,
@@ -83,7 +87,9 @@ KINDS: Mapping[str, Kind] = {
 """Every kind of view, by name."""
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(
+    frozen=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+)
 class Recipe:
     """What determines the texts of a view, given the texts of its corpus.
 
@@ -91,17 +97,25 @@ class Recipe:
         name: the view's name; it names a folder, and has no part in the texts.
         kind: one of :data:`KINDS`.
         parameters: argument -> value.
-        seed: what random choices start from; None where there are none.
-        sample: which of several samples of the same recipe and seed; 0 where there is one.
+        seed: what random draws start from; None where there are none.
+        sample: number among several samples of the same recipe and seed; 0 where there is one.
         models: role -> digest of the model that plays it.
     """
 
     name: str
-    kind: str
-    parameters: Mapping[str, Parameter]
+    kind: _Word
+    parameters: dict[_Word, str | int | float]
     seed: int | None = None
     sample: int = 0
-    models: Mapping[str, str] = field(default_factory=dict)
+    models: dict[_Word, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Recipe:
+        if not is_view_name(self.name):
+            raise ValueError(f"{self.name[:80]!r} names no view")
+        if self.kind in KINDS and self.parameters.keys() != KINDS[self.kind].arguments.keys():
+            raise ValueError(f"its parameters are not those of {self.kind}")
+        return self
 
     @property
     def reads_source(self) -> bool:
@@ -110,9 +124,13 @@ class Recipe:
 
     @property
     def salt(self) -> bytes:
-        """What a random stream of this recipe is keyed with; the same for any name."""
-        value = {name: item for name, item in self.to_json().items() if name not in ("name", "models")}
-        return canonical_json(value)
+        """Key of a random stream of this recipe; the same for any name."""
+        value = self.to_json()
+        return canonical_json({name: value[name] for name in ("kind", "parameters", "seed", "sample")})
+
+    def to_json(self) -> dict[str, object]:
+        """Return the recipe as a JSON object."""
+        return asdict(self)
 
     def describe(self) -> str:
         """Return the recipe in words: kind, parameters, seed and sample."""
@@ -127,57 +145,15 @@ class Recipe:
         return ", ".join(words)
 
     def differences(self, other: Recipe) -> str:
-        """Say in what ``other`` differs; empty where both make the same texts."""
-        mine, theirs = _flat(self), _flat(other)
+        """Return the fields in which ``other`` differs; empty where both make the same texts."""
+        mine, theirs = self._fields(), other._fields()
         names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
         return ", ".join(f"{name} {mine.get(name)}, not {theirs.get(name)}" for name in names)
 
-    def to_json(self) -> dict[str, object]:
-        """Return the recipe as a JSON object."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "parameters": dict(self.parameters),
-            "seed": self.seed,
-            "sample": self.sample,
-            "models": dict(self.models),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Recipe:
-        """Return the recipe that ``value`` holds, trusting nothing in it.
-
-        Raises:
-            ValueError, KeyError, TypeError, AttributeError: if it is none.
-        """
-        parameters, models = dict(value["parameters"]), dict(value["models"])
-        seed, sample = value["seed"], value["sample"]
-        if not isinstance(value["kind"], str) or not isinstance(value["name"], str):
-            raise ValueError("its kind and name are no texts")
-        named = (value["kind"], *parameters, *models)
-        if not all(_PLAIN_WORD.fullmatch(one) for one in named):
-            raise ValueError("its kind, parameters or models have names that no recipe has")
-        if not is_view_name(value["name"]):
-            raise ValueError(f"{value['name'][:80]!r} names no view")
-        if value["kind"] in KINDS and parameters.keys() != KINDS[value["kind"]].arguments.keys():
-            raise ValueError(f"its parameters are not those of {value['kind']}")
-        if any(type(one) not in (str, int, float) for one in parameters.values()):
-            raise ValueError("its parameters are neither texts nor numbers")
-        if any(type(one) is not str for one in models.values()):
-            raise ValueError("its models are no digests")
-        if (seed is not None and type(seed) is not int) or type(sample) is not int:
-            raise ValueError("its seed and sample are no whole numbers")
-        return cls(value["name"], value["kind"], parameters, seed, sample, models)
-
-
-def _flat(recipe: Recipe) -> dict[str, object]:
-    return {
-        "kind": recipe.kind,
-        **{name: _shown(value) for name, value in recipe.parameters.items()},
-        "seed": recipe.seed,
-        "sample": recipe.sample,
-        **{f"model {role}": digest[:12] for role, digest in recipe.models.items()},
-    }
+    def _fields(self) -> dict[str, object]:
+        models = {f"model {role}": digest[:12] for role, digest in self.models.items()}
+        parameters = {name: _shown(value) for name, value in self.parameters.items()}
+        return {"kind": self.kind, **parameters, "seed": self.seed, "sample": self.sample, **models}
 
 
 def _shown(value: Parameter) -> str:
@@ -196,7 +172,7 @@ def parse_views(specs: Sequence[str], *, seed: int = 0, via: str | None = None) 
 
     Args:
         specs: as typed after ``--view``.
-        seed: what random choices start from, at least 0.
+        seed: what random draws start from, at least 0.
         via: the language of ``back-translation`` and ``translation`` where the spec names none.
 
     Raises:
@@ -208,103 +184,84 @@ def parse_views(specs: Sequence[str], *, seed: int = 0, via: str | None = None) 
     names = [recipe.name for recipe in recipes]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(
-            f"two views would be called {repeated[0]!r}: ask for several samples with '*2', or name one: "
-            f"--view other={specs[0].split('=')[-1]}"
+            f"two views are called {repeated[0]!r}: ask for several samples with '*2', or name one with "
+            "--view NAME=KIND"
         )
     return recipes
 
 
 def _parse(spec: str, seed: int, via: str | None) -> list[Recipe]:
-    found = _SPEC.fullmatch(spec)
-    name, kind, rest = found.group("name", "kind", "rest") if found else (None, spec, None)
-    count = None
+    found, count = _SPEC.fullmatch(spec), None
     # The name of a column may have any characters in it, and there is only one of it.
-    if found is None or not (kind == "column" and rest):
-        starred = _COUNT.fullmatch(spec)
-        if starred:
-            count = int(starred.group("count"))
-            found = _SPEC.fullmatch(starred.group("rest"))
-            name, kind, rest = found.group("name", "kind", "rest") if found else (None, spec, None)
-    if found is None or kind not in KINDS:
-        raise InputError(f"unknown view {spec!r}: choose one of {', '.join(KINDS)}; see 'embedcache views'")
+    starred = _COUNT.fullmatch(spec)
+    if starred is not None and not (found and found["kind"] == "column" and found["rest"]):
+        found, count = _SPEC.fullmatch(starred["rest"]), int(starred["count"])
+    if found is None or found["kind"] not in KINDS:
+        raise InputError(f"unknown view {spec!r}: expected one of {', '.join(KINDS)}; see 'embedcache views'")
+    name, kind, rest = found.group("name", "kind", "rest")
     if kind == "translation" and rest and rest.startswith("column="):
         column = rest.removeprefix("column=")
         return _parse(f"{name or f'translation-{_plain(column)}'}=column:{column}", seed, via)
-    recipe = _recipe(spec, name, kind, rest, seed, via)
+    parameters = _parameters(spec, kind, rest, via)
+    if name is None:
+        # Only what is not as usual shows in a name.
+        unusual = [value for key, value in parameters.items() if value != KINDS[kind].arguments[key]]
+        name = _plain("-".join([kind, *map(str, unusual)]))
+    drawn = seed if KINDS[kind].random else None
     if count is None:
-        return [recipe]
+        return [Recipe(_checked_name(name), kind, parameters, drawn)]
     if not KINDS[kind].random:
         raise InputError(f"view {spec!r}: all samples of {kind} are the same; leave '*{count}' out")
     if not 1 <= count <= _MOST_SAMPLES:
         raise InputError(f"view {spec!r}: {count} samples; expected 1 to {_MOST_SAMPLES}")
     return [
-        replace(recipe, name=_checked_name(f"{recipe.name}-{number}", spec), sample=number)
+        Recipe(_checked_name(f"{name}-{number}"), kind, parameters, drawn, number)
         for number in range(1, count + 1)
     ]
 
 
-def _recipe(spec: str, name: str | None, kind: str, rest: str | None, seed: int, via: str | None) -> Recipe:
-    facts = KINDS[kind]
-    parameters: dict[str, Parameter] = {k: v for k, v in facts.arguments.items() if v is not None}
-    if kind == "column":
-        parameters["column"] = rest or ""
-    else:
-        parameters |= _arguments(spec, kind, rest)
-        if "language" in facts.arguments and via is not None:
-            parameters.setdefault("language", via)
-    if missing := [argument for argument in facts.arguments if not parameters.get(argument)]:
-        raise InputError(f"view {spec!r} needs its {missing[0]}: write '{facts.example}'")
-    # In the order of the kind's arguments, whatever order they were typed in.
-    parameters = {key: parameters[key] for key in facts.arguments}
-    # Only what is not as usual shows in a name.
-    told = [value for key, value in parameters.items() if value != facts.arguments[key]]
-    default = _plain("-".join([kind, *map(str, told)]))
-    return Recipe(_checked_name(name or default, spec), kind, parameters, seed if facts.random else None)
-
-
-def _arguments(spec: str, kind: str, rest: str | None) -> dict[str, Parameter]:
-    """Read ``0.2,lexicon=oewn:2024``: the first argument may go without its name."""
-    allowed = list(KINDS[kind].arguments)
+def _parameters(spec: str, kind: str, rest: str | None, via: str | None) -> dict[str, Parameter]:
+    """Return the arguments of a kind, given or default, in the order of :data:`KINDS`."""
+    defaults = KINDS[kind].arguments
+    given = {"column": rest or ""} if kind == "column" else _arguments(spec, kind, rest)
     found: dict[str, Parameter] = {}
-    for place, piece in enumerate(rest.split(",") if rest is not None else []):
-        key, equals, value = piece.partition("=")
-        if not equals and place == 0 and allowed:
-            key, value = allowed[0], piece
-        if key not in allowed or key in found or not value:
-            takes = f"takes {', '.join(allowed)}" if allowed else "takes nothing"
-            raise InputError(f"view {spec!r}: {piece!r} is no argument; {kind} {takes}")
-        found[key] = _READ_ARGUMENT[key](value, spec)
+    for name, default in defaults.items():
+        value = given.get(name, via if name == "language" and via else default)
+        if value is None or value == "":
+            raise InputError(f"view {spec!r} needs its {name}: write '{KINDS[kind].example}'")
+        found[name] = _argument(name, str(value), spec)
     return found
 
 
-def _share(value: str, spec: str) -> float:
-    try:
-        share = float(value)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
+def _arguments(spec: str, kind: str, rest: str | None) -> dict[str, str]:
+    """Read ``0.2,lexicon=oewn:2024``: the first argument may go without its name."""
+    allowed = list(KINDS[kind].arguments)
+    found: dict[str, str] = {}
+    for place, piece in enumerate(rest.split(",") if rest is not None else []):
+        name, equals, value = piece.partition("=")
+        if not equals and place == 0 and allowed:
+            name, value = allowed[0], piece
+        if name not in allowed or name in found or not value:
+            takes = ", ".join(allowed) or "no arguments"
+            raise InputError(f"view {spec!r}: {piece!r} is no argument; {kind} takes {takes}")
+        found[name] = value
+    return found
+
+
+def _argument(name: str, value: str, spec: str) -> Parameter:
+    """Return an argument in its type."""
+    if name == "share":
+        with suppress(ValueError):
+            if 0 < float(value) < 1:
+                return float(value)
         raise InputError(f"view {spec!r}: share {value!r}; expected a number above 0 and below 1")
-    return share
-
-
-def _beams(value: str, spec: str) -> int:
-    if not re.fullmatch(r"[1-9]\d?", value):
+    if name == "beams":
+        if re.fullmatch(r"[1-9]\d?", value):
+            return int(value)
         raise InputError(f"view {spec!r}: beams {value!r}; expected a whole number from 1 to 99")
-    return int(value)
-
-
-def _language(value: str, spec: str) -> str:
-    if not re.fullmatch(_LANGUAGE, value):
+    if name == "language" and not re.fullmatch(r"[A-Za-z][\w-]{0,19}", value):
         raise InputError(f"view {spec!r}: language {value!r}; expected a code such as de or zh-Hans")
     return value
-
-
-_READ_ARGUMENT: Mapping[str, Callable[[str, str], Parameter]] = {
-    "share": _share,
-    "beams": _beams,
-    "language": _language,
-    "lexicon": lambda value, spec: value,
-}
 
 
 def _plain(text: str) -> str:
@@ -312,10 +269,10 @@ def _plain(text: str) -> str:
     return re.sub(r"[^\w.-]", "_", text)
 
 
-def _checked_name(name: str, spec: str) -> str:
+def _checked_name(name: str) -> str:
     if not is_view_name(name):
         raise InputError(
             f"{name[:120]!r} cannot name a view: use up to 100 letters, digits, '.', '_' and '-', and not "
-            f"'original'; choose another, --view NAME={spec.split('=')[-1]}"
+            "'original'; choose one with --view NAME=KIND"
         )
     return name

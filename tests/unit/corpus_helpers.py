@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -53,3 +54,17 @@ def stored(
 def content(folder: Path) -> dict[str, bytes]:
     """Return the files below ``folder``: path -> bytes."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Failing:
+    """Hook of write steps that counts them, and fails at step ``after`` and every later one; -1: never."""
+
+    def __init__(self, after: int, error: BaseException | None = None) -> None:
+        self.after, self.steps = after, 0
+        self.error = error or OSError(errno.ENOSPC, "No space left on device")
+
+    def __call__(self, step: str, path: Path) -> None:
+        """Count a step."""
+        self.steps += 1
+        if 0 <= self.after < self.steps:
+            raise self.error

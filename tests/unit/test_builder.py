@@ -358,7 +358,7 @@ def test_several_files_are_one_corpus(tmp_path: Path, build: Callable[..., Cache
 def test_another_corpus_of_the_same_name_needs_replace(tmp_path: Path, build: Callable[..., Cache]) -> None:
     build(corpus_file(tmp_path, TEXTS[:10]))
     source = corpus_file(tmp_path, TEXTS[5:20])
-    with pytest.raises(InputError, match="--replace"):
+    with pytest.raises(InputError, match="--overwrite"):
         build(source)
     cache = build(source, replace=True)
     assert cache.corpus().texts() == TEXTS[5:20]

@@ -121,7 +121,7 @@ def test_counts_with_views_are_those_of_the_build_that_follows(
         ("delete-words-2", True, True),
     ]
     assert found.cached > 60
-    with pytest.raises(InputError, match=r"another view called 'crop'.*--replace-views"):
+    with pytest.raises(InputError, match=r"another view called 'crop'.*--overwrite"):
         both("crop", seed=3)
     found, _ = both("crop", embed=("crop",), seed=3, replace=True)
     assert (found.views[0].is_there, found.missing > 0) == (False, True)
@@ -515,7 +515,7 @@ def test_the_command_prints_a_plan(
     assert "there is no such view" in capsys.readouterr().err
     seeded = (*arguments, "--probe-seconds", 0, "--view", "crop", "--view-seed", 5)
     assert run(monkeypatch, *seeded) == 2
-    assert "--replace-views" in capsys.readouterr().err
+    assert "--overwrite" in capsys.readouterr().err
     assert run(monkeypatch, *seeded, "--replace-views") == 0
     assert re.search(r"view crop +│ to make +│", capsys.readouterr().out)
     assert run(monkeypatch, *arguments) == 0

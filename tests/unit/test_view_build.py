@@ -23,7 +23,7 @@ from embedcache.errors import InputError, MissingInputError, MissingVectorsError
 from embedcache.show import show_rows
 from embedcache.teacher.load import Teacher
 from embedcache.testing import sentences, tiny_encoder
-from embedcache.views import masked
+from embedcache.views import models as masked
 from embedcache.views.plan import ViewOptions
 
 TEXTS = sentences(30)
@@ -125,7 +125,7 @@ def test_a_view_that_nobody_makes_cannot_be_encoded(tmp_path: Path, build: Build
 
 def test_another_seed_is_refused_before_a_teacher_is_noted(build: Build) -> None:
     build(None, "crop")
-    with pytest.raises(InputError, match=r"seed 0, not 1.*--replace-views"):
+    with pytest.raises(InputError, match=r"seed 0, not 1.*--overwrite"):
         build(None, "crop", seed=1)
     again = build(None, "crop", seed=1, replace_views=True)
     assert outcomes(again) == {"crop": "remade"}
@@ -157,7 +157,7 @@ def test_a_text_makes_the_same_view_in_any_corpus(tmp_path: Path, build: Build) 
 def test_replacing_a_corpus_takes_its_views_away_or_makes_them_anew(tmp_path: Path, build: Build) -> None:
     build(None, "crop", "delete-words")
     (tmp_path / "corpus.txt").write_text("one two three\nfour five six\n")
-    with pytest.raises(InputError, match="--replace"):
+    with pytest.raises(InputError, match="--overwrite"):
         build(tmp_path / "corpus.txt", "crop")
     assert Cache(tmp_path / "cache").corpus().view_names() == ["crop", "delete-words"]
     cache = build(tmp_path / "corpus.txt", "crop", replace=True)
@@ -186,7 +186,7 @@ def test_a_column_of_the_source_is_a_view(tmp_path: Path, build: Build) -> None:
 def test_a_column_that_changed_is_noticed(tmp_path: Path, build: Build) -> None:
     build(csv(tmp_path, PAIRS), "column:fr", text_column="text")
     changed = PAIRS.replace("Un chat dort.", "Le chat dort.")
-    with pytest.raises(InputError, match=r"holds other texts than column 'fr'.*--replace-views"):
+    with pytest.raises(InputError, match=r"holds other texts than its column.*--overwrite"):
         build(csv(tmp_path, changed), "column:fr", text_column="text")
     cache = build(csv(tmp_path, changed), "column:fr", text_column="text", replace_views=True)
     assert cache.corpus().view("column-fr").texts()[0] == "Le chat dort."
@@ -253,7 +253,7 @@ def test_a_column_that_cannot_be_read_is_refused_before_anything_is_written(
     with pytest.raises(MissingInputError, match="plain text has no columns; leave --view column:NAME out"):
         build(None, "column:de")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(PAIRS.encode())))
-    with pytest.raises(InputError, match="standard input can be read only once"):
+    with pytest.raises(InputError, match="a second time"):
         build("-", "column:fr", format="csv", text_column="text")
     assert not (tmp_path / "cache").exists()
 

@@ -1,0 +1,704 @@
+"""Views: recipes, what they make of a text, and how views are stored beside their corpus."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import corpus_helpers
+import numpy as np
+import pytest
+import view_helpers
+from corpus_helpers import IDS, LABELS, TEXTS, Failing, content, stored
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedcache import fsio
+from embedcache.corpus import view_store
+from embedcache.corpus.corpus import Corpus, View
+from embedcache.corpus.view_record import record_from_json
+from embedcache.corpus.view_store import MakeRows, remove_view, stale_views, store_view
+from embedcache.errors import CorruptCacheError, InputError, MissingExtraError, StorageError, TeacherError
+from embedcache.keys import key_array
+from embedcache.testing import sentences, tiny_encoder
+from embedcache.views.edits import Draws, edit_maker, put, synonym_maker, words_of_share
+from embedcache.views.kept import Kept, Made, Maker
+from embedcache.views.models import (
+    batches_of_one_length,
+    find_model,
+    load_model,
+    logits_at,
+    mask_fill_maker,
+    translation_maker,
+)
+from embedcache.views.plan import PlannedView, ViewOptions, plan_views
+from embedcache.views.recipe import KINDS, Recipe, parse_views
+
+SENTENCES = sentences(200, longest=30)
+EDITS = ["crop", "crop:0.5", "delete-words", "delete-words:0.9", "delete-one-word"]
+
+
+def recipe_of(spec: str, seed: int = 0, **settings: Any) -> Recipe:
+    (recipe,) = parse_views([spec], seed=seed, **settings)
+    return recipe
+
+
+# --- recipes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "kind", "parameters"),
+    [
+        ("crop", "crop", "crop", {"share": 0.1}),
+        ("crop:0.1", "crop", "crop", {"share": 0.1}),
+        ("crop:share=0.2", "crop-0.2", "crop", {"share": 0.2}),
+        ("short=crop:0.5", "short", "crop", {"share": 0.5}),
+        ("delete-one-word", "delete-one-word", "delete-one-word", {}),
+        ("synonym:lexicon=a:1,share=0.3", "synonym-0.3-a_1", "synonym", {"share": 0.3, "lexicon": "a:1"}),
+        ("mask-fill", "mask-fill", "mask-fill", {"share": 0.15}),
+        ("column:a b/c*4=d:e", "column-a_b_c_4_d_e", "column", {"column": "a b/c*4=d:e"}),
+        ("french=column:fr", "french", "column", {"column": "fr"}),
+        ("translation:column=de", "translation-de", "column", {"column": "de"}),
+        ("translation:de", "translation-de", "translation", {"language": "de", "beams": 1}),
+        (
+            "back-translation:de,beams=4",
+            "back-translation-de-4",
+            "back-translation",
+            {"language": "de", "beams": 4},
+        ),
+    ],
+)
+def test_a_spec_is_a_recipe_with_a_name(spec: str, name: str, kind: str, parameters: dict[str, Any]) -> None:
+    recipe = recipe_of(spec)
+    assert (recipe.name, recipe.kind, recipe.parameters) == (name, kind, parameters)
+    assert list(recipe.parameters) == list(KINDS[kind].arguments)
+    assert (recipe.seed, recipe.sample) == (0 if KINDS[kind].random else None, 0)
+
+
+def test_a_star_asks_for_samples_that_differ_in_nothing_else() -> None:
+    recipes = parse_views(["crop:0.2*3"], seed=7)
+    assert [one.name for one in recipes] == ["crop-0.2-1", "crop-0.2-2", "crop-0.2-3"]
+    assert [(one.seed, one.sample) for one in recipes] == [(7, 1), (7, 2), (7, 3)]
+    assert len({one.salt for one in recipes}) == 3
+    # More of them later leave those that are there as they are.
+    assert parse_views(["crop:0.2*5"], seed=7)[:3] == recipes
+
+
+def test_the_language_of_translations_may_be_given_apart() -> None:
+    assert recipe_of("back-translation", via="de").parameters["language"] == "de"
+    assert recipe_of("back-translation:fr", via="de").parameters["language"] == "fr"
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        [""],
+        ["cropp"],
+        ["=crop"],
+        ["crop:"],
+        ["crop:0"],
+        ["crop:1"],
+        ["crop:nan"],
+        ["crop:x"],
+        ["crop:0.1,0.2"],
+        ["crop:0.1,share=0.2"],
+        ["crop:beams=2"],
+        ["delete-one-word:2"],
+        ["crop*0"],
+        ["crop*1001"],
+        ["crop*-1"],
+        ["translation:de*2"],
+        ["column"],
+        ["column:"],
+        ["translation:column="],
+        ["back-translation"],
+        ["translation:../x"],
+        ["back-translation:de,beams=0"],
+        ["original=crop"],
+        ["a" * 101 + "=crop"],
+        ["column:" + "a" * 101],
+        ["crop", "crop"],
+        ["crop*2", "crop-1=delete-words"],
+        ["column:a b", "column:a_b"],
+    ],
+)
+def test_what_is_no_recipe_is_an_error_that_quotes_it(specs: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_views(specs)
+    assert specs[0][:20].split("=")[0].split("*")[0].split(":")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 63])
+def test_a_seed_that_cannot_be_stored_is_refused(seed: int) -> None:
+    with pytest.raises(InputError, match="--view-seed"):
+        parse_views(["crop"], seed=seed)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_recipe_or_refused_in_words(spec: str) -> None:
+    with suppress(InputError):
+        for recipe in parse_views([spec, f"column:{spec}"]):
+            # It becomes the name of a folder.
+            assert Path(recipe.name).name == recipe.name
+            assert recipe.name not in (".", "..")
+
+
+def record(spec: str) -> dict[str, Any]:
+    value = {
+        "recipe": recipe_of(spec).to_json(),
+        "of": "a" * 64,
+        "digest": "b" * 64,
+        "counts": {"changed": 1},
+    }
+    return dict(json.loads(json.dumps(value)))
+
+
+@pytest.mark.parametrize("spec", [kind.example.replace("*2", "") for kind in KINDS.values()])
+def test_a_stored_recipe_is_the_recipe_again(spec: str) -> None:
+    recipe = recipe_of(spec)
+    assert record_from_json(record(spec), recipe.name).recipe == recipe
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "../x"},
+        {"name": "original"},
+        {"name": 1},
+        {"kind": None},
+        {"kind": "a\nb"},
+        {"kind": "column"},
+        {"parameters": {"share": [1]}},
+        {"parameters": {"share": True}},
+        {"parameters": 1},
+        {"seed": "0"},
+        {"sample": None},
+        {"models": {"a": 1}},
+        {"models": {"\x1b[2J": "x"}},
+        {"more": 1},
+    ],
+)
+def test_a_recipe_of_a_stranger_is_not_trusted(change: dict[str, object]) -> None:
+    value = record("crop")
+    value["recipe"].update(change)
+    with pytest.raises(ValueError, match=r".+"):
+        record_from_json(value, "crop")
+
+
+def test_recipes_that_make_other_texts_differ_and_names_do_not_count() -> None:
+    crop = recipe_of("x=crop")
+    assert crop.differences(recipe_of("x=crop", 1)) == "seed 0, not 1"
+    assert "share 0.1, not 0.2" in crop.differences(recipe_of("x=crop:0.2"))
+    assert crop.differences(recipe_of("y=crop")) == ""
+    salts = [recipe_of(spec, seed).salt for spec, seed in (("y=crop", 0), ("crop:0.2", 0), ("crop", 1))]
+    assert salts[0] == crop.salt
+    assert crop.salt not in salts[1:]
+
+
+# --- edits -----------------------------------------------------------------------------------------------
+
+
+def made(spec: str, texts: list[str], seed: int = 0) -> list[Made]:
+    return edit_maker(recipe_of(spec, seed))(texts)
+
+
+@pytest.mark.parametrize("spec", EDITS)
+def test_an_edit_depends_on_the_text_and_the_seed_alone(spec: str) -> None:
+    whole = made(spec, SENTENCES)
+    assert [one for text in SENTENCES for one in made(spec, [text])] == whole
+    assert made(spec, SENTENCES[::-1]) == whole[::-1]
+    assert made(spec, SENTENCES, seed=1) != whole
+    assert made(spec, ["", "word", "  word  ", "猫は家を見る", "🐈"]) == [Kept.ONE_WORD] * 5
+    (long,) = made(spec, ["слово word 🐈 " * 20_000])
+    assert 0 < len(str(long)) < 280_000
+
+
+def test_the_texts_of_a_recipe_never_change() -> None:
+    # Caches hold them: another text for the same recipe would be another view under an old name.
+    text = "one two three four five six seven eight nine ten eleven twelve"
+    assert made("crop:0.3", [text]) == ["three four five six seven eight nine ten"]
+    assert made("delete-words:0.3", [text]) == ["two three four five six seven nine ten"]
+    assert made("delete-one-word", [text], seed=3) == [
+        "one two three four five six seven nine ten eleven twelve"
+    ]
+
+
+@given(st.text(max_size=200), st.sampled_from(EDITS), st.integers(0, 1 << 62))
+def test_some_words_go_and_the_others_keep_their_order(text: str, spec: str, seed: int) -> None:
+    words = text.split()
+    (new,) = made(spec, [text], seed)
+    if len(words) < 2:
+        assert new is Kept.ONE_WORD
+        return
+    left = str(new).split()
+    share = float(recipe_of(spec).parameters.get("share", 0.0))  # type: ignore[arg-type]
+    assert len(words) - len(left) == min(max(int(share * len(words) + 0.5), 1), len(words) - 1)
+    rest = iter(words)
+    assert all(word in rest for word in left)
+    if spec.startswith("crop"):
+        assert any(words[start : start + len(left)] == left for start in range(len(words)))
+
+
+@pytest.mark.parametrize("kind", ["crop", "delete-words", "delete-one-word"])
+def test_samples_differ_from_each_other(kind: str) -> None:
+    samples = [edit_maker(recipe)(SENTENCES) for recipe in parse_views([f"{kind}*4"])]
+    for one, other in combinations(samples, 2):
+        assert sum(a != b for a, b in zip(one, other, strict=True)) > len(SENTENCES) / 4
+
+
+def test_draws_are_even_and_samples_have_no_number_twice() -> None:
+    draw = Draws(b"salt").of("text")
+    numbers = [draw.below(10) for _ in range(20_000)]
+    assert all(abs(count - 2000) < 250 for count in Counter(numbers).values())
+    assert numbers[:8] != numbers[8:16]
+    for count, size in ((1, 0), (1, 1), (300, 300), (300, 7)):
+        found = Draws(b"salt").of(str(count)).sample(count, size)
+        assert len(set(found)) == len(found) == size
+        assert all(0 <= number < count for number in found)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "result"),
+    [
+        ("cat", "puss", "puss"),
+        ("Cat,", "puss", "Puss,"),
+        ("(CAT)", "puss", "(PUSS)"),
+        ("I", "we", "We"),
+        ("--", "puss", "--"),
+        ("“Über!”", "über", "“Über!”"),
+    ],
+)
+def test_a_word_takes_the_place_of_another_with_its_punctuation_and_case(
+    old: str, new: str, result: str
+) -> None:
+    words = [old]
+    put(words, 0, new)
+    assert words == [result]
+
+
+# --- synonyms --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lexicon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return the name of a lexicon of a few words."""
+    import wn
+
+    # Asking the public property for the old folder would make one in the user's home.
+    monkeypatch.setattr(wn.config, "_data_directory", tmp_path)
+    monkeypatch.setattr(wn.config, "_dbpath", tmp_path / "wn.db")
+    wn.add(view_helpers.lexicon_file(tmp_path), progress_handler=None)
+    yield "tiny:1"
+    wn._db.clear_connections()
+
+
+def test_synonyms_take_the_place_of_words(lexicon: str) -> None:
+    make = synonym_maker(recipe_of(f"synonym:0.5,lexicon={lexicon}"))
+    found = make(["A Small CAT (sees) the house.", "nothing here", "roads", "road", "", "the cats"])
+    words = str(found[0]).split()
+    assert words[1] in ("Little", "Tiny")
+    assert words[2] in ("PUSS", "KITTY")
+    assert [words[0], *words[3:]] == ["A", "(sees)", "the", "home", "base."]
+    assert found[1:] == [Kept.NO_SYNONYM, Kept.NO_SYNONYM, "route", Kept.NO_SYNONYM, Kept.NO_SYNONYM]
+    samples = [synonym_maker(one) for one in parse_views([f"synonym:0.3,lexicon={lexicon}*4"])]
+    texts = [text for text in SENTENCES if "small" in text or "cat" in text]
+    assert len({tuple(make(texts)) for make in samples}) == 4
+    assert samples[0](texts[::-1]) == samples[0](texts)[::-1]
+
+
+def test_a_lexicon_or_a_library_that_is_missing_says_how_to_get_it(
+    lexicon: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="python -m wn download oewn:2024"):
+        plan_views(ViewOptions(["synonym"]))
+    with pytest.raises(InputError, match="version"):
+        plan_views(ViewOptions(["synonym:lexicon=tiny"]))
+    monkeypatch.setitem(sys.modules, "wn", None)
+    with pytest.raises(MissingExtraError, match="pip install"):
+        plan_views(ViewOptions(["synonym"]))
+
+
+# --- models ----------------------------------------------------------------------------------------------
+
+READ = [*sentences(24, longest=16), "The Cat (sees) a House!", "CAT"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the folders of tiny models."""
+    root = tmp_path_factory.mktemp("models")
+    return {
+        "masked": view_helpers.masked_model(root / "masked"),
+        "other": view_helpers.masked_model(root / "other", seed=1),
+        "en-de": view_helpers.translator(root / "en-de", seed=2),
+        "de-en": view_helpers.translator(root / "de-en", seed=3),
+    }
+
+
+def planned(spec: str, folders: dict[str, Path], *, seed: int = 0) -> PlannedView:
+    roles = [] if "translation" not in spec else ["en-de", "de-en"] if "back" in spec else ["en-de"]
+    translators = {role: str(folders[role]) for role in roles}
+    (view,) = plan_views(
+        ViewOptions([spec], seed, mask_model=str(folders["masked"]), translators=translators, device="cpu")
+    )
+    return view
+
+
+def maker(spec: str, folders: dict[str, Path], *, seed: int = 0, batch_tokens: int = 256) -> Maker:
+    view = planned(spec, folders, seed=seed)
+    models = list(view.models.values())
+    if view.recipe.kind == "mask-fill":
+        return mask_fill_maker(view.recipe, models[0], "cpu", batch_tokens=batch_tokens)
+    return translation_maker(view.recipe, models, "cpu", batch_tokens=batch_tokens)
+
+
+@pytest.mark.parametrize(
+    "spec", ["mask-fill", "mask-fill:0.5", "translation:de", "translation:de,beams=2", "back-translation:de"]
+)
+def test_batches_and_neighbours_do_not_show(spec: str, folders: dict[str, Path]) -> None:
+    run = maker(spec, folders)
+    whole = run(READ)
+    assert maker(spec, folders, batch_tokens=1)(READ) == whole
+    assert maker(spec, folders, batch_tokens=1 << 16)(READ) == whole
+    assert run(READ[::-1]) == whole[::-1]
+    assert [one for text in READ[:8] for one in run([text])] == whole[:8]
+    assert len(set(whole)) > len(whole) / 4
+    assert not any(isinstance(one, str) and not one.strip() for one in whole)
+
+
+def test_masked_words_are_replaced_by_others_and_nothing_else_is_touched(folders: dict[str, Path]) -> None:
+    for text, new in zip(READ, maker("mask-fill:0.2", folders)(READ), strict=True):
+        words = text.split()
+        changed = [(a, b) for a, b in zip(words, str(new).split(), strict=True) if a != b]
+        numbers = sum(word.isdigit() for word in words)
+        assert 1 <= len(changed) == min(words_of_share(len(words), 0.2), len(words) - numbers)
+        for old, put_in in changed:
+            assert old.strip("()!").casefold() != put_in.strip("()!").casefold()
+            assert put_in.strip("()!").isalpha()
+            assert [one for one in old if one in "()!"] == [one for one in put_in if one in "()!"]
+            assert old.strip("()!")[0].isupper() == put_in.strip("()!")[0].isupper()
+    assert maker("mask-fill", folders, seed=1)(READ) != maker("mask-fill", folders)(READ)
+
+
+def test_what_a_model_cannot_read_stays(folders: dict[str, Path]) -> None:
+    mask = maker("mask-fill", folders)
+    assert mask(["!!!", "123 456", "", "the [MASK] cat", "🐈 🐎"]) == [Kept.NOTHING_TO_MASK] * 5
+    # Of a long text words of the beginning are masked.
+    text = " ".join(f"{word} cat" for word in sentences(5_000))
+    (new,) = mask([text])
+    changed = [
+        place for place, (a, b) in enumerate(zip(text.split(), str(new).split(), strict=True)) if a != b
+    ]
+    assert changed
+    assert max(changed) < 64
+    translated = maker("translation:de", folders)(["cat " * 23, "cat " * 24, "cat " * 50_000])
+    assert isinstance(translated[0], str)
+    assert translated[1:] == [Kept.TOO_LONG, Kept.TOO_LONG]
+
+
+def test_there_and_back_is_one_after_the_other(folders: dict[str, Path]) -> None:
+    there = maker("translation:de", folders)(READ)
+    swapped = {**folders, "en-de": folders["de-en"]}
+    back = iter(maker("translation:de", swapped)([one for one in there if isinstance(one, str)]))
+    expected = [next(back) if isinstance(one, str) else one for one in there]
+    assert maker("back-translation:de", folders)(READ) == expected
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "DistilBert", "Electra", "Albert", "MobileBert"])
+def test_only_masks_go_through_the_vocabulary_and_come_out_as_they_would(kind: str) -> None:
+    import torch
+    import transformers
+
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 16, "max_position_embeddings": 20, "initializer_range": 0.4}
+    sizes |= {"embedding_size": 16} if kind in ("Electra", "Albert") else {}
+    sizes |= {"embedding_size": 8, "intra_bottleneck_size": 16} if kind == "MobileBert" else {}
+    sizes |= {"dim": 16, "n_layers": 1, "n_heads": 2} if kind == "DistilBert" else {}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{kind}ForMaskedLM")(config).eval()
+        ids = torch.randint(4, 50, (3, 9))
+        where = torch.rand(3, 9) < 0.3
+        some = logits_at(model, ids, where)
+        whole = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+        model.get_output_embeddings = lambda: None
+        unnamed = logits_at(model, ids, where)
+    torch.testing.assert_close(unnamed, whole[where])
+    torch.testing.assert_close(some, whole[where])
+
+
+def test_texts_of_one_length_share_a_batch() -> None:
+    batches: list[list[int]] = []
+    batches_of_one_length([3, 1, 3, 2, 3, 0], 6, batches.append)
+    assert batches == [[5], [1], [3], [0, 2], [4]]
+
+
+def test_a_recipe_carries_the_digests_of_its_models(folders: dict[str, Path], tmp_path: Path) -> None:
+    digests = {name: find_model(str(folder)).digest for name, folder in folders.items()}
+    assert len(set(digests.values())) == 4
+    copy = shutil.copytree(folders["masked"], tmp_path / "copy")
+    assert planned("mask-fill", {"masked": copy}).recipe.models == {"mask-fill": digests["masked"]}
+    back = planned("back-translation:de", folders).recipe.models
+    assert list(back.items()) == [("en-de", digests["en-de"]), ("de-en", digests["de-en"])]
+    # How a model decodes and what it reads count as much as its weights.
+    for name in ("generation_config.json", "tokenizer.json"):
+        changed = shutil.copytree(folders["en-de"], tmp_path / name)
+        value = json.loads((changed / name).read_text())
+        (changed / name).write_text(json.dumps({**value, "repetition_penalty": 2.0, "version": "9"}))
+        assert find_model(str(changed)).digest != digests["en-de"]
+
+
+def test_a_model_that_cannot_do_its_work_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    plain = str(tiny_encoder(tmp_path / "plain", plain=True))
+    (tmp_path / "empty").mkdir()
+    for options in (
+        ViewOptions(["mask-fill"], mask_model=plain),
+        ViewOptions(["translation:de"], translators={"en-de": plain}),
+    ):
+        (view,) = plan_views(options)
+        with pytest.raises(TeacherError, match=r"random|cannot load"):
+            view.maker([])
+    for missing in (tmp_path / "none", tmp_path / "empty"):
+        with pytest.raises(TeacherError):
+            plan_views(ViewOptions(["mask-fill"], mask_model=str(missing)))
+    translators = {"en-de": str(folders["en-de"]), "de-fr": "somewhere/else"}
+    with pytest.raises(InputError, match="--translator de-fr"):
+        plan_views(ViewOptions(["translation:de"], translators=translators))
+    (view,) = plan_views(
+        ViewOptions(["translation:en"], language="de", translators={"de-en": str(folders["de-en"])})
+    )
+    assert list(view.recipe.models) == ["de-en"]
+
+
+def test_a_tokenizer_without_its_library_names_the_install_line(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import transformers
+
+    def without(*arguments: object, **settings: object) -> None:
+        raise ImportError("it needs sentencepiece\nand more")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", without)
+    with pytest.raises(MissingExtraError, match=r"sentencepiece\); run: pip install 'embedcache\[views\]'"):
+        load_model(find_model(str(folders["en-de"])), "AutoModelForSeq2SeqLM", "cpu")
+
+
+# --- stored views ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    """Return a corpus of several parts, whose views are made in chunks of three rows."""
+    corpus_helpers.small_parts(monkeypatch)
+    monkeypatch.setattr(view_store, "CHUNK_ROWS", 3)
+    return stored(tmp_path / "corpora", TEXTS, IDS, LABELS)
+
+
+def by(make: Callable[[Sequence[str]], list[Made]]) -> MakeRows:
+    return lambda first_row, texts: make(texts)
+
+
+def crop(corpus: Corpus, *, seed: int = 0, spec: str = "crop", **settings: Any) -> tuple[View, bool]:
+    recipe = recipe_of(spec, seed)
+    return store_view(corpus, recipe, by(edit_maker(recipe)), **settings)
+
+
+def never(first_row: int, texts: list[str]) -> list[Made]:
+    raise AssertionError("made again")
+
+
+def test_a_view_is_read_as_a_corpus_is_and_leaves_the_corpus_as_it_was(corpus: Corpus) -> None:
+    before = content(corpus.folder)
+    view, was_there = crop(corpus)
+    assert not was_there
+    expected = [
+        text if isinstance(new, Kept) else new for text, new in zip(TEXTS, made("crop", TEXTS), strict=True)
+    ]
+    opened = Corpus(corpus.folder).view("crop")
+    assert opened.texts() == view.texts() == expected != TEXTS
+    assert (opened.keys() == key_array(expected)).all()
+    rows = np.array([9, 0, 4])
+    assert (opened.keys_of(rows) == key_array([expected[row] for row in rows])).all()
+    assert (opened.recipe, opened.record.of) == (recipe_of("crop"), corpus.info.digest)
+    assert content(corpus.folder).items() >= before.items()
+    crop(corpus, spec="a=crop:0.5")
+    assert corpus.view_names() == ["a", "crop"]
+    for name in ("../a", "none"):
+        with pytest.raises(InputError, match=r"a, crop"):
+            corpus.view(name)
+
+
+def test_outcomes_of_the_rows_are_counted(corpus: Corpus) -> None:
+    def make(first_row: int, texts: list[str]) -> list[Made]:
+        return [Kept.EMPTY_CELL, *(text if text == TEXTS[1] else text + "!" for text in texts[1:])]
+
+    view, _ = store_view(corpus, recipe_of("column:x"), make)
+    assert view.record.counts == {"changed": 4, "empty cell": 5, "unchanged": 1}
+    assert view.texts()[:3] == [TEXTS[0], TEXTS[1], TEXTS[2] + "!"]
+
+
+def test_the_same_again_writes_nothing_and_makes_nothing(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crop(corpus)
+    monkeypatch.setattr(fsio, "on_write_step", Failing(0))
+    assert store_view(corpus, recipe_of("crop"), never)[1]
+
+
+def test_another_recipe_of_the_same_name_is_refused_or_replaces(tmp_path: Path, corpus: Corpus) -> None:
+    crop(corpus)
+    before = content(corpus.folder)
+    with pytest.raises(InputError, match=r"'crop' \(seed 0, not 1\).*--overwrite"):
+        crop(corpus, seed=1)
+    assert content(corpus.folder) == before
+    assert not crop(corpus, seed=1, replace=True)[1]
+    # Nothing of the old one is left.
+    fresh = stored(tmp_path / "fresh", TEXTS, IDS, LABELS)
+    crop(fresh, seed=1)
+    assert content(corpus.folder) == content(fresh.folder)
+
+
+def test_a_column_is_read_again_and_what_changed_is_noticed(corpus: Corpus) -> None:
+    recipe = recipe_of("column:fr")
+
+    def cells(prefix: str) -> MakeRows:
+        return lambda first_row, texts: [f"{prefix} {text}" for text in texts]
+
+    store_view(corpus, recipe, cells("old"))
+    before = content(corpus.folder)
+    assert store_view(corpus, recipe, cells("old"))[1]
+    with pytest.raises(InputError, match=r"column.*--overwrite"):
+        store_view(corpus, recipe, cells("new"))
+    assert content(corpus.folder) == before
+    view, was_there = store_view(corpus, recipe, cells("new"), replace=True)
+    assert not was_there
+    assert view.texts()[0] == f"new {TEXTS[0]}"
+
+
+def test_a_view_of_other_rows_or_labels_is_never_read(tmp_path: Path, corpus: Corpus) -> None:
+    crop(corpus)
+    crop(corpus, spec="kept=crop")
+    changed = stored(tmp_path / "corpora", TEXTS, IDS, LABELS[::-1], replace=True)
+    assert stale_views(changed) == ["crop", "kept"]
+    assert changed.views() == []
+    with pytest.raises(InputError, match="other rows"):
+        changed.view("crop")
+    remove_view(changed, "kept")
+    assert not (changed.folder / "views" / "kept").exists()
+    view, was_there = crop(changed, seed=5)
+    assert not was_there
+    assert view.record.of == changed.info.digest
+    assert stale_views(changed) == []
+
+
+@pytest.mark.parametrize("name", ["recipe.json", "corpus.json", "*.arrow"])
+@pytest.mark.parametrize("damage", ["flip", "gone"])
+def test_damage_is_found_and_replacing_mends_it(corpus: Corpus, name: str, damage: str) -> None:
+    crop(corpus)
+    before = content(corpus.folder)
+    path = sorted((corpus.folder / "views" / "crop").glob(name))[0]
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "flip":
+        path.write_bytes(data[:-40] + bytes([data[-40] ^ 1]) + data[-39:])
+    if (name, damage) == ("recipe.json", "gone"):
+        assert corpus.view_names() == []
+    else:
+        with pytest.raises(CorruptCacheError, match=rf"crop.*--cache {corpus.folder.parent.parent}'"):
+            corpus.view("crop").texts()
+    # A missing part is made again without being asked.
+    crop(corpus, replace=(name, damage) != ("*.arrow", "gone"))
+    assert content(corpus.folder) == before
+
+
+def test_rows_of_one_recipe_never_go_by_the_name_of_another(corpus: Corpus, tmp_path: Path) -> None:
+    crop(corpus, spec="x=crop")
+    crop(corpus, spec="y=delete-words")
+    views = corpus.folder / "views"
+    recipe = (views / "x" / "recipe.json").read_bytes()
+    shutil.rmtree(views / "x")
+    shutil.copytree(views / "y", views / "x")
+    with pytest.raises(CorruptCacheError, match="a view called 'y'"):
+        corpus.view("x")
+    (views / "x" / "recipe.json").write_bytes(recipe)
+    with pytest.raises(CorruptCacheError, match="a corpus called 'y'"):
+        corpus.view("x")
+    (views / "y").rename(tmp_path / "elsewhere")
+    (views / "y").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CorruptCacheError, match="symbolic link"):
+        corpus.view("y")
+
+
+@pytest.mark.parametrize(
+    ("error", "keep_drafts"), [(OSError(errno.ENOSPC, "full"), True), (KeyboardInterrupt(), False)]
+)
+def test_killed_at_any_step_of_writing_the_same_call_ends_with_the_same_bytes(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, keep_drafts: bool
+) -> None:
+    whole = stored(tmp_path / "whole", TEXTS[-6:])
+    counting = Failing(-1)
+    monkeypatch.setattr(fsio, "on_write_step", counting)
+    crop(whole, keep_drafts=keep_drafts)
+    assert counting.steps > 10
+    for step in range(counting.steps):
+        cut = stored(tmp_path / "cut" / str(step), TEXTS[-6:])
+        monkeypatch.setattr(fsio, "on_write_step", Failing(step, error))
+        with pytest.raises((StorageError, KeyboardInterrupt)):
+            crop(cut, keep_drafts=keep_drafts)
+        monkeypatch.setattr(fsio, "on_write_step", None)
+        # Until it is complete it is not there.
+        if cut.view_names():
+            assert cut.view("crop").texts() == whole.view("crop").texts()
+        crop(cut, keep_drafts=keep_drafts)
+        assert content(cut.folder) == content(whole.folder)
+
+
+@pytest.mark.parametrize("step", range(0, 40, 3))
+def test_killed_while_it_is_replaced_a_view_is_the_old_the_new_or_not_there(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    old = crop(corpus)[0].texts()
+    monkeypatch.setattr(fsio, "on_write_step", Failing(step))
+    with suppress(StorageError):
+        crop(corpus, seed=1, replace=True)
+    monkeypatch.setattr(fsio, "on_write_step", None)
+    seen = {one.recipe.seed: one.texts() for one in map(corpus.view, corpus.view_names())}
+    new = crop(corpus, seed=1, replace=True)[0].texts()
+    assert seen in ({}, {0: old}, {1: new})
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_what_a_model_made_before_a_kill_is_not_made_again_unless_damaged(
+    corpus: Corpus, damage: bool
+) -> None:
+    recipe, seen, deadly = recipe_of("crop"), Counter[int](), [7]
+
+    def make(first_row: int, texts: list[str]) -> list[Made]:
+        if first_row in deadly:
+            raise KeyboardInterrupt
+        seen[first_row] += 1
+        return edit_maker(recipe)(texts)
+
+    with pytest.raises(KeyboardInterrupt):
+        store_view(corpus, recipe, make, keep_drafts=True)
+    assert corpus.view_names() == []
+    drafts = sorted((corpus.folder / "views" / "crop").glob(".tmp-draft-*"))
+    assert len(drafts) == 3
+    if damage:
+        drafts[0].write_bytes(drafts[0].read_bytes().replace(b'"', b"'", 1))
+    deadly.clear()
+    view, _ = store_view(corpus, recipe, make, keep_drafts=True)
+    assert sorted(seen.values()) == [1] * (5 - damage) + [2] * damage
+    assert not list(view.folder.glob(".tmp-*"))
+    assert view.texts() == [
+        text if isinstance(new, Kept) else new for text, new in zip(TEXTS, made("crop", TEXTS), strict=True)
+    ]
