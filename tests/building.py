@@ -29,7 +29,7 @@ def build(
     teacher: Teacher | Path,
     *,
     encoder: Any = None,
-    views: Sequence[str] = (),
+    views: ViewOptions | Sequence[str] = (),
     embed: Sequence[str] = (),
     overwrite: bool = False,
     **settings: Any,
@@ -55,7 +55,7 @@ def build(
         teacher=teacher,
         cache=cache,
         encoder=encoder,
-        views=ViewOptions(list(views), embed=list(embed)),
+        views=views if isinstance(views, ViewOptions) else ViewOptions(list(views), embed=list(embed)),
         replace=overwrite,
         **settings,
     )

@@ -33,13 +33,13 @@ from remote_servers import (
     sftp_server,
     trust,
 )
-from shared_caches import DAY, assert_live_whole, content, make_cache, objects_of
+from sharing import DAY, assert_live_whole, content, make_cache, objects_of
 
 from embedcache.errors import InputError, RemoteError
 from embedcache.share import collect, drop, list_remote, pull, push, verify_remote
 from embedcache.share.manifest import digest_in
 from embedcache.share.remote import Remote, object_path
-from embedcache.testing import sentences
+from embedcache.testing import fake_teacher, sentences
 
 TEXTS = sentences(200, seed=6)
 KINDS = ["folder", "s3", "sftp", "gs", "az"]
@@ -125,7 +125,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a cache of four shards; read it only."""
-    return make_cache(tmp_path_factory.mktemp("caches") / "cache", TEXTS)
+    return make_cache(tmp_path_factory.mktemp("caches") / "cache", TEXTS, shard_rows=64).folder
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_what_another_process_adds_is_seen_at_once(remote: str, cache: Path, tmp
     reader = Remote(remote)
     before = reader.manifest_names()
     assert reader.objects().keys() == objects_of(cache)
-    other = make_cache(tmp_path / "other", sentences(70, seed=8), name="other")
+    other = make_cache(tmp_path / "other", sentences(70, seed=8), name="other", shard_rows=64).folder
     program = "import sys; from embedcache.share import push; push(*sys.argv[1:])"
     subprocess.run([sys.executable, "-c", program, str(other), remote], check=True)
     (added,) = set(reader.manifest_names()) - set(before)
@@ -278,7 +278,9 @@ def test_an_ssh_server_that_is_not_known_is_refused(
 @pytest.mark.parametrize("server", ["folder", "sftp"], indirect=True)
 def test_nothing_is_visible_before_it_is_whole(server: Server, remote: str, tmp_path: Path) -> None:
     folder = Path(remote.partition(str(server.port))[2] if server.port else remote)
-    large = make_cache(tmp_path / "large", sentences(2000, seed=9), dimension=1024, shard_rows=400)
+    large = make_cache(
+        tmp_path / "large", sentences(2000, seed=9), teacher=fake_teacher(1024), shard_rows=400
+    ).folder
     seen: list[tuple[str, int]] = []
     ended = threading.Event()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shared_caches import content, make_cache, objects_in, objects_of, start
+from sharing import assert_objects_whole, content, make_cache, objects_of, start
 
 from embedcache.check import verify
 from embedcache.share import list_remote, pull, verify_remote
@@ -19,7 +19,7 @@ def test_eight_push_at_once_and_a_ninth_pulls(place: tuple[str, Path], tmp_path:
     for number in range(8):
         # Windows that overlap in whole shards with those of their neighbours.
         window = (TEXTS * 2)[64 * number :][: 64 * 5]
-        caches.append(make_cache(tmp_path / f"c{number}", window, name=f"n{number}"))
+        caches.append(make_cache(tmp_path / f"c{number}", window, name=f"n{number}", shard_rows=64).folder)
     union = {path: sha256 for cache in caches for path, sha256 in content(cache).items()}
     objects = [objects_of(cache) for cache in caches]
     wanted = set().union(*objects)
@@ -45,7 +45,7 @@ def test_eight_push_at_once_and_a_ninth_pulls(place: tuple[str, Path], tmp_path:
     sent = round_of_pushes(1)
     assert sum(sent) >= len(wanted)
     assert sum(sent) < sum(map(len, objects))
-    assert sorted(objects_in(folder)) == sorted(wanted)
+    assert assert_objects_whole(folder) == wanted
     assert verify_remote(url).is_sound
     assert round_of_pushes(2) == [0] * 8
     assert len(list_remote(url).pushes) <= 8

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from remote_servers import BUCKET, Proxy, s3_environment, s3_server
-from shared_caches import DAY, assert_live_whole, content, make_cache, objects_in, objects_of, start
+from sharing import DAY, assert_live_whole, assert_objects_whole, content, make_cache, objects_of, start
 
 from embedcache.check import verify
 from embedcache.errors import RemoteError
@@ -28,7 +28,7 @@ KILLS = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_cache(tmp_path_factory.mktemp("storm") / "cache", TEXTS)
+    return make_cache(tmp_path_factory.mktemp("storm") / "cache", TEXTS, shard_rows=64).folder
 
 
 def _watch(process: BaseProcess, folder: Path, seconds: float = 120.0) -> None:
@@ -87,7 +87,7 @@ def test_killed_pushes(place: tuple[str, Path], kills: int, cache: Path) -> None
 
     def end(number: int) -> None:
         push(cache, f"{url}/{number}")
-        assert set(objects_in(base / str(number))) == objects_of(cache)
+        assert assert_objects_whole(base / str(number)) == objects_of(cache)
         assert assert_live_whole(base / str(number)) >= 1
         assert push(cache, f"{url}/{number}").sent == 0
 
@@ -118,7 +118,7 @@ def test_killed_pulls(place: tuple[str, Path], kills: int, cache: Path, tmp_path
         assert not (mine / "derived" / "incoming").exists()
 
     _storm(kills, begin, end)
-    assert set(objects_in(base / "remote")) == objects_of(cache)
+    assert assert_objects_whole(base / "remote") == objects_of(cache)
 
 
 @KILLS
@@ -126,7 +126,9 @@ def test_killed_collections_while_others_push(
     place: tuple[str, Path], kills: int, cache: Path, tmp_path: Path
 ) -> None:
     url, base = place
-    other = make_cache(tmp_path / "other", [*TEXTS[:320], *sentences(320, seed=5)], name="other")
+    other = make_cache(
+        tmp_path / "other", [*TEXTS[:320], *sentences(320, seed=5)], name="other", shard_rows=64
+    ).folder
     template = tmp_path / "template"
     push(other, str(template))
     listed = [path.name for path in template.glob("manifests/*")]
@@ -161,7 +163,7 @@ def test_killed_collections_while_others_push(
             assert pushes[number].exitcode == 0
             assert assert_live_whole(folder) == 2
         collect(f"{url}/{number}")
-        assert set(objects_in(folder)) == (kept | objects_of(cache) if number in pushes else kept)
+        assert assert_objects_whole(folder) == (kept | objects_of(cache) if number in pushes else kept)
         assert verify_remote(f"{url}/{number}").is_sound
 
     _storm(kills, begin, end)
@@ -195,7 +197,7 @@ def test_a_line_that_breaks(cache: Path, tmp_path: Path, monkeypatch: pytest.Mon
             remote, folder = f"s3://{BUCKET}/{rounds}", tmp_path / "buckets" / BUCKET / str(rounds)
             _again(lambda remote=remote: push(cache, remote))
             assert assert_live_whole(folder) >= 1
-            assert set(objects_in(folder)) == objects_of(cache)
+            assert assert_objects_whole(folder) == objects_of(cache)
             there = tmp_path / f"there{rounds}"
             _again(lambda remote=remote, there=there: pull(there, remote))
             assert content(there) == content(cache)
@@ -203,5 +205,5 @@ def test_a_line_that_breaks(cache: Path, tmp_path: Path, monkeypatch: pytest.Mon
                 manifest.unlink()
             time.sleep(1.1)
             _again(lambda remote=remote: collect(remote, clock=lambda: time.time() + 15 * DAY))
-            assert objects_in(folder) == []
+            assert assert_objects_whole(folder) == set()
         print(f"\n{proxy.cut} connections cut in {rounds} rounds")  # noqa: T201

@@ -20,7 +20,7 @@ from distill_helpers import build
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processes import run_together
-from share_helpers import edit, make_key, manifests_of
+from sharing import edit, make_key, manifests_of
 from streaming_helpers import pushed, shard_bytes
 
 from embedcache.cache import Cache

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import pytest
 from damage import flip_middle
-from share_helpers import (
+from sharing import (
     TEXTS,
     content,
     digests_of,
     make_cache,
     make_key,
-    objects_of,
+    objects_in,
     other_vectors,
     put_manifest,
     set_teacher,
@@ -71,7 +71,7 @@ def test_push_and_pull_through_a_name(shell: Any, cache: Path, tmp_path: Path) -
     assert pushed.json.keys() == {
         *("remote", "manifests", "files", "sent", "sent_bytes", "present", "seconds"),
     }
-    assert pushed.json["sent"] == dry["sent"] == len(objects_of(tmp_path / "remote"))
+    assert pushed.json["sent"] == dry["sent"] == len(objects_in(tmp_path / "remote"))
     preview = shell("pull", "team", "--cache", tmp_path / "mine", "--dry-run", "--json").json
     assert not (tmp_path / "mine").exists()
     pulled = shell("pull", "team", "--cache", tmp_path / "mine", "--json")
@@ -120,8 +120,8 @@ def test_verify_finds_damage(shell: Any, cache: Path, tmp_path: Path) -> None:
     shell("push", remote, "--cache", cache, "--by", "Ann")
     sound = shell("remote", "verify", remote, "--json")
     assert (sound.code, sound.json["missing"], sound.json["damaged"]) == (0, {}, {})
-    assert sound.json["objects"] == len(objects_of(remote))
-    first, second, *_ = objects_of(remote).values()
+    assert sound.json["objects"] == len(objects_in(remote))
+    first, second, *_ = objects_in(remote).values()
     flip_middle(first)
     second.unlink()
     found = shell("remote", "verify", remote, "--json")
@@ -144,7 +144,7 @@ def test_gc_and_drop(shell: Any, cache: Path, tmp_path: Path) -> None:
         assert shell("remote", "gc", remote, "--grace", grace).code == 2
     dropped = shell("remote", "drop", remote, digest[:8], "--now", "--json")
     assert (dropped.code, dropped.json.keys(), dropped.json["manifests"]) == (0, shape, [digest])
-    assert objects_of(remote) == {}
+    assert objects_in(remote) == {}
     assert shell("remote", "drop", remote, digest[:8]).code == 2
     assert shell("pull", remote, "--cache", tmp_path / "mine").code == 1
 

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from share_helpers import (
+from sharing import (
+    DAY,
+    HOUR,
     TEXTS,
     content,
     digests_of,
@@ -22,7 +24,7 @@ from share_helpers import (
     make_cache,
     make_key,
     manifests_of,
-    objects_of,
+    objects_in,
     put_manifest,
     put_object,
 )
@@ -31,8 +33,6 @@ from embedcache.errors import InputError, RemoteError
 from embedcache.share import collect, drop, pull, push, transfer, verify_remote
 from embedcache.share.remote import Remote
 
-HOUR = 3600.0
-DAY = 24 * HOUR
 STATES = ("absent", "young", "old", "listed", "young tombstone", "old tombstone", "young cut", "listed cut")
 
 
@@ -48,7 +48,7 @@ def age_all(remote: str | Path, seconds: float) -> None:
 
 def holes(remote: Path) -> list[str]:
     """Return the listed objects that are missing or cut."""
-    objects = objects_of(remote)
+    objects = objects_in(remote)
     return [
         sha256
         for sha256, size in listed_by(remote).items()
@@ -154,7 +154,7 @@ def arrange(pushed: Path, remote: Path, states: Iterator[str]) -> None:
     for path in (remote / "manifests").iterdir():
         path.unlink()
     listed: dict[str, list[Any]] = {"live": [], "young": [], "old": []}
-    objects = objects_of(remote)
+    objects = objects_in(remote)
     for file in value["files"]:
         state = next(states)
         place = {"listed": "live", "listed cut": "live", "young tombstone": "young", "old tombstone": "old"}
@@ -217,22 +217,6 @@ def test_the_race_finds_a_push_that_trusts_too_long(
         test_no_order_of_steps_lets_a_listed_object_go(pushed, tmp_path, 0)
 
 
-def test_two_pushes_and_a_collection_at_once(tmp_path: Path) -> None:
-    remote = tmp_path / "remote"
-    caches = [make_cache(tmp_path / str(i), TEXTS[i * 40 : i * 40 + 80], name=f"c{i}") for i in range(3)]
-    push(caches[0].folder, str(remote))
-    age_all(remote, 40 * DAY)
-    threads = [threading.Thread(target=push, args=(one.folder, str(remote))) for one in caches[1:]]
-    threads.append(threading.Thread(target=collect, args=(str(remote),), kwargs={"grace_days": 1}))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert verify_remote(str(remote)).is_sound
-    pull(tmp_path / "all", str(remote))
-    assert content(tmp_path / "all") == {k: v for cache in caches for k, v in content(cache.folder).items()}
-
-
 # Collecting
 
 
@@ -249,17 +233,17 @@ def test_a_grace_below_a_day_is_refused(remote: Path, days: float) -> None:
 
 
 def test_old_unlisted_objects_go_and_all_else_stays(remote: Path) -> None:
-    listed = set(objects_of(remote))
+    listed = set(objects_in(remote))
     age_all(remote, 40 * DAY)
     young, old = put_object(remote, b"young"), put_object(remote, b"old")
-    age(objects_of(remote)[young], 13 * DAY)
-    age(objects_of(remote)[old], 15 * DAY)
+    age(objects_in(remote)[young], 13 * DAY)
+    age(objects_in(remote)[old], 15 * DAY)
     (remote / "objects" / "notes.txt").write_text("mine")
     told = collect(str(remote), dry_run=True)
-    assert set(objects_of(remote)) >= {*listed, young, old}
+    assert set(objects_in(remote)) >= {*listed, young, old}
     done = collect(str(remote))
     assert (told.files, told.bytes, told.kept) == (done.files, done.bytes, done.kept) == (1, 3, 1)
-    assert set(objects_of(remote)) == {*listed, young}
+    assert set(objects_in(remote)) == {*listed, young}
     assert (remote / "objects" / "notes.txt").exists()
     assert collect(str(remote), grace_days=1).files == 1
 
@@ -277,10 +261,10 @@ def test_what_a_killed_push_left_unfinished_goes(remote: Path) -> None:
 def test_nothing_is_collected_beside_a_manifest_that_cannot_be_read(remote: Path) -> None:
     put_manifest(remote, b"{}")
     age_all(remote, 40 * DAY)
-    before = set(objects_of(remote))
+    before = set(objects_in(remote))
     with pytest.raises(RemoteError, match="manifest"):
         collect(str(remote))
-    assert set(objects_of(remote)) == before
+    assert set(objects_in(remote)) == before
 
 
 def test_a_place_without_times_is_not_collected(remote: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,17 +288,17 @@ def two(tmp_path: Path, remote: Path) -> Path:
 def test_dropped_objects_stay_until_the_grace_period_is_over(two: Path, tmp_path: Path) -> None:
     first = digests_of(two)[0]
     age_all(two, 40 * DAY)
-    before = set(objects_of(two))
+    before = set(objects_in(two))
     assert drop(str(two), [first[:12]]).manifests == [first]
     assert first not in digests_of(two)
     # Nobody pulls it any more, but a pull that runs still finds its objects.
     pull(tmp_path / "mine", str(two))
     assert not [path for path in content(tmp_path / "mine") if path.startswith("corpora/corpus/")]
     assert collect(str(two)).files == 0
-    assert set(objects_of(two)) == before
+    assert set(objects_in(two)) == before
     done = collect(str(two), clock=lambda: time.time() + 15 * DAY)
     assert done.files > 0
-    assert set(objects_of(two)) == set(listed_by(two))
+    assert set(objects_in(two)) == set(listed_by(two))
     assert list((two / "dropped").iterdir()) == []
 
 
@@ -323,8 +307,8 @@ def test_drop_now_deletes_the_texts_and_keeps_what_others_list(two: Path) -> Non
     part = next(f for f in manifests_of(two)[0]["files"] if f["path"].startswith("corpora/"))["sha256"]
     done = drop(str(two), [first], now=True)
     assert done.files > 0
-    assert part not in objects_of(two)
-    assert set(objects_of(two)) == set(listed_by(two))
+    assert part not in objects_in(two)
+    assert set(objects_in(two)) == set(listed_by(two))
     assert verify_remote(str(two)).is_sound
     assert not any((two / "dropped").iterdir())
 
@@ -377,7 +361,7 @@ def test_a_manifest_is_dropped_as_it_is(two: Path) -> None:
 
 
 def test_a_short_read_deletes_nothing(remote: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, get, cut = set(objects_of(remote)), transfer.get, list[str]()
+    before, get, cut = set(objects_in(remote)), transfer.get, list[str]()
 
     def once(fs: Any, place: str, target: Path, limit: Any) -> None:
         get(fs, place, target, limit)
@@ -387,7 +371,7 @@ def test_a_short_read_deletes_nothing(remote: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("embedcache.share.remote.get", once)
     assert verify_remote(str(remote), delete_damaged=True).deleted == 0
-    assert set(objects_of(remote)) == before
+    assert set(objects_in(remote)) == before
 
 
 # Slow pushes

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from share_helpers import digests_of, make_cache, manifests_of, put_manifest
+from sharing import digests_of, make_cache, manifests_of, put_manifest
 
 from embedcache.errors import EmbedCacheError, InputError, MissingExtraError, RemoteError
 from embedcache.share import Selection, add_remote, list_remotes, pull, push, remove_remote
@@ -42,9 +42,8 @@ def test_urls_have_one_spelling(text: str, url: str) -> None:
     assert checked_url(url) == url
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+WRONG_URLS = [
+    *(
         "",
         " ",
         "a\0b",
@@ -54,40 +53,38 @@ def test_urls_have_one_spelling(text: str, url: str) -> None:
         "s3:///x",
         "s3://bucket/../x",
         "s3://bucket/a//b",
-        "s3://bucket/a/%2e%2e/b",
-        "s3://bucket/%00",
-        "s3://bucket/\x1b[2J",
-        "s3://bucket/x?anonymous=false",
+    ),
+    *("s3://bucket/a/%2e%2e/b", "s3://bucket/%00", "s3://bucket/\x1b[2J", "s3://bucket/x?anonymous=false"),
+    *(
         "https://host/x?token=1",
         "https://host/x#part",
         "https://[host/x",
         "https://host:port/x",
         "sftp://host",
-        "hf://owner/name",
-        "hf://datasets/owner",
-        "file://host/x",
-        "file://",
-        "file:///a/../b",
-    ],
-)
+    ),
+    *("hf://owner/name", "hf://datasets/owner", "file://host/x", "file://", "file:///a/../b"),
+]
+
+
+@pytest.mark.parametrize("text", WRONG_URLS)
 def test_urls_that_name_no_remote_are_refused(text: str) -> None:
     with pytest.raises(InputError) as found:
         checked_url(text)
     assert str(found.value).isprintable()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+SECRETS = [
+    *(
         "s3://key:s3cr3t@bucket/x",
         "s3://s3cr3t@bucket/x",
         "https://ann:s3cr3t@host/x",
         "sftp://ann:s3cr3t@host/x",
-        "https://host/x?sig=s3cr3t",
-        "https://host/x#s3cr3t",
-        "s3://:s3cr3t@bucket:port/x",
-    ],
-)
+    ),
+    *("https://host/x?sig=s3cr3t", "https://host/x#s3cr3t", "s3://:s3cr3t@bucket:port/x"),
+]
+
+
+@pytest.mark.parametrize("text", SECRETS)
 def test_credentials_in_a_url_are_refused_and_not_repeated(text: str, config: Path) -> None:
     with pytest.raises(InputError) as found:
         add_remote("team", text)
@@ -140,9 +137,10 @@ def test_a_damaged_file_of_names_is_an_error(config: Path) -> None:
 def test_a_name_wins_over_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "team").mkdir()
-    assert url_of("team") == str(tmp_path / "team")
+    assert (is_remote("team"), url_of("team")) == (False, str(tmp_path / "team"))
     add_remote("team", "s3://bucket/x")
-    assert url_of("team") == "s3://bucket/x"
+    assert (is_remote("team"), url_of("team")) == (True, "s3://bucket/x")
+    assert not is_remote("./team")
 
 
 def test_no_folder_is_both_cache_and_remote(tmp_path: Path) -> None:
@@ -207,35 +205,9 @@ def test_the_first_push_to_an_empty_remote_makes_it(tmp_path: Path) -> None:
         make_cache(tmp_path / "remote")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "s3://b/50%2541/x y",
-        "sftp://ann@host:22/a%20b",
-        "https://host/a%3Fb",
-        "file:///tmp/a%20b",
-        "./a?b",
-        "/x#y",
-    ],
-)
-def test_a_url_that_is_kept_means_the_same_place_again(text: str) -> None:
-    assert checked_url(checked_url(text)) == checked_url(text)
-
-
 def test_a_folder_with_a_question_mark(tmp_path: Path) -> None:
     push(make_cache(tmp_path / "mine").folder, str(tmp_path / "a?b"))
     assert pull(tmp_path / "theirs", str(tmp_path / "a?b")).vectors
-
-
-def test_a_name_means_the_same_place_for_every_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "team").mkdir()
-    assert not is_remote("team")
-    add_remote("team", "s3://bucket/teachers")
-    assert (is_remote("team"), url_of("team")) == (True, "s3://bucket/teachers")
-    assert not is_remote("./team")
 
 
 def test_a_push_refuses_a_part(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from share_helpers import (
+from sharing import (
     TEXTS,
     content,
     digests_of,

@@ -1,46 +1,47 @@
-"""Small caches to share, folder remotes to share them by, and edits of what lies on a remote."""
+"""Caches to share, remotes in folders, edits of what lies on one, and commands that can be killed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import building
+import forks
 import pytest
+from building import write_lines
 
-from embedcache.builder import build
+from embedcache import share
 from embedcache.cache import Cache
 from embedcache.fsio import canonical_json
-from embedcache.share.manifest import manifest_name
+from embedcache.share.manifest import digest_in, is_manifest_name, manifest_name, parse_manifest
 from embedcache.share.sample import Live
-from embedcache.store.containers import LmdbShards
 from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
 TEXTS = sentences(240, seed=5)
 SHARD_ROWS = 40
 WHEN = "2026-01-31T12:00:00Z"
+HOUR, DAY = 3600.0, 86_400.0
+
+forks.preload("sharing", "s3fs")
 
 
 def make_cache(
-    folder: Path,
-    texts: Sequence[str] = TEXTS[:120],
-    *,
-    teacher: Teacher | None = None,
-    encoder: FakeEncoder | None = None,
-    **settings: Any,
+    folder: Path, texts: Sequence[str] = TEXTS[:120], *, teacher: Teacher | None = None, **settings: Any
 ) -> Cache:
-    """Build a cache of ``texts`` with the fake teacher."""
-    source = folder.parent / "sources" / f"{folder.name}-{settings.get('name', 'corpus')}.txt"
-    source.parent.mkdir(parents=True, exist_ok=True)
-    source.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-    teacher = teacher or fake_teacher(8)
+    """Build a cache of ``texts`` with the fake teacher; ``settings`` as those of a build."""
     settings = {"name": "corpus", "shard_rows": SHARD_ROWS, **settings}
-    return build(source, teacher=teacher, encoder=encoder or FakeEncoder(teacher), cache=folder, **settings)  # type: ignore[arg-type]
+    source = folder.parent / "sources" / f"{folder.name}-{settings['name']}.txt"
+    source.parent.mkdir(parents=True, exist_ok=True)
+    return building.build(write_lines(source, texts), folder, teacher or fake_teacher(8), **settings)
 
 
 class OtherVectors(FakeEncoder):
@@ -55,27 +56,34 @@ def other_vectors(folder: Path, texts: Sequence[str] = TEXTS[:120], **settings: 
     return make_cache(folder, texts, encoder=OtherVectors(fake_teacher(8)), **settings)
 
 
+def set_teacher(patch: pytest.MonkeyPatch, encoder: FakeEncoder | None = None) -> None:
+    """Have pulls find the fake teacher's model on this machine."""
+    live = Live(encoder or FakeEncoder(fake_teacher(8)))  # type: ignore[arg-type]
+    # The package has a function of the module's name.
+    patch.setattr(sys.modules["embedcache.share.pull"], "local_teacher", lambda *_, **__: live)
+
+
 def content(cache: str | Path) -> dict[str, str]:
-    """Return path -> sha256 of all that is in a cache outside ``derived/``; shards in LMDB count as files."""
-    found: dict[str, str] = {}
-    for path in sorted(Path(cache).rglob("*")):
-        place = path.relative_to(cache).as_posix()
-        if place.startswith("derived/") or not (path.is_file() or path.is_symlink()):
-            continue
-        if path.name == "vectors.mdb":
-            shards = LmdbShards(path)
-            folder = path.parent.relative_to(cache).as_posix()
-            for name in shards.names():
-                data = memoryview(shards.open(name))
-                found[f"{folder}/shards/{name}.arrow"] = hashlib.sha256(data).hexdigest()
-        elif not path.name.startswith("vectors."):
-            found[place] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+    """Return path -> sha256 of all that is shared of a cache; shards in LMDB count as files of their own."""
+    found = building.content(Path(cache))
+    return {re.sub(r"vectors\.mdb#(\w+)", r"shards/\1.arrow", path): digest for path, digest in found.items()}
 
 
-def objects_of(remote: str | Path) -> dict[str, Path]:
-    """Return the objects that lie on a remote: sha256 -> file."""
-    return {path.name: path for path in Path(remote).glob("objects/*/*")}
+def objects_of(cache: Path) -> set[str]:
+    """Return the digests of the objects that a push of a cache puts on a remote."""
+    opened = Cache(cache)
+    files = content(cache)
+    del files["cache.json"]
+    shards = [shard for one in opened.teachers() for shard in opened.store(one.contract).shards]
+    return {*files.values(), *(hashlib.sha256(shard.keys.tobytes()).hexdigest() for shard in shards)}
+
+
+# What lies on a remote
+
+
+def objects_in(remote: str | Path) -> dict[str, Path]:
+    """Return the objects on a remote: sha256 -> file. A server's own unfinished files have other names."""
+    return {path.name: path for path in Path(remote).glob("objects/??/*") if len(path.name) == 64}
 
 
 def manifests_of(remote: str | Path) -> list[dict[str, Any]]:
@@ -97,6 +105,32 @@ def listed_by(remote: str | Path) -> dict[str, int]:
     files = [file for manifest in manifests_of(remote) for file in manifest["files"]]
     keys = {file["keys"]: 16 * file["rows"] for file in files if file.get("keys")}
     return {file["sha256"]: file["bytes"] for file in files} | keys
+
+
+def assert_objects_whole(remote: Path) -> set[str]:
+    """Assert that every object on a remote has the bytes its name says; return the names."""
+    objects = objects_in(remote)
+    for name, path in objects.items():
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == name
+    return set(objects)
+
+
+def assert_live_whole(remote: Path, *, skip_unfinished: bool = False) -> int:
+    """Assert that every manifest on a remote lists whole objects; return how many manifests there are."""
+    count = 0
+    for path in remote.glob("manifests/*"):
+        if is_manifest_name(path.name):
+            written = path.read_bytes()
+            if skip_unfinished and hashlib.sha256(written).hexdigest() != digest_in(path.name):
+                continue
+            for sha256, size in parse_manifest(path.name, written).objects().items():
+                data = (remote / "objects" / sha256[:2] / sha256).read_bytes()
+                assert (len(data), hashlib.sha256(data).hexdigest()) == (size, sha256)
+            count += 1
+    return count
+
+
+# Changes to it
 
 
 def put_manifest(remote: str | Path, value: object, when: str = WHEN, *, alone: bool = True) -> str:
@@ -129,14 +163,11 @@ def edit(remote: str | Path, pattern: str, change: Callable[[dict[str, Any]], ob
 
 
 def replace_object(remote: str | Path, pattern: str, change: Callable[[bytes], bytes]) -> str:
-    """Give a file other bytes, in the manifest too; return its path.
-
-    A file that is named by its digest gets another name.
-    """
+    """Give a file other bytes, in the manifest too, and the path that they deserve; return that."""
 
     def replace(file: dict[str, Any]) -> None:
         before = file["sha256"]
-        data = change(objects_of(remote)[before].read_bytes())
+        data = change(objects_in(remote)[before].read_bytes())
         file.update(sha256=put_object(remote, data), bytes=len(data))
         file["path"] = file["path"].replace(before, file["sha256"])
 
@@ -156,8 +187,27 @@ def make_key(folder: Path, name: str) -> tuple[Path, Path]:
     return private, public
 
 
-def set_teacher(patch: pytest.MonkeyPatch, encoder: FakeEncoder | None = None) -> None:
-    """Have pulls find the fake teacher's model on this machine."""
-    live = Live(encoder or FakeEncoder(fake_teacher(8)))  # type: ignore[arg-type]
-    # The package has a function of the module's name.
-    patch.setattr(sys.modules["embedcache.share.pull"], "local_teacher", lambda *_, **__: live)
+# Commands in processes of their own
+
+
+def start(command: str, *arguments: object, **settings: object) -> BaseProcess:
+    """Start a function of :mod:`embedcache.share` in a process of its own.
+
+    Args:
+        command: its name.
+        arguments, settings: its arguments; ``at`` names a file that is waited for, ``report`` one that gets
+            how much was sent.
+    """
+    return forks.start(_run, dict(os.environ), command, arguments, settings)
+
+
+def _run(
+    environment: dict[str, str], command: str, arguments: Sequence[Any], settings: dict[str, Any]
+) -> None:
+    os.environ.update(environment)
+    at, report = settings.pop("at", None), settings.pop("report", None)
+    while at is not None and not at.exists():
+        time.sleep(0.002)
+    done = getattr(share, command)(*arguments, **settings)
+    if report is not None:
+        report.write_text(str(done.sent))
