@@ -39,7 +39,7 @@ from distill.training.objective import Distillation
 from distill.training.optimizer import make_optimizer
 from distill.training.student import tokenizer_of
 from embedcache.cache import Cache
-from embedcache.teacher.attention import use_short_attention
+from embedcache.teacher.inference import use_short_attention
 from embedcache.teacher.load import load_teacher
 from embedcache.teacher.tokenize import fast_tokenizer
 

@@ -19,7 +19,7 @@ from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.missing import MissingRows
 from embedcache.reuse import Carried, Donor, carry_over, codec_for, donors
 from embedcache.store import ShardStore, VectorBatch
-from embedcache.teacher.encoded import EncodedTexts
+from embedcache.teacher.batching import EncodedTexts
 from embedcache.teacher.outputs import EMBEDDING, LOGITS
 
 if TYPE_CHECKING:

@@ -28,11 +28,10 @@ from embedcache.corpus.readers import ReadOptions, expand_sources
 from embedcache.corpus_build import SourceRows, read_corpus
 from embedcache.errors import InputError
 from embedcache.missing import DEFAULT_SHARD_ROWS
-from embedcache.teacher.encoded import EncodeTimes
-from embedcache.teacher.origin import is_local, origin_of
+from embedcache.teacher.batching import EncodeTimes
 from embedcache.teacher.outputs import EMBEDDING, parse_outputs
-from embedcache.teacher.resolve import resolve
-from embedcache.token_table import TokenTable, table_path
+from embedcache.teacher.resolve import is_local, origin_of, resolve
+from embedcache.teacher.token_table import TokenTable, table_path
 from embedcache.view_build import make_views, plan
 from embedcache.views.plan import ViewOptions
 

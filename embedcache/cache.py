@@ -36,7 +36,7 @@ from embedcache.keys import key_array
 from embedcache.store import FolderShards, LmdbShards, ShardStore
 from embedcache.store.containers.choose import open_container
 from embedcache.store.digests import CHECKED, FileNotes
-from embedcache.token_table import TokenTable, read_stored
+from embedcache.teacher.token_table import TokenTable, read_stored
 
 if TYPE_CHECKING:
     from embedcache.build_report import BuildSummary
@@ -308,7 +308,7 @@ class Cache:
         return open_container(self.teacher_folder(contract), notes)
 
     def token_table(self, teacher: CachedTeacher) -> TokenTable:
-        """Return a teacher's token embeddings; errors as :func:`embedcache.token_table.read_stored`."""
+        """Return a teacher's token embeddings; errors as :func:`read_stored`."""
         source = self.model_source(teacher)
         return read_stored(self.folder, teacher.name, teacher.contract, source)
 

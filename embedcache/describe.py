@@ -14,7 +14,7 @@ from embedcache.errors import CorruptCacheError
 from embedcache.missing import MissingRows
 from embedcache.store import Shard
 from embedcache.store.containers.lmdb import SEAL
-from embedcache.token_table import TokenTable, table_path
+from embedcache.teacher.token_table import TokenTable, table_path
 from embedcache.view_coverage import ViewCoverage
 
 

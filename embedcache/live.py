@@ -48,9 +48,9 @@ class Computing:
             ContractMismatchError: if the model has another contract; it names the fields that differ.
             InputError: if the device cannot compute in the dtype asked for.
         """
-        from embedcache.teacher.by_contract import load_by_contract
         from embedcache.teacher.encode import Encoder
         from embedcache.teacher.inference import resolve_compute_dtype
+        from embedcache.teacher.load import load_by_contract
 
         try:
             loaded = load_by_contract(

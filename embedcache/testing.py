@@ -18,7 +18,7 @@ from embedcache.codecs import CODEC_NAMES, Vectors
 from embedcache.contract import Contract
 from embedcache.keys import KEY_BYTES, KeyArray, key_array
 from embedcache.store.base import VectorBatch, VectorStore
-from embedcache.teacher.encoded import EncodedTexts, EncodeTimes
+from embedcache.teacher.batching import EncodedTexts, EncodeTimes
 from embedcache.teacher.load import Teacher
 from embedcache.teacher.resolve import ModelSource
 

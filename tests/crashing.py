@@ -23,7 +23,7 @@ from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.errors import EmbedCacheError
 from embedcache.keys import key_array
-from embedcache.teacher.encoded import EncodedTexts
+from embedcache.teacher.batching import EncodedTexts
 from embedcache.testing import FakeEncoder, fake_teacher
 
 preload("crashing")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from distill.errors import DataError
-from embedcache.derived import base_of, is_derived
+from embedcache.projection import base_of, is_derived
 from embedcache.teacher.outputs import LOGITS, modules_of
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from distill.projection.neighbours import LabelCosines, label_cosines, neighbour
 from distill.projection.train import ProjectionSettings, mean_loss, train_map
 from distill.training.device import cpu_threads
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.derived import apply_projection, extend, write_derived
 from embedcache.errors import ContractMismatchError
+from embedcache.projection import apply_projection, extend, write_derived
 
 OnStep = Callable[[str, int, int], None]
 """Told what is done, how much of it, and how much there is."""

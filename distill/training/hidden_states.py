@@ -19,7 +19,7 @@ from distill.losses.base import HiddenPairs
 from distill.students.stack import find_layers
 from distill.students.student import forward
 from distill.training.processes import mean_of
-from embedcache.teacher.attention import use_short_attention
+from embedcache.teacher.inference import use_short_attention
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

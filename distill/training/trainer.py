@@ -33,7 +33,7 @@ from distill.training.selection import StudentEncoder
 from distill.training.state import RecentLosses, TrainState
 from distill.training.tracking import OnProgress, Tracker, TrainProgress
 from embedcache.errors import RemoteError, StorageError
-from embedcache.teacher.attention import use_short_attention
+from embedcache.teacher.inference import use_short_attention
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

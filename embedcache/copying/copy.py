@@ -22,11 +22,11 @@ from embedcache.copying.corpora import CopiedCorpus, CorpusCopy, choose_corpora,
 from embedcache.copying.options import CopyOptions
 from embedcache.copying.shards import ShardPlan, ShardsWritten, plan_shards, write_shards
 from embedcache.corpus.subset import text_keys
-from embedcache.derived import PROJECTION, projection_digest
 from embedcache.errors import ContractMismatchError, InputError
 from embedcache.fsio import sha256_file
 from embedcache.key_index import KeyIndex
 from embedcache.progress import NO_PROGRESS, Progress
+from embedcache.projection import PROJECTION, projection_digest
 from embedcache.teacher.outputs import LOGITS
 from embedcache.teacher.token_table import TokenTable, table_path
 

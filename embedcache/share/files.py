@@ -11,14 +11,14 @@ from embedcache.cache import Cache, CachedTeacher
 from embedcache.check.findings import Kind
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, CorpusRef
 from embedcache.corpus.view_record import RECIPE
-from embedcache.derived import PROJECTION
 from embedcache.errors import InputError
 from embedcache.fsio import sha256_file
+from embedcache.projection import PROJECTION
 from embedcache.share.manifest import NAMED_BY_DIGEST, SharedCorpus, SharedFile
 from embedcache.store.containers.choose import open_container
 from embedcache.store.digests import FileNotes
 from embedcache.store.shard import Shard
-from embedcache.token_table import table_path
+from embedcache.teacher.token_table import table_path
 
 
 @dataclass(frozen=True)

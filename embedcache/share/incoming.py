@@ -21,16 +21,16 @@ from embedcache.codecs import pq
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.view_record import read_record
-from embedcache.derived import projection_digest
 from embedcache.errors import CorruptCacheError, EmbedCacheError, InputError, RemoteError
 from embedcache.fsio import commit_new, copy_file, make_directory, sha256_file
+from embedcache.projection import projection_digest
 from embedcache.share.files import corpus_paths, shared_shard
 from embedcache.share.manifest import SHARED, SharedFile, Stock
 from embedcache.share.remote import MissingError, Remote
 from embedcache.share.transfer import DamagedError
 from embedcache.store import FolderShards, ShardStore
 from embedcache.store.digests import FileNotes
-from embedcache.token_table import TokenTable
+from embedcache.teacher.token_table import TokenTable
 
 
 class Incoming:

@@ -27,7 +27,7 @@ from embedcache.reuse import shard_places
 from embedcache.sampling import KeySample, ranks
 from embedcache.store import Positions, ShardStore
 from embedcache.teacher.aliases import ALIASES
-from embedcache.token_table import TokenTable
+from embedcache.teacher.token_table import TokenTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,15 +1,58 @@
-"""Token-budget batches: texts of like length together, so that little of a forward pass is padding."""
+"""Batches of texts by length, and the vectors and counts that come out of them."""
 
 from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embedcache.codecs import Vectors
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """Vectors of n texts.
+
+    Attributes:
+        vectors: float32, shape (n, d).
+        tokens: int32, shape (n,); tokens of each text that the teacher saw.
+        truncated: bool, shape (n,); True for texts that were cut.
+    """
+
+    vectors: Vectors
+    tokens: NDArray[np.int32]
+    truncated: NDArray[np.bool_]
+
+
+@dataclass
+class EncodeTimes:
+    """Seconds spent and work done by an encoder. Seconds are summed over threads, so they may overlap."""
+
+    tokenise: float = 0.0
+    forward: float = 0.0
+    rows: int = 0
+    tokens: int = 0
+    batches_halved: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(
+        self, *, rows: int = 0, tokens: int = 0, forward: float = 0.0, tokenise: float = 0.0, halved: int = 0
+    ) -> None:
+        """Add to the counts; safe from several threads."""
+        with self._lock:
+            self.rows += rows
+            self.tokens += tokens
+            self.forward += forward
+            self.tokenise += tokenise
+            self.batches_halved += halved
+
 
 def token_budget_batches(lengths: NDArray[np.int64], batch_tokens: int) -> list[NDArray[np.int64]]:
-    """Split rows into batches of at most ``batch_tokens`` tokens, padding counted.
+    """Split rows into batches of like length, at most ``batch_tokens`` tokens each, padding counted.
 
-    Longest first, so that a batch too large for the memory shows at once. A row longer than the budget gets a
+    Longest first, so a batch too large for the memory shows at once. A row longer than the budget gets a
     batch of its own. The result depends on the lengths alone, never on timing.
 
     Args:

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from embedcache.codecs import Vectors
 from embedcache.errors import InputError, TeacherError
 from embedcache.pairs import split_pair
-from embedcache.teacher.batching import token_budget_batches
-from embedcache.teacher.encoded import EncodedTexts, EncodeTimes
+from embedcache.teacher.batching import EncodedTexts, EncodeTimes, token_budget_batches
 from embedcache.teacher.inference import prepare, resolve_compute_dtype
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_tokenizer
 

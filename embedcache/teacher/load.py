@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, PoolingNeededError, TeacherError
 from embedcache.teacher.classifier import ClassifierHead
-from embedcache.teacher.digest import architecture_digest, tokenizer_digest, weights_digest
-from embedcache.teacher.layout import transformer_subfolder
+from embedcache.teacher.model_folder import (
+    architecture_digest,
+    tokenizer_digest,
+    transformer_subfolder,
+    weights_digest,
+)
 from embedcache.teacher.modules import (
     load_modules,
     modules_after_pooling,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedcache.errors import TeacherError
 from embedcache.fsio import canonical_json
-from embedcache.teacher.digest import read_json
-from embedcache.teacher.layout import read_modules
+from embedcache.teacher.model_folder import read_json, read_modules
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

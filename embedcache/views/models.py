@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embedcache.errors import MissingExtraError, TeacherError
 from embedcache.fsio import canonical_json, sha256_file
-from embedcache.teacher.digest import architecture_digest, read_json, weights_digest
 from embedcache.teacher.load import quiet_transformers
+from embedcache.teacher.model_folder import architecture_digest, read_json, weights_digest
 from embedcache.teacher.resolve import resolve
 from embedcache.views.edits import CORE, Draws, put, words_of_share
 from embedcache.views.kept import Kept, Made, Maker

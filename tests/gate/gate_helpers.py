@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embedcache.cache import Cache
 from embedcache.check import Verifier
-from embedcache.derived import extend, write_derived
+from embedcache.projection import extend, write_derived
 from embedcache.testing import fake_teacher
 
 GOLDEN = Path(__file__).parent / "golden"

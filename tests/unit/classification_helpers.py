@@ -12,7 +12,7 @@ from distill_helpers import build
 import distill
 from distill.classification.teach import TeachRun
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.derived import extend, write_derived
+from embedcache.projection import extend, write_derived
 from embedcache.testing import sentences
 
 TEXTS = sentences(240, seed=11, longest=10)

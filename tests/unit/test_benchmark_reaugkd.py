@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from embedcache.cache import Cache
-from embedcache.derived import write_derived
+from embedcache.projection import write_derived
 from embedcache.testing import example_contract
 
 FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "reaugkd.py"

@@ -22,9 +22,9 @@ from embedcache.check import verify
 from embedcache.cli.main import cli
 from embedcache.codecs import Vectors
 from embedcache.copying import CopyOptions, CopyResult, VectorConflictError, copy
-from embedcache.derived import extend, write_derived
 from embedcache.errors import CacheFormatError, ContractMismatchError, CorruptCacheError, InputError
 from embedcache.keys import key_array
+from embedcache.projection import extend, write_derived
 from embedcache.teacher.token_table import TokenTable, table_path
 from embedcache.testing import example_contract
 

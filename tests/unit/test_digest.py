@@ -12,7 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from embedcache.errors import TeacherError
-from embedcache.teacher.digest import architecture_digest, tokenizer_digest, weight_files, weights_digest
+from embedcache.teacher.model_folder import (
+    architecture_digest,
+    tokenizer_digest,
+    weight_files,
+    weights_digest,
+)
 
 State = dict[str, torch.Tensor]
 

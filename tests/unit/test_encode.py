@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from embedcache.errors import InputError, TeacherError
-from embedcache.teacher import attention
+from embedcache.teacher import inference as attention
 from embedcache.teacher.encode import Encoder, available_cores, encode_texts
 from embedcache.teacher.inference import (
     PackedLinear,

@@ -17,8 +17,8 @@ from embedcache.check import repair, verify
 from embedcache.cli.main import cli
 from embedcache.corpus.column_view import ColumnCells
 from embedcache.corpus.readers import ReadOptions, expand_sources
-from embedcache.derived import PROJECTION, extend, write_derived
 from embedcache.errors import InputError
+from embedcache.projection import PROJECTION, extend, write_derived
 from embedcache.testing import FakeEncoder, fake_teacher
 
 ROWS: list[dict[str, Any]] = [

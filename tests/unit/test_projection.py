@@ -26,7 +26,10 @@ from embedcache.check import verify
 from embedcache.contract import Contract
 from embedcache.corpus.readers import ReadReport
 from embedcache.corpus.store import store_corpus
-from embedcache.derived import (
+from embedcache.doctor import examine
+from embedcache.errors import CorruptCacheError, InputError, MissingVectorsError
+from embedcache.keys import key_array
+from embedcache.projection import (
     PROJECTION,
     apply_projection,
     base_of,
@@ -35,9 +38,6 @@ from embedcache.derived import (
     read_projection,
     write_derived,
 )
-from embedcache.doctor import examine
-from embedcache.errors import CorruptCacheError, InputError, MissingVectorsError
-from embedcache.keys import key_array
 from embedcache.store.base import VectorBatch
 from embedcache.testing import example_contract, sentences
 

@@ -33,8 +33,8 @@ from check_helpers import (
 from embedcache.cache import Cache
 from embedcache.check import Computing, repair, verify
 from embedcache.check.repair.mending import IDENTICAL, REMOVED, RIGHT
+from embedcache.teacher.batching import EncodedTexts
 from embedcache.teacher.encode import Encoder
-from embedcache.teacher.encoded import EncodedTexts
 from embedcache.teacher.load import Teacher
 from embedcache.testing import FakeEncoder, fake_teacher
 

@@ -22,8 +22,8 @@ from embedcache.errors import RemoteError, TeacherError
 from embedcache.share import Selection, pull, push
 from embedcache.share.remote import Remote
 from embedcache.share.sample import SAMPLE
+from embedcache.teacher.token_table import TokenTable, table_path
 from embedcache.testing import FakeEncoder, fake_teacher
-from embedcache.token_table import TokenTable, table_path
 
 CONTRACT = fake_teacher(8).contract
 

@@ -23,9 +23,8 @@ from distill.training.run import resume
 from distill.training.token_embeddings import TokenEmbeddings
 from embedcache.cache import Cache
 from embedcache.errors import InputError
-from embedcache.teacher.attention import use_short_attention
-from embedcache.teacher.by_contract import load_by_contract
-from embedcache.teacher.load import load_teacher
+from embedcache.teacher.inference import use_short_attention
+from embedcache.teacher.load import load_by_contract, load_teacher
 from embedcache.teacher.token_embeddings import token_table_of
 from embedcache.teacher.tokenize import fast_tokenizer
 

@@ -22,8 +22,7 @@ from embedcache.fsio import (
 )
 from embedcache.store import FolderShards
 from embedcache.teacher.aliases import ALIASES
-from embedcache.teacher.origin import origin_of
-from embedcache.teacher.resolve import ModelSource, resolve
+from embedcache.teacher.resolve import ModelSource, origin_of, resolve
 
 NEEDS_MODEL = "give the teacher's model with --teacher-model"
 
@@ -132,7 +131,7 @@ def _model_of(mending: Mending, contract_id: str, contract: Contract | None) -> 
     if contract is None:
         raise TeacherError("its contract is lost, so whether the model given is the right one cannot be told")
     if not mending.dry_run:
-        from embedcache.teacher.by_contract import load_by_contract
+        from embedcache.teacher.load import load_by_contract
 
         load_by_contract(model, contract, name=source.name, remedy=NEEDS_MODEL)
     return source

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from embedcache.teacher.batching import EncodedTexts
     from embedcache.teacher.encode import Encoder
-    from embedcache.teacher.encoded import EncodedTexts
 
 # The token count and one bit beside the key and the vector.
 _BYTES_BESIDE = 4.125

@@ -26,7 +26,6 @@ from embedcache.check.inventory import Entry
 from embedcache.codecs import pq
 from embedcache.contract import CONTRACT_VERSION
 from embedcache.corpus.corpus import CORPUS_VERSION, read_info
-from embedcache.derived import PROJECTION, is_derived, projection_digest
 from embedcache.errors import CacheFormatError, CorruptCacheError
 from embedcache.fsio import (
     canonical_json,
@@ -35,8 +34,9 @@ from embedcache.fsio import (
     read_sealed_json,
     spelled_json,
 )
+from embedcache.projection import PROJECTION, is_derived, projection_digest
 from embedcache.store.digests import CHECKED, read_noted
-from embedcache.token_table import TokenTable
+from embedcache.teacher.token_table import TokenTable
 
 _HALF_COPIED = (".partial", ".part", ".tmp", ".crdownload", ".filepart")
 _HOUR = 3600.0

@@ -1,0 +1,236 @@
+"""Files of a model folder: where its transformer and weights lie, and the digests of what they say.
+
+Digests are taken from files, not from loaded objects, so a library version does not rename a teacher. They
+are taken from contents, not from bytes, so the same tensors in one file, in several, or in another container
+are the same weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from embedcache.errors import TeacherError
+from embedcache.fsio import canonical_json, sha256_file
+
+if TYPE_CHECKING:
+    import torch
+
+# Fields that libraries rewrite on every save and that no vector depends on.
+_VOLATILE_CONFIG = {
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "id2label",
+    "label2id",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+}
+_VOLATILE_TOKENIZER_CONFIG = {
+    "added_tokens_decoder",
+    "backend",
+    "clean_up_tokenization_spaces",
+    "is_local",
+    "local_files_only",
+    "max_length",
+    "model_max_length",
+    "name_or_path",
+    "pad_to_multiple_of",
+    "padding",
+    "processor_class",
+    "special_tokens_map_file",
+    "stride",
+    "tokenizer_file",
+    "truncation_side",
+    "truncation_strategy",
+}
+_SLOW_TOKENIZER_FILES = ("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the JSON object in a file; an empty one if there is no file.
+
+    Raises:
+        TeacherError: if the file is not a JSON object.
+    """
+    value: dict[str, Any] = _read_json(path, dict)
+    return value
+
+
+def read_modules(folder: Path) -> list[dict[str, Any]]:
+    """Read the entries of ``modules.json``; none if there is no such file.
+
+    Raises:
+        TeacherError: if the file is not a list of objects.
+    """
+    modules: list[dict[str, Any]] = _read_json(folder / "modules.json", list)
+    if not all(isinstance(module, dict) for module in modules):
+        raise TeacherError(f"{folder / 'modules.json'} is not a list of modules; copy the model again")
+    return modules
+
+
+def _read_json(path: Path, kind: type) -> Any:
+    if not path.exists():
+        return kind()
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise TeacherError(f"{path} is not JSON ({error}); copy the model again") from error
+    if not isinstance(value, kind):
+        found = type(value).__name__
+        raise TeacherError(f"{path} is not a JSON {kind.__name__} but a {found}; copy the model again")
+    return value
+
+
+def transformer_subfolder(folder: Path) -> str:
+    """Find the transformer below ``folder``: as a rule ``""``, ``0_Transformer`` in the older layout.
+
+    Raises:
+        TeacherError: if modules.json is damaged or names a missing folder.
+    """
+    modules = read_modules(folder)
+    path = modules[0].get("path", "") if modules else ""
+    if not isinstance(path, str) or PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise TeacherError(
+            f"{folder / 'modules.json'}: {path!r} is not a folder inside the model, such as '0_Transformer'; "
+            "copy the model again"
+        )
+    if not (folder / path).is_dir():
+        raise TeacherError(f"{folder / 'modules.json'} names a missing folder {path!r}; copy the model again")
+    return "" if path == "." else path
+
+
+def weight_files(folder: Path, subfolder: str = "") -> list[Path]:
+    """List the weight files that loading reads: of each module, safetensors, else ``pytorch_model*.bin``.
+
+    Exports in ``onnx`` and ``openvino`` are left out.
+
+    Args:
+        folder: the model folder.
+        subfolder: place of the transformer below it.
+
+    Raises:
+        TeacherError: if there are no weights.
+    """
+    found: list[Path] = []
+    first = folder / subfolder
+    others = sorted(p for p in folder.iterdir() if p.is_dir() and p.name[:1].isdigit() and p != first)
+    for place in [first, *others]:
+        safe = sorted(place.glob("*.safetensors"))
+        found += safe or sorted(place.glob("pytorch_model*.bin"))
+    if not found:
+        raise TeacherError(
+            f"no weights in {folder}: expected model.safetensors or pytorch_model.bin, "
+            f"found {sorted(p.name for p in folder.iterdir())[:12]}; "
+            "check the path or download the model again"
+        )
+    return found
+
+
+def weights_digest(folder: Path, subfolder: str = "") -> tuple[str, list[str]]:
+    """Digest all weight tensors of a model.
+
+    The transformer's tensors have the same names in every layout, so its place does not rename a teacher.
+
+    Args:
+        folder: the model folder.
+        subfolder: place of the transformer below it.
+
+    Returns:
+        The digest, and the tensors' names.
+
+    Raises:
+        TeacherError: if there are no weights, or a file is damaged or holds more than tensors.
+    """
+    import torch
+
+    entries: dict[str, str] = {}
+    for path in weight_files(folder, subfolder):
+        place = "." if path.parent == folder / subfolder else path.parent.relative_to(folder).as_posix()
+        read = _safe_tensors if path.suffix == ".safetensors" else _pickled_tensors
+        for name, tensor in read(path):
+            data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+            digest = hashlib.sha256(data.data).hexdigest()
+            entries[f"{place}/{name}"] = f"{tensor.dtype}:{list(tensor.shape)}:{digest}"
+    return _digest(entries), sorted(entries)
+
+
+def _safe_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as handle:
+            for name in handle.keys():  # noqa: SIM118 - a safetensors handle is no mapping
+                yield name, handle.get_tensor(name)
+    except SafetensorError as error:
+        raise TeacherError(
+            f"{path} is no complete safetensors file ({error}); copy the model again"
+        ) from error
+
+
+def _pickled_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    import pickle
+
+    import torch
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        if not isinstance(state, dict) or not all(isinstance(one, torch.Tensor) for one in state.values()):
+            raise pickle.UnpicklingError("no mapping of tensors")
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise TeacherError(
+            f"{path} holds more than plain tensors or is damaged, and is not loaded: use the model in "
+            "safetensors form"
+        ) from error
+    yield from sorted(state.items())
+
+
+def architecture_digest(folder: Path) -> str:
+    """Digest ``config.json`` without the fields that change no vector."""
+    config = read_json(folder / "config.json")
+    return _digest({key: value for key, value in config.items() if key not in _VOLATILE_CONFIG})
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """Digest the tokenizer: ``tokenizer.json`` if there is one, else the vocabulary files.
+
+    Padding and truncation are left out because every call sets its own, except the side a text is cut on.
+
+    Raises:
+        TeacherError: if the folder holds no tokenizer.
+    """
+    parts: dict[str, object] = {}
+    fast = read_json(folder / "tokenizer.json")
+    if fast:
+        parts["tokenizer.json"] = {k: v for k, v in fast.items() if k not in ("padding", "truncation")}
+    else:
+        for name in _SLOW_TOKENIZER_FILES:
+            if (folder / name).exists():
+                parts[name] = sha256_file(folder / name)
+    if not parts:
+        raise TeacherError(
+            f"no tokenizer in {folder}: expected tokenizer.json or one of {', '.join(_SLOW_TOKENIZER_FILES)}"
+        )
+    config = read_json(folder / "tokenizer_config.json")
+    parts["tokenizer_config.json"] = {k: v for k, v in config.items() if k not in _VOLATILE_TOKENIZER_CONFIG}
+    # Only the unusual side is noted, so spelling out the default does not rename a teacher.
+    if (side := _truncation_side(config, fast)) != "right":
+        parts["truncation_side"] = side
+    parts["do_lower_case"] = read_json(folder / "sentence_bert_config.json").get("do_lower_case", False)
+    return _digest(parts)
+
+
+def _truncation_side(config: dict[str, Any], fast: dict[str, Any]) -> str:
+    truncation = fast.get("truncation")
+    direction = truncation.get("direction") if isinstance(truncation, dict) else None
+    return str(config.get("truncation_side") or direction or "right").lower()
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(canonical_json(value)).hexdigest()
