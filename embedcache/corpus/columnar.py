@@ -9,13 +9,13 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from embedcache.corpus.source_columns import Columns, Opened, RawRow, find_text_column
+from embedcache.corpus.source_columns import Columns, RawRow, RawRows, find_text_column
 from embedcache.errors import InputError
 
 _SLICE_ROWS = 8192
 
 
-def open_parquet(path: Path, name: str, wanted: Columns, stack: ExitStack) -> Opened:
+def open_parquet(path: Path, name: str, wanted: Columns, stack: ExitStack) -> RawRows:
     """Open a Parquet file, of which only the columns asked for are read."""
     import pyarrow.parquet as pq
 
@@ -25,7 +25,7 @@ def open_parquet(path: Path, name: str, wanted: Columns, stack: ExitStack) -> Op
     return _batches(file.iter_batches(batch_size=_SLICE_ROWS, columns=sorted(names)), columns)
 
 
-def open_arrow(path: Path, name: str, wanted: Columns, stack: ExitStack) -> Opened:
+def open_arrow(path: Path, name: str, wanted: Columns, stack: ExitStack) -> RawRows:
     """Open an Arrow IPC file or stream."""
     import pyarrow as pa
 
@@ -38,13 +38,13 @@ def open_arrow(path: Path, name: str, wanted: Columns, stack: ExitStack) -> Open
     return _batches(map(reader.get_batch, range(reader.num_record_batches)), columns)
 
 
-def open_reader(reader: Any, name: str, wanted: Columns) -> Opened:
+def open_reader(reader: Any, name: str, wanted: Columns) -> RawRows:
     """Return the rows of a ``pyarrow.RecordBatchReader``."""
     return _batches(reader, _schema_columns(reader.schema, name, wanted))
 
 
-def _batches(batches: Iterable[Any], columns: Columns) -> Opened:
-    return Opened(_batch_rows(batches, columns), columns.text)
+def _batches(batches: Iterable[Any], columns: Columns) -> RawRows:
+    return RawRows(_batch_rows(batches, columns), columns.text)
 
 
 def _batch_rows(batches: Iterable[Any], columns: Columns) -> Iterator[RawRow]:

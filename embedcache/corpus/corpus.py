@@ -125,12 +125,12 @@ class CorpusInfo:
 
     @property
     def has_ids(self) -> bool:
-        """Whether rows have ids."""
+        """True if rows have ids."""
         return "id" in self.columns
 
     @property
     def has_labels(self) -> bool:
-        """Whether rows have labels."""
+        """True if rows have labels."""
         return "label" in self.columns
 
     def to_json(self) -> dict[str, object]:

@@ -11,9 +11,9 @@ from typing import TypeAlias
 from embedcache.corpus.source_columns import (
     USUAL_NAMES,
     Columns,
-    Opened,
     Problem,
     RawRow,
+    RawRows,
     find_text_column,
     is_utf8,
 )
@@ -22,7 +22,7 @@ from embedcache.errors import InputError
 DELIMITERS = {"comma": ",", "tab": "\t", "semicolon": ";", "pipe": "|", "\\t": "\t"}
 """Word -> the delimiter that it means, beside the character itself."""
 
-# More rows of another width than this share, and at least so many, mean that the file is read wrongly.
+# Share and least number of rows of another width that mean that the file is read wrongly.
 _WRONG_SHARE, _WRONG_LEAST = 0.01, 3
 _LONGEST_HEADER_CELL, _MOST_HEADER_WORDS = 60, 3
 _LONGEST_FIELD = 1 << 26
@@ -80,12 +80,12 @@ class _Table:
             )
 
 
-def open_delimited(lines: Iterator[bytes], kind: str, name: str, wanted: Columns) -> Opened:
+def open_delimited(lines: Iterator[bytes], kind: str, name: str, wanted: Columns) -> RawRows:
     """Return the rows of ``lines``, read as ``csv`` (RFC 4180) or ``tsv`` (no quoting).
 
     Raises:
         MissingInputError: if a column is missing.
-        InputError: if the header has another delimiter or looks like data, or the text column cannot be told.
+        InputError: if the header has another delimiter or looks like data, or no text column is obvious.
     """
     delimiter = DELIMITERS.get(wanted.delimiter or "", wanted.delimiter) or ("," if kind == "csv" else "\t")
     if len(delimiter) != 1 or delimiter in '"\r\n':
@@ -107,7 +107,7 @@ def open_delimited(lines: Iterator[bytes], kind: str, name: str, wanted: Columns
     # A column not asked for gives the text, which is not looked at: itemgetter is twice as fast as a closure.
     pick = itemgetter(*(header.index(column or text) for column in (text, *wanted.others)))
     table = _Table(records, header, pick, name)
-    return Opened(table, text, table.check)
+    return RawRows(iter(table), text, table.check)
 
 
 def _refuse_other_delimiter(line: str, header: Sequence[str], delimiter: str, name: str) -> None:
@@ -144,7 +144,7 @@ def _csv_records(lines: Iterator[bytes], delimiter: str, name: str) -> Iterator[
         except StopIteration:
             return
         except csv.Error as error:
-            # One bad line is one lost row. A quote left open swallows rows that nobody could count.
+            # One bad line is one lost row. A quote left open swallows rows that cannot be counted.
             if records.line_num > number:
                 raise InputError(
                     f"{name}:{number}: the record that begins here goes wrong by line {records.line_num}: a "

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,9 @@ from embedcache.corpus.delimited import decoded_line, open_delimited
 from embedcache.corpus.memory import MemoryRows, plain
 from embedcache.corpus.source_columns import (
     Columns,
-    Opened,
     Problem,
     RawRow,
+    RawRows,
     find_text_column,
     is_utf8,
     refuse_columns,
@@ -50,33 +51,14 @@ MAX_LINE_BYTES = 1 << 26
 _BOM = b"\xef\xbb\xbf"
 
 
-class RawRows(Iterator[RawRow]):
-    """Raw rows in order.
-
-    Attributes:
-        column: the column of the text; None for plain text.
-    """
-
-    def __init__(self, rows: Iterator[RawRow], column: str | None) -> None:
-        self._rows, self.column = rows, column
-
-    def __iter__(self) -> Iterator[RawRow]:
-        """Return the rows that are left."""
-        return self._rows
-
-    def __next__(self) -> RawRow:
-        """Return the next row."""
-        return next(self._rows)
-
-
 @contextmanager
 def raw_rows(source: Source, kind: str, wanted: Columns) -> Iterator[RawRows]:
     """Open ``source``, of the format ``kind``, and give its raw rows in order.
 
     Raises:
         MissingInputError: the file or a column is missing.
-        InputError: the data is damaged, cut off or of another format, the text column cannot be told, or, at
-            the end, too many rows are of another width than the header.
+        InputError: the data is damaged, cut off or of another format, no text column is obvious, or, at the
+            end, too many rows are of another width than the header.
     """
     name = source_name(source)
     if wanted.delimiter is not None and kind not in ("csv", "tsv"):
@@ -86,11 +68,11 @@ def raw_rows(source: Source, kind: str, wanted: Columns) -> Iterator[RawRows]:
     with ExitStack() as stack:
         with readable(name, kind):
             opened = _open(source, kind, name, wanted, stack)
-        yield RawRows(_guarded(opened.rows, name, kind), opened.column)
+        yield replace(opened, rows=_guarded(opened.rows, name, kind))
         opened.check()
 
 
-def _open(source: Source, kind: str, name: str, wanted: Columns, stack: ExitStack) -> Opened:
+def _open(source: Source, kind: str, name: str, wanted: Columns, stack: ExitStack) -> RawRows:
     if isinstance(source, MemoryRows):
         return _memory(source, name, wanted)
     if kind in ("parquet", "arrow"):
@@ -106,12 +88,7 @@ def _open(source: Source, kind: str, name: str, wanted: Columns, stack: ExitStac
     if kind == "text":
         return _text(lines, name, wanted)
     if kind == "jsonl":
-        return _objects(
-            map(_parsed, lines),
-            f"{name}: no line is a JSON object. {JSON_LIST}, or pass the right --format",
-            name,
-            wanted,
-        )
+        return _objects(map(_parsed, lines), name, wanted)
     return open_delimited(lines, kind, name, wanted)
 
 
@@ -135,9 +112,9 @@ def _lines(stream: io.BufferedReader, name: str) -> Iterator[bytes]:
         number += 1
 
 
-def _text(lines: Iterator[bytes], name: str, wanted: Columns) -> Opened:
+def _text(lines: Iterator[bytes], name: str, wanted: Columns) -> RawRows:
     refuse_columns(wanted, name, "plain text")
-    return Opened((number, decoded_line(line), None, None) for number, line in enumerate(lines, 1))
+    return RawRows((number, decoded_line(line), None, None) for number, line in enumerate(lines, 1))
 
 
 def _parsed(line: bytes) -> object:
@@ -150,9 +127,8 @@ def _parsed(line: bytes) -> object:
         return Problem.MALFORMED_JSON
 
 
-def _objects(rows: Iterable[object], none: str, name: str, wanted: Columns) -> Opened:
-    """Give the rows of mappings, of which the first tells the columns; ``none`` says that there is none."""
-    rows = iter(rows)
+def _objects(rows: Iterator[object], name: str, wanted: Columns) -> RawRows:
+    """Give the rows of mappings, of which the first tells the columns."""
     before: list[object] = []
     for row in rows:
         before.append(row)
@@ -160,11 +136,11 @@ def _objects(rows: Iterable[object], none: str, name: str, wanted: Columns) -> O
             break
     else:
         if all(row is Problem.EMPTY for row in before):
-            return Opened((number, Problem.EMPTY, None, None) for number in range(1, len(before) + 1))
-        raise InputError(none)
+            return RawRows((number, Problem.EMPTY, None, None) for number in range(1, len(before) + 1))
+        raise InputError(f"{name}: no line is a JSON object. {JSON_LIST}, or pass the right --format")
     textual = [str(key) for key, value in row.items() if isinstance(value, str)]
     text = find_text_column(wanted, [str(key) for key in row], textual, f"{name}:{len(before)}")
-    return Opened(_fields(chain(before, rows), text, wanted.others), text)
+    return RawRows(_fields(chain(before, rows), text, wanted.others), text)
 
 
 def _fields(rows: Iterable[object], text: str, others: Sequence[str | None]) -> Iterator[RawRow]:
@@ -178,14 +154,14 @@ def _fields(rows: Iterable[object], text: str, others: Sequence[str | None]) -> 
             yield number, row if isinstance(row, Problem) else Problem.MALFORMED_JSON, None, None
 
 
-def _memory(source: MemoryRows, name: str, wanted: Columns) -> Opened:
+def _memory(source: MemoryRows, name: str, wanted: Columns) -> RawRows:
     if source.kind == "arrow":
         return open_reader(source.read(), name, wanted)
     rows = map(_plain_row, source.read())
     if source.kind == "objects":
-        return _objects(rows, f"{name}: no row is a dictionary", name, wanted)
+        return _objects(rows, name, wanted)
     refuse_columns(wanted, name, "a list of strings")
-    return Opened((number, text, None, None) for number, text in enumerate(rows, 1))
+    return RawRows((number, text, None, None) for number, text in enumerate(rows, 1))
 
 
 def _plain_row(row: object) -> object:

@@ -49,7 +49,7 @@ def memory_rows(data: object) -> MemoryRows:
         raise InputError(f"a {kind} is an open file: give its path")
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return MemoryRows("arrow", lambda: _reader(data), once=kind == "RecordBatchReader")
-    if hasattr(data, "columns") and hasattr(data, "iloc"):  # a pandas frame without the stream interface
+    if hasattr(data, "iloc") and hasattr(data, "columns"):  # a pandas frame without the stream interface
         import pyarrow as pa
 
         return MemoryRows("arrow", lambda: pa.Table.from_pandas(data, preserve_index=False).to_reader())

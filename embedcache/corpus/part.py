@@ -88,7 +88,7 @@ class PartCutter:
         while start < rows:
             room = int(ends[start]) + PART_BYTES - self._bytes
             fitting = int(np.searchsorted(ends, room, side="right")) - 1 - start
-            # A row that is larger than a part may be has one of its own.
+            # A row that exceeds the size of a part makes a part alone.
             count = min(max(fitting, 0 if self._rows else 1), PART_ROWS - self._rows, rows - start)
             if count:
                 self._pending.append({name: column.slice(start, count) for name, column in columns.items()})
@@ -109,7 +109,7 @@ class PartCutter:
 
 
 def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBatch:
-    """Map a part into memory and check that it is what ``part`` and ``types`` promise.
+    """Map a part into memory and compare it with ``part`` and ``types``.
 
     Its digest is taken once a process, and again where the file has changed: a text that is not the one its
     key was taken of would be encoded, or trained on, as if it were. The content of its columns is not checked

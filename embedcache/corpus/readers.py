@@ -46,7 +46,7 @@ _Row: TypeAlias = tuple[str, str, Any]
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read from each source.
+    """Columns and rows to read from each source.
 
     Attributes:
         text_column: column of the text; default: the only column of text beside id and label, or the only one
@@ -72,7 +72,7 @@ class ReadOptions:
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether rows are pairs of texts."""
+        """True if rows are pairs of texts."""
         return self.text2_column is not None
 
     @property

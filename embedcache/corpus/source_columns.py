@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from embedcache.errors import InputError, MissingInputError
 
@@ -59,12 +59,27 @@ class Columns:
         return [self.id, self.label, *(column for _, column in self.more)]
 
 
-class Opened(NamedTuple):
-    """Rows as a format gives them, the column of the text, and a check to run when reading ends."""
+@dataclass
+class RawRows(Iterator[RawRow]):
+    """Raw rows in order.
 
-    rows: Iterable[RawRow]
+    Attributes:
+        rows: the rows.
+        column: column of the text; None for plain text.
+        check: called when reading ends; raises :class:`InputError` where too many rows are malformed.
+    """
+
+    rows: Iterator[RawRow]
     column: str | None = None
     check: Callable[[], None] = lambda: None
+
+    def __iter__(self) -> Iterator[RawRow]:
+        """Return the rows that are left."""
+        return self.rows
+
+    def __next__(self) -> RawRow:
+        """Return the next row."""
+        return next(self.rows)
 
 
 def is_utf8(text: str) -> bool:

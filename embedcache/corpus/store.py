@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -28,6 +27,7 @@ from embedcache.fsio import (
     explain_os_error,
     remove_file,
     sealed,
+    sha256_file,
     spelled_json,
     temporary_sibling,
     write_bytes,
@@ -110,7 +110,7 @@ def _write_parts(
         data = part_bytes(first_row, part, columns.types)
         found = Part(hashlib.sha256(data).hexdigest(), len(part["key"]))
         path = folder / found.file_name
-        if not _holds(path, data):
+        if path.is_symlink() or not path.is_file() or sha256_file(path) != found.sha256:
             write_bytes(path, memoryview(data))
             written.append(path)
         return found
@@ -124,20 +124,6 @@ def _write_parts(
     if not parts:
         raise InputError(f"there are no rows for corpus {name!r}; expected at least one")
     return CorpusInfo(name, tuple(parts), columns.described(), dict(report.skipped))
-
-
-def _holds(path: Path, data: pa.Buffer) -> bool:
-    """Return whether ``path`` is a plain file of just these bytes."""
-    import pyarrow as pa
-
-    try:
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size != data.size:
-            return False
-        with pa.memory_map(str(path), "r") as source:
-            return bool(source.read_buffer().equals(data))
-    except OSError:
-        return False
 
 
 def _commit(folder: Path, info: CorpusInfo, *, replace: bool) -> bool:
@@ -168,14 +154,12 @@ def _commit(folder: Path, info: CorpusInfo, *, replace: bool) -> bool:
 
 def _difference(there: CorpusInfo, new: CorpusInfo) -> str:
     """Return in words how the rows of two corpora differ."""
+    if there.rows != new.rows:
+        return f"with {there.rows:,} rows, not {new.rows:,}"
     if there.columns.keys() != new.columns.keys():
         return f"with the columns {', '.join(there.columns)}, not {', '.join(new.columns)}"
-    if there.columns[ORIGINAL] == new.columns[ORIGINAL]:
-        other = [f"{name}s" for name in new.columns if there.columns[name] != new.columns[name]]
-        return f"with the same texts and other {' and '.join(other)}"
-    if there.rows == new.rows:
-        return f"with {there.rows:,} rows as well, and other texts"
-    return f"with {there.rows:,} rows, not {new.rows:,}"
+    other = [f"{name}s" for name in new.columns if there.columns[name] != new.columns[name]]
+    return f"with other {' and '.join(other).replace(ORIGINAL, 'text')}"
 
 
 def _refuse_repeated_ids(corpus: Corpus) -> None:

@@ -1,6 +1,6 @@
 """Recipe of a stored view, ``recipe.json``: sealed, and written last.
 
-A view lies in ``corpora/<corpus>/views/<view>`` as a corpus of its own, one row for each row of the corpus.
+A view is a corpus in ``corpora/<corpus>/views/<view>``, with one row for each row of its corpus.
 Without ``recipe.json`` beside its description there is no view.
 """
 

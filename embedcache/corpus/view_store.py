@@ -112,7 +112,7 @@ def stale_views(corpus: Corpus) -> list[str]:
 
 
 def remove_view(corpus: Corpus, name: str) -> None:
-    """Delete a view, its recipe first: killed on the way, what is left is no view.
+    """Delete a view, its recipe first: without it, the rest is no view.
 
     Raises:
         StorageError: if it cannot be deleted.

@@ -23,4 +23,4 @@ class Kept(Enum):
 
 Made: TypeAlias = str | Kept
 Maker: TypeAlias = Callable[[Sequence[str]], list[Made]]
-"""Texts -> outcome for each; a function of each text alone, whatever stands beside it."""
+"""Texts -> outcome for each, which depends on that text alone."""

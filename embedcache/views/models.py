@@ -64,7 +64,7 @@ def find_model(spec: str) -> ModelFolder:
     """
     folder = resolve(spec).folder
     if not (folder / "config.json").exists():
-        raise TeacherError(f"{folder} is no model folder: it has no config.json")
+        raise TeacherError(f"{folder} has no config.json: expected a model folder")
     generation = read_json(folder / "generation_config.json")
     parts = {
         "weights": weights_digest(folder)[0],

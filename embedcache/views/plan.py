@@ -59,7 +59,7 @@ class PlannedView:
 
     @property
     def is_slow(self) -> bool:
-        """Whether a model makes the rows, so that what is made is worth keeping at once."""
+        """True if a model makes the rows, so that they are worth keeping at once."""
         return bool(self.models)
 
     @cached_property

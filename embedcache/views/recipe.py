@@ -1,4 +1,4 @@
-"""Recipes: what determines the texts of a view, read from what a user types after ``--view``.
+"""Recipes of views, read from what a user types after ``--view``.
 
 A recipe is written ``[NAME=]KIND[:ARGUMENTS][*COUNT]``: ``crop``, ``crop:0.2``, ``crop*4``,
 ``column:french``, ``paraphrase=back-translation:de``.
@@ -91,7 +91,7 @@ KINDS: Mapping[str, Kind] = {
     frozen=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 )
 class Recipe:
-    """What determines the texts of a view, given the texts of its corpus.
+    """Settings that determine the texts of a view, given the texts of its corpus.
 
     Attributes:
         name: the view's name; it names a folder, and has no part in the texts.
@@ -119,7 +119,7 @@ class Recipe:
 
     @property
     def reads_source(self) -> bool:
-        """Whether its texts come from the source of the corpus, not from the corpus."""
+        """True if its texts come from the source of the corpus, not from the corpus."""
         return self.kind == "column"
 
     @property
