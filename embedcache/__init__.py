@@ -16,19 +16,39 @@ if TYPE_CHECKING:
     from embedcache.builder import build
     from embedcache.cache import Cache
     from embedcache.cache import Cache as open  # noqa: A004, N813 - embedcache.open("./cache") is the interface
+    from embedcache.catalog.query import query
     from embedcache.copying.copy import copy
     from embedcache.copying.options import CopyOptions
+    from embedcache.share.pull import pull
+    from embedcache.share.push import push
 
 __version__ = "0.1.0"
-__all__ = ["Cache", "CopyOptions", "EmbedCacheError", "__version__", "build", "copy", "open"]
 
-__getattr__ = lazy_attributes(
-    __name__,
-    {
-        "build": "embedcache.builder:build",
-        "Cache": "embedcache.cache:Cache",
-        "CopyOptions": "embedcache.copying.options:CopyOptions",
-        "copy": "embedcache.copying.copy:copy",
-        "open": "embedcache.cache:Cache",
-    },
-)
+_PLACES = {
+    "build": "embedcache.builder:build",
+    "Cache": "embedcache.cache:Cache",
+    "CopyOptions": "embedcache.copying.options:CopyOptions",
+    "copy": "embedcache.copying.copy:copy",
+    "open": "embedcache.cache:Cache",
+    "pull": "embedcache.share.pull:pull",
+    "push": "embedcache.share.push:push",
+    "query": "embedcache.catalog.query:query",
+}
+__all__ = [
+    "Cache",
+    "CopyOptions",
+    "EmbedCacheError",
+    "__version__",
+    "build",
+    "copy",
+    "open",
+    "pull",
+    "push",
+    "query",
+]
+
+__getattr__ = lazy_attributes(__name__, _PLACES)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

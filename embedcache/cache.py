@@ -1,18 +1,18 @@
-"""The cache: corpora and vectors of any number of teachers in one directory."""
+"""Cache: corpora, and vectors of any number of teachers, in one directory."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from embedcache import model_note
+from embedcache.cached_teacher import REMEDY, CachedTeacher, read_contract, read_origin
 from embedcache.codecs import Vectors
-from embedcache.contract import CONTRACT_VERSION, Contract, describe_differences
+from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import (
     CacheFormatError,
@@ -22,55 +22,47 @@ from embedcache.errors import (
     MissingVectorsError,
 )
 from embedcache.fsio import (
+    inside,
     make_directory,
-    parsed_json,
-    read_regular,
     read_sealed_json,
-    refuse_specials,
+    refuse_links,
     require_directory,
-    spelled_json,
     write_json,
     write_sealed_json,
 )
 from embedcache.keys import key_array
+from embedcache.lazy import load
+from embedcache.scan import scan_rows
 from embedcache.store import FolderShards, LmdbShards, ShardStore
+from embedcache.store.checked import CHECKED, CheckedFiles
 from embedcache.store.containers.choose import open_container
-from embedcache.store.digests import CHECKED, FileNotes
 from embedcache.teacher.token_table import TokenTable, read_stored
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from embedcache.build_report import BuildSummary
 
+__all__ = [
+    "CACHE_MARKER",
+    "CACHE_VERSION",
+    "REMOTE_MARKER",
+    "Cache",
+    "CachedTeacher",
+    "read_contract",
+    "read_origin",
+    "refuse_remote",
+]
+
 CACHE_VERSION = 2
-
-_MEND_TEACHER = "'embedcache repair' writes it anew; vectors are kept"
-_CONTRACT_ID = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(r"\w[\w.-]*")
-# Numbers of a contract that Arrow, and the machine, can still work with.
-_LARGEST_NUMBER = (1 << 31) - 1
-
-
 CACHE_MARKER = {"format": "embedcache", "version": CACHE_VERSION}
-"""The content of ``cache.json``, beside its seal."""
-
+"""Content of ``cache.json``, beside its seal."""
 
 REMOTE_MARKER = "embedcache-remote.json"
-"""The file that makes a folder a remote, which is no cache."""
+"""File that makes a folder a remote, which is no cache."""
 
-
-@dataclass(frozen=True)
-class CachedTeacher:
-    """A teacher that a cache holds vectors of.
-
-    Attributes:
-        name: the short name it is listed under in this cache.
-        contract: what determines its vectors.
-        origin: where its model came from: ``spec``, ``model_id``, ``revision``, ``licence``; informative.
-    """
-
-    name: str
-    contract: Contract
-    origin: dict[str, str]
+_CONTRACT_ID = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"\w[\w.-]*")
 
 
 class Cache:
@@ -81,7 +73,7 @@ class Cache:
 
     Raises:
         MissingInputError: if it does not exist.
-        CacheFormatError: if it is no cache, or was written by a newer version of embedcache.
+        CacheFormatError: if it is no cache, has links in it, or was written by a newer version of embedcache.
     """
 
     last_build: BuildSummary | None = None
@@ -103,9 +95,7 @@ class Cache:
                 f"'embedcache build CORPUS --teacher NAME --cache {self.folder}'"
             ) from None
         except (OSError, ValueError) as error:
-            raise CacheFormatError(
-                f"{marker} is damaged ({error}): 'embedcache repair' writes it anew"
-            ) from error
+            raise CacheFormatError(f"{marker} is damaged ({error}): {REMEDY}") from error
         version = value.get("version")
         if version != CACHE_VERSION:
             newer = isinstance(version, int) and version > CACHE_VERSION
@@ -114,14 +104,18 @@ class Cache:
                 f"{CACHE_VERSION}: {'upgrade embedcache' if newer else 'build it again in a new folder'}"
             )
         if value != CACHE_MARKER:
-            raise CacheFormatError(
-                f"{marker} is not as embedcache writes it: 'embedcache repair' writes it anew"
-            )
-        refuse_specials(self.folder)
+            raise CacheFormatError(f"{marker} is not as embedcache writes it: {REMEDY}")
+        # Everything below these is checked as it is opened.
+        for name, depth in (("corpora", 1), ("teachers", 1), ("derived", 2)):
+            refuse_links(inside(self.folder, name), depth)
+
+    def __repr__(self) -> str:
+        teachers = ", ".join(dict.fromkeys(teacher.name for teacher in self.teachers()))
+        return f"Cache({str(self.folder)!r}, corpora: {', '.join(self.corpus_names())}; teachers: {teachers})"
 
     @classmethod
     def create(cls, folder: str | Path) -> Cache:
-        """Open the cache at ``folder``, creating it where there is nothing yet.
+        """Open the cache at ``folder``, creating it if the folder is empty or missing.
 
         Raises:
             CacheFormatError: if the folder holds other things.
@@ -144,19 +138,16 @@ class Cache:
 
     @property
     def corpora_folder(self) -> Path:
-        """Where the corpora lie."""
+        """Folder of the corpora."""
         return self.folder / "corpora"
 
     @property
     def derived_folder(self) -> Path:
-        """Where rebuildable files lie; it can be deleted at any time."""
+        """Folder of derived files; it can be deleted at any time."""
         return self.folder / "derived"
 
     def corpus_names(self) -> list[str]:
-        """Return the names of all corpora, sorted; that they can be read is not checked.
-
-        Folders whose names no corpus can have are not corpora; ``embedcache verify`` tells of them.
-        """
+        """Return the names of all corpora, sorted; that they can be read is not checked."""
         names = (path.parent.name for path in self.corpora_folder.glob("*/corpus.json"))
         return sorted(name for name in names if _NAME.fullmatch(name))
 
@@ -174,37 +165,39 @@ class Cache:
         if name is None and len(names) == 1:
             name = names[0]
         if name is None:
-            found = (
-                f"several corpora ({', '.join(names)}): choose one with --corpus" if names else "no corpus"
-            )
+            found = f"several corpora ({', '.join(names)}): name one of them" if names else "no corpus"
             raise InputError(f"the cache {self.folder} holds {found}")
         if name not in names:
             raise InputError(f"no corpus {name!r} in {self.folder}: it holds {', '.join(names) or 'none'}")
         return Corpus(self.corpora_folder / name)
 
     def teacher_folder(self, contract: Contract) -> Path:
-        """Return the folder of everything that belongs to a contract."""
-        return self.folder / "teachers" / contract.id
+        """Return the folder of everything that belongs to a contract.
+
+        Raises:
+            CacheFormatError: if a folder in it is a symbolic link.
+        """
+        folder = inside(self.folder, "teachers", contract.id)
+        for name in ("names", "shards", "codebooks"):
+            inside(folder, name)
+        return folder
 
     def teachers(self) -> list[CachedTeacher]:
         """Return all teachers, by name.
-
-        Files whose names no teacher can have name none; ``embedcache verify`` tells of them.
 
         Raises:
             CorruptCacheError: if a teacher's folder is not named by its contract, or a file of it is damaged.
         """
         found = []
         for path in sorted((self.folder / "teachers").glob("*/contract.json")):
-            if not _CONTRACT_ID.fullmatch(path.parent.name):
-                continue
-            contract = read_contract(path)
-            names = sorted((path.parent / "names").glob("*.json"))
-            found += [
-                CachedTeacher(name.stem, contract, read_origin(name))
-                for name in names
-                if _NAME.fullmatch(name.stem)
-            ]
+            if _CONTRACT_ID.fullmatch(path.parent.name):
+                contract = read_contract(path)
+                names = sorted((self.teacher_folder(contract) / "names").glob("*.json"))
+                found += [
+                    CachedTeacher(name.stem, contract, read_origin(name))
+                    for name in names
+                    if _NAME.fullmatch(name.stem)
+                ]
         return sorted(found, key=lambda teacher: teacher.name)
 
     def teacher(self, name: str | None = None) -> CachedTeacher:
@@ -216,18 +209,17 @@ class Cache:
             InputError: if there is no such teacher, or several and no name was given.
         """
         teachers = self.teachers()
+        names = ", ".join(teacher.name for teacher in teachers)
         if name is None:
             for some in (teachers, [one for one in teachers if one.contract.output == "embedding"]):
                 if len({teacher.contract for teacher in some}) == 1:
                     return some[0]
-            names = ", ".join(teacher.name for teacher in teachers)
-            found = f"several teachers ({names}): choose one with --teacher" if teachers else "no teacher"
+            found = f"several teachers ({names}): name one of them" if teachers else "no teacher"
             raise InputError(f"the cache {self.folder} holds {found}")
         matches = [t for t in teachers if t.name == name] or [
             t for t in teachers if len(name) >= 6 and t.contract.id.startswith(name)
         ]
         if not matches:
-            names = ", ".join(teacher.name for teacher in teachers)
             raise InputError(f"no teacher {name!r} in {self.folder}: it holds {names or 'none'}")
         if len({teacher.contract for teacher in matches}) > 1:
             raise InputError(
@@ -237,10 +229,10 @@ class Cache:
         return matches[0]
 
     def refuse_other_contract(self, name: str, contract: Contract) -> None:
-        """Refuse ``name`` where it can be no teacher's, or is another's.
+        """Refuse ``name`` for a teacher of ``contract`` if it is invalid or taken.
 
         Raises:
-            InputError: if the name can be none.
+            InputError: if no teacher can be called so.
             ContractMismatchError: if it belongs to another contract; it names the fields that differ.
         """
         if not _NAME.fullmatch(name):
@@ -258,7 +250,7 @@ class Cache:
                 )
 
     def register_teacher(self, name: str, contract: Contract, origin: dict[str, str]) -> CachedTeacher:
-        """Give ``contract`` a home in this cache under ``name``; harmless where it has one.
+        """Add a teacher under ``name``; harmless if it is there.
 
         Raises:
             InputError, ContractMismatchError: as :meth:`refuse_other_contract`.
@@ -273,7 +265,7 @@ class Cache:
         return CachedTeacher(name, contract, origin)
 
     def remember_model(self, contract: Contract, source: str) -> None:
-        """Note where a teacher's model can be loaded from on this machine; never shared."""
+        """Note where a teacher's model lies on this machine; never shared."""
         model_note.write(self.derived_folder, contract.id, source)
 
     def model_source(self, teacher: CachedTeacher) -> str:
@@ -289,23 +281,25 @@ class Cache:
 
         Args:
             contract: the contract.
-            codec: how new vectors are stored; default: as those that are there, else ``float16``.
+            codec: codec of new vectors; default: that of the shards, else ``float16``.
             kind: ``arrow`` or ``lmdb``; default: the kind that is there, else ``arrow``.
 
         Raises:
             InputError: if the vectors are stored in another kind than asked for, or in both.
             ContractMismatchError, CorruptCacheError: as :class:`ShardStore`.
         """
-        folder = self.teacher_folder(contract)
-        index = self.derived_folder / "index" / contract.id
-        notes = FileNotes(index / CHECKED)
-        container = open_container(folder, notes, kind)
-        return ShardStore(container, contract, codec, codebooks=folder / "codebooks", index=(index, notes))
+        folder, index = self.teacher_folder(contract), self._index_folder(contract)
+        checked = CheckedFiles(index / CHECKED)
+        container = open_container(folder, checked, kind)
+        return ShardStore(container, contract, codec, codebooks=folder / "codebooks", index=(index, checked))
 
     def container(self, contract: Contract) -> FolderShards | LmdbShards:
-        """Return where the shards of a contract lie; none is opened. Errors as :meth:`store`."""
-        notes = FileNotes(self.derived_folder / "index" / contract.id / CHECKED)
-        return open_container(self.teacher_folder(contract), notes)
+        """Return the container of a contract's shards; none is opened. Errors as :meth:`store`."""
+        checked = CheckedFiles(self._index_folder(contract) / CHECKED)
+        return open_container(self.teacher_folder(contract), checked)
+
+    def _index_folder(self, contract: Contract) -> Path:
+        return inside(self.folder, "derived", "index", contract.id)
 
     def token_table(self, teacher: CachedTeacher) -> TokenTable:
         """Return a teacher's token embeddings; errors as :func:`read_stored`."""
@@ -317,16 +311,28 @@ class Cache:
 
         Args:
             texts: the texts, exactly as they were built.
-            teacher: name or contract id; may be left out where the cache holds one teacher.
+            teacher: name or contract id; default: the only teacher.
 
         Raises:
             MissingVectorsError: if texts are not in the cache; it names them.
-            InputError: if the teacher is not in the cache.
+            InputError: if the teacher is not in the cache, or ``texts`` is a single string.
         """
-        store = self._current_store(self.teacher(teacher).contract)
+        if isinstance(texts, str):
+            raise InputError("lookup takes a list of texts, found one string: give [text]")
+        contract, texts = self.teacher(teacher).contract, list(texts)
+        try:
+            return self._vectors(self._current_store(contract), texts)
+        except CorruptCacheError:
+            # Another process may have replaced shards.
+            store = self._looked_up.pop(contract.id, None)
+            if store is None or store.is_current:
+                raise
+            return self._vectors(self._current_store(contract), texts)
+
+    def _vectors(self, store: ShardStore, texts: list[str]) -> Vectors:
         positions = store.locate(key_array(texts))
-        missing = np.flatnonzero(positions < 0)
-        if len(missing):
+        missing = np.flatnonzero(positions < 0).tolist()
+        if missing:
             shown = ", ".join(repr(texts[i][:60]) for i in missing[:3])
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise MissingVectorsError(
@@ -335,11 +341,42 @@ class Cache:
         return store.vectors(positions)
 
     def _current_store(self, contract: Contract) -> ShardStore:
-        """Return the store of a contract, opened again only where its shards are others than last time."""
+        """Return the store of a contract, opened again only if its shards have changed."""
         store = self._looked_up.get(contract.id)
         if store is None or not store.is_current:
             store = self._looked_up[contract.id] = self.store(contract)
         return store
+
+    def scan(
+        self, teacher: str | None = None, corpus: str | None = None, view: str | None = None
+    ) -> pa.RecordBatchReader:
+        """Return the rows of a corpus with their vectors as a stream of Arrow batches, in order.
+
+        ``polars.from_arrow``, ``reader.read_pandas()`` and DuckDB read it; memory does not grow with the
+        corpus.
+
+        Args:
+            teacher: name or contract id; default: the only teacher.
+            corpus: name; default: the only corpus.
+            view: view of the corpus whose texts are meant; default: the corpus's own.
+
+        Returns:
+            batches of ``text``, ``id``, ``label`` (where there are any) and ``vector`` (float32).
+
+        Raises:
+            InputError: if there is no such teacher, corpus or view.
+            MissingVectorsError: while it is read, at a row without a vector.
+        """
+        texts = self.corpus(corpus)
+        return scan_rows(texts.view(view) if view else texts, self.store(self.teacher(teacher).contract))
+
+    def query(self, sql: str, **options: Any) -> Any:
+        """Run one SELECT over the cache; see :func:`embedcache.query`."""
+        return load("embedcache.catalog.query:query")(self, sql, **options)
+
+    def export(self, out: str | Path, **options: Any) -> Any:
+        """Write rows and their vectors to files; see :func:`embedcache.export.export_rows`."""
+        return load("embedcache.export:export_rows")(self, out, **options)
 
 
 def refuse_remote(folder: Path) -> None:
@@ -350,49 +387,3 @@ def refuse_remote(folder: Path) -> None:
             f"'embedcache pull {folder} --cache DIR', which checks every byte, or list what it has with "
             f"'embedcache remote ls {folder}'"
         )
-
-
-def read_contract(path: Path) -> Contract:
-    """Return the contract in ``contract.json`` of a teacher's folder.
-
-    Raises:
-        CorruptCacheError: if a byte of it is not as it was written, or it is another teacher's.
-    """
-    try:
-        data = read_regular(path)
-        contract = Contract.from_json(parsed_json(data))
-        as_written = contract.id == path.parent.name and data == spelled_json(contract.to_json())
-    except (OSError, ValueError) as error:
-        raise CorruptCacheError(f"{path} is damaged ({str(error)[:200]}): {_MEND_TEACHER}") from error
-    if not as_written:
-        raise CorruptCacheError(
-            f"{path} does not match its folder's name: it was changed or copied into the wrong place; "
-            f"{_MEND_TEACHER}"
-        )
-    if contract.version != CONTRACT_VERSION:
-        raise CorruptCacheError(
-            f"{path} has version {str(contract.version)[:20]}, this embedcache reads contracts of version "
-            f"{CONTRACT_VERSION}: upgrade embedcache, or 'embedcache rm' the teacher"
-        )
-    numbers = (contract.dimension - 1, contract.max_length, contract.truncate_dim or 0)
-    if not all(0 <= number < _LARGEST_NUMBER for number in numbers):
-        raise CorruptCacheError(
-            f"{path} tells of a teacher of {str(contract.dimension)[:20]} dimensions that sees "
-            f"{str(contract.max_length)[:20]} tokens: it was not written by embedcache; delete its folder"
-        )
-    return contract
-
-
-def read_origin(path: Path) -> dict[str, str]:
-    """Return where a teacher came from, as one of its names' files says.
-
-    Raises:
-        CorruptCacheError: if the file is damaged.
-    """
-    try:
-        origin = read_sealed_json(path)
-        if not all(isinstance(text, str) for text in origin.values()):
-            raise ValueError("it holds something else than text")
-    except (OSError, ValueError) as error:
-        raise CorruptCacheError(f"{path} is damaged ({error}): {_MEND_TEACHER}") from error
-    return origin

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 from embedcache.errors import CorruptCacheError
 from embedcache.fsio import canonical_json
@@ -53,11 +53,11 @@ class Contract:
     @property
     def id(self) -> str:
         """The sha256 of the contract, 64 hexadecimal digits: the teacher's name on disk."""
-        return hashlib.sha256(canonical_json(asdict(self))).hexdigest()
+        return hashlib.sha256(canonical_json(self.to_json())).hexdigest()
 
     def to_json(self) -> dict[str, object]:
         """Return the contract as a JSON object."""
-        return asdict(self)
+        return dict(vars(self))
 
     @classmethod
     def from_json(cls, value: object) -> Contract:

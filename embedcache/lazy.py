@@ -1,4 +1,4 @@
-"""Public names that are loaded when first used, so that importing a package costs next to nothing."""
+"""Names that are loaded when first used, so that importing a package costs next to nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
+
+
+def load(place: str) -> Any:
+    """Return what stands at ``place``, as ``module:attribute``."""
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def lazy_attributes(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
@@ -19,12 +25,11 @@ def lazy_attributes(package: str, places: Mapping[str, str]) -> Callable[[str], 
         AttributeError: when called with any other name.
     """
 
-    def load(name: str) -> Any:
+    def loaded(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, _, attribute = places[name].partition(":")
-        value = getattr(import_module(module), attribute)
+        value = load(places[name])
         setattr(sys.modules[package], name, value)
         return value
 
-    return load
+    return loaded

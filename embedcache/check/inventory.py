@@ -37,7 +37,7 @@ _PLACES = (
     (Kind.CODEBOOK, rf"teachers/(?P<teacher>{_ID})/codebooks/{_ID}\.npy"),
     (Kind.TABLE, rf"teachers/(?P<teacher>{_ID})/token_embeddings\.safetensors"),
     (Kind.PROJECTION, rf"teachers/(?P<teacher>{_ID})/projection\.safetensors"),
-    (Kind.INDEX, rf"derived/index/(?P<teacher>{_ID})/[0-9a-f]{{32}}-{_ID}\.mdb"),
+    (Kind.INDEX, rf"derived/index/(?P<teacher>{_ID})/{_ID}\.npy"),
     (Kind.DERIVED, rf"derived/index/(?P<teacher>{_ID})/checked\.bin"),
     (Kind.DERIVED, rf"derived/models/(?P<teacher>{_ID})\.json"),
     (Kind.DERIVED, rf"derived/sources/(?P<corpus>{_NAME})\.json"),

@@ -29,7 +29,7 @@ from embedcache.corpus.part import (
 )
 from embedcache.corpus.view_record import VIEWS, ViewRecord, is_recorded, read_record
 from embedcache.errors import InputError
-from embedcache.fsio import canonical_json
+from embedcache.fsio import canonical_json, inside
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.views.recipe import Recipe, is_view_name
 
@@ -298,7 +298,7 @@ class Corpus:
 
     def view_names(self) -> list[str]:
         """Return the names of the views, sorted, without reading them."""
-        folders = (self.folder / VIEWS).glob("*")
+        folders = inside(self.folder, VIEWS).glob("*")
         return sorted(folder.name for folder in folders if is_view_name(folder.name) and is_recorded(folder))
 
     def view(self, name: str) -> View:
@@ -369,7 +369,7 @@ class View(Corpus):
     """
 
     def __init__(self, of: Corpus, name: str) -> None:
-        folder = of.folder / VIEWS / name
+        folder = inside(of.folder, VIEWS, name)
         self.of = of
         self.record: ViewRecord = read_record(folder)
         if self.record.of != of.info.digest:

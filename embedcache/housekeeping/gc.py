@@ -25,8 +25,6 @@ from embedcache.housekeeping.remove import delete_folder, folder_bytes
 from embedcache.key_index import KeyIndex
 from embedcache.reuse import shard_places
 from embedcache.store import FolderShards, LmdbShards, Shard, ShardStore
-from embedcache.store.index import made_of
-from embedcache.store.reading_order import in_reading_order
 from embedcache.views.recipe import is_view_name
 
 DEFAULT_HOURS = 24.0
@@ -209,11 +207,11 @@ def _teacher_candidates(cache: Cache, *, unused_vectors: bool) -> Iterator[tuple
                 yield folder, _NAMELESS
             continue
         store = cache.store(named[folder.name])
-        indexes = cache.derived_folder / "index" / folder.name
-        made = f"{made_of([shard.name for shard in in_reading_order(store.shards)])}-"
-        there = sorted(indexes.glob("[!.]*.mdb"))
-        if any(path.name.startswith(made) for path in there):
-            yield from ((path, _SUPERSEDED) for path in there if not path.name.startswith(made))
+        len(store)  # which indexes the keys, where no index does
+        used = store.index_files
+        for path in sorted((cache.derived_folder / "index" / folder.name).glob("[!.]*")):
+            if used and path not in used and path.suffix in (".npy", ".mdb"):
+                yield path, _SUPERSEDED
         books = {shard.header.codebook for shard in store.shards}
         for path in (folder / "codebooks").glob("*.npy"):
             if path.stem not in books:
@@ -228,7 +226,7 @@ def _since(path: Path, candidates: Mapping[Path, str]) -> float:
     """
     if candidates[path] != _SUPERSEDED:
         return _touched(path)
-    current = [one for one in path.parent.glob("[!.]*.mdb") if one not in candidates]
+    current = [one for one in path.parent.glob("[!.]*.npy") if one not in candidates]
     return max(_touched(path), min(map(_touched, current), default=time.time()))
 
 

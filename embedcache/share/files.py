@@ -15,8 +15,8 @@ from embedcache.errors import InputError
 from embedcache.fsio import sha256_file
 from embedcache.projection import PROJECTION
 from embedcache.share.manifest import NAMED_BY_DIGEST, SharedCorpus, SharedFile
+from embedcache.store.checked import CheckedFiles
 from embedcache.store.containers.choose import open_container
-from embedcache.store.digests import FileNotes
 from embedcache.store.shard import Shard
 from embedcache.teacher.token_table import table_path
 
@@ -185,7 +185,7 @@ def missing_files(cache: Cache, files: Iterable[SharedFile]) -> list[SharedFile]
 def shards_here(cache: Cache, contract_id: str) -> set[str]:
     """Return the names of the shards of a teacher in a cache, whichever container holds them."""
     folder = cache.folder / "teachers" / contract_id
-    return set(open_container(folder, FileNotes()).names()) if folder.is_dir() else set()
+    return set(open_container(folder, CheckedFiles()).names()) if folder.is_dir() else set()
 
 
 def _shared(cache: Cache, path: Path) -> SharedFile:

@@ -29,7 +29,7 @@ from embedcache.share.manifest import SHARED, SharedFile, Stock
 from embedcache.share.remote import MissingError, Remote
 from embedcache.share.transfer import DamagedError
 from embedcache.store import FolderShards, ShardStore
-from embedcache.store.digests import FileNotes
+from embedcache.store.checked import CheckedFiles
 from embedcache.teacher.token_table import TokenTable
 
 
@@ -177,16 +177,16 @@ class Incoming:
             # An interrupted pull of more has left it.
             if path.stem not in names:
                 path.unlink()
-        notes = FileNotes()
+        checked = CheckedFiles()
         # Their digests were taken as they came.
-        notes.remember(self.path(file) for file in mine if file.entry.kind is Kind.SHARD)
+        checked.add(*(self.path(file) for file in mine if file.entry.kind is Kind.SHARD))
         self.check_documents(contract, mine)
         with self.refusing([file for file in mine if file.rows]):
             store = ShardStore(
-                FolderShards(folder / "shards", notes),
+                FolderShards(folder / "shards", checked),
                 contract,
                 codebooks=folder / "codebooks",
-                index=(self.folder / "derived" / "index" / contract.id, notes),
+                index=(self.folder / "derived" / "index" / contract.id, checked),
             )
         self.check_shards(store, mine)
         return store

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -17,8 +16,7 @@ from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.share.manifest import SharedFile
 from embedcache.share.remote import Remote
 from embedcache.store.base import Positions
-from embedcache.store.digests import FileNotes
-from embedcache.store.index import ReadingIndex, open_index
+from embedcache.store.index import SortedKeys
 from embedcache.store.reading_order import reading_rank
 
 
@@ -61,7 +59,12 @@ class RemoteKeys:
 
     def locate(self, keys: KeyArray) -> Positions:
         """Return the position of each key, -1 where it is missing."""
-        return self._index.locate(keys) if self.shards else np.full(len(keys), -1, np.int64)
+        if not self.shards:
+            return np.full(len(keys), -1, np.int64)
+        index, read, starts = self._index
+        places = index.locate(keys)
+        numbers = np.searchsorted(read, places, side="right") - 1
+        return np.where(places < 0, -1, places - read[numbers] + starts[numbers])
 
     def shards_at(self, positions: Positions) -> Positions:
         """Return the number of the shard of each position."""
@@ -74,13 +77,13 @@ class RemoteKeys:
         return [self.shards[number] for number in numbers.tolist()]
 
     @cached_property
-    def _index(self) -> ReadingIndex:
+    def _index(self) -> tuple[SortedKeys, Positions, Positions]:
+        """Keys in the order in which shards are read, and where each shard starts in it and in positions."""
         ranks = [reading_rank(shard.codec, shard.sha256) for shard in self.shards]
         order = sorted(range(len(ranks)), key=ranks.__getitem__)
-        names, arrays = [self.shards[i].sha256 for i in order], [self.arrays[i] for i in order]
-        # The file stays readable once it is deleted.
-        with TemporaryDirectory(prefix="embedcache-keys-") as folder:
-            return ReadingIndex.of(open_index(Path(folder), names, arrays, FileNotes()), order, self.starts)
+        keys = SortedKeys.on_disk([self.arrays[number] for number in order])
+        rows = np.diff(self.starts)[order]
+        return keys, np.cumsum(rows) - rows, self.starts[order]
 
     def _fetch(self, shard: SharedFile) -> None:
         path = self._path(shard)

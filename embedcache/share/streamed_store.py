@@ -19,8 +19,8 @@ from embedcache.share.sample import compare, local_teacher
 from embedcache.share.stream import Stream
 from embedcache.store import MemoryShards, ShardStore, VectorBatch
 from embedcache.store.base import Positions
+from embedcache.store.checked import CheckedFiles
 from embedcache.store.containers.folder import FolderShards
-from embedcache.store.digests import FileNotes
 from embedcache.store.shard import damaged_shard
 
 
@@ -43,8 +43,8 @@ class StreamedStore:
             raise InputError(f"{stream.remote.url}: no vectors of teacher {contract.id[:12]}.")
         self._stream, self._contract = stream, contract
         self._keys = RemoteKeys(stream.cache, stream.remote, shards, stream.meter)
-        self._codebooks, self._notes = stream.cache.teacher_folder(contract) / "codebooks", FileNotes()
-        self._shards = FolderShards(stream.incoming.path(shards[0]).parent, self._notes)
+        self._codebooks, self._checked = stream.cache.teacher_folder(contract) / "codebooks", CheckedFiles()
+        self._shards = FolderShards(stream.incoming.path(shards[0]).parent, self._checked)
         self._opened: dict[int, ShardStore] = {}
         self._compared: set[int] = set()
         self._coming: list[int] | None = None
@@ -202,13 +202,13 @@ class StreamedStore:
     def _open(self, name: str) -> ShardStore:
         shard = MemoryShards()
         shard.add(name, self._shards.open(name))
-        if self._shards.find_liars([name]):
+        if self._shards.find_corrupt([name]):
             raise damaged_shard(self._shards.where(name), "its digest is another one")
         return ShardStore(shard, self._contract, codebooks=self._codebooks)
 
     def _check(self, file: SharedFile) -> None:
         """Check a shard that was just downloaded."""
-        self._notes.remember([self._shards.path(file.sha256)])
+        self._checked.add(self._shards.path(file.sha256))
         with self._stream.incoming.refusing([file]):
             store = self._open(file.sha256)
         self._stream.incoming.check_shards(store, [file])

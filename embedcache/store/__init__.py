@@ -1,7 +1,7 @@
 """Vector stores: vectors of one contract, addressed by key."""
 
-from embedcache.store.base import Positions, VectorBatch, VectorStore
-from embedcache.store.containers import FolderShards, LmdbShards, MemoryShards, ShardContainer
+from embedcache.store.base import Positions, ShardContainer, VectorBatch, VectorStore
+from embedcache.store.containers import FolderShards, LmdbShards, MemoryShards
 from embedcache.store.shard import Shard, ShardHeader
 from embedcache.store.store import ShardStore
 

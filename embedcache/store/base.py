@@ -1,10 +1,11 @@
-"""What every vector store can do, whatever lies underneath."""
+"""Protocols of stores and of the containers of their shards, and the batch of rows that is put into them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,18 @@ from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.keys import KeyArray
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Positions = NDArray[np.int64]
 """Row numbers inside one store, valid as long as the store object lives; -1 means missing."""
+
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+def is_shard_name(name: str) -> bool:
+    """Return whether ``name`` can be a shard's: 64 hexadecimal digits."""
+    return _NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -25,7 +36,7 @@ class VectorBatch:
         keys: dtype ``V16``, shape (n,).
         vectors: float32, shape (n, d).
         tokens: int32, shape (n,); tokens the teacher saw of each text; 0 where that is not known.
-        truncated: bool, shape (n,); which texts it saw only the beginning of.
+        truncated: bool, shape (n,); True for texts of which it saw only the beginning.
         provenance: what may change last bits: compute dtype, device, library versions.
     """
 
@@ -49,7 +60,7 @@ class VectorStore(Protocol):
 
     @property
     def codec_name(self) -> str:
-        """How new vectors are stored."""
+        """Codec of new vectors."""
         ...
 
     def __len__(self) -> int:
@@ -80,4 +91,49 @@ class VectorStore(Protocol):
 
     def seen(self, positions: Positions) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Return ``tokens`` and ``truncated`` of the rows at ``positions``, each of shape (n,)."""
+        ...
+
+
+class ShardContainer(Protocol):
+    """Set of immutable shards, by name. Two writers of the same shard both succeed."""
+
+    @property
+    def kind(self) -> str:
+        """``arrow``, ``lmdb`` or ``memory``."""
+        ...
+
+    def names(self) -> list[str]:
+        """Return the names of all shards, sorted."""
+        ...
+
+    def open(self, name: str) -> pa.Buffer:
+        """Return the bytes of a shard, mapped where that can be.
+
+        Raises:
+            CorruptCacheError: if they cannot be read.
+        """
+        ...
+
+    def add(self, name: str, data: pa.Buffer) -> None:
+        """Store ``data`` under ``name``, durably; harmless where it is there.
+
+        Raises:
+            StorageError: if there is no room or no permission; nothing is half stored then.
+        """
+        ...
+
+    def remove(self, name: str) -> None:
+        """Delete a shard; harmless where it is gone. Buffers of its bytes stay as they are."""
+        ...
+
+    def where(self, name: str) -> str:
+        """Return the place of a shard, for messages."""
+        ...
+
+    def find_corrupt(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` whose bytes have another digest; what is known is not read again."""
+        ...
+
+    def finish(self) -> None:
+        """Note that a writer has added all it wanted to."""
         ...

@@ -1,378 +1,328 @@
-"""The derived index of a store: key -> position, in one immutable LMDB file that is made anew when none fits.
+"""Derived index of a store: its keys, sorted, in files that are mapped and never change.
 
-Keys are spread over buckets by their leading bits; a bucket is one value: its keys, sorted, and their
-positions, found by binary search in the mapped file. So it takes no memory, and 24 bytes of disk a row.
-A file is named by the set of shards it was made of and by its own digest. Another set of shards, a damaged
-file or none at all: the index is made from the shards again. One that somebody else made is compared with the
-shards, which takes a fraction of the time.
+An index file covers a set of shards; a store uses those that fit its shards, and adds one for shards that
+none covers. Small files are merged as they are added, so there are few. The shards remain the truth: the key
+of every row found is compared with the shard's.
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryFile
+from typing import BinaryIO
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from embedcache.errors import CorruptCacheError, StorageError
-from embedcache.fsio import commit, sha256_file, temporary_sibling
-from embedcache.key_index import KeyIndex, halves, search_sorted, take_keys
+from embedcache.errors import StorageError
+from embedcache.fsio import commit, open_regular, sha256_file, temporary_sibling
+from embedcache.key_index import halves, search_sorted
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store.base import Positions
-from embedcache.store.digests import FileNotes
-from embedcache.store.mapped_lmdb import MappedLmdb, check_structure, explained, open_shared
+from embedcache.store.checked import CheckedFiles
+from embedcache.store.reading_order import reading_rank
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+ShardRow = tuple[str, str, int]
+"""Name, codec and rows of a shard."""
 
-_HEADER = b"header"
-_HEADER_BYTES = 24
-_BYTES_A_ROW = 24
-_ROWS_A_BUCKET = 16384
-_ROWS_A_PASS = 1 << 20
-_ATTEMPTS = 3
-
-# Stands before the names of shards whose order is not that of their names: with several codecs it once was,
-# and such an index gives other rows.
-_FINER_FIRST = "finer codecs first"
-
-# Indexes that this process has written; it deletes no others, which other machines may have mapped.
+TABLE_DTYPE = np.dtype([("name", "S64"), ("codec", "S8"), ("rows", "<i8")])
+_ROWS_A_BLOCK = 1 << 20
+_MOST_PASSES = 64
+# Index files of this process; it deletes no others.
 _written_here: set[Path] = set()
 
-_Bucket = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]
 
-
-class StoreIndex:
-    """Finds keys among those of given shards.
+class SortedKeys:
+    """Keys in ascending order with the place of each; a key may stand in several places.
 
     Args:
-        mapped: the open index file.
-        rows: rows of all shards together; None where that is not known.
-
-    Raises:
-        CorruptCacheError: if the file is no index, or not of so many rows.
+        words: uint64, shape (3, n): the two halves of each key, and its place, sorted by all three.
     """
 
-    def __init__(self, mapped: MappedLmdb, rows: int | None) -> None:
-        self._mapped = mapped
-        header = mapped.get(_HEADER)
-        words = struct.unpack("=3q", header) if header is not None and header.size == _HEADER_BYTES else None
-        if words is None or rows not in (None, words[0]) or words[1] != _bits_for(words[0]):
-            raise CorruptCacheError(f"{mapped.path} is no index of {'any' if rows is None else rows} rows")
-        if not 0 <= words[2] <= words[0]:
-            raise CorruptCacheError(f"{mapped.path} tells of {words[2]} distinct keys in {words[0]} rows")
-        self.rows: int = words[0]
-        """Rows of all shards together."""
-        self._bits = words[1]
-        self.distinct: int = words[2]
-        """Number of distinct keys."""
-
-    @property
-    def path(self) -> Path:
-        """The index's file."""
-        return self._mapped.path
-
-    def entries(self) -> Iterator[tuple[KeyArray, Positions]]:
-        """Yield all distinct keys with their positions, a bucket at a time."""
-        for _, (first, second, places) in self._filled_buckets():
-            yield np.stack([first, second], axis=1).reshape(-1).view(KEY_DTYPE), places
-
-    def _filled_buckets(self) -> Iterator[tuple[int, _Bucket]]:
-        for bucket in range(1 << self._bits):
-            data = self._mapped.get(_bucket_key(bucket))
-            if data is not None:
-                yield bucket, _unpack(data)
-
-    def fits(self, keys: Sequence[KeyArray]) -> bool:
-        """Whether all its answers are right: every key of the shards at its first place, and no other key.
-
-        Memory is a pass of about a million rows, and a byte a row where keys stand several times.
-
-        Args:
-            keys: the keys of the shards, in the order that positions count in.
-
-        Raises:
-            CorruptCacheError: if a bucket is none.
-        """
-        starts = np.cumsum([0, *map(len, keys)], dtype=np.int64)
-        repeated = np.ones(self.rows if self.distinct < self.rows else 0, dtype=np.bool_)
-        entries = 0
-        for first, second, places in self._sorted_passes():
-            order = np.argsort(places)
-            places = places[order]
-            if not len(places) or places[0] < 0 or places[-1] >= self.rows:
-                return False
-            stored = halves(take_keys(keys, starts, places))
-            if not (np.array_equal(stored[0], first[order]) and np.array_equal(stored[1], second[order])):
-                return False
-            if len(repeated):
-                repeated[places] = False
-            entries += len(places)
-        if entries != self.distinct:
-            return False
-        # Keys that are not repeated have one row each. Of the others every row but the first is left.
-        for part, start in zip(keys, starts.tolist(), strict=False):
-            rows = np.flatnonzero(repeated[start : start + len(part)])
-            found = self.locate(part[rows])
-            if ((found < 0) | (found >= rows + start)).any():
-                return False
-        return True
-
-    def _sorted_passes(self) -> Iterator[_Bucket]:
-        """Yield buckets together, about a million rows at a time.
-
-        Raises:
-            CorruptCacheError: if the keys of a bucket do not ascend, or belong into another one.
-        """
-        together: list[_Bucket] = []
-        for bucket, (first, second, places) in self._filled_buckets():
-            ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))
-            if not ascends.all() or (_buckets(first, self._bits) != bucket).any():
-                raise CorruptCacheError(f"bucket {bucket} of {self.path} holds keys in no order, or others'")
-            together.append((first, second, places))
-            if sum(len(rows) for _, _, rows in together) >= _ROWS_A_PASS:
-                yield _concatenated(together)
-                together = []
-        if together:
-            yield _concatenated(together)
-
-    def locate(self, keys: KeyArray) -> Positions:
-        """Return the position of each key, -1 where it is missing."""
-        found = np.full(len(keys), -1, dtype=np.int64)
-        first, second = halves(keys)
-        # Sorted, the keys of one bucket come together, and near each other in it.
-        order = np.argsort(first, kind="stable")
-        first, second = first[order], second[order]
-        for bucket, start, end in _runs(_buckets(first, self._bits)):
-            data = self._mapped.get(_bucket_key(bucket))
-            if data is not None:
-                arrays = _unpack(data)
-                found[order[start:end]] = search_sorted(*arrays, first[start:end], second[start:end])
-        return found
-
-
-@dataclass(frozen=True)
-class ReadingIndex:
-    """An index over the shards in the order in which they are read, for a store that holds them in another.
-
-    Attributes:
-        finder: gives positions in the order of reading.
-        starts: int64, shape (shards,); the first position of each shard, in the order of reading.
-        shift: int64, shape (shards,); how far from there its rows are in the store.
-    """
-
-    finder: StoreIndex | KeyIndex
-    starts: NDArray[np.int64]
-    shift: NDArray[np.int64]
+    def __init__(self, words: NDArray[np.uint64]) -> None:
+        self._words = words
 
     @classmethod
-    def of(
-        cls, finder: StoreIndex | KeyIndex, order: Sequence[int], edges: NDArray[np.int64]
-    ) -> ReadingIndex:
-        """Return the index of a store.
+    def of(cls, parts: Sequence[KeyArray]) -> SortedKeys:
+        """Sort keys in memory, 24 bytes each; places count through ``parts``."""
+        return cls(np.concatenate([np.empty((3, 0), np.uint64), *sorted_blocks(parts)], axis=1))
 
-        Args:
-            finder: the index over its shards in the order of reading.
-            order: their numbers in the store, in the order of reading.
-            edges: int64, shape (shards + 1,); the first position of each in the store, and the end.
-        """
-        numbers = np.array(order, dtype=np.int64)
-        starts = np.cumsum(np.append(0, np.diff(edges)[numbers]))[:-1]
-        return cls(finder, starts, edges[numbers] - starts)
+    @classmethod
+    def on_disk(cls, parts: Sequence[KeyArray]) -> SortedKeys:
+        """Sort keys into an unnamed temporary file, which takes no memory."""
+        with TemporaryFile(prefix="embedcache-keys-") as handle:
+            return cls(_write_words(handle, parts))
+
+    def __len__(self) -> int:
+        return int(self._words.shape[1])
 
     def locate(self, keys: KeyArray) -> Positions:
-        """Return the position of each key in the store, -1 where it is missing."""
-        positions = self.finder.locate(keys)
-        if not self.shift.any():
-            return positions
-        shift = self.shift[np.searchsorted(self.starts, positions, side="right") - 1]
-        return np.where(positions < 0, -1, positions + shift)
+        """Return the first place of each key, -1 where it is missing."""
+        first, second = halves(keys)
+        # Sorted, keys that are near each other are looked for one after the other.
+        order = np.argsort(first, kind="stable")
+        found = np.empty(len(keys), np.int64)
+        places = self._words[2].view(np.int64)
+        found[order] = search_sorted(self._words[0], self._words[1], places, first[order], second[order])
+        return found
+
+    def distinct(self) -> Iterator[KeyArray]:
+        """Yield the distinct keys in ascending order, in blocks."""
+        last = None
+        for start in range(0, len(self), _ROWS_A_BLOCK):
+            pairs = np.ascontiguousarray(self._words[:2, start : start + _ROWS_A_BLOCK].T)
+            fresh = np.ones(len(pairs), np.bool_)
+            fresh[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
+            fresh[0] = last is None or bool((pairs[0] != last).any())
+            last = pairs[-1]
+            yield pairs[fresh].reshape(-1).view(KEY_DTYPE)
 
 
-def open_index(folder: Path, names: Sequence[str], keys: Sequence[KeyArray], notes: FileNotes) -> StoreIndex:
-    """Open the index over shards, making it where none is there that gives the right answers.
+def sorted_blocks(parts: Sequence[KeyArray]) -> Iterator[NDArray[np.uint64]]:
+    """Yield the words of :class:`SortedKeys` block by block, in order; each is of shape (3, m).
 
-    One that was made here is known to. One that came along with somebody else's cache may be whole and still
-    lie: it is compared with the shards, and deleted where it lies.
+    Keys are spread over blocks by their leading bits, so memory is a million rows, or a 64th of all.
+    """
+    starts = np.cumsum([0, *map(len, parts)])
+    bits = min(int(starts[-1]) // _ROWS_A_BLOCK, _MOST_PASSES - 1).bit_length()
+    for block in range(1 << bits):
+        pieces = []
+        for part, start in zip(parts, starts.tolist(), strict=False):
+            first, second = halves(part)
+            rows = np.arange(len(part))
+            if bits:
+                rows = np.flatnonzero(first >> np.uint64(64 - bits) == block)
+            pieces.append(np.stack([first[rows], second[rows], (rows + start).astype(np.uint64)]))
+        words = np.concatenate([np.empty((3, 0), np.uint64), *pieces], axis=1)
+        # Stable: of equal keys the first place comes first.
+        yield words[:, np.lexsort((words[1], words[0]))]
+
+
+def _write_words(handle: BinaryIO, parts: Sequence[KeyArray]) -> NDArray[np.uint64]:
+    """Append an array of sorted words to a file and return it, mapped."""
+    shape = (3, sum(map(len, parts)))
+    npy.write_array_header_1_0(handle, {"descr": "<u8", "fortran_order": False, "shape": shape})
+    begin, done = handle.tell(), 0
+    for block in sorted_blocks(parts):
+        for row in range(3):
+            handle.seek(begin + 8 * (row * shape[1] + done))
+            handle.write(block[row].tobytes())
+        done += block.shape[1]
+    handle.flush()
+    return _map_words(handle, begin, shape)
+
+
+def _map_words(handle: BinaryIO, begin: int, shape: tuple[int, ...]) -> NDArray[np.uint64]:
+    if 0 in shape:
+        return np.empty((3, 0), np.uint64)
+    return np.asarray(np.memmap(handle, np.dtype("<u8"), "r", begin, shape))
+
+
+@dataclass(frozen=True, eq=False)
+class IndexedShards:
+    """An index over a set of shards.
+
+    Attributes:
+        table: :data:`TABLE_DTYPE`, shape (shards,): name, codec and rows of each, in the order of places.
+        keys: their keys, sorted.
+        path: its file; None where it has none.
+    """
+
+    table: NDArray[np.void]
+    keys: SortedKeys
+    path: Path | None = None
+
+    @cached_property
+    def rows(self) -> list[ShardRow]:
+        """The table as Python's own values."""
+        decode = partial(bytes.decode, encoding="ascii", errors="replace")
+        return [(decode(name), decode(codec), rows) for name, codec, rows in self.table.tolist()]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the shards."""
+        return [name for name, _, _ in self.rows]
+
+
+def shard_table(shards: Iterable[ShardRow]) -> NDArray[np.void]:
+    """Return (name, codec, rows) of each shard as :data:`TABLE_DTYPE`."""
+    return np.array([(name.encode(), codec.encode(), rows) for name, codec, rows in shards], TABLE_DTYPE)
+
+
+class IndexFolder:
+    """Index files of a store, ``<sha256>.npy``: a table of shards and an array of words after each other.
 
     Args:
         folder: ``derived/index/<contract id>``.
-        names: the shards' names, in the order that positions count in; of a key in several the first counts.
-        keys: their keys.
-        notes: remembers the index files that were made or compared here.
-
-    Raises:
-        StorageError: if it has to be made and cannot be written.
+        checked: notes the files written on this machine. No others are used.
     """
-    rows = sum(map(len, keys))
-    shards = made_of(names)
-    for path in sorted(folder.glob(f"{shards}-*.mdb")):
-        # Unreadable, or gone meanwhile: as good as none.
-        with suppress(OSError):
-            try:
-                return _open_right(path, rows, keys, notes)
-            except CorruptCacheError:
-                path.unlink(missing_ok=True)
-    for _ in range(_ATTEMPTS):
-        path = _write(folder, shards, keys)
-        _delete_superseded(path, notes)
-        notes.remember([path])
-        # It may have been deleted again, by hand or by a process that superseded its own.
-        if path.exists():
-            return StoreIndex(open_shared(path, writable=False), rows)
-    raise StorageError(f"{folder} is changed by other builds all the time: the index cannot be kept there")
+
+    def __init__(self, folder: Path, checked: CheckedFiles) -> None:
+        self.folder = folder
+        self._checked = checked
+
+    def fitting(self, names: Iterable[str]) -> list[IndexedShards]:
+        """Return indexes over disjoint subsets of the shards ``names``, the largest first."""
+        left, found = set(names), []
+        opened = [index for path in self.folder.glob("[!.]*.npy") if (index := self._open(path)) is not None]
+        for index in sorted(opened, key=lambda index: (-len(index.keys), index.names)):
+            if index.names and left.issuperset(index.names):
+                left.difference_update(index.names)
+                found.append(index)
+        return found
+
+    def _open(self, path: Path) -> IndexedShards | None:
+        try:
+            if not self._checked.knows(path):
+                return None
+            with open_regular(path) as handle:
+                table = npy.read_array(handle, allow_pickle=False)
+                npy.read_magic(handle)
+                shape, _, _ = npy.read_array_header_1_0(handle)
+                keys = SortedKeys(_map_words(handle, handle.tell(), shape))
+        except (OSError, ValueError, EOFError):
+            return None
+        if table.dtype != TABLE_DTYPE or table["rows"].sum() != len(keys):
+            return None
+        return IndexedShards(table, keys, path)
+
+    def write(
+        self, table: NDArray[np.void], parts: Sequence[KeyArray], merged: Iterable[IndexedShards]
+    ) -> IndexedShards:
+        """Write an index over shards, and delete those of this process that it has merged.
+
+        Indexes of other processes are left to ``gc``: on a network file system, deleting a file that another
+        machine has mapped ends the process there.
+
+        Raises:
+            StorageError: if it cannot be written.
+        """
+        with temporary_sibling(self.folder / "index.npy") as temporary:
+            with temporary.open("w+b") as handle:
+                npy.write_array(handle, table, allow_pickle=False)
+                words = _write_words(handle, parts)
+            path = self.folder / f"{sha256_file(temporary)}.npy"
+            commit(temporary, path)
+        self._checked.add(path)
+        self._checked.save()
+        _written_here.add(path)
+        for index in merged:
+            if index.path in _written_here and index.path != path:
+                index.path.unlink(missing_ok=True)
+                _written_here.discard(index.path)
+        return IndexedShards(table, SortedKeys(words), path)
 
 
-def _open_right(path: Path, rows: int, keys: Sequence[KeyArray], notes: FileNotes) -> StoreIndex:
-    """Open the index at ``path``, which is compared with the shards unless it is known.
-
-    Raises:
-        CorruptCacheError: if it is damaged, or gives wrong answers.
-    """
-    if notes.knows(path):
-        return StoreIndex(open_shared(path, writable=False), rows)
-    if sha256_file(path) != path.stem.partition("-")[2]:
-        raise CorruptCacheError(f"{path} is damaged: its bytes are not those its name is the sha256 of")
-    check_structure(path)
-    index = StoreIndex(open_shared(path, writable=False), rows)
-    if not index.fits(keys):
-        raise CorruptCacheError(f"{path} gives wrong answers")
-    notes.remember([path])
-    return index
-
-
-def _delete_superseded(current: Path, notes: FileNotes) -> None:
-    """Delete the indexes over other shards that this process has written.
-
-    Those of other processes are left to ``gc``: on a network file system, deleting what another machine has
-    mapped ends the process there.
-    """
-    # A copy: other threads may write indexes, too.
-    superseded = {path for path in list(_written_here) if path.parent == current.parent and path != current}
-    for path in superseded:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-    notes.forget(path.name for path in superseded)
-    _written_here.difference_update(superseded)
-    _written_here.add(current)
-
-
-def made_of(names: Sequence[str]) -> str:
-    """Return what the file of an index over shards begins with.
-
-    It tells which shards they are, and whether they are in the order of their names. That is enough: a
-    shard's name, its digest, fixes its codec, and so all names together fix the order of reading.
+class StoreIndex:
+    """Indexes that together cover the shards of a store.
 
     Args:
-        names: the shards' names, in the order that positions count in.
+        folder: keeps their files; None: they are in memory.
     """
-    by_name, finer_first = may_be_made_of(names)
-    return by_name if list(names) == sorted(names) else finer_first
 
+    def __init__(self, folder: IndexFolder | None) -> None:
+        self._folder = folder
+        self._indexes: list[IndexedShards] = []
+        self._numbers: dict[str, int] = {}
+        self._ranks = np.empty(0, np.int64)
 
-def may_be_made_of(names: Collection[str]) -> tuple[str, str]:
-    """Return what an index over shards may begin with, where nobody knows the codecs of some any more.
+    @property
+    def is_kept(self) -> bool:
+        """Whether indexes are kept in files."""
+        return self._folder is not None
 
-    Returns:
-        as it is if they are read in the order of their names, and if they are not.
-    """
-    by_name = sorted(names)
-    hashed = (hashlib.sha256("\n".join(lines).encode()) for lines in (by_name, [_FINER_FIRST, *by_name]))
-    first, second = (one.hexdigest()[:32] for one in hashed)
-    return first, second
+    @property
+    def files(self) -> list[Path]:
+        """The files in use."""
+        return [index.path for index in self._indexes if index.path is not None]
 
+    def open(self, names: Sequence[str]) -> dict[str, ShardRow]:
+        """Use the files that fit the shards ``names``; return what they say of those they cover."""
+        self._indexes = self._folder.fitting(names) if self._folder else []
+        return {row[0]: row for index in self._indexes for row in index.rows}
 
-def _write(folder: Path, shards: str, keys: Sequence[KeyArray]) -> Path:
-    """Write the index over ``keys`` and return its file."""
-    import lmdb
+    def discard(self) -> None:
+        """Drop all indexes and delete their files: one has given a wrong answer."""
+        for path in self.files:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        self._indexes, self._numbers = [], {}
 
-    rows = sum(map(len, keys))
-    bits = _bits_for(rows)
-    distinct = 0
-    with temporary_sibling(folder / f"{shards}.mdb") as temporary:
-        with (
-            explained(folder),
-            # Nobody else knows the file yet, and it is flushed as a whole before it gets its name.
-            lmdb.open(
-                str(temporary), subdir=False, map_size=_map_bytes(rows, bits), lock=False, sync=False
-            ) as env,
-        ):
-            for buckets in _passes(keys, bits):
-                # A transaction a pass: what is not committed yet is held in memory.
-                with env.begin(write=True) as transaction:
-                    for bucket, (first, second, places) in buckets:
-                        data = first.tobytes() + second.tobytes() + places.tobytes()
-                        transaction.put(_bucket_key(bucket), data, append=True)
-                        distinct += len(places)
-            with env.begin(write=True) as transaction:
-                transaction.put(_HEADER, np.array([rows, bits, distinct], dtype=np.int64).tobytes())
-        target = folder / f"{shards}-{sha256_file(temporary)}.mdb"
-        commit(temporary, target)
-    return target
+    def cover(
+        self, shards: Sequence[ShardRow], keys_of: Callable[[Sequence[int]], Sequence[KeyArray]]
+    ) -> None:
+        """Index the shards that are not covered yet, together with indexes that are hardly larger.
 
+        Args:
+            shards: all shards of the store, in the order that positions count in.
+            keys_of: gives the keys of shards by number.
+        """
+        if len(self._numbers) == len(shards):
+            return
+        self._numbers = {name: number for number, (name, _, _) in enumerate(shards)}
+        ranked = [reading_rank(codec, name) for name, codec, _ in shards]
+        order = sorted(range(len(shards)), key=ranked.__getitem__)
+        self._ranks = np.empty(len(shards), np.int64)
+        self._ranks[order] = np.arange(len(shards))
+        left = self._numbers.keys() - {name for index in self._indexes for name in index.names}
+        if not left:
+            return
+        rows, merged, kept = sum(shards[self._numbers[name]][2] for name in left), [], []
+        for index in reversed(self._indexes):
+            if len(index.keys) <= 2 * rows:
+                merged.append(index)
+                left.update(index.names)
+                rows += len(index.keys)
+            else:
+                kept.append(index)
+        numbers = [number for number in order if shards[number][0] in left]
+        made = self._make(shard_table(shards[number] for number in numbers), keys_of(numbers), merged)
+        self._indexes = sorted([*kept, made], key=lambda index: -len(index.keys))
 
-def _bits_for(rows: int) -> int:
-    """Return how many leading bits of a key choose its bucket."""
-    return max(0, rows // _ROWS_A_BUCKET).bit_length()
+    def _make(
+        self, table: NDArray[np.void], parts: Sequence[KeyArray], merged: Sequence[IndexedShards]
+    ) -> IndexedShards:
+        if self._folder is None:
+            return IndexedShards(table, SortedKeys.of(parts))
+        try:
+            return self._folder.write(table, parts, merged)
+        except StorageError:  # a read-only cache, or a full disk
+            with suppress(OSError):
+                return IndexedShards(table, SortedKeys.on_disk(parts))
+            return IndexedShards(table, SortedKeys.of(parts))
 
+    def locate(self, keys: KeyArray, starts: Positions) -> Positions:
+        """Return the position of each key, -1 where it is missing; of several the first in reading order.
 
-def _passes(keys: Sequence[KeyArray], bits: int) -> Iterator[list[tuple[int, _Bucket]]]:
-    """Yield the filled buckets in ascending order, about a million rows at a time."""
-    starts = np.cumsum([0, *map(len, keys)])
-    per_pass = max(1, (1 << bits) * _ROWS_A_PASS // max(1, int(starts[-1])))
-    for low in range(0, 1 << bits, per_pass):
-        parts: list[_Bucket] = []
-        for shard_keys, start in zip(keys, starts, strict=False):
-            first, second = halves(shard_keys)
-            buckets = _buckets(first, bits)
-            rows = np.flatnonzero((buckets >= low) & (buckets < low + per_pass))
-            parts.append((first[rows], second[rows], rows + start))
-        first, second, places = _concatenated(parts)
-        order = np.lexsort((second, first))
-        first, second, places = first[order], second[order], places[order]
-        fresh = np.ones(len(first), dtype=np.bool_)
-        # lexsort is stable: of equal keys the one in the first shard stays.
-        fresh[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
-        first, second, places = first[fresh], second[fresh], places[fresh]
-        yield [
-            (bucket, (first[start:end], second[start:end], places[start:end]))
-            for bucket, start, end in _runs(_buckets(first, bits))
-        ]
+        Args:
+            keys: dtype ``V16``, shape (n,).
+            starts: first position of each shard of the store.
+        """
+        best, ranks = np.full((2, len(keys)), -1, np.int64)
+        for index in self._indexes:
+            places = index.keys.locate(keys)
+            ends = np.cumsum(index.table["rows"])
+            hits = np.flatnonzero((places >= 0) & (places < ends[-1]))
+            at = np.searchsorted(ends, places[hits], side="right")
+            numbers = np.array([self._numbers[name] for name in index.names])
+            positions = places[hits] - (ends - index.table["rows"])[at] + starts[numbers[at]]
+            rank = self._ranks[numbers[at]]
+            better = (ranks[hits] < 0) | (rank < ranks[hits])
+            best[hits[better]], ranks[hits[better]] = positions[better], rank[better]
+        return best
 
-
-def _concatenated(parts: Sequence[_Bucket]) -> _Bucket:
-    first, second, places = zip(*parts, strict=True)
-    return np.concatenate(first), np.concatenate(second), np.concatenate(places)
-
-
-def _buckets(first: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
-    return (first >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(first), dtype=np.int64)
-
-
-def _runs(values: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Yield (value, start, end) of the runs of equal values."""
-    for start, end in pairwise(np.flatnonzero(np.diff(values, prepend=-1, append=-1))):
-        yield int(values[start]), int(start), int(end)
-
-
-def _bucket_key(bucket: int) -> bytes:
-    return bucket.to_bytes(4, "big")
-
-
-def _unpack(data: pa.Buffer) -> _Bucket:
-    count, rest = divmod(data.size, _BYTES_A_ROW)
-    if rest:
-        raise CorruptCacheError(f"a bucket of an index has {data.size} bytes, expected {_BYTES_A_ROW} a row")
-    words = np.frombuffer(data, dtype=np.uint64)
-    return words[:count], words[count : 2 * count], words[2 * count :].view(np.int64)
-
-
-def _map_bytes(rows: int, bits: int) -> int:
-    return rows * _BYTES_A_ROW + (1 << bits) * 2 * 4096 + (1 << 20)
+    def count_distinct(self) -> int:
+        """Return the number of distinct keys."""
+        count = 0
+        for number, index in enumerate(self._indexes):
+            for keys in index.keys.distinct():
+                fresh = np.ones(len(keys), np.bool_)
+                for earlier in self._indexes[:number]:
+                    fresh &= earlier.keys.locate(keys) < 0
+                count += int(fresh.sum())
+        return count

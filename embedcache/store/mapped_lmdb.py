@@ -1,4 +1,4 @@
-"""LMDB files, opened with care: at most once a process, and only after their structure has been checked.
+"""LMDB files: opened once a process, and only after their structure has been checked.
 
 liblmdb trusts the files it maps, and a damaged one can end the process. So a file is first walked by the
 offline verifier that comes with the Python binding, which never hands it to the library.
@@ -26,10 +26,18 @@ MAP_BYTES = 1 << 40
 """Address space reserved for a file that may grow; it costs neither memory nor disk."""
 
 _GROWTH_BYTES = 1 << 36
-_WAY_OUT = "'embedcache repair' saves the shards in it that are whole"
+_REMEDY = "'embedcache repair' saves the shards in it that are whole"
 _RETRIES = 10
-# What numbers that make no sense lead to where the verifier does not expect them.
-_BEYOND_THE_VERIFIER = (ArithmeticError, LookupError, MemoryError, RecursionError, ValueError, struct.error)
+# Raised by the verifier for numbers that make no sense.
+_VERIFIER_ERRORS = (
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    ValueError,
+    struct.error,
+    OSError,
+)
 _opened: WeakValueDictionary[tuple[int, int], MappedLmdb] = WeakValueDictionary()
 _opening = threading.Lock()
 
@@ -38,11 +46,11 @@ class MappedLmdb:
     """An open LMDB file.
 
     Values are handed out as buffers over the mapped file; each keeps this object, and so the file, open. What
-    anybody deletes meanwhile stays as it was under them, unless this process may not write to the file.
+    is deleted meanwhile stays as it was under them, unless this process may not write to the file.
 
     Args:
         path: the file.
-        writable: whether it may be written to, by other processes too; it is created where there is none.
+        writable: whether it may be written to, by other processes too; it is created if it is missing.
     """
 
     def __init__(self, path: Path, *, writable: bool) -> None:
@@ -51,6 +59,7 @@ class MappedLmdb:
         self.path = path
         self.writable = writable
         self._process = os.getpid()
+        self._reader: lmdb.Transaction | None = None
         with explained(path):
             self.environment = lmdb.open(
                 str(path),
@@ -64,15 +73,14 @@ class MappedLmdb:
                 max_dbs=0,
             )
             if writable:
-                # Readers that were killed would hold on to pages for ever.
+                # Readers that were killed would keep pages forever.
                 self.environment.reader_check()
             # LMDB reuses no page that was in use when the oldest transaction began; none is older than this.
-            self._guard: lmdb.Transaction | None = self.environment.begin() if writable else None
+            self._guard = self.environment.begin() if writable else None
             with self.environment.begin() as transaction:
                 flags = self.environment.open_db(txn=transaction).flags()
         if any(flags.values()):
-            raise CorruptCacheError(f"{path} is damaged (its keys are in no plain order): {_WAY_OUT}")
-        self._reader: lmdb.Transaction | None = None
+            raise CorruptCacheError(f"{path} is damaged (its keys are in no plain order): {_REMEDY}")
 
     def refresh(self) -> None:
         """Let later reads see what has been committed since; buffers handed out before stay valid."""
@@ -97,9 +105,10 @@ class MappedLmdb:
             value = self.reader().get(key)
         if value is None:
             return None
+        if not len(value):
+            return pa.py_buffer(b"")
         # A plain memoryview would not keep the mapping alive.
-        address = np.frombuffer(value, dtype=np.uint8).ctypes.data if len(value) else 0
-        return pa.foreign_buffer(address, len(value), base=self) if len(value) else pa.py_buffer(b"")
+        return pa.foreign_buffer(np.frombuffer(value, np.uint8).ctypes.data, len(value), base=self)
 
     def list_keys(self) -> list[bytes]:
         """Return all keys, in order."""
@@ -114,10 +123,9 @@ class MappedLmdb:
 
 
 def open_shared(path: Path, *, writable: bool) -> MappedLmdb:
-    """Return the open file at ``path``, the same object as long as anybody in this process uses it.
+    """Return the open file at ``path``, the same object as long as it is used in this process.
 
-    Opening a file twice in one process is a serious error to LMDB, in a forked child too: that gets the one
-    its parent opened.
+    LMDB forbids opening a file twice in one process, and in a forked child: that gets its parent's.
 
     Raises:
         CorruptCacheError: if the file is damaged.
@@ -149,30 +157,29 @@ def check_structure(path: Path) -> None:
         before = path.stat()
         try:
             problems = list(verify(str(path), subdir=False))  # type: ignore[no-untyped-call]
-        except (VerifyError, OSError, *_BEYOND_THE_VERIFIER) as error:
+        except (VerifyError, *_VERIFIER_ERRORS) as error:
             problems = [str(error) or type(error).__name__]
-        after = path.stat()
-        unchanged = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
         if not problems:
             return
+        after = path.stat()
         # What was read while another process was writing proves nothing.
-        if unchanged and attempt:
-            raise CorruptCacheError(f"{path} is no sound LMDB file ({problems[0]}): {_WAY_OUT}")
+        if attempt and (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
+            raise CorruptCacheError(f"{path} is no sound LMDB file ({problems[0]}): {_REMEDY}")
         time.sleep(0.05)
     raise StorageError(f"{path} is being written to all the time and cannot be checked: try again later")
 
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn LMDB's errors into errors that say what to do."""
+    """Turn LMDB's errors into errors that name the file and the remedy."""
     import lmdb
 
     try:
         yield
     except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError) as error:
-        raise CorruptCacheError(f"{path} is damaged ({error}): {_WAY_OUT}") from error
+        raise CorruptCacheError(f"{path} is damaged ({error}): {_REMEDY}") from error
     except lmdb.Error as error:
         raise StorageError(
             f"cannot use {path} ({error}): see that the disk has room and the folder can be written, "
-            "and run the same command again; what is stored stays"
+            "and run the same command again"
         ) from error

@@ -1,15 +1,14 @@
-"""The store: the vectors of one contract, in shards, wherever those lie.
+"""Store: the vectors of one contract, in shards, in one of several containers.
 
-The set of shards is the truth. The index, and the notes on which files were checked, are derived from it.
+The set of shards is the truth. The index and the note of checked files are derived from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,44 +21,40 @@ from embedcache.codecs import (
     Vectors,
     check_codec_name,
     get_codec,
+    measure,
     pq,
 )
-from embedcache.codecs.quality import measure
 from embedcache.contract import Contract, describe_differences
-from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError
-from embedcache.key_index import KeyIndex, halves
+from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError
+from embedcache.key_index import halves
 from embedcache.keys import KEY_DTYPE, KeyArray
-from embedcache.store.base import Positions, VectorBatch
-from embedcache.store.containers import ShardContainer
-from embedcache.store.digests import FileNotes
-from embedcache.store.found import Found
-from embedcache.store.index import ReadingIndex, StoreIndex, open_index
-from embedcache.store.reading_order import reading_rank
+from embedcache.store.base import Positions, ShardContainer, VectorBatch
+from embedcache.store.checked import CheckedFiles
+from embedcache.store.index import IndexFolder, ShardRow, StoreIndex
 from embedcache.store.shard import Shard, damaged_shard, open_shard, stored_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The one codec that is made from vectors before it can store any.
-_TRAINED = "pq"
-# Looking one key up takes some tens of bytes for a moment, and shards may be of any size.
 _LOCATE_ROWS = 65536
 
 
 class ShardStore:
     """Vectors of one contract.
 
+    Shards are opened when a row of them is needed, and their digests are taken then, once a machine. Shards
+    that no index covers are opened at once.
+
     Args:
         container: where the shards lie.
         contract: the contract every shard must carry.
-        codec: how new vectors are stored; default: as the shards that are there (the finest, where they
-            differ), else ``float16``.
-        codebooks: folder of the codebooks of ``pq``; it is needed for that codec only.
-        index: folder of the derived index, and the notes on its files; without it the index is in memory.
+        codec: codec of new vectors; default: that of the shards (the finest of several), else ``float16``.
+        codebooks: folder of the codebooks; needed for the codec ``pq`` only.
+        index: folder of the derived index, and the note of checked files; default: the index is in memory.
 
     Raises:
-        ContractMismatchError: if a shard carries another contract; nothing of it is used.
-        InputError: if ``codec`` is not that of the shards that are there.
+        ContractMismatchError: if a shard has another contract; nothing of it is used.
+        InputError: if ``codec`` is not that of the shards.
         CorruptCacheError: if a shard is damaged.
     """
 
@@ -70,28 +65,74 @@ class ShardStore:
         codec: str | None = None,
         *,
         codebooks: Path | None = None,
-        index: tuple[Path, FileNotes] | None = None,
+        index: tuple[Path, CheckedFiles] | None = None,
     ) -> None:
         self.container = container
         self._contract = contract
         self._codebooks = codebooks
-        self._index_place = index
+        self._index = StoreIndex(IndexFolder(*index) if index else None)
         self._codecs: dict[tuple[str, str | None], Codec] = {}
-        self._shards: list[Shard] = []
-        self._names: set[str] = set()
-        self._starts = np.zeros(1, dtype=np.int64)
-        self._index: ReadingIndex | None = None
-        for shard in self._open_all():
-            self._append(shard)
-        found = {shard.header.codec for shard in self._shards}
+        self._numbers: dict[str, int] = {}
+        self._table: list[ShardRow] = []
+        self._shards: list[Shard | None] = []
+        self._starts = np.zeros(1, np.int64)
+        self._distinct: int | None = None
+        self._open_all()
+        found = {codec for _, codec, _ in self._table}
         if codec is not None and found - {check_codec_name(codec)}:
             raise InputError(
                 f"the cache stores these vectors as {', '.join(sorted(found))}, not as {codec}: leave "
-                "--codec out, or make a cache of the other codec with 'embedcache copy'"
+                "--codec out, or make a cache of the other codec with 'embedcache copy --codec'"
             )
-        # Merging caches may bring several codecs together; the finest, listed first, holds any's vectors.
-        present = [name for name in CODEC_NAMES if name in found]
-        self._codec_name = codec or (present[0] if present else DEFAULT_CODEC)
+        self._codec_name = codec or min(found, key=CODEC_NAMES.index, default=DEFAULT_CODEC)
+
+    def _open_all(self) -> None:
+        while True:
+            names = self.container.names()
+            known = self._index.open(names)
+            try:
+                opened = self._open(name for name in names if name not in known)
+                break
+            except (CorruptCacheError, FileNotFoundError):
+                if self.container.names() == names:
+                    raise
+                # Another process has replaced shards since they were listed.
+        for name in names:
+            shard = opened.get(name)
+            self._shards.append(shard)
+            self._table.append(known[name] if shard is None else (name, shard.header.codec, len(shard)))
+        self._numbers = {name: number for number, name in enumerate(names)}
+        self._starts = np.cumsum([0, *(rows for _, _, rows in self._table)], dtype=np.int64)
+
+    def _open(self, names: Iterable[str]) -> dict[str, Shard]:
+        """Open shards, whose digests are taken where they are not known."""
+        names = list(names)
+        for name in self.container.find_corrupt(names):
+            raise damaged_shard(self.container.where(name), "its bytes do not have the digest in its name")
+        opened = {}
+        for name in names:
+            where = self.container.where(name)
+            shard = opened[name] = open_shard(self.container.open(name), name, where, self._find_codec)
+            if shard.header.contract != self._contract:
+                differences = self._contract.differences(shard.header.contract)
+                raise ContractMismatchError(
+                    f"shard {where} belongs to another teacher ({describe_differences(differences)}): "
+                    "it was copied into the wrong folder; move it away, or run 'embedcache repair'",
+                    differences,
+                )
+        return opened
+
+    def _opened(self, numbers: Iterable[int]) -> list[Shard]:
+        """Return the shards of some numbers, opened if they are not."""
+        numbers = list(numbers)
+        fresh = self._open(self._table[number][0] for number in numbers if self._shards[number] is None)
+        for name, opened in fresh.items():
+            number = self._numbers[name]
+            if self._table[number] != (name, opened.header.codec, len(opened)):
+                self._index.discard()
+                raise CorruptCacheError(f"the index does not fit shard {opened.where}: run the command again")
+            self._shards[number] = opened
+        return [shard for number in numbers if (shard := self._shards[number]) is not None]
 
     @property
     def contract(self) -> Contract:
@@ -100,52 +141,58 @@ class ShardStore:
 
     @property
     def codec_name(self) -> str:
-        """How new vectors are stored."""
+        """Codec of new vectors."""
         return self._codec_name
 
     @property
     def kind(self) -> str:
-        """Where the shards lie: ``arrow``, ``lmdb`` or ``memory``."""
+        """Container of the shards: ``arrow``, ``lmdb`` or ``memory``."""
         return self.container.kind
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """The opened shards: those found at first in the order of their names, then those added."""
-        return tuple(self._shards)
+        """All shards, opened: those found at first in the order of their names, then those added."""
+        return tuple(self._opened(range(len(self._shards))))
 
     @property
     def bytes_on_disk(self) -> int:
         """Total size of the shards."""
-        return sum(shard.bytes for shard in self._shards)
+        return sum(self.container.open(name).size for name in self._numbers)
 
     @property
     def is_current(self) -> bool:
-        """Whether the shards are still those that lie there; others may have come since it was opened."""
-        return self._names == set(self.container.names())
+        """Whether the shards are still those in the container; others may have come since it was opened."""
+        return self._numbers.keys() == set(self.container.names())
 
     @property
     def dtype(self) -> np.dtype[np.floating]:
         """The dtype :meth:`gather` returns: float16 where everything is stored so, else float32."""
-        decoded = {shard.codec.decoded for shard in self._shards}
-        return np.dtype(np.float16) if decoded == {np.dtype(np.float16)} else np.dtype(np.float32)
+        return np.dtype(np.float16 if {codec for _, codec, _ in self._table} == {"float16"} else np.float32)
+
+    @property
+    def index_files(self) -> list[Path]:
+        """The index files in use; others in their folder are garbage."""
+        return self._index.files
 
     def __len__(self) -> int:
         """Return the number of distinct keys."""
-        return self._opened_index().finder.distinct
+        if self._distinct is None:
+            self._distinct = self._indexed().count_distinct()
+        return self._distinct
 
     @property
     def repeats_keys(self) -> bool:
-        """Whether a key stands in several rows, of which the store answers with one."""
+        """Whether a key stands in several rows, of which the store reads one."""
         return len(self) != int(self._starts[-1])
 
     def own_rows(self) -> Iterator[tuple[Shard, NDArray[np.bool_]]]:
-        """Yield each shard, in the order that positions count in, and which of its rows are ever read.
+        """Yield each shard, in the order that positions count in, and a mask of its rows that are read.
 
-        Of a key in several rows that is the one :meth:`locate` gives. The mask is bool, of shape (n,); only
-        that of the shard at hand is held.
+        Of a key in several rows that is the one :meth:`locate` gives. The mask is bool, of shape (n,).
         """
         repeats = self.repeats_keys
-        for shard, start in zip(self.shards, self._starts.tolist(), strict=False):
+        for number, start in enumerate(self._starts[:-1].tolist()):
+            (shard,) = self._opened([number])
             own = np.ones(len(shard), dtype=np.bool_)
             for first in range(0, len(shard) if repeats else 0, _LOCATE_ROWS):
                 keys = shard.keys[first : first + _LOCATE_ROWS]
@@ -160,11 +207,10 @@ class ShardStore:
             InputError: if a value does not fit the codec, or the first batch is too small to train ``pq`` on.
             StorageError: if the store cannot be written.
         """
-        if not len(batch.keys):
-            return
-        codec = self._codec_for(batch.vectors)
-        stored = codec.encode(batch.vectors)
-        self.put_stored(codec, stored, batch, measure(codec, batch.vectors, stored).to_json())
+        if len(batch.keys):
+            codec = self._codec_for(batch.vectors)
+            stored = codec.encode(batch.vectors)
+            self.put_stored(codec, stored, batch, measure(codec, batch.vectors, stored).to_json())
 
     def put_stored(
         self, codec: Codec, stored: Stored, rows: VectorBatch | Shard, error: Mapping[str, float]
@@ -173,7 +219,7 @@ class ShardStore:
 
         Args:
             codec: the codec of ``stored``.
-            stored: the vectors as the codec keeps them.
+            stored: the vectors as the codec stores them.
             rows: keys, tokens, truncated and provenance.
             error: what the codec lost, for the header.
         """
@@ -193,8 +239,7 @@ class ShardStore:
 
     def adopt(self, name: str) -> None:
         """Count in a shard that was put into the container; errors as :meth:`put_raw`."""
-        if name not in self._names:
-            self._append(self._open(name))
+        self._append([name] if name not in self._numbers else [])
 
     def open_new(self) -> int:
         """Open the shards that others have added since; return how many. Positions keep their meaning.
@@ -202,34 +247,35 @@ class ShardStore:
         Raises:
             ContractMismatchError, CorruptCacheError: as when the store is opened.
         """
-        fresh = [name for name in self.container.names() if name not in self._names]
-        self._refuse_liars(fresh)
-        for shard in [self._open(name) for name in fresh]:
-            self._append(shard)
+        fresh = [name for name in self.container.names() if name not in self._numbers]
+        self._append(fresh)
         return len(fresh)
 
-    def finish(self) -> None:
-        """Put on record that a writer is done: the index for the next reader, digests that were taken.
+    def _append(self, names: Sequence[str]) -> None:
+        for name, shard in self._open(names).items():
+            self._numbers[name] = len(self._shards)
+            self._shards.append(shard)
+            self._table.append((name, shard.header.codec, len(shard)))
+            self._starts = np.append(self._starts, self._starts[-1] + len(shard))
+            self._distinct = None
 
-        Where the derived files cannot be written the next reader does the work.
+    def finish(self) -> None:
+        """Note that a writer is done: the index for the next reader, and the digests that were taken.
+
+        Where derived files cannot be written the next reader does the work.
         """
         self.container.finish()
-        if self._index is None and self._index_place is not None and self._shards:
-            with suppress(StorageError):
-                self._index = self._open_index(*self._index_place)
+        if self._index.is_kept:
+            self._indexed()
 
     def locate(self, keys: KeyArray) -> Positions:
         """Return the position of each key, -1 where it is missing."""
-        found = self._opened_index().locate(keys)
-        if not self._confirm(keys, found):
-            # The derived index lies; the shards do not.
-            self._discard_index()
-            found = self._opened_index().locate(keys)
-            if not self._confirm(keys, found):
-                raise CorruptCacheError(
-                    "an index does not fit the shards it was just made of: another program changes the "
-                    "cache; run 'embedcache verify'"
-                )
+        found = self._indexed().locate(keys, self._starts)
+        if not self._is_right(keys, found):
+            self._index.discard()
+            found = self._indexed().locate(keys, self._starts)
+            if not self._is_right(keys, found):
+                raise CorruptCacheError("shards change while they are read: run 'embedcache verify'")
         return found
 
     def gather(self, positions: Positions) -> NDArray[np.floating]:
@@ -237,12 +283,13 @@ class ShardStore:
 
         Raises:
             IndexError: if a position is -1 or past the end.
+            CorruptCacheError: if a shard is damaged or gone.
         """
-        found = self._found_at(positions)
-        ordered = np.empty((len(positions), self._contract.dimension), dtype=self.dtype)
-        for shard, run in found.runs:
-            shard.codec.decode_into(shard.stored, found.places[run], ordered[run])
-        return found.as_asked(ordered)
+        order, runs = self._runs(positions)
+        vectors = np.empty((len(positions), self._contract.dimension), dtype=self.dtype)
+        for shard, run, rows in runs:
+            shard.codec.decode_into(shard.stored, rows, vectors[run])
+        return _in_order(vectors, order)
 
     def vectors(self, positions: Positions) -> Vectors:
         """Return the vectors at ``positions`` as float32, shape (n, d)."""
@@ -250,16 +297,23 @@ class ShardStore:
 
     def seen(self, positions: Positions) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Return ``tokens`` and ``truncated`` of the rows at ``positions``, each of shape (n,)."""
-        found = self._found_at(positions)
-        tokens = np.empty(len(positions), dtype=np.int32)
-        truncated = np.empty(len(positions), dtype=np.bool_)
-        for shard, run in found.runs:
-            tokens[run], truncated[run] = shard.tokens[found.places[run]], shard.truncated[found.places[run]]
-        return found.as_asked(tokens), found.as_asked(truncated)
+        order, runs = self._runs(positions)
+        tokens, truncated = np.empty(len(positions), np.int32), np.empty(len(positions), np.bool_)
+        for shard, run, rows in runs:
+            tokens[run], truncated[run] = shard.tokens[rows], shard.truncated[rows]
+        return _in_order(tokens, order), _in_order(truncated, order)
 
-    def _found_at(self, positions: Positions) -> Found:
+    def _runs(
+        self, positions: Positions
+    ) -> tuple[Positions | None, list[tuple[Shard, slice, NDArray[np.int64]]]]:
+        """Sort positions by shard.
+
+        Returns:
+            the order that sorts them, None where they lie in one shard; and for each shard which of the
+            sorted positions are its own, and their rows in it.
+        """
         if not len(positions):
-            return Found(positions, positions, [])
+            return None, []
         if positions.min() < 0 or positions.max() >= self._starts[-1]:
             raise IndexError("a position outside the store; -1 stands for a missing key and holds no vector")
         numbers = np.searchsorted(self._starts, positions, side="right") - 1
@@ -267,114 +321,58 @@ class ShardStore:
         small = numbers.astype(np.uint16) if len(self._shards) <= 1 << 16 else numbers
         order = np.argsort(small, kind="stable")
         numbers = numbers[order]
+        rows = positions[order] - self._starts[numbers]
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        runs = [
-            (self._shards[number], slice(start, end))
-            for number, start, end in zip(numbers[edges[:-1]].tolist(), edges, edges[1:], strict=False)
-        ]
-        return Found(order, positions[order] - self._starts[numbers], runs)
+        shards = self._opened(numbers[edges[:-1]].tolist())
+        runs = [slice(*ends) for ends in pairwise(edges)]
+        return (
+            None if len(runs) == 1 else order,
+            [(shard, run, rows[run]) for shard, run in zip(shards, runs, strict=True)],
+        )
 
-    def _confirm(self, keys: KeyArray, positions: Positions) -> bool:
-        """Whether the keys at ``positions``, where there are any, are the keys asked for."""
+    def _is_right(self, keys: KeyArray, positions: Positions) -> bool:
+        """Return whether the shards have ``keys`` at the ``positions`` found."""
         there = np.flatnonzero(positions >= 0)
-        if len(there) and positions.max() >= self._starts[-1]:
-            return False
-        found = self._found_at(positions[there])
+        order, runs = self._runs(positions[there])
         stored = np.empty(len(there), dtype=KEY_DTYPE)
-        for shard, run in found.runs:
-            stored[run] = shard.keys[found.places[run]]
-        asked = keys[there[found.order]]
-        return all(np.array_equal(a, b) for a, b in zip(halves(stored), halves(asked), strict=True))
+        for shard, run, rows in runs:
+            stored[run] = shard.keys[rows]
+        asked = keys[there] if order is None else keys[there[order]]
+        return all(np.array_equal(*pair) for pair in zip(halves(stored), halves(asked), strict=True))
 
-    def _discard_index(self) -> None:
-        """Delete the index; what is open of it stays readable. Where it cannot be deleted, distrust it."""
-        if self._index is not None and isinstance(self._index.finder, StoreIndex):
-            path = self._index.finder.path
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-            if self._index_place is not None:
-                self._index_place[1].forget([path.name])
-        self._index = None
-
-    def _opened_index(self) -> ReadingIndex:
-        if self._index is None and self._index_place is not None and self._shards:
-            with suppress(StorageError):
-                self._index = self._open_index(*self._index_place)
-        if self._index is None and self._index_place is not None and self._shards:
-            # Beside shards that cannot be written to. The file stays readable once it is deleted.
-            with suppress(StorageError), TemporaryDirectory(prefix="embedcache-index-") as scratch:
-                self._index = self._open_index(Path(scratch), FileNotes())
-        if self._index is None:
-            order = self._reading_order()
-            keys = [np.empty(0, dtype=KEY_DTYPE), *(self._shards[number].keys for number in order)]
-            self._index = ReadingIndex.of(KeyIndex(np.concatenate(keys)), order, self._starts)
+    def _indexed(self) -> StoreIndex:
+        """Return the index, after indexing shards that it does not cover."""
+        self._index.cover(self._table, lambda numbers: [shard.keys for shard in self._opened(numbers)])
         return self._index
-
-    def _open_index(self, folder: Path, notes: FileNotes) -> ReadingIndex:
-        order = self._reading_order()
-        names = [self._shards[number].name for number in order]
-        keys = [self._shards[number].keys for number in order]
-        return ReadingIndex.of(open_index(folder, names, keys, notes), order, self._starts)
-
-    def _reading_order(self) -> list[int]:
-        """Return the numbers of the shards in the order in which a key is looked for."""
-        ranks = [reading_rank(shard.header.codec, shard.name) for shard in self._shards]
-        return sorted(range(len(ranks)), key=ranks.__getitem__)
-
-    def _append(self, shard: Shard) -> None:
-        self._shards.append(shard)
-        self._names.add(shard.name)
-        self._starts = np.append(self._starts, self._starts[-1] + len(shard))
-        self._index = None
-
-    def _open_all(self) -> list[Shard]:
-        names = self.container.names()
-        try:
-            self._refuse_liars(names)
-            return [self._open(name) for name in names]
-        except (CorruptCacheError, FileNotFoundError):
-            if self.container.names() == names:
-                raise
-        # Another process has merged shards since they were listed.
-        return self._open_all()
-
-    def _refuse_liars(self, names: Sequence[str]) -> None:
-        for name in self.container.find_liars(names):
-            why = "its bytes are not those its name is the sha256 of"
-            raise damaged_shard(self.container.where(name), why)
-
-    def _open(self, name: str) -> Shard:
-        shard = open_shard(self.container.open(name), name, self.container.where(name), self._find_codec)
-        if shard.header.contract != self._contract:
-            differences = self._contract.differences(shard.header.contract)
-            raise ContractMismatchError(
-                f"shard {shard.where} belongs to another teacher ({describe_differences(differences)}): "
-                "it was copied into the wrong folder; move it away, or run 'embedcache repair'",
-                differences,
-            )
-        return shard
 
     def _find_codec(self, name: str, codebook: str | None) -> Codec:
         if (name, codebook) not in self._codecs:
-            self._codecs[name, codebook] = self._load_codec(name, codebook)
+            if codebook is None:
+                self._codecs[name, codebook] = get_codec(name)
+            elif self._codebooks is None:
+                raise InputError(f"codec {name} needs a folder of codebooks, and this store has none")
+            else:
+                self._codecs[name, codebook] = pq.load(self._codebooks, codebook)
         return self._codecs[name, codebook]
-
-    def _load_codec(self, name: str, codebook: str | None) -> Codec:
-        if codebook is None:
-            return get_codec(name)
-        if self._codebooks is None:
-            raise InputError(f"codec {name} needs a folder of codebooks, and this store has none")
-        return pq.load(self._codebooks, codebook)
 
     def _codec_for(self, vectors: Vectors) -> Codec:
         """Return the codec of new rows; for ``pq`` the codebook in use, or one trained on ``vectors``."""
-        if self._codec_name != _TRAINED:
+        if self._codec_name != pq.NAME:
             return get_codec(self._codec_name)
-        for shard in self._shards:
-            if shard.codec.name == _TRAINED:
-                return shard.codec
+        trained = [number for number, (_, codec, _) in enumerate(self._table) if codec == pq.NAME]
+        if trained:
+            return self._opened(trained[:1])[0].codec
         if self._codebooks is None:
             raise InputError("codec pq needs a folder for its codebook, and this store has none")
         codec = pq.train(vectors)
         pq.save(self._codebooks, codec)
         return codec
+
+
+def _in_order(rows: NDArray[Any], order: Positions | None) -> NDArray[Any]:
+    """Return rows that were sorted by ``order`` as they were before."""
+    if order is None:
+        return rows
+    unsorted = np.empty_like(rows)
+    unsorted[order] = rows
+    return unsorted

@@ -342,7 +342,14 @@ def pretended(cache: Path) -> None:
     os.truncate(one(cache, LMDB), 1 << 28)
 
 
-LINKS = ["cache.json", "corpora/words", PART, RECIPE, "teachers", CONTRACT, SHARD, "derived/index"]
+# A link is refused by what would follow it; a link that nothing asks for is followed by nothing.
+LINKS = {
+    **dict.fromkeys(("cache.json", "corpora/words", "teachers", "derived/index"), OPENING),
+    PART: frozenset({"texts"}),
+    RECIPE: VIEWS,
+    CONTRACT: TEACHERS,
+    SHARD: VECTORS,
+}
 BOMBS = {
     "deep": b"[" * 100_000,
     "too deep": b'{"a":' * 300 + b"1" + b"}" * 300,
@@ -403,14 +410,15 @@ ATTACKS = {
     "corpus of another name": Attack(sealed(CORPUS_JSON, name="../../../outside"), CORPUS),
     "names that nothing has": Attack(strange_names, NOTHING, damage=False),
     # Links, devices, folders
-    **{f"link {place}": Attack(linked(place), OPENING, "arrow", "symbolic link") for place in LINKS},
-    **{f"link {place}": Attack(linked(place), OPENING, "lmdb", "symbolic link") for place in (LMDB, SEAL)},
-    "link to a device": Attack(link_to("/dev/zero"), OPENING, "arrow", "symbolic link"),
-    "link to nothing": Attack(link_to("nowhere"), OPENING, "arrow", "symbolic link"),
-    "link to itself": Attack(link_to("x.arrow"), OPENING, "arrow", "symbolic link"),
-    "link to its folder": Attack(link_to("."), OPENING, "arrow", "symbolic link"),
-    "pipe": Attack(replaced(PART, os.mkfifo), OPENING),
-    "socket": Attack(replaced(PART, bound_socket), OPENING),
+    **{f"link {place}": Attack(linked(place), refused, "arrow") for place, refused in LINKS.items()},
+    f"link {LMDB}": Attack(linked(LMDB), VECTORS, "lmdb", "symbolic link"),
+    f"link {SEAL}": Attack(linked(SEAL), NOTHING, "lmdb"),
+    "link to a device": Attack(link_to("/dev/zero"), NOTHING, "arrow"),
+    "link to nothing": Attack(link_to("nowhere"), NOTHING, "arrow"),
+    "link to itself": Attack(link_to("x.arrow"), NOTHING, "arrow"),
+    "link to its folder": Attack(link_to("."), NOTHING, "arrow"),
+    "pipe": Attack(replaced(PART, os.mkfifo), frozenset({"texts"})),
+    "socket": Attack(replaced(PART, bound_socket), frozenset({"texts"})),
     "pipe for a marker": Attack(replaced("cache.json", os.mkfifo), OPENING),
     "folder for a description": Attack(replaced(CORPUS_JSON, os.mkdir), CORPUS),
     "folder for a contract": Attack(replaced(CONTRACT, os.mkdir), TEACHERS),

@@ -17,10 +17,10 @@ LONGEST = 400
 # From the ground up; a module imports from its own floor and from those below it.
 FLOORS = [
     ["errors"],
-    ["folding", "keys", "pairs", "fsio", "arrow_file", "build_report", "sizes", "progress"],
+    ["folding", "lazy", "keys", "pairs", "fsio", "arrow_file", "build_report", "sizes", "progress"],
     ["key_index", "folders", "locked_folder", "codecs", "contract"],
     ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout", "noise"],
-    ["token_table"],
+    ["token_table", "scan", "cached_teacher"],
     ["cache"],
     [
         "catalog",

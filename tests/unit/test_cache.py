@@ -19,6 +19,7 @@ from embedcache.errors import (
     CacheFormatError,
     ContractMismatchError,
     CorruptCacheError,
+    EmbedCacheError,
     InputError,
     MissingInputError,
     MissingVectorsError,
@@ -132,21 +133,52 @@ def test_a_marker_of_the_right_version_and_other_content_is_refused(tmp_path: Pa
         Cache(tmp_path)
 
 
-@pytest.mark.parametrize("place", ["corpora", "teachers/x/shards", "derived/index", "cache.json"])
-def test_a_link_in_a_cache_is_refused(tmp_path: Path, place: str) -> None:
-    cache = tmp_path / "cache"
-    Cache.create(cache)
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    link = cache / place
-    link.parent.mkdir(parents=True, exist_ok=True)
-    if link.exists():
-        link.rename(outside / link.name)
-        link.symlink_to(outside / link.name)
-    else:
-        link.symlink_to(outside)
-    with pytest.raises(CacheFormatError, match=r"symbolic link"):
-        Cache(cache)
+LINKS = {
+    "cache.json": "open",
+    "corpora": "open",
+    "corpora/words": "open",
+    "corpora/words/corpus.json": "corpus",
+    "corpora/words/{part}.arrow": "corpus",
+    "derived": "open",
+    "derived/index": "open",
+    "derived/index/{id}": "open",
+    "teachers": "open",
+    "teachers/{id}": "open",
+    "teachers/{id}/contract.json": "lookup",
+    "teachers/{id}/names": "lookup",
+    "teachers/{id}/names/mean.json": "lookup",
+    "teachers/{id}/codebooks": "lookup",
+    "teachers/{id}/shards": "lookup",
+    "teachers/{id}/shards/{shard}.arrow": "lookup",
+    "teachers/{id}/vectors.mdb": "lmdb",
+    "teachers/{id}/vectors.mdb-lock": "lmdb",
+}
+
+
+@pytest.mark.parametrize("place", LINKS)
+@pytest.mark.parametrize("target", ["what was there", "nowhere"])
+def test_a_link_in_a_cache_is_refused_where_it_would_be_followed(
+    tmp_path: Path, place: str, target: str
+) -> None:
+    use, folder = LINKS[place], tmp_path / "cache"
+    cache = Cache.create(folder)
+    corpus, _ = store_corpus(cache.corpora_folder, "words", [RowBatch(["a", "b"], None, None)], ReadReport())
+    cache.register_teacher("mean", MEAN, {})
+    store = cache.store(MEAN, kind="lmdb" if use == "lmdb" else "arrow")
+    store.put(example_batch(["a", "b"]))
+    store.finish()
+    (shard,) = store.shards
+    (cache.teacher_folder(MEAN) / "codebooks").mkdir()
+    place = place.format(id=MEAN.id, shard=shard.name, part=corpus.parts[0].sha256)
+    del store, shard
+    (folder / place).rename(tmp_path / "outside")
+    (folder / place).symlink_to(tmp_path / ("outside" if target == "what was there" else target))
+    uses = {"open": Cache, "corpus": lambda folder: Cache(folder).corpus("words").texts()}
+    look_up = uses.get(use, lambda folder: Cache(folder).lookup(["a"]))
+    with pytest.raises(EmbedCacheError):
+        look_up(folder)
+    if use not in ("open", "corpus"):
+        assert Cache(folder).corpus("words").texts() == ["a", "b"]
 
 
 @pytest.mark.parametrize("kind", ["arrow", "lmdb"])
@@ -170,9 +202,7 @@ def test_a_store_whose_file_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
     store.put(example_batch(["a"]))
     store.finish()
     (cache.teacher_folder(MEAN) / "vectors.mdb").unlink()
-    with pytest.raises(
-        CorruptCacheError, match=r"vectors\.mdb is gone, and its seal is still there: .*repair"
-    ):
+    with pytest.raises(CorruptCacheError, match=r"vectors\.mdb is missing, and its seal is there: .*repair"):
         Cache(tmp_path).store(MEAN)
 
 
@@ -205,9 +235,9 @@ def test_a_teacher_is_the_only_one_beside_its_own_logits_and_projections(tmp_pat
 def test_of_several_one_has_to_be_named(tmp_path: Path) -> None:
     cache = filled(tmp_path, "news", ["a"], "tiny", MEAN)
     filled(tmp_path, "mail", ["b"], "other", CLS)
-    with pytest.raises(InputError, match=r"several corpora \(mail, news\): choose one with --corpus"):
+    with pytest.raises(InputError, match=r"several corpora \(mail, news\): name one of them"):
         cache.corpus()
-    with pytest.raises(InputError, match=r"several teachers \(other, tiny\): choose one with --teacher"):
+    with pytest.raises(InputError, match=r"several teachers \(other, tiny\): name one of them"):
         cache.teacher()
     with pytest.raises(InputError, match="several teachers"):
         cache.lookup(["a"])

@@ -22,7 +22,6 @@ from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
 from embedcache.housekeeping import collect_garbage, remove_corpus, remove_teacher
-from embedcache.store import index as index_module
 from embedcache.testing import FakeEncoder, example_batch, example_contract, fake_teacher, sentences
 
 CONTRACT = example_contract()
@@ -120,20 +119,6 @@ def test_what_a_pull_leaves_is_not_verified_and_goes_as_a_whole_once_all_of_it_i
     (found,) = collect_garbage(cache)
     assert (found.path, found.bytes) == (str(place), 16)
     assert not place.exists()
-
-
-def test_a_build_makes_what_was_deleted_by_hand_and_nothing_is_missed_then(tmp_path: Path) -> None:
-    source = tmp_path / "words.txt"
-    source.write_text("\n".join(TEXTS), encoding="utf-8")
-    teacher = fake_teacher(8)
-    settings = {"teacher": teacher, "cache": tmp_path / "cache", "shard_rows": 20}
-    shards = build(source, encoder=FakeEncoder(teacher), **settings).store(teacher.contract).shards
-    next((tmp_path / "cache").rglob(f"{shards[0].name}.arrow")).unlink()
-    assert len(verify(tmp_path / "cache").damage) == 1
-    again = build(source, encoder=FakeEncoder(teacher), **settings)
-    assert again.last_build is not None
-    assert again.last_build.encoded == 20
-    assert not verify(tmp_path / "cache").findings
 
 
 @pytest.mark.parametrize("kind", ["arrow", "lmdb"])
@@ -379,28 +364,6 @@ def test_what_a_build_has_just_written_is_never_collected(
     assert len(committed) >= 10
     assert freed == []
     assert_all_there(folder, TEXTS)
-
-
-def test_a_replaced_index_is_garbage_when_it_has_been_replaced_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = filled(tmp_path)
-    age(tmp_path, 50)
-    # As if another process had made it.
-    monkeypatch.setattr(index_module, "_written_here", set())
-    (old,) = (tmp_path / "derived" / "index" / CONTRACT.id).glob("*.mdb")
-    cache.store(CONTRACT).put(example_batch(["one more"]))
-    assert collect_garbage(cache) == []
-    assert len(cache.store(CONTRACT)) == 101
-    (current,) = set(old.parent.glob("*.mdb")) - {old}
-    # The old file is old, but until a moment ago it was the one to open.
-    assert collect_garbage(cache) == []
-    then = time.time() - 25 * 3600
-    os.utime(current, (then, then))
-    (found,) = collect_garbage(cache)
-    assert (found.path, found.reason) == (str(old), "an index of other shards than are there")
-    assert not old.exists()
-    assert current.exists()
 
 
 def test_the_commands(tmp_path: Path) -> None:

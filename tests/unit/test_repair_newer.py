@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from check_helpers import KINDS, TEACHER, MakeCopy, content_of, flip, mended, only, run
+from check_helpers import KINDS, TEACHER, MakeCopy, content_of, flip, mended, only
 
 from embedcache.check import Repair, repair, verify
 from embedcache.check.findings import UPGRADE
@@ -90,24 +90,6 @@ def assert_left_alone(cache: Path, *, quarantine: bool = False) -> Repair:
     assert {one.path for one in done.left} == {one.path for one in found.damage}
     assert content_of(cache) == before
     return done
-
-
-@pytest.mark.parametrize("marker", MARKERS)
-def test_in_a_newer_cache_nothing_is_mended(fresh: MakeCopy, marker: dict[str, object]) -> None:
-    cache = fresh("arrow")
-    write_sealed_json(cache / "cache.json", marker)
-    (cache / "something-new.json").write_text("{}")
-    shard = only(cache, "teachers/*/shards/*")
-    flip(shard, 3000, 1)
-    flip(only(cache, "derived/index/*/*.mdb"), 3000, 1)
-    only(cache, "corpora/*/*.arrow").unlink()
-    index = only(cache, "derived/index/*/*.mdb").read_bytes()
-    done = assert_left_alone(cache, quarantine=True)
-    assert {"cache.json", shard.relative_to(cache).as_posix()} < {one.path for one in done.left}
-    assert only(cache, "derived/index/*/*.mdb").read_bytes() == index
-    code, printed = run("repair", "--cache", cache)
-    assert code == 1
-    assert UPGRADE in printed
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,16 @@ from check_helpers import (
     build_with,
     content_of,
     copy_of,
-    files_of,
-    flip,
     mended,
     only,
     outcomes,
-    run,
     write_source,
 )
 
 from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import CheckProgress, Computing, repair, verify
-from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED, RIGHT
+from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED
 from embedcache.errors import MissingInputError
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import Teacher
@@ -69,42 +66,12 @@ def test_a_store_that_is_gone_comes_back_and_each_text_is_encoded_once(
     assert has_one_kind_of_store(cache)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_shards_gone_from_among_others_come_back(
-    fresh: MakeCopy, sound_caches: dict[str, Path], count: int
-) -> None:
-    cache = fresh("arrow")
-    for shard in sorted(only(cache, "teachers/*/shards").iterdir())[:count]:
-        shard.unlink()
-    assert len(verify(cache).damage) == count
-    announced = repair(cache, dry_run=True)
-    done = mended(cache)
-    assert outcomes(done) == {IDENTICAL}
-    assert announced.rows_encoded == done.rows_encoded > 0
-    assert_as_before(cache, sound_caches["arrow"])
-    assert verify(cache).findings == ()
-
-
 class NewerEncoder(FakeEncoder):
     """An encoder of another library version."""
 
     @property
     def provenance(self) -> dict[str, object]:
         return {**super().provenance, "torch": "another"}
-
-
-def test_a_shard_that_came_back_under_another_name_is_not_missed_again(fresh: MakeCopy) -> None:
-    cache = fresh("arrow")
-    shard = min(only(cache, "teachers/*/shards").iterdir())
-    shard.unlink()
-    assert outcomes(mended(cache, NewerEncoder(TEACHER))) == {RIGHT}
-    assert shard.name.encode() not in only(cache, "derived/index/*/checked.bin").read_bytes()
-    assert verify(cache).damage == []
-    # So the next one that is lost is not taken for one of two.
-    Cache(cache).lookup(TEXTS[:1], "fake")
-    other = min(only(cache, "teachers/*/shards").iterdir())
-    other.unlink()
-    assert [one.path for one in verify(cache).damage] == [other.relative_to(cache).as_posix()]
 
 
 def test_a_store_of_a_real_encoder_comes_back(
@@ -182,18 +149,6 @@ def test_a_store_gone_with_its_seal_stays_listed(fresh: MakeCopy) -> None:
     assert has_one_kind_of_store(cache)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_dry_run_announces_at_least_what_is_encoded(fresh: MakeCopy, kind: str) -> None:
-    cache = fresh(kind)
-    for name in files_of(cache):
-        if name.startswith("teachers/"):
-            flip(cache / name, (cache / name).stat().st_size // 2, 1)
-    announced = repair(cache, dry_run=True)
-    done = mended(cache)
-    assert done.left == []
-    assert len(TEXTS) >= announced.rows_encoded >= done.rows_encoded > 0
-
-
 def test_a_shard_is_not_moved_home_to_where_an_lmdb_file_was(fresh: MakeCopy, tmp_path: Path) -> None:
     cache, shard = fresh("lmdb"), only(fresh("arrow"), "teachers/*/shards/*")
     other = fake_teacher(16, name="other", seed=1)
@@ -223,13 +178,3 @@ def test_progress_tells_of_loading_and_of_all_rows(real_caches: dict[str, Path],
     assert encoded[-1].rows == encoded[-1].total_rows == len(TEXTS)
     assert [step.rows for step in encoded] == sorted(step.rows for step in encoded)
     assert {step.total_rows for step in encoded} == {len(TEXTS)}
-
-
-def test_the_command_says_how_many_rows_at_most(fresh: MakeCopy) -> None:
-    cache = fresh("lmdb")
-    empty(cache)
-    code, text = run("repair", "--cache", cache, "--dry-run")
-    assert code == 0
-    assert "(shard): to be encoded, up to 256 rows" in text
-    assert "vectors.mdb (LMDB store): would be identical" in text
-    assert "4 would be repaired, 0 not; up to 640 rows to encode" in text

@@ -9,20 +9,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from check_helpers import KINDS, TEACHER, TEXTS, MakeCopy, run
+from check_helpers import TEACHER, TEXTS, MakeCopy
 from damage import flip_middle
 
 from embedcache.builder import build
 from embedcache.cache import Cache
-from embedcache.check import Finding, Kind, repair, verify
-from embedcache.check.findings import REPAIR
+from embedcache.check import Finding, Kind, verify
 from embedcache.corpus.corpus import CorpusInfo, read_info
 from embedcache.corpus.part import Part, key_column
 from embedcache.fsio import write_json, write_sealed_json
 from embedcache.housekeeping.gc import collect_garbage
 from embedcache.keys import key_array
-from embedcache.store.digests import FileNotes
-from embedcache.store.index import open_index
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
 pytest_plugins = ["check_fixtures"]
@@ -111,45 +108,6 @@ def test_a_teacher_whose_shards_are_all_gone_is_damaged(fresh: MakeCopy) -> None
     assert done.vectors == 0
 
 
-@pytest.mark.parametrize("kind", ["arrow", "pq"])
-@pytest.mark.parametrize("count", [1, 2])
-def test_shards_gone_from_among_others_are_damage(fresh: MakeCopy, kind: str, count: int) -> None:
-    cache = fresh(kind)
-    gone = sorted((folder_of(cache) / "shards").iterdir())[:count]
-    for shard in gone:
-        shard.unlink()
-    done = verify(cache)
-    assert [one.path for one in done.damage] == [shard.relative_to(cache).as_posix() for shard in gone]
-    assert all("it is missing" in one.found for one in done.damage)
-    assert all(one.way_out == REPAIR for one in done.damage)
-    (note,) = done.notes
-    assert note.path == "corpora/corpus"
-    code, _ = run("verify", "--cache", cache)
-    assert code == 1
-
-
-def test_a_shard_is_missed_where_the_corpus_is_damaged_too(fresh: MakeCopy) -> None:
-    cache = fresh("arrow")
-    shard = min((folder_of(cache) / "shards").iterdir())
-    shard.unlink()
-    (cache / "corpora" / "corpus" / "corpus.json").unlink()
-    paths = {one.path for one in verify(cache).damage}
-    assert paths == {shard.relative_to(cache).as_posix(), "corpora/corpus/corpus.json"}
-
-
-def test_a_shard_whose_texts_are_in_no_corpus_is_not_missed(fresh: MakeCopy, tmp_path: Path) -> None:
-    cache = fresh("arrow")
-    before = set((folder_of(cache) / "shards").iterdir())
-    build(_texts(tmp_path / "rest"), teacher=TEACHER, encoder=FakeEncoder(TEACHER), cache=cache)
-    Cache(cache).lookup(TEXTS[:1], "fake")
-    (added,) = set((folder_of(cache) / "shards").iterdir()) - before
-    added.unlink()
-    assert [one.path for one in verify(cache).damage] == [added.relative_to(cache).as_posix()]
-    shutil.rmtree(cache / "corpora" / "rest")
-    assert verify(cache).damage == []
-    assert repair(cache, dry_run=True).mends == ()
-
-
 def test_what_gc_deletes_is_not_missed(fresh: MakeCopy, tmp_path: Path) -> None:
     cache = fresh("arrow")
     build(_texts(tmp_path / "rest"), teacher=TEACHER, encoder=FakeEncoder(TEACHER), cache=cache)
@@ -173,21 +131,6 @@ def test_a_teacher_without_vectors_is_noted_where_nothing_tells_of_any(fresh: Ma
     (note,) = verify(cache).findings
     assert not note.is_damage
     assert "teacher fake or other-name has no vectors at all" in note.found
-
-
-def test_shards_of_removed_texts_are_not_missed(fresh: MakeCopy) -> None:
-    """What ``gc --unused-vectors`` deletes after the only corpus of a teacher is gone is no damage."""
-    cache = fresh("arrow")
-    for path in (folder_of(cache) / "shards").iterdir():
-        path.unlink()
-    shutil.rmtree(cache / "corpora" / "corpus")
-    assert verify(cache).damage == []
-    rest = cache.with_name("rest")
-    build(_texts(rest), teacher=TEACHER, encoder=FakeEncoder(TEACHER), cache=rest / "cache")
-    shutil.copytree(rest / "cache" / "corpora", cache / "corpora", dirs_exist_ok=True)
-    done = verify(cache)
-    assert done.damage == []
-    assert any("no vectors at all" in one.found for one in done.notes)
 
 
 def _texts(folder: Path) -> Path:
@@ -282,22 +225,6 @@ def test_labels_that_are_not_those_of_the_description(fresh: MakeCopy) -> None:
     found = the_damage(cache)
     assert found.kind == Kind.CORPUS.value
     assert "digests of its columns" in found.found
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_index_that_lies(fresh: MakeCopy, kind: str) -> None:
-    cache = fresh(kind)
-    opened = Cache(cache)
-    shards = sorted(opened.store(TEACHER.contract).shards, key=lambda shard: shard.name)
-    folder = cache / "derived" / "index" / TEACHER.contract.id
-    names = [shard.name for shard in shards]
-    for keys in ([shard.keys[::-1] for shard in shards], [key_array(TEXTS[: len(one)]) for one in shards]):
-        for path in folder.glob("*.mdb"):
-            path.unlink()
-        open_index(folder, names, keys, FileNotes())
-        found = the_damage(cache)
-        assert found.kind == Kind.INDEX.value
-        assert "gives wrong places" in found.found
 
 
 def test_a_contract_in_the_wrong_folder(fresh: MakeCopy) -> None:

@@ -26,7 +26,7 @@ from embedcache.fsio import sha256_file
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store import Shard, ShardHeader
-from embedcache.store.index import StoreIndex, made_of, may_be_made_of
+from embedcache.store.lmdb_index import StoreIndex, made_of, may_be_made_of
 from embedcache.store.mapped_lmdb import check_structure, open_shared
 from embedcache.store.reading_order import reading_rank
 from embedcache.view_coverage import ViewCoverage

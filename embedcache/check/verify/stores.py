@@ -22,7 +22,7 @@ from embedcache.missing import MissingRows
 from embedcache.store import Shard
 from embedcache.store.containers.base import is_shard_name
 from embedcache.store.digests import FileNotes
-from embedcache.store.index import StoreIndex, may_be_made_of, open_index
+from embedcache.store.lmdb_index import StoreIndex, may_be_made_of, open_index
 from embedcache.store.mapped_lmdb import open_shared
 from embedcache.store.reading_order import in_reading_order
 from embedcache.view_coverage import ViewCoverage

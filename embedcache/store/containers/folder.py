@@ -1,14 +1,15 @@
-"""Shards as files of a folder: the store that can be shared, merged by copying, and read by anything."""
+"""Shards as files of a folder: can be shared, merged by copying, and read by anything."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from embedcache.fsio import commit, make_directory, remove_file, write_bytes
-from embedcache.store.containers.base import is_shard_name
-from embedcache.store.digests import FileNotes
+from embedcache.fsio import commit, inside, map_regular, open_regular, remove_file, write_bytes
+from embedcache.store.base import is_shard_name
+from embedcache.store.checked import CheckedFiles
 from embedcache.store.shard import damaged_shard
 
 if TYPE_CHECKING:
@@ -22,15 +23,14 @@ class FolderShards:
 
     Args:
         folder: the folder.
-        notes: remembers the files whose digest was taken; without it all are read at every opening.
+        checked: files whose digest was taken; default: those of this process.
     """
 
     kind = "arrow"
 
-    def __init__(self, folder: Path, notes: FileNotes | None = None) -> None:
+    def __init__(self, folder: Path, checked: CheckedFiles | None = None) -> None:
         self.folder = folder
-        self.notes = notes or FileNotes()
-        self._written: list[Path] = []
+        self.checked = checked or CheckedFiles()
 
     def path(self, name: str) -> Path:
         """Return the file of a shard."""
@@ -38,58 +38,65 @@ class FolderShards:
 
     def names(self) -> list[str]:
         """Return the names of all shards, sorted; files of other names are not shards."""
-        if not self.folder.is_dir():
+        folder = inside(self.folder.parent, self.folder.name)
+        if not folder.is_dir():
             return []
-        names = (path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"*{_SUFFIX}"))
-        return sorted(name for name in names if is_shard_name(name))
+        with os.scandir(folder) as entries:
+            files = [entry.name for entry in entries if entry.name.endswith(_SUFFIX)]
+        return sorted(filter(is_shard_name, (file.removesuffix(_SUFFIX) for file in files)))
 
     def open(self, name: str) -> pa.Buffer:
         """Return the bytes of a shard, memory-mapped."""
         import pyarrow as pa
 
-        path = self.path(name)
-        if path.is_symlink() or not path.is_file():
-            raise damaged_shard(str(path), "it is no regular file; a cache holds its shards itself")
         try:
             # The buffer keeps the mapping, not the file: thousands of shards would run out of open files.
-            with pa.memory_map(str(path), "r") as source:
-                return source.read_buffer()
-        except (OSError, pa.ArrowException) as error:
+            return pa.py_buffer(map_regular(self.path(name)))
+        except (OSError, ValueError) as error:
+            raise damaged_shard(self.where(name), error) from error
+
+    def _open(self, path: Path) -> BinaryIO:
+        try:
+            return open_regular(path)
+        except (OSError, ValueError) as error:
             raise damaged_shard(str(path), error) from error
 
     def add(self, name: str, data: pa.Buffer) -> None:
         """Write a shard's file; one that is there with the right size is the same."""
         path = self.path(name)
-        if path.is_file() and path.stat().st_size == data.size:
-            return
-        make_directory(self.folder)
-        write_bytes(path, memoryview(data))
-        self._written.append(path)
+        if not path.is_file() or path.stat().st_size != data.size:
+            write_bytes(path, memoryview(data))
+            self.checked.add(path)
 
     def adopt(self, name: str, temporary: Path) -> None:
         """Make the finished file ``temporary``, whose digest was taken, a shard's file, durably."""
         commit(temporary, self.path(name))
-        self._written.append(self.path(name))
+        self.checked.add(self.path(name))
 
     def remove(self, name: str) -> None:
-        """Delete a shard's file; :meth:`finish` writes down that it is not missed."""
+        """Delete a shard's file."""
         remove_file(self.path(name))
-        self.notes.forget([self.path(name).name])
+        self.checked.forget(self.path(name).name)
 
     def is_checked(self, name: str) -> bool:
-        """Whether the digest of a shard's file was taken here before, and it is that file still."""
-        return self.notes.knows(self.path(name))
+        """Return whether the digest of a shard's file was taken here, and it is that file still."""
+        return self.checked.knows(self.path(name))
 
     def where(self, name: str) -> str:
         """Return the path of a shard's file."""
         return str(self.path(name))
 
-    def find_liars(self, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` whose files have another digest, or are no regular files."""
+    def find_corrupt(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` whose files have another digest.
+
+        Raises:
+            CorruptCacheError: if a file is missing or no regular file.
+        """
         paths = {self.path(name): name for name in names}
-        others = [name for path, name in paths.items() if path.is_symlink() or not path.is_file()]
-        return others or [paths[path] for path in self.notes.find_liars(paths)]
+        for path in paths:
+            self._open(path).close()
+        return [paths[path] for path in self.checked.find_corrupt(paths)]
 
     def finish(self) -> None:
-        """Remember the files written here; every file is whole once it has its name."""
-        self.notes.remember(self._written)
+        """Note the files written here as checked."""
+        self.checked.save()

@@ -26,20 +26,20 @@ class MemoryShards:
         return self._shards[name]
 
     def add(self, name: str, data: pa.Buffer) -> None:
-        """Keep ``data`` under ``name``."""
+        """Store ``data`` under ``name``."""
         self._shards.setdefault(name, data)
 
     def remove(self, name: str) -> None:
-        """Forget a shard."""
+        """Delete a shard."""
         self._shards.pop(name, None)
 
     def where(self, name: str) -> str:
-        """Return where a shard lies, for messages."""
+        """Return the place of a shard, for messages."""
         return f"{name[:12]}… in memory"
 
-    def find_liars(self, names: Sequence[str]) -> list[str]:
-        """Return nothing: what lies here was never out of this process's hands."""
+    def find_corrupt(self, names: Sequence[str]) -> list[str]:
+        """Return nothing: bytes in memory are those that were added."""
         return []
 
     def finish(self) -> None:
-        """Do nothing: memory needs no seal."""
+        """Do nothing."""
