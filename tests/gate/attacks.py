@@ -307,8 +307,8 @@ def surrogate(cache: Path) -> None:
 
 
 def part_often(cache: Path) -> None:
-    parts = {"rows": 300 * 30_000}
-    reseal(cache / CORPUS_JSON, lambda value: value.update(parts, parts=value["parts"] * 30_000))
+    parts = {"rows": 300 * 3000}
+    reseal(cache / CORPUS_JSON, lambda value: value.update(parts, parts=value["parts"] * 3000))
 
 
 def view_in_a_view(cache: Path) -> None:
@@ -355,7 +355,7 @@ BOMBS = {
     "too deep": b'{"a":' * 300 + b"1" + b"}" * 300,
     "large": b'{"version":2,"sha256":"0","a":[' + b"[]," * 9_000_000 + b"0]}",
     "digits": b'{"version":' + b"9" * 1_000_000 + b"}",
-    "many": b'{"version":2,"sha256":"0","a":[' + b'{"a":1},' * 100_000 + b"0]}",
+    "many": b'{"version":2,"sha256":"0","a":[' + b'{"a":1},' * 30_000 + b"0]}",
     "binary": bytes(range(256)),
 }
 CLAIMS: dict[str, dict[str, Any]] = {
@@ -369,7 +369,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
     "version": {"version": 10**1000},
 }
 METADATA = {
-    "json": {b"embedcache": b"[" + b"[]," * 1_000_000 + b"0]"},
+    "json": {b"embedcache": b"[" + b"[]," * 300_000 + b"0]"},
     "number": {b"embedcache": b"9" * 2_000_000},
     "fields": {str(number).encode(): b"x" * 100 for number in range(20_000)},
 }
@@ -429,7 +429,7 @@ ATTACKS = {
     "newer shard": Attack(header(version=3), VECTORS, "arrow", "upgrade"),
     "newer contract": Attack(contract(True, version=2), TEACHERS, "arrow", "upgrade"),
     "long version": Attack(marker(version=10**4000), OPENING),
-    "list for a version": Attack(marker(version=["2"] * 100_000), OPENING),
+    "list for a version": Attack(marker(version=["2"] * 10_000), OPENING),
     "two teachers of a name": Attack(two_teachers, VECTORS, damage=False),
     "shard of another teacher": Attack(shard_of_another, VECTORS, "arrow", "pooling"),
     "shard copied in part": Attack(copied_in_part, VECTORS),
