@@ -287,19 +287,6 @@ def test_room_that_only_lost_objects_take_ends_in_an_error(source, own, tmp_path
         store.gather(rows_of(store, 0))
 
 
-def test_the_current_and_the_next_window_stay_unless_their_room_is_needed(source, remote, tmp_path):
-    with streamed(remote, tmp_path / "mirror", size(source, 3.2)) as store:
-        store.want([0], [1, 2])
-        store.gather(rows_of(store, 0))
-        wait_for(lambda: len(names_in(tmp_path / "mirror")) == 3)
-        store.want([0], [1, 2, 3])
-        store.gather(rows_of(store, 0))
-        time.sleep(0.2)
-        assert names_in(tmp_path / "mirror") == {store.shard_names[number] for number in (0, 1, 2)}
-        store.gather(rows_of(store, 3))
-        assert store.shard_names[3] in names_in(tmp_path / "mirror")
-
-
 def test_rows_of_the_window_before_are_still_here_for_the_batch_between_two(
     source, remote, tmp_path, monkeypatch
 ):
@@ -342,11 +329,6 @@ def test_another_folder_is_refused_as_a_mirror(source, remote, own, tmp_path):
         Mirror.open(str(own), tmp_path / "mirror")
     with pytest.raises(InputError, match="cannot contain each other"):
         Mirror.open(str(own), own / "mirror")
-
-
-def test_a_mirror_that_was_killed_as_it_was_made_is_opened(remote, tmp_path):
-    Cache.create(tmp_path / "mirror")
-    Mirror.open(remote, tmp_path / "mirror", limit=10**6).close()
 
 
 def test_a_newer_corpus_takes_the_place_of_the_older_one(own, source, teacher, tmp_path):
@@ -492,26 +474,6 @@ def test_what_a_killed_run_leaves_is_cleaned_at_the_next_opening(source, remote,
     with streamed(remote, tmp_path / "mirror", size(source, 1.2)) as store:
         assert not list((tmp_path / "mirror").rglob(".tmp-*"))
         store.gather(rows_of(store, 1))
-
-
-def test_the_reservation_of_a_running_process_is_left_alone(source, remote, tmp_path, monkeypatch):
-    with streamed(remote, tmp_path / "mirror", size(source, 3.2)) as store:
-        entered, leave = threading.Event(), threading.Event()
-        fetch = Remote.fetch
-
-        def held(one: Remote, *arguments: Any) -> None:
-            entered.set()
-            leave.wait(20)
-            fetch(one, *arguments)
-
-        monkeypatch.setattr(Remote, "fetch", held)
-        store.want([0])
-        assert entered.wait(20)
-        with streamed(remote, tmp_path / "mirror", size(source, 3.2)):
-            assert len(list((tmp_path / "mirror").rglob(".tmp-reserved-*"))) == 1
-        leave.set()
-        store.gather(rows_of(store, 0))
-    assert names_in(tmp_path / "mirror") == {store.shard_names[0]}
 
 
 def test_closing_ends_downloads_at_once(source, remote, tmp_path, monkeypatch):

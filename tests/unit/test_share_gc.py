@@ -267,13 +267,6 @@ def test_nothing_is_collected_beside_a_manifest_that_cannot_be_read(remote: Path
     assert set(objects_in(remote)) == before
 
 
-def test_a_place_without_times_is_not_collected(remote: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_object(remote, b"x")
-    monkeypatch.setattr("embedcache.share.transfer._TIMES", ())
-    with pytest.raises(RemoteError, match="times"):
-        collect(str(remote))
-
-
 # Taking back
 
 
@@ -325,13 +318,6 @@ def test_a_manifest_that_cannot_be_used_can_be_dropped(two: Path) -> None:
     drop(str(two), [bad[:12]])
     assert bad not in digests_of(two)
     assert verify_remote(str(two)).is_sound
-
-
-@pytest.mark.parametrize("digits", ["", "abc", "0" * 12])
-def test_digits_that_name_no_manifest(two: Path, digits: str) -> None:
-    with pytest.raises(InputError, match="expected one"):
-        drop(str(two), [digits])
-    assert len(digests_of(two)) == 2
 
 
 def test_a_drop_that_cannot_read_drops_nothing(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,24 +237,6 @@ def test_an_interrupted_pull_goes_on(tmp_path: Path, remote: str, monkeypatch: p
     assert not (tmp_path / "theirs" / "derived" / "incoming").exists()
 
 
-def test_a_smaller_pull_after_an_interrupted_one(
-    tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine = make_cache(tmp_path / "mine", TEXTS[:80], name="one")
-    make_cache(mine.folder, TEXTS[80:160], name="two")
-    push(mine.folder, remote)
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("embedcache.share.incoming.Incoming.open_store", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            pull(tmp_path / "theirs", remote)
-    assert pull(tmp_path / "theirs", remote, Selection(corpora=["one"])).vectors == {"fake": 80}
-    assert len(Cache(tmp_path / "theirs").store(CONTRACT)) == 80
-
-
 @pytest.fixture
 def versions(tmp_path: Path, remote: str) -> tuple[Cache, Cache]:
     """Return two caches, older and newer, that have pushed other rows under one corpus name."""
@@ -293,16 +275,6 @@ def test_a_corpus_name_that_the_cache_has_is_left_alone(
     assert {path: after[path] for path in before} == before
     with pytest.raises(InputError, match="'corpus'"):
         pull(other.folder, remote, Selection(corpora=["corpus"]))
-
-
-def test_a_part_of_another_version_than_the_caches(
-    tmp_path: Path, remote: str, versions: tuple[Cache, Cache]
-) -> None:
-    other = make_cache(tmp_path / "other", TEXTS[200:])
-    pull(other.folder, remote, Selection(corpora=["corpus"], rows=5))
-    assert other.corpus("corpus-first-5").texts() == TEXTS[40:45]
-    assert other.corpus("corpus").texts() == TEXTS[200:]
-    assert not verify(other.folder).damage
 
 
 def test_a_contract_clash_names_the_field_and_both_values(tmp_path: Path, remote: str) -> None:
