@@ -26,6 +26,7 @@ import embedcache
 from embedcache.teacher.batching import token_budget_batches
 from embedcache.teacher.encode import Encoder, padded_features
 from embedcache.teacher.load import Teacher, load_teacher, quiet_transformers
+from embedcache.teacher.options import EncodeOptions
 
 
 def read_sentences(file: Path | None, column: str | None, rows: int) -> list[str]:
@@ -115,7 +116,7 @@ def measure(teacher: Teacher, texts: list[str], dtype: str, rounds: int, folder:
             "encode": lambda: model.encode(texts),
             "bare": bare,
             "build": lambda cache=cache: embedcache.build(
-                corpus, teacher=teacher, cache=cache, encoder=encoder, codec="float16"
+                corpus, teacher=encoder, cache=cache, encode=EncodeOptions(codec="float16")
             ),
         }
         for name, way in ways.items():

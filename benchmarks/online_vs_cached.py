@@ -39,8 +39,10 @@ from distill.training.objective import Distillation
 from distill.training.optimizer import make_optimizer
 from distill.training.student import tokenizer_of
 from embedcache.cache import Cache
+from embedcache.corpus.readers import ReadOptions
 from embedcache.teacher.inference import use_short_attention
 from embedcache.teacher.load import load_teacher
+from embedcache.teacher.options import EncodeOptions
 from embedcache.teacher.tokenize import fast_tokenizer
 
 KINDS = ("student", "teacher", "live", "cached")
@@ -185,9 +187,8 @@ def main() -> None:
                 arguments.corpus,
                 teacher=teacher,
                 cache=Path(folder) / "cache",
-                text_column=arguments.text_column,
-                limit=rows,
-                device=arguments.device,
+                read=ReadOptions(text_column=arguments.text_column, limit=rows),
+                encode=EncodeOptions(device=arguments.device),
             )
             bench = Bench(cache, teacher, arguments.student, arguments.batch_size, arguments.device)
             found = measure(bench, arguments.steps, arguments.rounds)

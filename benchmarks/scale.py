@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from embedcache.teacher.options import EncodeOptions
 from embedcache.testing import WORDS, FakeEncoder, fake_teacher
 
 PHASES = ("source", "build", "restart", "lookup", "tokenise", "epoch")
@@ -104,23 +105,18 @@ def build(setting: Setting) -> Figures:
     """Build through the public function; what is there already is not built again."""
     import embedcache
 
-    teacher = fake_teacher(setting.dimension)
-    encoder = FakeEncoder(teacher)
     began = time.perf_counter()
     cache = embedcache.build(
         setting.source,
-        teacher=teacher,
-        encoder=encoder,
+        teacher=FakeEncoder(fake_teacher(setting.dimension)),
         cache=setting.cache,
-        codec=setting.dtype,
-        store=setting.store,
+        encode=EncodeOptions(codec=setting.dtype, store=setting.store),
     )
     seconds = time.perf_counter() - began
-    summary = cache.last_build
-    if summary is None or summary.encoded + summary.reused != setting.rows:
-        raise SystemExit(f"the build did not cover {setting.rows} rows: {summary}")
-    rates = {f"{name} s": value for name, value in summary.busy.items() if value}
-    return {"rows/s": setting.rows / seconds, "seconds": seconds, "encoded": summary.encoded, **rates}
+    result = cache.result
+    if result is None or result.encoded + result.cached != setting.rows:
+        raise SystemExit(f"the build did not cover {setting.rows} rows: {result}")
+    return {"rows/s": setting.rows / seconds, "seconds": seconds, "encoded": result.encoded}
 
 
 def restart(setting: Setting) -> Figures:

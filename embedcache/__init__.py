@@ -13,21 +13,30 @@ from embedcache.errors import EmbedCacheError
 from embedcache.lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from embedcache.builder import build
+    from embedcache.building.build import build
     from embedcache.cache import Cache
     from embedcache.cache import Cache as open  # noqa: A004, N813 - embedcache.open("./cache") is the interface
     from embedcache.catalog.query import query
     from embedcache.copying.copy import copy
     from embedcache.copying.options import CopyOptions
+    from embedcache.corpus.readers import ReadOptions
     from embedcache.share.pull import pull
     from embedcache.share.push import push
+    from embedcache.share.read_through import RemoteOptions
+    from embedcache.teacher.options import EncodeOptions, TeacherOptions
+    from embedcache.views.plan import ViewOptions
 
 __version__ = "0.1.0"
 
 _PLACES = {
-    "build": "embedcache.builder:build",
+    "build": "embedcache.building.build:build",
     "Cache": "embedcache.cache:Cache",
     "CopyOptions": "embedcache.copying.options:CopyOptions",
+    "EncodeOptions": "embedcache.teacher.options:EncodeOptions",
+    "ReadOptions": "embedcache.corpus.readers:ReadOptions",
+    "RemoteOptions": "embedcache.share.read_through:RemoteOptions",
+    "TeacherOptions": "embedcache.teacher.options:TeacherOptions",
+    "ViewOptions": "embedcache.views.plan:ViewOptions",
     "copy": "embedcache.copying.copy:copy",
     "open": "embedcache.cache:Cache",
     "pull": "embedcache.share.pull:pull",
@@ -38,6 +47,11 @@ __all__ = [
     "Cache",
     "CopyOptions",
     "EmbedCacheError",
+    "EncodeOptions",
+    "ReadOptions",
+    "RemoteOptions",
+    "TeacherOptions",
+    "ViewOptions",
     "__version__",
     "build",
     "copy",

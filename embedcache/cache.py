@@ -41,7 +41,7 @@ from embedcache.teacher.token_table import TokenTable, read_stored
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from embedcache.build_report import BuildSummary
+    from embedcache.building.result import BuildResult
 
 __all__ = [
     "CACHE_MARKER",
@@ -76,8 +76,8 @@ class Cache:
         CacheFormatError: if it is no cache, has links in it, or was written by a newer version of embedcache.
     """
 
-    last_build: BuildSummary | None = None
-    """What the build that returned this object did; None where the cache was only opened."""
+    result: BuildResult | None = None
+    """Result of the build that returned this object; None where the cache was only opened."""
 
     def __init__(self, folder: str | Path) -> None:
         path = Path(folder).expanduser()

@@ -280,8 +280,8 @@ class _Search:
         self._cache = cache
         self._wanted = wanted
         self._store = cache.store(wanted.contract)
-        self._givers = reuse.donors(cache, wanted.contract)
-        self._codec = reuse.codec_for(self._store, self._givers)
+        self._givers = reuse.related_stores(cache, wanted.contract)
+        self._codec = reuse.default_codec(self._store, self._givers)
         self._rows = self._cached = self._truncated = self._reusable = 0
 
     def count(self, texts: Sequence[str]) -> NDArray[np.bool_]:
@@ -298,8 +298,10 @@ class _Search:
 
     def _lenders(self, keys: KeyArray) -> list[str | None]:
         """Return, for each key, the teacher of another ``max_length`` that lends its vector."""
-        lent = reuse.locate(self._givers, keys, self._wanted.contract.max_length, self._codec)
-        return [None if number < 0 else self._givers[number].teacher.name for number in lent.donors.tolist()]
+        lent = reuse.find_reusable(self._givers, keys, self._wanted.contract.max_length, self._codec)
+        names = {one.contract: one.name for one in self._cache.teachers()}
+        numbers = lent.stores.tolist()
+        return [None if one < 0 else names[self._givers[one].contract] for one in numbers]
 
     def _find(self, texts: Sequence[str], progress: Progress) -> Iterator[TextFinding]:
         corpora, keys = self._cache.corpora(), key_array(texts)

@@ -1,4 +1,4 @@
-"""Which rows of a corpus a store lacks, one byte a row, and their cutting into shards."""
+"""Rows of a corpus that a store lacks, one byte a row, and their cutting into shards."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from embedcache.key_index import first_occurrences, take_keys
 from embedcache.keys import KeyArray
 from embedcache.store.base import Positions
 
-DEFAULT_SHARD_ROWS = 16384
-
 
 class Locator(Protocol):
     """A store, or the index of one."""
@@ -27,11 +25,11 @@ class Locator(Protocol):
 
 @dataclass
 class MissingRows:
-    """The rows of a corpus that bring a text whose vector a store lacks.
+    """Rows of a corpus that bring a text whose vector a store lacks.
 
     Attributes:
         distinct: distinct texts of the corpus.
-        mask: bool, shape (rows,); the first row of every text without a vector.
+        mask: bool, shape (rows,); the first row of each text without a vector.
     """
 
     distinct: int
@@ -48,11 +46,11 @@ class MissingRows:
         return found
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of missing rows."""
         return int(self.mask.sum())
 
     def refresh(self, store: Locator) -> None:
-        """Take out the rows whose vectors ``store`` has by now."""
+        """Drop the rows whose vectors ``store`` has by now."""
         start = 0
         for part in self._parts:
             mask = self.mask[start : start + len(part)]
@@ -67,13 +65,6 @@ class MissingRows:
 
     def windows(self, rows_each: int) -> Iterator[NDArray[np.int64]]:
         """Yield the missing rows in corpus order, ``rows_each`` at a time: the rows of one shard each."""
-        pending = np.empty(0, dtype=np.int64)
-        start = 0
-        for part in self._parts:
-            pending = np.concatenate([pending, np.flatnonzero(self.mask[start : start + len(part)]) + start])
-            start += len(part)
-            while len(pending) >= rows_each:
-                yield pending[:rows_each]
-                pending = pending[rows_each:]
-        if len(pending):
-            yield pending
+        rows = np.flatnonzero(self.mask)
+        for start in range(0, len(rows), rows_each):
+            yield rows[start : start + rows_each]

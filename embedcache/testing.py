@@ -135,7 +135,7 @@ class FakeEncoder:
     Attributes:
         teacher: whose encoder it is.
         teachers: the same, alone: it gives no other output.
-        times: counts of the build that runs.
+        times: counts of all builds together.
         rows_encoded: texts encoded so far, over all builds.
     """
 

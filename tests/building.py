@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import flat_build
 import lmdb
 
-import embedcache
 from embedcache.cache import Cache
 from embedcache.fsio import TEMPORARY_PREFIX
 from embedcache.teacher.load import Teacher
@@ -50,20 +50,20 @@ def build(
     """
     if encoder is None and isinstance(teacher, Teacher):
         encoder = FakeEncoder(teacher)
-    return embedcache.build(
+    return flat_build.build(
         source,
         teacher=teacher,
         cache=cache,
         encoder=encoder,
         views=views if isinstance(views, ViewOptions) else ViewOptions(list(views), embed=list(embed)),
-        replace=overwrite,
+        overwrite=overwrite,
         **settings,
     )
 
 
 def rows_encoded(cache: Cache) -> int:
     """Return how many rows the build that returned ``cache`` encoded."""
-    result = cache.last_build
+    result = cache.result
     assert result is not None
     return int(result.encoded)
 

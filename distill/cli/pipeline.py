@@ -54,7 +54,8 @@ def _watch() -> Iterator[Watch]:
 
     from distill.cli.progress import describe as describe_training
     from distill.pipeline.step import Watch
-    from embedcache.cli.progress import build_line, progress_line, ticker
+    from embedcache.cli.progress import progress_line, ticker
+    from embedcache.cli.progress_bar import LineProgress
 
     with ticker() as show:
         since: dict[str, float] = {}
@@ -63,7 +64,7 @@ def _watch() -> Iterator[Watch]:
             return time.perf_counter() - since.setdefault(what, time.perf_counter())
 
         yield Watch(
-            lambda progress: show(build_line(progress)),
+            LineProgress(show),
             lambda progress: show(describe_training(progress, seconds(progress.phase + str(progress.total)))),
             lambda name, done, total: show(progress_line(name, done, seconds(name), total, "sentences")),
             lambda line: click.echo(line, err=True),

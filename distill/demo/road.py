@@ -13,7 +13,8 @@ from distill.cli.progress import print_run, train_progress
 from distill.demo.harvest import harvest_sentences
 from distill.evaluation.runner import evaluate
 from distill.training.run import Run, run
-from embedcache.cli.build import build_progress, print_build_summary
+from embedcache.cli.build import print_result
+from embedcache.cli.progress_bar import show_progress
 from embedcache.fsio import make_directory, write_bytes
 
 _CORPUS = "documentation"
@@ -51,19 +52,19 @@ def run_demo(out: Path, *, teacher: str, student: str, sentences: int, epochs: i
 
     console.rule("2  the teacher, once")
     cache_folder = out / "cache"
-    with build_progress() as on_progress:
+    with show_progress() as progress:
         # The installed packages may have changed since an earlier demo; its vectors are reused all the same.
         cache = embedcache.build(
-            corpus, teacher=teacher, cache=cache_folder, replace=True, on_progress=on_progress
+            corpus, teacher=teacher, cache=cache_folder, overwrite=True, progress=progress
         )
-    if cache.last_build is not None:
-        print_build_summary(cache.last_build)
+    if cache.result is not None:
+        print_result(cache.result)
 
     console.rule("3  the student, from cached vectors")
     with train_progress() as on_train:
         trained = run(
             cache=cache_folder,
-            teacher=cache.last_build.teacher if cache.last_build else None,
+            teacher=cache.result.teacher if cache.result else None,
             corpus=_CORPUS,
             student=student,
             epochs=epochs,

@@ -51,7 +51,7 @@ def find_unknown_views(build: BuildSettings | None, run: RunConfig | None) -> li
     made = []
     if build is not None:
         try:
-            made = [recipe.name for recipe in parse_views(build.views, seed=build.view_seed, via=build.via)]
+            made = [recipe.name for recipe in parse_views(build.views, seed=build.view_seed)]
         except InputError as error:
             return [f"build.views: {error}"]
     return [

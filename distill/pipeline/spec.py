@@ -39,6 +39,7 @@ class BuildSettings(StrictConfig):
     format: str | None = None
     limit: PositiveInt | None = None
     rows: list[str] = Field(default=[], description="COLUMN=VALUE, as after --rows")
+    delimiter: str | None = None
     pooling: str | None = None
     prompt: str | None = None
     max_length: PositiveInt | None = None
@@ -59,7 +60,6 @@ class BuildSettings(StrictConfig):
     views: list[str] = Field(default=[], description="views to make, as after --view")
     view_seed: Seed = 0
     embed_views: list[str] = Field(default=[], description="views that the teacher encodes as well")
-    via: str | None = None
     language: str = Field(default="en", description="language of the texts")
     translators: dict[str, str] = Field(default={}, description="as after --translator")
     mask_model: str | None = None

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from distill.pipeline.digests import Facts
 from distill.training.tracking import OnProgress
-from embedcache.build_report import OnProgress as OnBuildProgress
+from embedcache.progress import NO_PROGRESS, Progress
 
 # Where something lies, and what it is computed on, does not change what comes out.
 PLACES = (
@@ -27,13 +27,13 @@ class Watch:
     """Whom to tell how far a step is.
 
     Attributes:
-        build: told while a cache is built.
+        build: receives the progress of a build.
         train: told while a student is trained.
         evaluate: told (model, sentences done, sentences in all).
         say: told, in a line, what is worth knowing afterwards too.
     """
 
-    build: OnBuildProgress | None = None
+    build: Progress = NO_PROGRESS
     train: OnProgress | None = None
     evaluate: Callable[[str, int, int], None] = lambda name, done, total: None
     say: Callable[[str], None] = lambda line: None

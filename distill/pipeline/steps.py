@@ -75,27 +75,19 @@ class BuildStep:
 
     def do(self, watch: Watch, done: Done, *, mine: bool, unchanged: bool) -> Facts:
         """Build; only what the cache lacks is encoded."""
-        from embedcache.builder import build
-        from embedcache.views.plan import ViewOptions
+        from embedcache.building.build import build, grouped
+        from embedcache.corpus.sources import expand_sources
 
         given = self.settings.model_dump(exclude_none=True)
-        sources = given.pop("sources")
-        views = ViewOptions(
-            given.pop("views"),
-            seed=given.pop("view_seed"),
-            replace=mine,
-            via=given.pop("via", None),
-            language=given.pop("language"),
-            translators=given.pop("translators"),
-            mask_model=given.pop("mask_model", None),
-            device=given["device"],
-            embed=given.pop("embed_views"),
-        )
-        cache = build(sources, **given, replace=mine and not unchanged, views=views, on_progress=watch.build)
-        summary = cache.last_build
-        if summary is None:
-            raise RuntimeError("a build leaves a summary")
-        return {**corpus_facts(cache, summary.corpus), "contract": summary.contract_id}
+        given.pop("sources")
+        sources = self.settings.sources
+        files = expand_sources([sources] if isinstance(sources, str) else sources)
+        overwrite = mine and not unchanged
+        cache = build(files, **grouped(given), overwrite=overwrite, progress=watch.build)
+        result = cache.result
+        if result is None:
+            raise RuntimeError("a build leaves a result")
+        return {**corpus_facts(cache, result.corpus), "contract": result.contract_id}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How both commands end: one line for what went wrong, the right exit code, a traceback only on request."""
+"""End of a command: one line for an error, the right exit code, a traceback only on request."""
 
 from __future__ import annotations
 
@@ -14,20 +14,13 @@ import click
 
 INTERRUPTED = 130
 
-_stops: list[int] = []
-"""The signals that have stopped this command.
-
-A list, for it takes no lock: a second signal may come in the middle of the first one's handler.
-"""
+# A list, because appending takes no lock: a second signal may arrive inside the handler of the first.
+_signals: list[int] = []
 
 
 def interrupt(number: int, frame: object) -> None:
-    """Handle a signal that stops the command: note it, and end what is being done.
-
-    Raises:
-        KeyboardInterrupt: always.
-    """
-    _stops.append(number)
+    """Handle Ctrl-C: note it and raise :class:`KeyboardInterrupt`."""
+    _signals.append(number)
     raise KeyboardInterrupt
 
 
@@ -35,69 +28,71 @@ def guarded(
     group: click.Group,
     name: str,
     domain_errors: tuple[type[Exception], ...],
-    before_telling: Callable[[], None] = lambda: None,
+    before_printing: Callable[[], None] = lambda: None,
 ) -> None:
     """Run ``group`` as the process's command line and exit.
 
-    Exit codes: 0 for success, 2 for what the user can mend, 1 for failures underneath, 130 after Ctrl-C: with
-    whatever exception the command then ends, for libraries turn an interrupt into errors of their own.
+    Exit codes: 0 for success, 2 for the user's mistakes, 1 for failures, 130 after Ctrl-C, whichever
+    exception it became on the way.
 
     Args:
         group: the command line.
-        name: the command's name, which with the subcommand's, and its subcommand's, begins error lines.
+        name: the command's name, which begins error lines.
         domain_errors: errors raised on purpose; each has an ``exit_code``.
-        before_telling: called before an error is printed.
+        before_printing: called before an error is printed.
     """
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    who = " ".join([name, *_subcommands(group, arguments)])
+    command = " ".join([name, *_subcommands(group, arguments)])
     try:
-        with _interrupts_noted():
-            group.main(args=arguments, prog_name=name, standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        with _ctrl_c_noted():
+            code = group.main(args=arguments, prog_name=name, standalone_mode=False)
+        if isinstance(code, int) and code:
+            sys.exit(code)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        before_telling()
-        click.echo(f"{who}: {_one_line(error)}", err=True)
+        before_printing()
+        click.echo(f"{command}: {_one_line(error)}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as stop:
-        # click turns a Ctrl-C into an Abort without words, and ends the line that has the terminal's ^C.
-        _end_interrupted(name, str(stop.__cause__ or stop))
+        # click turns Ctrl-C into an Abort without a message, and ends the line with the terminal's ^C.
+        _exit_interrupted(name, str(stop.__cause__ or stop))
     except BrokenPipeError:
-        # Whoever read our output has gone; there is nobody to tell, and Python must not try at exit either.
+        # The reader of our output is gone; Python must not flush to it at exit either.
         sys.stdout = None
         sys.exit(1)
     except Exception as error:
-        if isinstance(error, domain_errors):
-            told = f"{who}: {' '.join(str(error).split())}"
-        elif isinstance(error, OSError):
-            where = f" ({error.filename})" if error.filename else ""
-            told = f"{who}: {error.strerror or error}{where}; --debug shows where"
-        elif _stops:
-            told = ""
-        else:
+        message = _message(error, domain_errors)
+        if message is None and not _signals:
             raise
-        if _stops:
-            # The terminal's ^C stands alone on its line.
-            told = f"\n{told}".rstrip()
-        else:
-            before_telling()
+        if not _signals:
+            before_printing()
         if debug:
             traceback.print_exc()
-        click.echo(told, err=True)
-        if _stops:
-            _end_interrupted(name)
+        # After Ctrl-C the terminal's ^C stands on the line.
+        start = "\n" if _signals else ""
+        click.echo(start + (f"{command}: {message}" if message else ""), err=True, nl=bool(message or start))
+        if _signals:
+            _exit_interrupted(name)
         sys.exit(int(getattr(error, "exit_code", 1)))
 
 
+def _message(error: Exception, domain_errors: tuple[type[Exception], ...]) -> str | None:
+    """Return an error as one line; None for a programming error."""
+    if isinstance(error, domain_errors):
+        return " ".join(str(error).split())
+    if isinstance(error, OSError):
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror or error}{where}; --debug shows where"
+    return None
+
+
 @contextmanager
-def _interrupts_noted() -> Iterator[None]:
-    """Note inside the block whether somebody has pressed Ctrl-C."""
-    _stops.clear()
-    # A shell lets what it runs in the background ignore Ctrl-C, and other threads may not ask for signals.
+def _ctrl_c_noted() -> Iterator[None]:
+    """Note Ctrl-C inside the block, unless the process ignores it or this is not its main thread."""
+    _signals.clear()
     is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_heard or threading.current_thread() is not threading.main_thread():
         yield
@@ -109,10 +104,9 @@ def _interrupts_noted() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _end_interrupted(name: str, advice: str = "") -> NoReturn:
-    """Say that the command was interrupted, and exit."""
-    if _stops:
-        # Whoever presses Ctrl-C again does not want to wait for what Python does last.
+def _exit_interrupted(name: str, advice: str = "") -> NoReturn:
+    if _signals:
+        # A second Ctrl-C ends the process at once.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     advice = advice or "run the same command again"
     click.echo(f"{name}: interrupted; whatever was stored is whole, {advice}", err=True)
@@ -120,7 +114,7 @@ def _end_interrupted(name: str, advice: str = "") -> NoReturn:
 
 
 def _subcommands(group: click.Group, arguments: Sequence[str]) -> list[str]:
-    """Return which subcommand the arguments name, and which of that; a group's own options take no values."""
+    """Return the names of the subcommands in ``arguments``; a group's own options take no values."""
     found: list[str] = []
     command: click.Command | None = group
     for word in (argument for argument in arguments if not argument.startswith("-")):
@@ -132,7 +126,7 @@ def _subcommands(group: click.Group, arguments: Sequence[str]) -> list[str]:
 
 
 def _one_line(error: click.ClickException) -> str:
-    """Return click's message as our own messages are written, with where the options are explained."""
+    """Return click's message in our style, and where the options are explained."""
     message = " ".join(error.format_message().split()).rstrip(".")
     if message[1:2].islower():
         message = message[0].lower() + message[1:]

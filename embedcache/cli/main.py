@@ -14,7 +14,6 @@ from embedcache.cli.export import export_command
 from embedcache.cli.guard import guarded
 from embedcache.cli.housekeeping import gc_command, rm_command
 from embedcache.cli.inspect import info_command, ls_command, teachers_command
-from embedcache.cli.plan import plan_command
 from embedcache.cli.query import query_command, stats_command
 from embedcache.cli.share import pull_command, push_command, remote_command
 from embedcache.cli.show import show_command, views_command
@@ -35,7 +34,6 @@ cli.add_command(export_command)
 cli.add_command(gc_command)
 cli.add_command(info_command)
 cli.add_command(ls_command)
-cli.add_command(plan_command)
 cli.add_command(pull_command)
 cli.add_command(push_command)
 cli.add_command(query_command)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from embedcache.cli.tables import size
 
 if TYPE_CHECKING:
-    from embedcache.build_report import BuildProgress
     from embedcache.check.progress import CheckProgress
 
 _LINE_SECONDS = 30.0
@@ -110,15 +109,3 @@ def bytes_line(what: str, done: int, total: int, seconds: float) -> str:
     left = seconds_left(max(total - done, 0), rate)
     shown = "" if left is None else f", {left:,.0f} s left"
     return f"{what} {size(done)} of {size(total)}, {size(rate)}/s{shown}"
-
-
-def build_line(progress: BuildProgress) -> str:
-    """Return one line: rows, rates, where the time goes, time left."""
-    unit = "files" if progress.phase == "fetch" else "rows"
-    line = progress_line(progress.phase, progress.rows, progress.seconds, progress.total, unit)
-    if progress.phase != "encode":
-        return line
-    # Parts run side by side; as shares of their sum they say what to speed up.
-    whole = max(sum(progress.busy.values()), 1e-9)
-    split = " ".join(f"{name} {100 * busy / whole:.0f}%" for name, busy in progress.busy.items())
-    return f"{line}, {progress.tokens / max(progress.seconds, 1e-9):,.0f} tokens/s, {split}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -82,11 +82,15 @@ class BarProgress:
             self._bars.update(self._task, figures=self._meter.figures())
 
 
-class LogProgress:
-    """Progress as a line every half minute."""
+class LineProgress:
+    """Progress as a line of text.
 
-    def __init__(self) -> None:
-        self._meter, self._lock, self._last = Meter(), threading.Lock(), time.monotonic()
+    Args:
+        show: receives the line whenever it has changed.
+    """
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._meter, self._lock, self._show = Meter(), threading.Lock(), show
 
     def phase(self, name: str, total: int | None = None, unit: str = "rows") -> None:
         """Begin a phase."""
@@ -97,15 +101,25 @@ class LogProgress:
         """Count units that are done."""
         with self._lock:
             self._meter.done += count
-            if time.monotonic() - self._last >= LOG_SECONDS:
-                self._last = time.monotonic()
-                line = f"{self._meter.name} {self._meter.figures()}"
-                print(line, file=sys.stderr, flush=True)  # noqa: T201 - the log of a batch job
+            self._show(f"{self._meter.name} {self._meter.figures()}")
 
     def note(self, text: str) -> None:
         """Show a text beside the count."""
         with self._lock:
             self._meter.text = text
+
+
+def _logged() -> Callable[[str], None]:
+    """Return a function that prints at most a line every half minute."""
+    last = time.monotonic()
+
+    def show(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LOG_SECONDS:
+            last = time.monotonic()
+            print(line, file=sys.stderr, flush=True)  # noqa: T201 - the log of a batch job
+
+    return show
 
 
 @contextmanager
@@ -117,7 +131,7 @@ def show_progress() -> Iterator[Progress]:
 
     console = Console(file=sys.stderr)
     if not console.is_terminal:
-        yield LogProgress()
+        yield LineProgress(_logged())
         return
     columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[figures]}"))
     with Bars(*columns, console=console, transient=True, refresh_per_second=5) as bars:

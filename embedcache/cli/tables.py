@@ -13,48 +13,20 @@ if TYPE_CHECKING:
 WIDTH_WITHOUT_TERMINAL = 200
 
 _BAR_WIDTH = 40
-_SHORT = (20, 12)
-"""Columns of this width and less are not broken: of the first or else of the second, if others have room."""
-_LEAST = 9
-"""The room that these have at least."""
-_FRAME = 3
-"""What a column takes beside its text."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
-    """Print rows of plain text; nothing in them is taken as markup."""
-    from rich.cells import cell_len
+    """Print rows of plain text; nothing in them is taken as markup, and nothing is cut off."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
-    lines = [columns, *rows]
-    widths = [
-        max(cell_len(part) for cell in column for part in cell.split("\n"))
-        for column in zip(*lines, strict=True)
-    ]
     table = Table(title=title, title_justify="left")
-    for heading, stays in zip(columns, _unbroken(widths, console.width), strict=True):
-        table.add_column(Text(heading, overflow="fold", no_wrap=False), no_wrap=stays)
-    for row in lines[1:]:
-        # Said of the text as well, for what the column says would cut it off.
-        table.add_row(*(Text(cell, overflow="fold", no_wrap=False) for cell in row))
-    console.print(table)
-
-
-def _unbroken(widths: Sequence[int], width: int) -> list[bool]:
-    """Return which columns keep their width where a table has to be narrower: counts, sizes, times, digests.
-
-    Args:
-        widths: what each column would take.
-        width: that of the terminal.
-    """
-    for short in _SHORT:
-        least = sum((one if one <= short else _LEAST) + _FRAME for one in widths)
-        if least < width:
-            return [one <= short for one in widths]
-    return [False] * len(widths)
+    for heading in columns:
+        table.add_column(Text(heading), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell, overflow="fold") for cell in row))
+    Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL).print(table)
 
 
 def bars(title: str, counts: Sequence[tuple[str, int]]) -> Table:

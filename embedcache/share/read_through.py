@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embedcache.cache import Cache
 from embedcache.check.findings import Kind
-from embedcache.check.progress import Meter
+from embedcache.check.progress import CheckProgress, Meter, OnCheck
 from embedcache.codecs import CODEC_NAMES
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.keys import KeyArray
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import missing_files
 from embedcache.share.incoming import Incoming
-from embedcache.share.manifest import Stock
+from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.pull import counted_stock, refuse_too_much
 from embedcache.share.remote import Remote
 from embedcache.share.rows import RemoteKeys
-from embedcache.share.sample import Live, SampleCheck, compare
+from embedcache.share.sample import Live, compare
+from embedcache.teacher.lazy import LazyTeacher, columns_of
 
 if TYPE_CHECKING:
     from embedcache.store import ShardStore
@@ -43,66 +48,67 @@ class RemoteOptions:
     skip_manifests: Sequence[str] = ()
 
 
-@dataclass
 class ReadThrough:
     """A remote that a build fetches rows from.
 
+    Args:
+        options: name or URL, or that with limits.
+
     Attributes:
-        options: which remote, and how.
-        source: the remote.
-        rows: missing rows that came.
         bytes: bytes that came.
-        samples: comparisons with the live teacher.
+        verdicts: comparisons of the vectors that came with the live teacher's.
+
+    Raises:
+        InputError, RemoteError: as :func:`embedcache.share.pull`.
     """
 
-    options: RemoteOptions
-    source: Remote
-    rows: int = 0
-    bytes: int = 0
-    samples: list[SampleCheck] = field(default_factory=list)
-    _stock: Stock | None = None
+    def __init__(self, options: RemoteOptions | str) -> None:
+        self._options = RemoteOptions(options) if isinstance(options, str) else options
+        self._remote = Remote(self._options.remote).open()
+        self._stock: Stock | None = None
+        self.bytes = 0
+        self.verdicts: list[str] = []
 
-    @classmethod
-    def open(cls, options: RemoteOptions | str) -> ReadThrough:
-        """Open a remote.
+    @property
+    def url(self) -> str:
+        """URL of the remote."""
+        return self._remote.url
+
+    def find(
+        self, cache: Cache, contract: Contract, codec: str, keys: KeyArray
+    ) -> tuple[NDArray[np.bool_], list[SharedFile]]:
+        """Return which of ``keys`` are there in ``codec`` or a finer one, and the shards that hold them.
+
+        Key lists are downloaded once into the derived files of ``cache``.
 
         Raises:
-            InputError, RemoteError: as :func:`embedcache.share.pull`.
+            InputError: if they are more than ``max_bytes``.
+            RemoteError, StorageError: if they cannot be fetched or stored.
         """
-        given = RemoteOptions(options) if isinstance(options, str) else options
-        return cls(given, Remote(given.remote).open())
-
-    def keys(self, cache: Cache, contract: Contract, codec: str) -> RemoteKeys:
-        """Return the keys of the shards that are at least as fine as ``codec``; they are downloaded once.
-
-        Raises:
-            RemoteError, StorageError: if they cannot be had.
-        """
-        stock = self._listed(cache)
         finest = CODEC_NAMES[: CODEC_NAMES.index(codec) + 1]
-        shards = [shard for shard in stock.shards(contract.id) if shard.codec in finest]
-        keys = RemoteKeys(cache, self.source, shards)
-        refuse_too_much(cache.folder, (), self.options.max_bytes, self.bytes + keys.missing_bytes)
-        return keys
+        shards = [shard for shard in self._listed(cache).shards(contract.id) if shard.codec in finest]
+        there = RemoteKeys(cache, self._remote, shards)
+        refuse_too_much(cache.folder, (), self._options.max_bytes, self.bytes + there.missing_bytes)
+        return there.locate(keys) >= 0, there.shards_with(keys)
 
     def fetch(
         self,
         cache: Cache,
         store: ShardStore,
         keys: KeyArray,
-        corpora: Sequence[Corpus],
-        live: Callable[[], Live],
-        meter: Meter,
+        corpus: Corpus,
+        teacher: LazyTeacher,
+        progress: Progress = NO_PROGRESS,
     ) -> None:
         """Fetch the shards that hold vectors of ``keys``; they are compared with the teacher, then admitted.
 
         Args:
             cache: the cache.
             store: the store of the teacher's vectors, which has the new shards afterwards.
-            keys: the missing rows.
-            corpora: have their texts.
-            live: gives the live teacher.
-            meter: counts what is downloaded.
+            keys: keys of missing rows.
+            corpus: holds their texts.
+            teacher: the teacher.
+            progress: receives the phase ``fetch``.
 
         Raises:
             InputError: if that is more than ``max_bytes``.
@@ -110,30 +116,47 @@ class ReadThrough:
             StorageError: if there is no room.
         """
         contract = store.contract
-        remote_keys = self.keys(cache, contract, store.codec_name)
-        shards = missing_files(cache, remote_keys.shards_with(keys))
+        shards = missing_files(cache, self.find(cache, contract, store.codec_name, keys)[1])
         if not shards:
             return
         stock = self._listed(cache)
-        incoming = Incoming(cache, self.source, stock, meter)
         books = [file for file in stock.files() if file.entry.kind is Kind.CODEBOOK]
         needs_book = any(shard.codec == "pq" for shard in shards)
         files = [*shards, *(one for one in books if needs_book and one.entry.teacher == contract.id)]
-        refuse_too_much(cache.folder, files, self.options.max_bytes, self.bytes)
+        refuse_too_much(cache.folder, files, self._options.max_bytes, self.bytes)
+        progress.phase("fetch", sum(file.bytes for file in files), "bytes")
+        meter = Meter(_advance(progress))
+        incoming = Incoming(cache, self._remote, stock, meter)
         with incoming.locked(files):
             incoming.fetch("fetch", files)
             came = incoming.open_store(contract, files)
-            sample = compare(came, store, incoming.teacher(contract.id), corpora, live, meter=meter)
+
+            def live() -> Live:
+                return Live(teacher.encoder, columns_of(teacher.encoder, contract))
+
+            sample = compare(came, store, incoming.teacher(contract.id), [corpus], live, meter=meter)
             if sample.is_bad:
                 digests = [file.sha256 for file in shards]
-                raise incoming.refusal(digests, f"{self.source.url}: {sample.message}")
+                raise incoming.refusal(digests, f"{self.url}: {sample.message}")
             incoming.admit(files)
-        self.samples.append(sample)
+        self.verdicts.append(f"{sample.verdict} ({sample.sampled:,} texts): {sample.message}")
         self.bytes += sum(file.bytes for file in files)
         store.open_new()
 
     def _listed(self, cache: Cache) -> Stock:
         if self._stock is None:
-            given = self.options
-            self._stock = counted_stock(self.source, cache, given.require_signature, given.skip_manifests)
+            given = self._options
+            self._stock = counted_stock(self._remote, cache, given.require_signature, given.skip_manifests)
         return self._stock
+
+
+def _advance(progress: Progress) -> OnCheck:
+    """Return a callback that shows the bytes of a fetch."""
+    done = 0
+
+    def report(check: CheckProgress) -> None:
+        nonlocal done
+        progress.advance(max(check.bytes - done, 0))
+        done = max(check.bytes, done)
+
+    return report

@@ -23,8 +23,6 @@ class ViewOptions:
     Attributes:
         views: specs as typed after ``--view``.
         seed: what random draws start from.
-        replace: whether views of the same names by other recipes may be replaced.
-        via: the language of back-translations and translations that name none.
         language: the language of the texts.
         translators: pair of languages, ``en-de`` -> hub id or folder of a model for it.
         mask_model: hub id or folder of a masked language model.
@@ -34,8 +32,6 @@ class ViewOptions:
 
     views: Sequence[str] = ()
     seed: int = 0
-    replace: bool = False
-    via: str | None = None
     language: str = "en"
     translators: Mapping[str, str] = field(default_factory=dict)
     mask_model: str | None = None
@@ -93,7 +89,7 @@ def plan_views(options: ViewOptions) -> list[PlannedView]:
     """
     found: dict[str, ModelFolder] = {}
     planned, roles_asked = [], set()
-    for recipe in parse_views(options.views, seed=options.seed, via=options.via):
+    for recipe in parse_views(options.views, seed=options.seed):
         roles = [
             role.format(source=options.language, language=recipe.parameters.get("language"))
             for role in KINDS[recipe.kind].models

@@ -167,20 +167,19 @@ def is_view_name(name: str) -> bool:
     return re.fullmatch(_NAME, name) is not None and name not in RESERVED
 
 
-def parse_views(specs: Sequence[str], *, seed: int = 0, via: str | None = None) -> list[Recipe]:
+def parse_views(specs: Sequence[str], *, seed: int = 0) -> list[Recipe]:
     """Return the recipes that ``specs`` ask for, in order; ``crop*4`` gives four.
 
     Args:
         specs: as typed after ``--view``.
         seed: what random draws start from, at least 0.
-        via: the language of ``back-translation`` and ``translation`` where the spec names none.
 
     Raises:
         InputError: if a spec cannot be understood, or two views would have one name.
     """
     if not 0 <= seed <= _LARGEST_SEED:
         raise InputError(f"--view-seed {seed}: expected a whole number from 0 to {_LARGEST_SEED}")
-    recipes = [recipe for spec in specs for recipe in _parse(spec, seed, via)]
+    recipes = [recipe for spec in specs for recipe in _parse(spec, seed)]
     names = [recipe.name for recipe in recipes]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(
@@ -190,7 +189,7 @@ def parse_views(specs: Sequence[str], *, seed: int = 0, via: str | None = None) 
     return recipes
 
 
-def _parse(spec: str, seed: int, via: str | None) -> list[Recipe]:
+def _parse(spec: str, seed: int) -> list[Recipe]:
     found, count = _SPEC.fullmatch(spec), None
     # The name of a column may have any characters in it, and there is only one of it.
     starred = _COUNT.fullmatch(spec)
@@ -201,8 +200,8 @@ def _parse(spec: str, seed: int, via: str | None) -> list[Recipe]:
     name, kind, rest = found.group("name", "kind", "rest")
     if kind == "translation" and rest and rest.startswith("column="):
         column = rest.removeprefix("column=")
-        return _parse(f"{name or f'translation-{_plain(column)}'}=column:{column}", seed, via)
-    parameters = _parameters(spec, kind, rest, via)
+        return _parse(f"{name or f'translation-{_plain(column)}'}=column:{column}", seed)
+    parameters = _parameters(spec, kind, rest)
     if name is None:
         # Only what is not as usual shows in a name.
         unusual = [value for key, value in parameters.items() if value != KINDS[kind].arguments[key]]
@@ -220,13 +219,13 @@ def _parse(spec: str, seed: int, via: str | None) -> list[Recipe]:
     ]
 
 
-def _parameters(spec: str, kind: str, rest: str | None, via: str | None) -> dict[str, Parameter]:
+def _parameters(spec: str, kind: str, rest: str | None) -> dict[str, Parameter]:
     """Return the arguments of a kind, given or default, in the order of :data:`KINDS`."""
     defaults = KINDS[kind].arguments
     given = {"column": rest or ""} if kind == "column" else _arguments(spec, kind, rest)
     found: dict[str, Parameter] = {}
     for name, default in defaults.items():
-        value = given.get(name, via if name == "language" and via else default)
+        value = given.get(name, default)
         if value is None or value == "":
             raise InputError(f"view {spec!r} needs its {name}: write '{KINDS[kind].example}'")
         found[name] = _argument(name, str(value), spec)

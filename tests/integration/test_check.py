@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from flat_build import build
 
-from embedcache.builder import build
 from embedcache.check import repair, verify
 from embedcache.doctor import examine
 from embedcache.live import Computing

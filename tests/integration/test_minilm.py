@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import flat_build
 import numpy as np
 import pytest
 
-import embedcache
 from embedcache.cache import Cache
 from embedcache.teacher.load import Teacher, load_teacher
 
@@ -61,7 +61,7 @@ def expected(teacher: Teacher, texts: list[str]) -> np.ndarray:
 def built(folder: Path, texts: list[str], teacher: Teacher, codec: str, compute_dtype: str) -> Cache:
     source = folder / "corpus.txt"
     source.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-    return embedcache.build(
+    return flat_build.build(
         source, teacher=teacher, cache=folder / "cache", codec=codec, compute_dtype=compute_dtype
     )
 
@@ -91,8 +91,8 @@ def test_the_texts_are_worth_testing_with(teacher: Teacher, texts: list[str]) ->
 
 def test_float32_is_exact(tmp_path: Path, teacher: Teacher, texts: list[str], expected: np.ndarray) -> None:
     cache = built(tmp_path, texts, teacher, "float32", "float32")
-    assert cache.last_build is not None
-    assert (cache.last_build.encoded, cache.last_build.truncated) == (100, 1)
+    assert cache.result is not None
+    assert (cache.result.encoded, cache.result.truncated) == (100, 1)
     assert np.abs(cache.lookup(texts) - expected).max() <= 1e-5
     assert np.abs(cache.lookup(texts[1:]) - expected[:-1]).max() > 0.1
 

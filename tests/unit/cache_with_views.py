@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from check_helpers import SHARD_ROWS, TEACHER
+from flat_build import build
 
-from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.view_store import store_view
@@ -47,7 +47,6 @@ def build_views(
     source: Path,
     *views: str,
     embed: tuple[str, ...] = (),
-    replace_views: bool = False,
     **settings: Any,
 ) -> Cache:
     """Build ``source`` with ``views``, or with all of :data:`VIEWS`."""
@@ -58,7 +57,7 @@ def build_views(
         cache=cache,
         text_column="text",
         shard_rows=SHARD_ROWS,
-        views=ViewOptions(views or VIEWS, replace=replace_views, embed=embed),
+        views=ViewOptions(views or VIEWS, embed=embed),
         **settings,
     )
 

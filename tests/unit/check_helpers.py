@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from click.testing import CliRunner
+from flat_build import build
 
-from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import Repair, repair, verify
 from embedcache.cli.main import cli

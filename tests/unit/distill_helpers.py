@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import flat_build
+
 import distill
-import embedcache
 from distill.training.run import Run
 from embedcache.cache import Cache
 from embedcache.testing import sentences
@@ -18,7 +19,7 @@ HELD_OUT = 30
 
 def build(corpus: Path, teacher: Path, cache: Path, **options: Any) -> Cache:
     settings = {"codec": "float32", "compute_dtype": "float32", "device": "cpu", "shard_rows": 48, **options}
-    return embedcache.build(corpus, teacher=str(teacher), cache=cache, **settings)
+    return flat_build.build(corpus, teacher=str(teacher), cache=cache, **settings)
 
 
 def build_ten_shards(folder: Path, teacher: Path) -> Path:

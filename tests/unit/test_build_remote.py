@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from building import rows_encoded
+from flat_build import build
 from pair_helpers import classifier_folder
 from sharing import (
     OtherVectors,
@@ -19,7 +20,6 @@ from sharing import (
     put_manifest,
 )
 
-from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import verify
 from embedcache.errors import EmbedCacheError, InputError, RemoteError
@@ -53,10 +53,9 @@ def shards(cache: Cache) -> dict[str, str]:
 def test_a_corpus_that_overlaps_by_95_percent_encodes_5_percent(team: Path, tmp_path: Path) -> None:
     encoder = FakeEncoder(TEACHER)
     mine = built(tmp_path / "mine", MINE, team, encoder=encoder)
-    summary = mine.last_build
+    summary = mine.result
     assert summary is not None
-    assert summary.remote is not None
-    assert (summary.encoded, summary.remote.rows) == (50, 950)
+    assert (summary.encoded, summary.fetched) == (50, 950)
     # A sample is compared as well, in one or two ways of batching.
     encoded = encoder.rows_encoded
     assert 50 < encoded <= 50 + 2 * SAMPLE
@@ -184,8 +183,7 @@ def test_embeddings_and_logits_are_fetched(tmp_path: Path) -> None:
     push(theirs.folder, str(tmp_path / "team"))
     source.write_text("\n".join(TEXTS[:70]))
     mine = build(source, cache=tmp_path / "mine", remote=str(tmp_path / "team"), **settings)
-    assert mine.last_build is not None
-    assert mine.last_build.remote is not None
-    assert (mine.last_build.encoded, mine.last_build.remote.rows) == (10, 120)
+    assert mine.result is not None
+    assert (mine.result.encoded, sum(one.fetched for one in mine.result.outputs)) == (10, 120)
     for name in ("classifier", "classifier.logits"):
         assert np.array_equal(mine.lookup(TEXTS[:60], name), theirs.lookup(TEXTS[:60], name))

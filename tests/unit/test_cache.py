@@ -49,7 +49,7 @@ def test_a_cache_is_created_once_and_opened_again(tmp_path: Path) -> None:
     assert Cache.create(created.folder).folder == created.folder
     opened = embedcache.open(str(created.folder))
     assert isinstance(opened, embedcache.Cache)
-    assert opened.last_build is None
+    assert opened.result is None
     assert (opened.corpora(), opened.teachers()) == ([], [])
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import click
 import numpy as np
 import pytest
+from flat_build import build
 
 from distill.cli.main import cli as distill_cli
-from embedcache.builder import build
 from embedcache.cli.main import cli as embedcache_cli
 from embedcache.codecs import CODEC_NAMES
 from embedcache.keys import key

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import flat_build
 import numpy as np
 import pytest
 
-import embedcache
 from embedcache.cache import Cache
 from embedcache.cli.main import main
 from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch
@@ -188,7 +188,7 @@ def test_a_file_is_counted_and_its_first_missing_texts_explained(shelf: Shelf, t
 def built(tmp_path: Path, plain_teacher: Path) -> Cache:
     source = tmp_path / "corpus.txt"
     source.write_text("".join(f"{text}\n" for text in TEXTS))
-    return embedcache.build(
+    return flat_build.build(
         source, teacher=plain_teacher, cache=tmp_path / "cache", pooling="cls", max_length=16, device="cpu",
         teacher_name="mine",
     )  # fmt: skip

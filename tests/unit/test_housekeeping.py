@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from flat_build import build
 from kill_helpers import cut_off_at
 
 from embedcache import fsio
-from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import repair, verify
 from embedcache.cli.main import cli
@@ -312,7 +312,7 @@ def test_a_build_that_ends_while_vectors_are_collected_loses_none(
     assert seen
     assert_all_there(folder, TEXTS)
     monkeypatch.undo()
-    assert build_words(folder, TEXTS, kind=kind).last_build.encoded == 0  # type: ignore[union-attr]
+    assert build_words(folder, TEXTS, kind=kind).result.encoded == 0  # type: ignore[union-attr]
     assert not list(folder.glob("teachers/.tmp-*"))
 
 
@@ -339,8 +339,8 @@ def test_a_build_does_not_count_on_vectors_that_are_collected_meanwhile(
     again = build_words(folder, TEXTS, kind=kind)
     assert seen
     assert freed
-    assert again.last_build is not None
-    assert again.last_build.encoded == 100
+    assert again.result is not None
+    assert again.result.encoded == 100
     assert_all_there(folder, TEXTS)
 
 

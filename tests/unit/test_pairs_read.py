@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from flat_build import build
 from pair_helpers import joined, pair_file
 
-from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import repair, verify
 from embedcache.cli.main import cli
@@ -53,7 +53,7 @@ def made(tmp_path: Path, **options: Any) -> Cache:
 
 
 def test_a_build_counts_rows_that_were_not_asked_for(tmp_path: Path) -> None:
-    summary = made(tmp_path, rows=["split=train"]).last_build
+    summary = made(tmp_path, rows=["split=train"]).result
     assert summary is not None
     assert (summary.rows, summary.not_asked, summary.skipped) == (20, 10, {})
 
@@ -62,9 +62,9 @@ def test_other_rows_of_the_same_file_are_another_corpus(tmp_path: Path) -> None:
     made(tmp_path, rows=["split=train"])
     with pytest.raises(InputError, match="another corpus called 'pairs'"):
         made(tmp_path, rows=["split=dev"])
-    replaced = made(tmp_path, rows=["split=dev"], replace=True)
+    replaced = made(tmp_path, rows=["split=dev"], overwrite=True)
     assert len(replaced.corpus()) == 10
-    again = made(tmp_path, rows=["split=dev"]).last_build
+    again = made(tmp_path, rows=["split=dev"]).result
     assert again is not None
     assert again.encoded == 0
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from flat_build import build
 from pair_helpers import joined, pairs
 from student_teachers import make_teacher
 
@@ -14,7 +15,6 @@ from distill.data.collate import pad_texts
 from distill.data.tokens import tokenise_corpus
 from distill.data.triples import tokenise
 from distill.students.student import forward
-from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.errors import InputError
 from embedcache.pairs import join_pair

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import inspect
 import json
 import shutil
 from dataclasses import fields, replace
@@ -11,9 +10,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from distill_helpers import HELD_OUT, TEXTS
+from flat_build import build
 
 import distill.export
-import embedcache.builder
+import embedcache.building.build
 from distill.cli.main import cli
 from distill.digests import folder_digest
 from distill.errors import ConfigError
@@ -23,8 +23,9 @@ from distill.pipeline.runner import STATE, run_pipeline
 from distill.pipeline.spec import BuildSettings, EvalSettings, Pipeline, read_pipeline
 from distill.pipeline.step import Watch
 from distill.pipeline.steps import EvalStep
-from embedcache.builder import build
 from embedcache.cache import Cache
+from embedcache.corpus.readers import ReadOptions
+from embedcache.teacher.options import EncodeOptions, TeacherOptions
 from embedcache.views.plan import ViewOptions
 
 pytest_plugins = ["distill_fixtures"]
@@ -317,7 +318,7 @@ def test_views_and_files_that_are_not_there_are_told_with_the_rest(tmp_path, ste
     message = str(caught.value)
     for part in (
         f"build.sources: {tmp_path / 'gone.txt'} does not exist",
-        "build.views: unknown view 'crp': choose one of",
+        "build.views: unknown view 'crp'",
         f"run.evaluation.data: there is no {tmp_path / 'no-dev.tsv'}",
         "run.loss.tau: the loss mse takes",
         f"finetune.triples: there is no {tmp_path / 'no-triples.tsv'}",
@@ -406,10 +407,10 @@ def test_one_step_takes_from_another_what_it_does_not_say_itself(tmp_path):
 
 
 def test_the_keys_of_build_are_its_arguments():
-    of_views = {one.name for one in fields(ViewOptions)} - {"replace"}
-    renamed = {{"seed": "view_seed", "embed": "embed_views"}.get(name, name) for name in of_views}
-    theirs = set(inspect.signature(build).parameters) - {"views", "encoder", "on_progress", "replace"}
-    assert set(BuildSettings.model_fields) == theirs | renamed
+    kinds = (ReadOptions, TeacherOptions, EncodeOptions, ViewOptions)
+    renamed = {"seed": "view_seed", "embed": "embed_views", "spec": "teacher"}
+    theirs = {renamed.get(one.name, one.name) for kind in kinds for one in fields(kind)}
+    assert set(BuildSettings.model_fields) == theirs | {"sources", "cache", "teacher_name", "remote"}
 
 
 def test_the_options_of_views_reach_the_build(tmp_path, steps, monkeypatch):
@@ -422,7 +423,7 @@ def test_the_options_of_views_reach_the_build(tmp_path, steps, monkeypatch):
         asked.update(options)
         raise AskedError
 
-    monkeypatch.setattr(embedcache.builder, "build", ask)
+    monkeypatch.setattr(embedcache.building.build, "build", ask)
     for name in ("run", "finetune", "eval", "export"):
         del steps[name]
     steps["build"] |= {

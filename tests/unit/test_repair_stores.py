@@ -20,8 +20,8 @@ from check_helpers import (
     outcomes,
     write_source,
 )
+from flat_build import build
 
-from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import CheckProgress, Computing, repair, verify
 from embedcache.check.repair.mending import IDENTICAL, NOT_REPAIRED

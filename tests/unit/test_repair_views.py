@@ -118,7 +118,7 @@ def test_a_recipe_that_is_beyond_telling_stays_and_says_what_to_type(cache: Path
     before = content_of(cache)
     (mend,) = mended(cache).mends
     assert mend.outcome == "not repaired"
-    assert "--view and --replace-views" in mend.detail
+    assert "--view and --overwrite" in mend.detail
     assert content_of(cache) == before
 
 
@@ -128,7 +128,7 @@ def test_rows_of_a_model_are_not_made_again(cache: Path) -> None:
     (mend,) = mended(cache).mends
     assert (mend.kind, mend.outcome) == ("view part", "not repaired")
     assert "mask-fill abababababab" in mend.detail
-    assert "--view mask-fill=mask-fill:share=0.15 --replace-views" in mend.detail
+    assert "--view mask-fill=mask-fill:share=0.15 --overwrite" in mend.detail
     assert content_of(cache) == before
 
 
@@ -251,12 +251,12 @@ def test_the_command_asks_for_the_same_view_again() -> None:
         recipe = parse_views([spec], seed=seed)[-1]
         command = build_command("c", recipe)
         words = command.split(" --view ", 1)[1]
-        assert words.endswith("--replace-views")
+        assert words.endswith("--overwrite")
         typed = words.split(" --")[0].strip("'")
         assert parse_views([typed], seed=seed)[-1] == recipe
         assert ("--view-seed 7" in words) == (seed == 7)
     recipe = Recipe("bt", "back-translation", {"language": "de", "beams": 4}, None, 0, {"en-de": "a" * 64})
-    assert "--view bt=back-translation:language=de,beams=4 --replace-views" in build_command("c", recipe)
+    assert "--view bt=back-translation:language=de,beams=4 --overwrite" in build_command("c", recipe)
 
 
 def test_what_repair_made_is_a_view(cache: Path) -> None:

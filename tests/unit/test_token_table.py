@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from flat_build import build
 from safetensors.numpy import load_file
 from torch import nn
 
-from embedcache.builder import build
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, TeacherError
 from embedcache.fsio import canonical_json
 from embedcache.teacher.encode import Encoder

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from check_helpers import TEACHER, TEXTS, MakeCopy
 from damage import flip_middle
+from flat_build import build
 
-from embedcache.builder import build
 from embedcache.cache import Cache
 from embedcache.check import Finding, Kind, verify
 from embedcache.corpus.corpus import CorpusInfo, read_info

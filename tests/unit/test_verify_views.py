@@ -143,11 +143,11 @@ def test_of_a_recipe_cut_off_verify_advises_the_build_that_brings_it_back(
     path.write_bytes(whole[:kept])
     (one,) = of_views(cache)
     assert one.is_damage
-    assert "'embedcache build' with its --view and --replace-views makes the view anew" in one.way_out
+    assert "'embedcache build' with its --view and --overwrite makes the view anew" in one.way_out
     assert "brings it back" not in one.way_out
     (mend,) = repair(cache).mends
-    assert (mend.outcome, "--replace-views" in mend.detail) == ("not repaired", True)
-    build_views(cache, write_views_source(tmp_path), "crop", embed=("crop",), replace_views=True)
+    assert (mend.outcome, "--overwrite" in mend.detail) == ("not repaired", True)
+    build_views(cache, write_views_source(tmp_path), "crop", embed=("crop",), overwrite=True)
     assert path.read_bytes() == whole
     assert verify(cache).findings == ()
 

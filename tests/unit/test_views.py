@@ -93,8 +93,7 @@ def test_a_star_asks_for_samples_that_differ_in_nothing_else() -> None:
 
 
 def test_the_language_of_translations_may_be_given_apart() -> None:
-    assert recipe_of("back-translation", via="de").parameters["language"] == "de"
-    assert recipe_of("back-translation:fr", via="de").parameters["language"] == "fr"
+    assert recipe_of("back-translation:fr").parameters["language"] == "fr"
 
 
 @pytest.mark.parametrize(

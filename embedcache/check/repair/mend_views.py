@@ -36,8 +36,7 @@ from embedcache.views.plan import PlannedView
 from embedcache.views.recipe import Recipe
 
 _NOT_KNOWN = (
-    "how it was made is not known any more: 'embedcache build' with its --view and --replace-views makes it "
-    "anew"
+    "how it was made is not known any more: 'embedcache build' with its --view and --overwrite makes it anew"
 )
 
 
@@ -182,4 +181,4 @@ def build_command(corpus: str, recipe: Recipe) -> str:
     arguments = str(recipe.parameters["column"]) if recipe.reads_source else given
     spec = f"{name}={recipe.kind}{f':{arguments}' if arguments else ''}{times}"
     seed = f" --view-seed {recipe.seed}" if recipe.seed else ""
-    return f"'embedcache build' of corpus {corpus} with --view {shlex.quote(spec)}{seed} --replace-views"
+    return f"'embedcache build' of corpus {corpus} with --view {shlex.quote(spec)}{seed} --overwrite"

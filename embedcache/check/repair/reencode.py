@@ -22,11 +22,11 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.errors import EmbedCacheError, InputError, MissingVectorsError, NonFiniteVectorError
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
-from embedcache.missing import DEFAULT_SHARD_ROWS
-from embedcache.reuse import carry_over
+from embedcache.reuse import related_stores, reuse_rows
 from embedcache.store import FolderShards, MemoryShards, Shard, ShardStore, VectorBatch
 from embedcache.store.digests import CHECKED, FileNotes
 from embedcache.store.shard import stored_shard
+from embedcache.teacher.options import DEFAULT_SHARD_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -246,7 +246,7 @@ class ShardMaker:
             scratch = ShardStore(MemoryShards(), self.contract, codec)
             # A donor that is damaged itself gives nothing.
             with suppress(EmbedCacheError):
-                carry_over(self.cache, scratch, keys, len(keys))
+                reuse_rows(related_stores(self.cache, self.contract), scratch, keys, len(keys))
             for shard in scratch.shards:
                 if shard.name in names:
                     return Made(shard.name, scratch.container.open(shard.name), carried=True)

@@ -19,7 +19,7 @@ from embedcache.fsio import read_sealed_json
 _BUILD_AGAIN = "'embedcache build' with its --view makes it anew"
 # Nothing else in the cache says how the texts were made.
 _MEND_RECIPE = (
-    "'embedcache build' with its --view and --replace-views makes the view anew; 'embedcache repair' mends "
+    "'embedcache build' with its --view and --overwrite makes the view anew; 'embedcache repair' mends "
     "no more than a single changed byte here"
 )
 

@@ -1,0 +1,1 @@
+"""Building: read a corpus, find what the cache lacks, and store exactly that."""

@@ -1,0 +1,116 @@
+"""Views of a build: planned before anything is written, made once the corpus is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from embedcache.building.result import ViewResult
+from embedcache.corpus.column_view import ColumnCells, refuse_missing_column
+from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.readers import ReadOptions, Source
+from embedcache.corpus.view_record import VIEWS, read_record
+from embedcache.corpus.view_store import MakeRows, remove_view, stale_views, store_view
+from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
+from embedcache.progress import NO_PROGRESS, Progress
+from embedcache.views.plan import PlannedView, ViewOptions, plan_views
+
+
+def plan_views_of(
+    options: ViewOptions, sources: Sequence[Source], read: ReadOptions, corpus: Path
+) -> list[PlannedView]:
+    """Find what the views need, so that what cannot be made is known before anything is written.
+
+    Args:
+        options: the views.
+        sources: what the corpus is read from.
+        read: how it is read.
+        corpus: the corpus's folder, which need not exist.
+
+    Raises:
+        InputError, MissingInputError: if a view cannot be understood, its column is missing, or a view to be
+            encoded is never made.
+        TeacherError, MissingExtraError: if a model cannot be found or loaded, or something is not installed.
+    """
+    if read.text2_column is not None and (options.views or options.embed):
+        raise InputError(
+            "views are made of single texts, and --text2-column makes pairs: leave one of them out"
+        )
+    planned = plan_views(options)
+    for view in planned:
+        if view.recipe.reads_source:
+            refuse_missing_column(sources, read, str(view.recipe.parameters["column"]))
+    recipes = {}
+    # The corpus may be missing; if it is damaged, storing it says so.
+    with suppress(CorruptCacheError, CacheFormatError):
+        recipes = {name: read_record(corpus / VIEWS / name).recipe for name in Corpus(corpus).view_names()}
+    for view in planned:
+        if view.is_slow and view.recipe not in recipes.values():
+            view.maker  # noqa: B018 - loads the model
+    names = {*recipes, *(view.recipe.name for view in planned)}
+    if unknown := [name for name in options.embed if name not in names]:
+        raise InputError(
+            f"--embed-views {unknown[0]}: no such view (views: {', '.join(sorted(names)) or 'none'}). "
+            "Make it with --view"
+        )
+    return planned
+
+
+def make_views(
+    corpus: Corpus,
+    planned: Sequence[PlannedView],
+    sources: Sequence[Source],
+    read: ReadOptions,
+    *,
+    overwrite: bool = False,
+    progress: Progress = NO_PROGRESS,
+) -> list[ViewResult]:
+    """Make the views that are missing, and remove those of rows that the corpus no longer has.
+
+    Raises:
+        InputError: if a view's name is taken by another recipe and ``overwrite`` is off, or a column does not
+            fit the corpus.
+        CorruptCacheError: if a view is damaged and ``overwrite`` is off.
+        TeacherError, MissingExtraError: if a model cannot be loaded.
+        StorageError: if the cache cannot be written.
+    """
+    stale = stale_views(corpus)
+    for name in stale:
+        remove_view(corpus, name)
+    made = []
+    for view in planned:
+        name = view.recipe.name
+        progress.phase(f"view {name}", len(corpus))
+        replaces = name in stale or name in corpus.view_names()
+        stored, was_there = store_view(
+            corpus,
+            view.recipe,
+            maker_of(view, sources, read),
+            replace=overwrite,
+            keep_drafts=view.is_slow,
+            on_rows=_advance_to(progress),
+        )
+        outcome = "there already" if was_there else "remade" if replaces else "made"
+        made.append(ViewResult(name, outcome, dict(stored.record.counts)))
+    names = {view.name for view in made}
+    return made + [ViewResult(name, "removed") for name in stale if name not in names]
+
+
+def _advance_to(progress: Progress) -> Callable[[int], None]:
+    """Return a callback for the number of rows done so far."""
+    done = 0
+
+    def report(rows: int) -> None:
+        nonlocal done
+        progress.advance(rows - done)
+        done = rows
+
+    return report
+
+
+def maker_of(view: PlannedView, sources: Sequence[Source], read: ReadOptions) -> MakeRows:
+    """Return what makes the rows of a view, given the corpus's rows in their order."""
+    if view.recipe.reads_source:
+        return ColumnCells(sources, read, str(view.recipe.parameters["column"])).make
+    return lambda first_row, texts: view.maker(texts)

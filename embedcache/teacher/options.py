@@ -1,0 +1,62 @@
+"""Options of a teacher, and of encoding with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_SHARD_ROWS = 16384
+
+
+@dataclass(frozen=True)
+class TeacherOptions:
+    """Teacher to load, and the settings of its contract; None means as the model has it.
+
+    Attributes:
+        spec: alias, hub id with optional ``@revision``, or local folder.
+        pooling: how token vectors become one: ``mean``, ``cls``, ``cls-before-pooler``, ``pooler``, ``last``.
+        prompt: text put before every sentence.
+        max_length: tokens after which a text is cut.
+        truncate_dim: leading dimensions that are kept.
+        normalize: scale vectors to length one.
+        name: name in the cache; default: the alias, the folder's name or the hub id's last part.
+        trust_remote_code: run code that comes with the model.
+    """
+
+    spec: str | Path
+    pooling: str | None = None
+    prompt: str | None = None
+    max_length: int | None = None
+    truncate_dim: int | None = None
+    normalize: bool | None = None
+    name: str | None = None
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class EncodeOptions:
+    """What a build keeps of its teacher, and how the teacher computes it.
+
+    Attributes:
+        output: ``embedding``, ``logits`` (of the classifier in the teacher's folder), or
+            ``embedding,logits``, which takes one pass. Logits are stored as teacher ``NAME.logits``.
+        codec: ``float32``, ``float16``, ``int8`` or ``pq``; default: as the cache stores this teacher, or the
+            same teacher at another ``max_length``, else ``float16``. Logits are stored as floats.
+        store: ``arrow`` or ``lmdb``; default: as the cache stores this teacher, else ``arrow``.
+        shard_rows: vectors per shard; a killed build loses at most one shard.
+        token_embeddings: also keep the teacher's table of input token embeddings.
+        compute_dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ...
+        batch_tokens: tokens per forward batch; default: by device.
+        threads: CPU threads; default: all cores.
+    """
+
+    output: str = "embedding"
+    codec: str | None = None
+    store: str | None = None
+    shard_rows: int = DEFAULT_SHARD_ROWS
+    token_embeddings: bool = False
+    compute_dtype: str = "auto"
+    device: str = "auto"
+    batch_tokens: int | None = None
+    threads: int | None = None

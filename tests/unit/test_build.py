@@ -1,0 +1,472 @@
+"""Building: only what is missing is encoded, and a build that was stopped ends as if it had not been."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import flat_build
+import numpy as np
+import pytest
+import torch
+
+import embedcache
+from embedcache.building.result import BuildResult
+from embedcache.cache import Cache
+from embedcache.errors import (
+    CacheFormatError,
+    ContractMismatchError,
+    InputError,
+    MissingInputError,
+    MissingVectorsError,
+    NonFiniteVectorError,
+    StorageError,
+    TeacherError,
+)
+from embedcache.store import ShardStore
+from embedcache.teacher.encode import Encoder
+from embedcache.teacher.load import Teacher, load_teacher
+from embedcache.teacher.options import EncodeOptions, TeacherOptions
+from embedcache.testing import sentences
+from embedcache.views.plan import ViewOptions
+
+TEXTS = sentences(50)
+MANY = sentences(300)
+Build = Callable[..., Cache]
+
+
+def corpus_file(folder: Path, texts: list[str] = TEXTS, name: str = "corpus.txt") -> Path:
+    path = folder / name
+    path.write_text("".join(f"{text}\n" for text in texts))
+    os.utime(path, (1e9, 1e9))
+    return path
+
+
+@pytest.fixture
+def build(tmp_path: Path, loaded_teacher: Teacher) -> Build:
+    """Return a build of ``TEXTS`` by the tiny teacher into ``tmp_path/cache``, unless given otherwise."""
+
+    def run(source: Any = None, **settings: Any) -> Cache:
+        settings = {"teacher": loaded_teacher, "cache": tmp_path / "cache", **settings}
+        source = corpus_file(tmp_path) if source is None else source
+        return flat_build.build(source, **{"compute_dtype": "float32", "threads": 1, **settings})
+
+    return run
+
+
+def result(cache: Cache) -> BuildResult:
+    assert cache.result is not None
+    return cache.result
+
+
+def shard_names(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.glob("teachers/*/shards/*"))
+
+
+def files(cache: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(cache)): path.read_bytes()
+        for path in cache.rglob("*")
+        if path.is_file() and "derived" not in path.parts
+    }
+
+
+def test_the_first_build_encodes_and_the_second_does_not(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build()
+    assert (result(first).rows, result(first).distinct, result(first).encoded) == (50, 50, 50)
+    assert result(first).bytes_written == first.store(first.teacher().contract).bytes_on_disk > 0
+    before = files(first.folder)
+    monkeypatch.setattr(Encoder, "forward", None)
+    second = build()
+    assert (result(second).encoded, result(second).cached, result(second).bytes_written) == (0, 50, 0)
+    assert files(second.folder) == before
+
+
+def test_stored_vectors_are_those_of_sentence_transformers(build: Build, loaded_teacher: Teacher) -> None:
+    cache = build(codec="float32", shard_rows=7)
+    np.testing.assert_allclose(cache.lookup(TEXTS), loaded_teacher.model.encode(TEXTS), atol=1e-5)
+
+
+def test_a_text_is_encoded_once_in_one_corpus_or_several(tmp_path: Path, build: Build) -> None:
+    cache = build(corpus_file(tmp_path, [*TEXTS[:30], *TEXTS[:20]], "one.txt"), shard_rows=16)
+    assert (result(cache).rows, result(cache).distinct, result(cache).encoded) == (50, 30, 30)
+    assert sorted(map(len, cache.store(cache.teacher().contract).shards)) == [14, 16]
+    cache = build(corpus_file(tmp_path, TEXTS[20:], "two.txt"))
+    assert (result(cache).encoded, result(cache).cached) == (20, 10)
+    assert cache.corpus_names() == ["one", "two"]
+    assert cache.lookup(TEXTS).shape == (50, 16)
+
+
+def test_the_result_says_what_was_read(tmp_path: Path, build: Build, loaded_teacher: Teacher) -> None:
+    rows = [{"id": f"r{n}", "text": text, "label": n % 2} for n, text in enumerate(TEXTS)]
+    rows += [{"id": "x", "text": "", "label": 1}, {"id": "y", "text": "bird " * 99, "label": 1}]
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = build(source, text_column="text", id_column="id", label_column="label", name="named")
+    done = json.loads(json.dumps(result(found).to_json()))
+    assert (done["corpus"], done["teacher"]) == ("named", "tiny")
+    assert done["contract_id"] == loaded_teacher.contract.id
+    assert (done["column"], done["example"]) == ("text", TEXTS[0])
+    assert (done["skipped"], done["truncated"]) == ({"empty": 1}, 1)
+    assert "rows.jsonl:51" in done["first_skipped"]["empty"]
+    assert done["tokens"] == found.store(loaded_teacher.contract).shards[0].tokens.sum()
+    assert found.corpus("named").labels()[:3] == [0, 1, 0]
+
+
+def poisoned(folder: Path, word: str) -> Teacher:
+    """Return the tiny teacher, giving NaN for every text with ``word`` in it."""
+    teacher = load_teacher(folder, device="cpu")
+    row = teacher.model[0].tokenizer.convert_tokens_to_ids(word)
+    with torch.no_grad():
+        teacher.model[0].model.embeddings.word_embeddings.weight[row] = float("nan")
+    return teacher
+
+
+def test_a_vector_that_is_not_finite_names_its_row_and_stores_nothing_of_its_shard(
+    tmp_path: Path, build: Build, tiny_teacher: Path
+) -> None:
+    clean = [text for text in TEXTS if "bird" not in text][:24]
+    source = corpus_file(tmp_path, [*clean[:13], "a bird sings", *clean[13:]])
+    with pytest.raises(NonFiniteVectorError, match=r"row 13 of corpus 'corpus' \('a bird sings'\)"):
+        build(source, teacher=poisoned(tiny_teacher, "bird"), shard_rows=5)
+    cache = Cache(tmp_path / "cache")
+    assert len(shard_names(cache.folder)) == 2
+    assert np.isfinite(cache.lookup(clean[:10])).all()
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize(
+    "error", [StorageError("the disk is full"), KeyboardInterrupt()], ids=["disk", "ctrl-c"]
+)
+def test_a_build_that_was_stopped_ends_with_the_same_files(
+    tmp_path: Path, build: Build, monkeypatch: pytest.MonkeyPatch, after: int, error: BaseException
+) -> None:
+    source = corpus_file(tmp_path, [*TEXTS, *TEXTS[:9]])
+    undisturbed = build(source, cache=tmp_path / "other", shard_rows=12)
+    put, calls = ShardStore.put, []
+
+    def stops(store: ShardStore, batch: Any) -> None:
+        calls.append(batch)
+        if len(calls) > after:
+            raise error
+        put(store, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardStore, "put", stops)
+        with pytest.raises(type(error)):
+            build(source, shard_rows=12)
+    assert len(shard_names(tmp_path / "cache")) == after
+    resumed = build(source, shard_rows=12)
+    assert (result(resumed).encoded, result(resumed).cached) == (50 - 12 * after, 12 * after)
+    assert files(resumed.folder) == files(undisturbed.folder)
+
+
+class Watch:
+    """Progress that is written down, and that may stop a build."""
+
+    def __init__(self, stop_at: str = "") -> None:
+        self.phases: dict[str, int] = {}
+        self.totals: dict[str, int | None] = {}
+        self.notes: set[str] = set()
+        self._stop_at = stop_at
+
+    def phase(self, name: str, total: int | None = None, unit: str = "rows") -> None:
+        self._name = name
+        self.phases[name], self.totals[name] = 0, total
+
+    def advance(self, count: int = 1) -> None:
+        self.phases[self._name] += count
+        if self._name == self._stop_at and count:
+            raise KeyboardInterrupt
+
+    def note(self, text: str) -> None:
+        self.notes.add(text)
+
+
+@pytest.mark.parametrize("phase", ["read", "encode"])
+def test_ctrl_c_loses_nothing_that_was_stored(tmp_path: Path, build: Build, phase: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build(shard_rows=12, progress=Watch(phase))
+    assert files(build(shard_rows=12).folder) == files(build(shard_rows=12, cache=tmp_path / "other").folder)
+
+
+def test_progress_counts_each_phase(build: Build) -> None:
+    watch = Watch()
+    build(shard_rows=20, progress=watch, views=ViewOptions(["crop"], embed=["crop"]))
+    assert watch.phases["read"] == watch.phases["view crop"] == watch.totals["encode"] == 50
+    assert watch.phases["encode"] == 50
+    assert any("tokens/s" in note for note in watch.notes)
+
+
+def test_a_changed_contract_under_the_same_name_names_the_field(
+    tmp_path: Path, build: Build, plain_teacher: Path
+) -> None:
+    build(teacher=plain_teacher, pooling="mean")
+    before = files(tmp_path / "cache")
+    with pytest.raises(ContractMismatchError, match="pooling 'mean' -> 'cls'") as error:
+        build(teacher=plain_teacher, pooling="cls")
+    assert error.value.differences == {"pooling": ("mean", "cls")}
+    assert files(tmp_path / "cache") == before
+    both = build(teacher=plain_teacher, pooling="cls", teacher_name="plain-cls")
+    assert (result(both).encoded, len(both.teachers())) == (50, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "noun"),
+    [
+        ({"codec": "int4"}, InputError, "codec"),
+        ({"shard_rows": 0}, InputError, "--shard-rows"),
+        ({"threads": 0}, InputError, "--threads"),
+        ({"batch_tokens": 0}, InputError, "--batch-tokens"),
+        ({"compute_dtype": "float16"}, InputError, "GPU"),
+        ({"output": "tokens"}, InputError, "--output"),
+        ({"output": "logits", "codec": "int8"}, InputError, "logits"),
+        ({"name": "../up"}, InputError, "corpus"),
+        ({"teacher": "no-such-teacher"}, TeacherError, "no-such-teacher"),
+        ({"source": "none.txt"}, MissingInputError, "none.txt"),
+        ({"format": "parquet"}, InputError, "parquet"),
+        ({"embed_views": ["crop"]}, InputError, "--embed-views"),
+        ({"views": ["column:x"]}, MissingInputError, "column"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    tmp_path: Path, build: Build, settings: dict[str, Any], error: type[Exception], noun: str
+) -> None:
+    with pytest.raises(error, match=f"(?i){noun}"):
+        build(settings.pop("source", None), **settings)
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.parquet", b"no Parquet"), ("a.txt", b""), ("a.csv", b"left,right\na,b\n")],
+)
+def test_a_source_that_cannot_be_read_changes_nothing(
+    tmp_path: Path, build: Build, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError):
+        build(tmp_path / name)
+    assert not (tmp_path / "cache").exists()
+    before = files(build().folder)
+    with pytest.raises(InputError):
+        build(tmp_path / name)
+    assert files(tmp_path / "cache") == before
+
+
+def test_a_folder_of_other_things_is_not_built_into(tmp_path: Path, build: Build) -> None:
+    (tmp_path / "cache").mkdir()
+    corpus_file(tmp_path / "cache")
+    with pytest.raises(CacheFormatError, match=r"corpus\.txt"):
+        build()
+
+
+def test_errors_and_a_build_with_nothing_to_do_come_before_the_model_is_loaded(
+    tmp_path: Path, tiny_teacher: Path
+) -> None:
+    source, cache = corpus_file(tmp_path), tmp_path / "cache"
+    embedcache.build(source, teacher=tiny_teacher, cache=cache)
+    script = """
+import sys, embedcache
+from embedcache.corpus.readers import ReadOptions
+source, teacher, cache = sys.argv[1:]
+assert embedcache.build(source, teacher=teacher, cache=cache).result.cached == 50
+for sources, read in (("none.txt", ReadOptions()), (source, ReadOptions(text_column="x"))):
+    try:
+        embedcache.build(sources, teacher=teacher, cache="new", read=read)
+    except embedcache.EmbedCacheError:
+        continue
+    raise SystemExit("no error")
+print("torch" in sys.modules)
+"""
+    arguments = [sys.executable, "-c", script, str(source), str(tiny_teacher), str(cache)]
+    done = subprocess.run(arguments, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "False\n"
+
+
+def test_a_model_that_changed_is_another_teacher(tmp_path: Path, build: Build, tiny_teacher: Path) -> None:
+    import shutil
+
+    model = shutil.copytree(tiny_teacher, tmp_path / "model")
+    time.sleep(0.06)
+    build(teacher=str(model))
+    config = json.loads((model / "sentence_bert_config.json").read_text())
+    (model / "sentence_bert_config.json").write_text(json.dumps({**config, "max_seq_length": 9}))
+    with pytest.raises(ContractMismatchError, match="max_length 64 -> 9"):
+        build(teacher=str(model))
+
+
+def test_a_false_note_of_a_contract_is_refused(tmp_path: Path, build: Build, tiny_teacher: Path) -> None:
+    from embedcache.fsio import read_sealed_json, write_sealed_json
+
+    cache = build(teacher=str(tiny_teacher))
+    (note,) = cache.derived_folder.glob("contracts/*.json")
+    value = read_sealed_json(note)
+    value["tiny"]["max_length"] = 9
+    write_sealed_json(note, value)
+    with pytest.raises(ContractMismatchError, match="max_length"):
+        build(teacher=str(tiny_teacher), name="other", overwrite=True)
+
+
+def test_pq_needs_256_rows(tmp_path: Path, build: Build) -> None:
+    again = corpus_file(tmp_path, [*MANY[:255], *MANY[:255]], "again.txt")
+    many = corpus_file(tmp_path, MANY, "many.txt")
+    for source, settings in ((None, {}), (again, {}), (many, {"shard_rows": 255})):
+        with pytest.raises(InputError, match="256"):
+            build(source, codec="pq", **settings)
+    assert Cache(tmp_path / "cache").teachers() == []
+    assert result(build(many, codec="pq", shard_rows=256)).encoded == len(MANY)
+    others = corpus_file(tmp_path, [f"no {text}" for text in TEXTS], "others.txt")
+    assert result(build(others, codec="pq")).encoded == 50  # by the codebook there is
+
+
+def test_codec_and_store_stay_what_they_were(tmp_path: Path, build: Build) -> None:
+    build(corpus_file(tmp_path, TEXTS[:9], "one.txt"), codec="float32", store="lmdb")
+    for other in ({"codec": "float16"}, {"store": "arrow"}):
+        with pytest.raises(InputError):
+            build(**other)
+    assert Cache(tmp_path / "cache").corpus_names() == ["one"]
+    store = build().store(Cache(tmp_path / "cache").teacher().contract)
+    assert (store.codec_name, store.kind, len(store)) == ("float32", "lmdb", 50)
+
+
+def test_standard_input_is_a_corpus(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = "".join(f"{text}\n" for text in TEXTS[:5]).encode()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(data))))
+    assert build("-").corpus("stdin").texts() == TEXTS[:5]
+
+
+def test_several_files_are_one_corpus(tmp_path: Path, build: Build) -> None:
+    for name in "ba":
+        corpus_file(tmp_path, [f"the cat {name}"], f"part-{name}.txt")
+    assert build(str(tmp_path / "part-*.txt")).corpus("part-a").texts() == ["the cat a", "the cat b"]
+    with pytest.raises(MissingInputError):
+        build([tmp_path / "part-a.txt", tmp_path / "none.txt"])
+
+
+def test_other_rows_under_the_same_name_need_overwrite(
+    tmp_path: Path, build: Build, plain_teacher: Path
+) -> None:
+    build(corpus_file(tmp_path, TEXTS[:10]))
+    source = corpus_file(tmp_path, TEXTS[5:20])
+    with pytest.raises(InputError, match="--overwrite"):
+        build(source, teacher=plain_teacher, pooling="cls")
+    assert [one.name for one in Cache(tmp_path / "cache").teachers()] == ["tiny"]
+    cache = build(source, overwrite=True)
+    assert cache.corpus().texts() == TEXTS[5:20]
+    assert (result(cache).encoded, result(cache).cached) == (10, 5)
+    assert cache.lookup(TEXTS[:5]).shape == (5, 16)
+
+
+def test_an_encoder_serves_several_builds(tmp_path: Path, loaded_teacher: Teacher) -> None:
+    encoder = Encoder(loaded_teacher, compute_dtype="float32")
+    for name, texts in (("one.txt", TEXTS[:20]), ("two.txt", TEXTS[20:])):
+        cache = embedcache.build(
+            corpus_file(tmp_path, texts, name), teacher=encoder, cache=tmp_path / "cache"
+        )
+        assert (result(cache).encoded, result(cache).tokens) == (
+            len(texts),
+            encoder.encode(texts).tokens.sum(),
+        )
+    with pytest.raises(InputError, match="embedding"):
+        embedcache.build(
+            tmp_path / "one.txt",
+            teacher=encoder,
+            cache=tmp_path / "cache",
+            encode=EncodeOptions(output="logits"),
+        )
+
+
+def test_nothing_that_is_shared_holds_a_path(tmp_path: Path, build: Build, tiny_teacher: Path) -> None:
+    cache = build(teacher=TeacherOptions(tiny_teacher))
+    for content in files(cache.folder).values():
+        assert str(tmp_path).encode() not in content
+        assert str(tiny_teacher.parent).encode() not in content
+    assert cache.teacher().origin == {"spec": "tiny"}
+    assert cache.model_source(cache.teacher()) == str(tiny_teacher)
+
+
+def test_token_embeddings_are_stored_once(tmp_path: Path, build: Build) -> None:
+    assert not list(build().folder.glob("teachers/*/*tokens*"))
+    cache = build(token_embeddings=True)
+    tokens, width = result(cache).token_embeddings or (0, 0)
+    assert (result(cache).encoded, cache.token_table(cache.teacher()).word.shape) == (0, (tokens, width))
+    before = files(cache.folder)
+    assert result(build(token_embeddings=True)).token_embeddings == (tokens, width)
+    assert files(cache.folder) == before
+
+
+def outcomes(cache: Cache) -> dict[str, str]:
+    return {view.name: view.outcome for view in result(cache).views}
+
+
+def test_views_are_made_once_and_added_to(build: Build) -> None:
+    cache = build(views=["crop", "delete-words*2"])
+    assert outcomes(cache) == dict.fromkeys(["crop", "delete-words-1", "delete-words-2"], "made")
+    assert result(cache).views[0].counts == {"changed": 50}
+    before = files(cache.folder)
+    again = build(views=["crop", "delete-words*3"])
+    assert list(outcomes(again).values()) == [*["there already"] * 3, "made"]
+    assert files(cache.folder).items() >= before.items()
+    assert result(build()).views == ()
+    assert len(cache.corpus().view_names()) == 4
+
+
+def test_the_teacher_encodes_the_original_unless_asked(build: Build) -> None:
+    cache = build(views=["crop", "delete-words"])
+    crop, shorter = (cache.corpus().view(name).texts() for name in ("crop", "delete-words"))
+    assert result(cache).encoded == 50
+    with pytest.raises(MissingVectorsError):
+        cache.lookup(crop)
+    again = build(views=["crop"], embed_views=["crop"])
+    assert (result(again).encoded, result(again).cached, result(again).distinct) == (50, 50, 100)
+    assert again.lookup(crop).shape == (50, 16)
+    # A view made before can be encoded without being named again.
+    assert result(build(embed_views=["crop", "delete-words"])).encoded == len(set(shorter) - set(crop))
+
+
+def test_texts_that_views_have_in_common_are_encoded_once(tmp_path: Path, build: Build) -> None:
+    source = corpus_file(tmp_path, ["one", "two", "three four"], "short.txt")
+    cache = build(source, views=["crop", "copy=crop"], embed_views=["crop", "copy"])
+    assert (result(cache).encoded, result(cache).distinct, result(cache).cached) == (4, 9, 5)
+
+
+def test_another_recipe_of_the_same_name_needs_overwrite(build: Build) -> None:
+    build(views=["crop"])
+    with pytest.raises(InputError, match=r"seed 0, not 1.*--overwrite"):
+        build(views=["crop"], view_seed=1)
+    again = build(views=["crop"], view_seed=1, overwrite=True)
+    assert (outcomes(again), again.corpus().view("crop").recipe.seed) == ({"crop": "remade"}, 1)
+
+
+def test_an_overwritten_corpus_takes_its_views_along(tmp_path: Path, build: Build) -> None:
+    build(views=["crop", "delete-words"])
+    source = corpus_file(tmp_path, ["one two three", "four five six"])
+    cache = build(source, views=["crop"], overwrite=True)
+    assert outcomes(cache) == {"crop": "remade", "delete-words": "removed"}
+    assert len(cache.corpus().view("crop")) == 2
+
+
+def test_a_column_of_the_source_is_a_view(tmp_path: Path, build: Build) -> None:
+    source = tmp_path / "pairs.csv"
+    rows = 'text,fr,n\nA cat sleeps.,Un chat dort.,1\n,skipped,2\nHello there,"  ",3\nA dog,"Un, chien",4\n'
+    source.write_text(rows)
+    column = {"views": ["column:fr"], "text_column": "text"}
+    cache = build(source, **column)
+    assert cache.corpus().view("column-fr").texts() == ["Un chat dort.", "Hello there", "Un, chien"]
+    assert result(cache).views[0].counts == {"changed": 2, "empty cell": 1}
+    source.write_text(rows.replace("Un chat", "Le chat"))
+    with pytest.raises(InputError, match="--overwrite"):
+        build(source, **column)
+    assert build(source, **column, overwrite=True).corpus().view("column-fr").texts()[0] == "Le chat dort."

@@ -1,0 +1,381 @@
+"""The command line: exit codes, one line per error, JSON that parses, help for everything, a quick start."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+from embedcache import __version__
+from embedcache.cache import Cache
+from embedcache.cli import options, progress_bar
+from embedcache.cli.main import cli, main
+from embedcache.cli.tables import bars, print_table, size
+from embedcache.codecs import CODEC_NAMES
+from embedcache.corpus.sources import FORMATS
+from embedcache.errors import StorageError
+from embedcache.store.containers.choose import STORE_KINDS
+from embedcache.testing import sentences
+
+TEXTS = sentences(20)
+COMMANDS = sorted(cli.commands)
+
+
+class Outcome(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Shell:
+    """Runs ``embedcache`` in this process, as its console script would."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: object) -> Outcome:
+        self.monkeypatch.setattr(sys, "argv", ["embedcache", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Outcome(code, *self.capsys.readouterr())
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    monkeypatch.setenv("COLUMNS", "200")
+    return Shell(monkeypatch, capsys)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.txt"
+    path.write_text("".join(f"{text}\n" for text in [*TEXTS, "", TEXTS[0]]))
+    os.utime(path, (1e9, 1e9))
+    return path
+
+
+@pytest.fixture
+def build(corpus: Path, tmp_path: Path, tiny_teacher: Path) -> tuple[object, ...]:
+    return ("build", corpus, "--teacher", tiny_teacher, "--cache", tmp_path / "c")
+
+
+def assert_one_line(outcome: Outcome, code: int, *parts: str) -> None:
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (code, "", 1)
+    assert re.match(r"embedcache( [a-z]+)?: ", outcome.err)
+    for part in parts:
+        assert part in outcome.err
+
+
+def test_build_prints_what_it_did_without_what_it_did_not(shell: Shell, build: tuple[object, ...]) -> None:
+    first = json.loads(shell(*build, "--json").out)
+    assert (first["rows"], first["distinct"], first["encoded"], first["skipped"]) == (
+        21,
+        20,
+        20,
+        {"empty": 1},
+    )
+    assert json.loads(shell(*build, "--json").out)["encoded"] == 0
+    table = shell(*build)
+    assert table.code == 0
+    for part in ("corpus with tiny", "20 (1 duplicates)", "20 were in the cache", "1 empty", TEXTS[0][:50]):
+        assert part in table.out
+    for absent in ("reused", "fetched", "view", "written", "truncated"):
+        assert absent not in table.out
+
+
+def test_a_dry_run_prints_a_plan(
+    shell: Shell, build: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedcache.building.dry_run.PROBE_SECONDS", 0.01)
+    outcome = shell(*build, "--dry-run")
+    assert outcome.code == 0
+    for part in ("dry run", "to encode", "tokens", "float16", "epoch", "pays for itself"):
+        assert part in outcome.out
+    assert json.loads(shell(*build, "--dry-run", "--json").out)["estimate"]["bytes"].keys() == set(
+        CODEC_NAMES
+    )
+    assert not (tmp_path / "c").exists()
+
+
+def test_the_cache_may_be_named_by_the_environment(
+    shell: Shell, build: tuple[object, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EMBEDCACHE_CACHE", str(tmp_path / "c"))
+    assert shell(*build[:-2]).code == 0
+    assert "tiny" in shell("ls").out
+
+
+def test_every_option_of_build_reaches_it(
+    shell: Shell, corpus: Path, tmp_path: Path, plain_teacher: Path
+) -> None:
+    outcome = shell(
+        *("build", corpus, "--teacher", plain_teacher, "--cache", tmp_path / "c", "--name", "named"),
+        *("--pooling", "cls", "--prompt", "the ", "--max-length", 9, "--truncate-dim", 4, "--normalize"),
+        *("--teacher-name", "other", "--codec", "float32", "--compute-dtype", "bfloat16", "--device", "cpu"),
+        *("--batch-tokens", 50, "--threads", 1, "--shard-rows", 4, "--format", "text", "--limit", 9),
+        *("--store", "lmdb", "--view", "crop", "--view-seed", 3, "--embed-views", "crop"),
+    )
+    assert outcome.code == 0
+    cache = Cache(tmp_path / "c")
+    corpus_there, contract = cache.corpus("named"), cache.teacher("other").contract
+    assert (len(corpus_there), corpus_there.view("crop").recipe.seed) == (9, 3)
+    assert (contract.pooling, contract.prompt, contract.max_length) == ("cls", "the ", 9)
+    assert (contract.truncate_dim, contract.dimension, contract.normalize) == (4, 4, True)
+    store = cache.store(contract)
+    assert (store.codec_name, store.kind, len(store)) == ("float32", "lmdb", 18)
+    assert store.shards[0].header.provenance["compute_dtype"] == "bfloat16"
+
+
+def test_the_users_mistakes_are_one_line_and_exit_code_2(
+    shell: Shell, build: tuple[object, ...], corpus: Path, tmp_path: Path, plain_teacher: Path
+) -> None:
+    cache = ("--cache", tmp_path / "c")
+    (tmp_path / "file").write_text("")
+    assert_one_line(shell("ls", *cache), 2, "no cache at")
+    assert_one_line(shell("build", "none.txt", *build[2:]), 2, "none.txt")
+    assert_one_line(shell("build", corpus, "--teacher", "nobody", *cache), 2, "nobody")
+    assert_one_line(shell("build", corpus, "--teacher", plain_teacher, *cache), 2, "--pooling")
+    assert_one_line(shell("build", tmp_path / "file", *build[2:]), 2, "no rows")
+    assert_one_line(shell(*build, "--shard-rows", 10**12), 2, "--shard-rows")
+    assert_one_line(shell(*build, "--translator", "en-de"), 2, "--translator")
+    assert_one_line(shell("ls", "--cache", corpus), 2, "is a file")
+    assert not (tmp_path / "c").exists()
+
+
+def test_failures_are_one_line_and_exit_code_1(
+    shell: Shell, build: tuple[object, ...], corpus: Path, tmp_path: Path
+) -> None:
+    assert_one_line(shell(*build[:-1], corpus / "cache"), 1, "cannot write")
+    shell(*build)
+    (shard,) = (tmp_path / "c").glob("teachers/*/shards/*")
+    shard.write_bytes(b"nothing")
+    assert_one_line(shell(*build), 1, shard.name, "embedcache repair")
+    shard.unlink()
+    assert shell(*build).code == 0
+
+
+def test_debug_shows_the_traceback(shell: Shell, tmp_path: Path) -> None:
+    outcome = shell("ls", "--cache", tmp_path / "none", "--debug")
+    assert outcome.code == 2
+    assert "Traceback (most recent call last)" in outcome.err
+    assert outcome.err.splitlines()[-1].startswith("embedcache ls: no cache at")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("build",),
+        ("build", "x", "--cache", "c"),
+        ("build", "x", "--teacher", "t"),
+        ("build", "x", "--teacher", "t", "--cache", "c", "--limit", "0"),
+        ("build", "x", "--teacher", "t", "--cache", "c", "--codec", "int4"),
+        ("build", "x", "--teacher", "t", "--cache", "c", "--colour", "red"),
+        ("nothing",),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(shell: Shell, arguments: tuple[str, ...]) -> None:
+    command = f"embedcache {arguments[0]}" if arguments[0] in COMMANDS else "embedcache"
+    assert_one_line(shell(*arguments), 2, f"{command}: ", f"(see '{command} --help')")
+
+
+def test_no_command_at_all_shows_the_help(shell: Shell) -> None:
+    outcome = shell()
+    assert outcome.code == 2
+    assert outcome.err.startswith("Usage: embedcache ")
+
+
+def test_ctrl_c_says_that_nothing_is_lost(
+    shell: Shell, build: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("embedcache.building.build.build", interrupted)
+    outcome = shell(*build)
+    assert outcome.code == 130
+    # click has ended the line of the terminal's ^C.
+    assert outcome.err.splitlines()[0] == ""
+    assert "run the same command again" in outcome.err
+
+
+@pytest.fixture
+def pressed(ctrl_c: None) -> Callable[[Exception], None]:
+    """Return what a library does that turns a Ctrl-C into an error of its own."""
+
+    def press(error: Exception) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise error from None
+
+    return press
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), OSError(28, "No space", "/full"), StorageError("full")])
+def test_whichever_error_ctrl_c_became_the_command_was_interrupted(
+    shell: Shell,
+    build: tuple[object, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    pressed: Callable[[Exception], None],
+    error: Exception,
+) -> None:
+    monkeypatch.setattr("embedcache.building.build.build", lambda *_, **__: pressed(error))
+    outcome = shell(*build)
+    assert outcome.code == 130
+    assert outcome.err.splitlines()[-1].startswith("embedcache: interrupted")
+    # A second one does not wait for Python's end.
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_an_error_without_ctrl_c_is_no_interrupt(
+    shell: Shell, build: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object, **settings: object) -> None:
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr("embedcache.building.build.build", broken)
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        shell(*build)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_has_help(name: str, shell: Shell) -> None:
+    command = cli.commands[name]
+    assert command.help
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+            assert parameter.help.endswith((".", "]", "...")), parameter.help
+    assert shell(name, "--help").out.startswith(f"Usage: embedcache {name}")
+
+
+def test_build_offers_what_the_library_does() -> None:
+    from embedcache.corpus.readers import ReadOptions
+    from embedcache.share.read_through import RemoteOptions
+    from embedcache.teacher.options import EncodeOptions, TeacherOptions
+    from embedcache.views.plan import ViewOptions
+
+    offered = {parameter.name for parameter in cli.commands["build"].params}
+    renamed = {"seed": "view_seed", "embed": "embed_views", "spec": "teacher"}
+    kinds = (ReadOptions, TeacherOptions, EncodeOptions, ViewOptions, RemoteOptions)
+    of_library = {renamed.get(field.name, field.name) for kind in kinds for field in dataclasses.fields(kind)}
+    assert offered == of_library | {"sources", "cache", "teacher_name", "overwrite", "dry_run", "as_json"}
+
+
+def test_the_choices_are_those_of_the_library() -> None:
+    assert (options.CODEC_NAMES, options.STORE_KINDS) == (CODEC_NAMES, STORE_KINDS)
+    assert set(options.FORMATS) == set(FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (3e15, "3,000.0 TB")],
+)
+def test_sizes_are_in_powers_of_ten(count: float, shown: str) -> None:
+    assert size(count) == shown
+
+
+def test_tables_are_whole_and_hold_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a-teacher-of-a-rather-long-name-" * 3
+    print_table(("name", "n"), [(name, "[red]1")])
+    out = capsys.readouterr().out
+    assert name in out
+    assert "[red]1" in out
+
+
+def test_the_longest_bar_is_of_the_largest_count() -> None:
+    lengths = [
+        str(cell).count("█") for cell in bars("texts", [("a", 5), ("b", 10), ("c", 0)]).columns[1].cells
+    ]
+    assert lengths == [20, 40, 0]
+
+
+def test_the_package_runs_as_the_command_does() -> None:
+    command = [sys.executable, "-m", "embedcache"]
+    assert __version__ in subprocess.run([*command, "--version"], capture_output=True, text=True).stdout
+    environment = {name: value for name, value in os.environ.items() if name != "EMBEDCACHE_CACHE"}
+    done = subprocess.run([*command, "ls"], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "embedcache ls: missing option '--cache'" in done.stderr
+
+
+def python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def called(command: str, *arguments: str) -> str:
+    """Return Python code that does what the console script ``command`` does."""
+    return f"import sys; sys.argv = {[command, *arguments]}; from {command}.cli.main import main; main()"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import embedcache",
+        "import distill",
+        called("embedcache", "--help"),
+        called("embedcache", "build", "--help"),
+        called("distill", "--help"),
+    ],
+    ids=[
+        "import embedcache",
+        "import distill",
+        "embedcache --help",
+        "embedcache build --help",
+        "distill --help",
+    ],
+)
+def test_the_start_is_light_and_quick(code: str) -> None:
+    heavy = "{'torch', 'transformers', 'sentence_transformers', 'pyarrow', 'numpy', 'scipy', 'pandas'}"
+    loaded = python(f"{code}\nimport sys; print(sorted({heavy} & set(sys.modules)))").splitlines()[-1]
+    assert loaded == "[]"
+
+    def cpu_seconds() -> float:
+        # Not the wall clock: that measures who else uses the machine.
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        python(code)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    # Neighbours on a core, and files that are not in memory yet, make one start slower than another.
+    assert any(cpu_seconds() < 0.3 for _ in range(10))
+
+
+def test_progress_is_a_line_in_a_log_every_half_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Clock:
+        now = 1000.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(progress_bar, "time", clock)
+    with progress_bar.show_progress() as progress:
+        progress.phase("encode", 400)
+        progress.note("500 tokens/s")
+        for _ in range(100):
+            clock.now += 1
+            progress.advance(2)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "encode 60/400 rows, 2/s, 0:02:50 left, 500 tokens/s"
+    assert len(lines) == 3
