@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from embedcache.sizes import readable
 
 if TYPE_CHECKING:
     from distill.config import RunConfig
-    from embedcache.check.progress import OnCheck
     from embedcache.contract import Contract
     from embedcache.share.sample import SampleCheck
     from embedcache.store import VectorStore
@@ -81,7 +81,7 @@ def open_place(
         require_signature=stream.require_signature,
         limit=stream.limit,
         with_logits=LOSSES[config.loss.name].inside == "classes",
-        on_progress=_fetching(tell),
+        progress=_Fetching(tell),
         on_sample=_noting(tell),
     ) as mirror:
         _note(tell, f"mirror of {config.cache}: {mirror.cache.folder}")
@@ -156,6 +156,25 @@ def _noting(tell: OnProgress) -> Callable[[SampleCheck], None]:
     return note
 
 
-def _fetching(tell: OnProgress) -> OnCheck:
-    """Return the callback for the mirror's progress."""
-    return lambda check: tell(TrainProgress("fetch", check.bytes, check.total_bytes, text=check.phase))
+class _Fetching:
+    """Progress of a mirror, told as that of a training."""
+
+    def __init__(self, tell: OnProgress) -> None:
+        self._tell, self._lock = tell, threading.Lock()
+        self._name, self._done, self._total = "", 0, 0
+
+    def phase(self, name: str, total: int | None = None, unit: str = "rows") -> None:
+        with self._lock:
+            self._name, self._done, self._total = name, 0, total or 0
+            self._show()
+
+    def advance(self, count: int = 1) -> None:
+        with self._lock:
+            self._done += count
+            self._show()
+
+    def note(self, text: str) -> None:
+        """Ignore the text."""
+
+    def _show(self) -> None:
+        self._tell(TrainProgress("fetch", self._done, self._total, text=self._name))

@@ -6,7 +6,6 @@ import click
 
 from embedcache import EmbedCacheError, __version__
 from embedcache.cli.build import build_command
-from embedcache.cli.check import repair_command, verify_command
 from embedcache.cli.copy import copy_command
 from embedcache.cli.doctor import doctor_command
 from embedcache.cli.explain import explain_command
@@ -17,6 +16,7 @@ from embedcache.cli.inspect import info_command, ls_command, teachers_command
 from embedcache.cli.query import query_command, stats_command
 from embedcache.cli.share import pull_command, push_command, remote_command
 from embedcache.cli.show import show_command, views_command
+from embedcache.cli.verify import repair_command, verify_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

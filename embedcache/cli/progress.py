@@ -7,12 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from embedcache.cli.tables import size
-
-if TYPE_CHECKING:
-    from embedcache.check.progress import CheckProgress
 
 _LINE_SECONDS = 30.0
 _RATED_SECONDS = 0.1
@@ -42,13 +38,6 @@ def ticker() -> Iterator[Callable[[str], None]]:
             print(line, file=sys.stderr, flush=True)  # noqa: T201 - this is the log of a batch job
 
     yield show
-
-
-@contextmanager
-def checked() -> Iterator[Callable[[CheckProgress], None]]:
-    """Yield a callback that shows how far a transfer or a check is."""
-    with ticker() as show:
-        yield lambda progress: show(check_line(progress))
 
 
 @contextmanager
@@ -91,16 +80,6 @@ def seconds_left(count: float, rate: float) -> float | None:
         rate: units a second.
     """
     return count / rate if count < rate * _MOST_SECONDS_LEFT else None
-
-
-def check_line(progress: CheckProgress) -> str:
-    """Return one line: bytes or rows, rate, time left; the phase alone where nothing is counted."""
-    if not progress.total_bytes:
-        if not progress.total_rows and not progress.rows:
-            return progress.phase
-        return progress_line(progress.phase, progress.rows, progress.seconds, progress.total_rows)
-    files = f" {progress.files:,}/{progress.total_files:,}," if progress.total_files else ""
-    return bytes_line(f"{progress.phase}{files}", progress.bytes, progress.total_bytes, progress.seconds)
 
 
 def bytes_line(what: str, done: int, total: int, seconds: float) -> str:

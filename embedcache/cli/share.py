@@ -58,12 +58,12 @@ def push_command(
 
     Any number of people may push at once. Interrupted, the same command goes on.
     """
-    from embedcache.cli.progress import checked
+    from embedcache.cli.progress_bar import show_progress
     from embedcache.share import Selection, push
 
     selection = Selection(teachers, corpora, text=not no_text)
-    with checked() as on_progress:
-        done = push(cache, remote, selection, on_progress=on_progress, **rest)
+    with show_progress() as progress:
+        done = push(cache, remote, selection, progress=progress, **rest)
     if not _printed(done, as_json):
         _show_push(done, is_done=not rest["dry_run"])
 
@@ -116,18 +116,18 @@ def pull_command(
     Everything is checked before it enters the cache. Exits with 1 if a teacher's vectors are not the
     teacher's; nothing of that teacher enters then. Interrupted, the same command goes on.
     """
-    from embedcache.cli.progress import checked
+    from embedcache.cli.progress_bar import show_progress
     from embedcache.share import Selection, pull
 
     selection = Selection(teachers, corpora, not no_text, rows, where)
-    with checked() as on_progress:
+    with show_progress() as progress:
         done = pull(
             cache,
             remote,
             selection,
             sample_check=not no_sample_check,
             dry_run=dry_run,
-            on_progress=on_progress,
+            progress=progress,
             **limits,
         )
     if not _printed(done, as_json):
@@ -231,11 +231,11 @@ def _show_listing(listing: Listing, *, is_card: bool) -> None:
 @json_option
 def verify_command(remote: str, delete_damaged: bool, as_json: bool) -> None:
     """Read every object of REMOTE. Exits with 1 if one is missing or damaged."""
-    from embedcache.cli.progress import checked
+    from embedcache.cli.progress_bar import show_progress
     from embedcache.share import verify_remote
 
-    with checked() as on_progress:
-        found = verify_remote(remote, delete_damaged=delete_damaged, on_progress=on_progress)
+    with show_progress() as progress:
+        found = verify_remote(remote, delete_damaged=delete_damaged, progress=progress)
     if not _printed(found, as_json):
         _show_check(found)
     if not found.is_sound:
@@ -264,15 +264,15 @@ def _show_check(found: RemoteCheck) -> None:
 @json_option
 def gc_command(remote: str, grace: str, dry_run: bool, as_json: bool) -> None:
     """Delete from REMOTE the objects that no push lists; safe while others push."""
-    from embedcache.cli.progress import checked
+    from embedcache.cli.progress_bar import show_progress
     from embedcache.share import collect
 
     try:
         days = float(grace.removesuffix("d"))
     except ValueError:
         raise click.BadParameter(f"{grace!r}: expected days, as in 14d", param_hint="--grace") from None
-    with checked() as on_progress:
-        done = collect(remote, grace_days=days, dry_run=dry_run, on_progress=on_progress)
+    with show_progress() as progress:
+        done = collect(remote, grace_days=days, dry_run=dry_run, progress=progress)
     if not _printed(done, as_json):
         _show_tidy(done, "would go" if dry_run else "deleted")
 
@@ -284,11 +284,11 @@ def gc_command(remote: str, grace: str, dry_run: bool, as_json: bool) -> None:
 @json_option
 def drop_command(remote: str, manifests: tuple[str, ...], now: bool, as_json: bool) -> None:
     """Take back the pushes to REMOTE whose manifests begin with DIGITS."""
-    from embedcache.cli.progress import checked
+    from embedcache.cli.progress_bar import show_progress
     from embedcache.share import drop
 
-    with checked() as on_progress:
-        done = drop(remote, manifests, now=now, on_progress=on_progress)
+    with show_progress() as progress:
+        done = drop(remote, manifests, now=now, progress=progress)
     if not _printed(done, as_json):
         for digest in done.manifests:
             click.echo(f"took back {digest[:12]}")

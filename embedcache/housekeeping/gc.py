@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from embedcache.cache import Cache
-from embedcache.check.inventory import INCOMING, QUARANTINE, REMOTES
 from embedcache.corpus.corpus import Corpus, read_info
 from embedcache.corpus.view_record import RECIPE, VIEWS, is_recorded, read_record
 from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, read_sealed_json, remove_file
 from embedcache.housekeeping.remove import delete_folder, folder_bytes
+from embedcache.inventory import QUARANTINE
 from embedcache.key_index import KeyIndex
 from embedcache.reuse import shard_places
 from embedcache.store import FolderShards, LmdbShards, Shard, ShardStore
@@ -250,8 +250,8 @@ def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
         for path in (derived / "sources").glob("*.json")
         if path.stem not in corpora
     )
-    yield derived / INCOMING, "downloads of a pull that was stopped"
-    yield derived / REMOTES, "copies of manifests of remotes"
+    yield derived / "incoming", "downloads of a pull that was stopped"
+    yield derived / "remotes", "copies of manifests of remotes"
     yield from (
         (folder, "token arrays of a corpus that is gone")
         for folder in _folders(derived / "tokens")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.check.findings import Kind
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, CorpusRef
 from embedcache.corpus.view_record import RECIPE
 from embedcache.errors import InputError
 from embedcache.fsio import sha256_file
+from embedcache.inventory import Kind
 from embedcache.projection import PROJECTION
 from embedcache.share.manifest import NAMED_BY_DIGEST, SharedCorpus, SharedFile
 from embedcache.store.checked import CheckedFiles

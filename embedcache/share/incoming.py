@@ -13,16 +13,14 @@ from pathlib import Path
 from filelock import FileLock
 
 from embedcache.cache import Cache, CachedTeacher, read_contract, read_origin
-from embedcache.check.bench import Bench
-from embedcache.check.findings import Kind
-from embedcache.check.progress import Meter
-from embedcache.check.verify.corpora import CORPUS, VIEW, check_rows
 from embedcache.codecs import pq
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.view_record import read_record
 from embedcache.errors import CorruptCacheError, EmbedCacheError, InputError, RemoteError
 from embedcache.fsio import commit_new, copy_file, make_directory, sha256_file
+from embedcache.inventory import Kind
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import projection_digest
 from embedcache.share.files import corpus_paths, shared_shard
 from embedcache.share.manifest import SHARED, SharedFile, Stock
@@ -31,6 +29,7 @@ from embedcache.share.transfer import DamagedError
 from embedcache.store import FolderShards, ShardStore
 from embedcache.store.checked import CheckedFiles
 from embedcache.teacher.token_table import TokenTable
+from embedcache.verify.rows import check_rows
 
 
 class Incoming:
@@ -40,8 +39,11 @@ class Incoming:
         cache: the cache.
         remote: where the files come from.
         stock: what the remote lists, to name the pusher of a bad file.
-        meter: counts what is downloaded.
+        progress: receives what is done.
         folder: where they lie until they are admitted; default: ``derived/incoming``.
+
+    Attributes:
+        fetched: bytes of each file that was downloaded.
     """
 
     def __init__(
@@ -49,11 +51,12 @@ class Incoming:
         cache: Cache,
         remote: Remote,
         stock: Stock,
-        meter: Meter | None = None,
+        progress: Progress = NO_PROGRESS,
         folder: Path | None = None,
     ) -> None:
         self.cache, self.remote, self.stock = cache, remote, stock
-        self.meter = meter or Meter()
+        self.progress = progress
+        self.fetched: list[int] = []
         self.folder = folder or cache.derived_folder / "incoming"
 
     @contextmanager
@@ -64,7 +67,7 @@ class Incoming:
         """
         keep = {"cache.json", *(file.path for file in files)}
         make_directory(self.folder)
-        self.meter.begin("wait for another pull into this cache")
+        self.progress.phase("wait for another pull into this cache")
         with FileLock(self.folder.parent / "incoming.lock"):
             for path in sorted(self.folder.rglob("*"), reverse=True):
                 if path.is_dir():
@@ -85,7 +88,7 @@ class Incoming:
         Raises:
             RemoteError, StorageError: as :meth:`Remote.fetch`.
         """
-        self.meter.begin(phase, total_files=len(files), total_bytes=sum(file.bytes for file in files))
+        self.progress.phase(phase, sum(file.bytes for file in files), "bytes")
         for folder in {self.path(file).parent for file in files}:
             make_directory(folder)
         # The largest first, or the last one would leave the other threads idle.
@@ -96,20 +99,21 @@ class Incoming:
         path = self.path(file)
         here = self.cache.folder / file.path
         if self._is_whole(path, file):
+            self.progress.advance(file.bytes)
             return
         try:
             if file.entry.kind is not Kind.SHARD and self._is_whole(here, file):
                 # A codebook of shards that come, or a part that two versions of a corpus share.
                 copy_file(here, path)
                 return
-            self.remote.fetch(file.sha256, file.bytes, path, lambda size: self.meter.add(size=size))
-            self.meter.add(files=1)
+            self.remote.fetch(file.sha256, file.bytes, path, self.progress.advance)
+            self.fetched.append(file.bytes)
         except (DamagedError, MissingError) as error:
             raise self.refusal([file.sha256], str(error)) from error
 
     def _is_whole(self, path: Path, file: SharedFile) -> bool:
         is_there = path.is_file() and path.stat().st_size == file.bytes
-        return is_there and self.meter.digest(path) == file.sha256
+        return is_there and sha256_file(path) == file.sha256
 
     def refusal(self, digests: Sequence[str], why: str) -> RemoteError:
         """Return the error for objects that are refused; it names the manifests that list them."""
@@ -146,11 +150,8 @@ class Incoming:
                 named = {path.relative_to(self.folder).as_posix() for path in corpus_paths(corpus)}
                 if {file.path for file in group} != named:
                     raise RemoteError("its files are not those that its description names")
-                wrong = next(
-                    check_rows(Bench(self.folder), place, corpus.info, (), VIEW if view else CORPUS), None
-                )
-                if wrong is not None:
-                    raise RemoteError(f"{wrong.path}: {wrong.found}")
+                for name, wrong in check_rows(corpus):
+                    raise RemoteError(f"{place}/{name}: {wrong}")
                 if view:
                     record, of = read_record(corpus.folder), Corpus(self.corpus_folder(group[0].entry.corpus))
                     expected = (of.info.digest, corpus.info.digest, len(corpus))

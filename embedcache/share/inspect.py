@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import RemoteError
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.manifest import Manifest, digest_in, names_beginning
 from embedcache.share.remote import MissingError, Remote, object_path
 from embedcache.share.transfer import DamagedError
@@ -108,14 +108,14 @@ def list_remote(remote: str, manifest: str | None = None) -> Listing:
 
 
 def verify_remote(
-    remote: str, *, delete_damaged: bool = False, on_progress: OnCheck | None = None
+    remote: str, *, delete_damaged: bool = False, progress: Progress = NO_PROGRESS
 ) -> RemoteCheck:
     """Read every object that a manifest lists.
 
     Args:
         remote: name or URL of the remote.
         delete_damaged: delete damaged objects, so that the next push that has them sends them again.
-        on_progress: called as the work goes on.
+        progress: receives what is done.
 
     Raises:
         RemoteError: if the remote cannot be reached, or a manifest cannot be used.
@@ -123,22 +123,20 @@ def verify_remote(
     source = Remote(remote).open()
     stock = source.stock()
     objects = {sha256: size for one in stock.manifests.values() for sha256, size in one.objects().items()}
-    meter = Meter(on_progress)
-    meter.begin("verify", total_files=len(objects), total_bytes=sum(objects.values()))
+    progress.phase("verify", sum(objects.values()), "bytes")
     missing, damaged, deleted = {}, {}, 0
     with TemporaryDirectory(prefix="embedcache-verify-") as folder:
 
         def check(sha256: str) -> str:
             target = Path(folder) / sha256
             try:
-                source.fetch(sha256, objects[sha256], target, lambda size: meter.add(size=size))
+                source.fetch(sha256, objects[sha256], target, progress.advance)
             except MissingError:
                 return "missing"
             except DamagedError:
                 return "damaged"
             finally:
                 target.unlink(missing_ok=True)
-                meter.add(files=1)
             return ""
 
         for sha256, found in zip(objects, source.in_threads(check, objects), strict=True):

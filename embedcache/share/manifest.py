@@ -14,11 +14,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from embedcache.check.findings import Kind
-from embedcache.check.inventory import Entry, entry_at
 from embedcache.codecs import CODEC_NAMES
 from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import canonical_json, parsed_json
+from embedcache.inventory import Entry, Kind, entry_at
 from embedcache.keys import KEY_BYTES
 
 MOST_MANIFEST_BYTES = 64 << 20

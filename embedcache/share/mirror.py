@@ -10,18 +10,17 @@ from pathlib import Path
 from filelock import FileLock
 
 from embedcache.cache import Cache
-from embedcache.check.inventory import MIRROR
-from embedcache.check.progress import Meter, OnCheck
 from embedcache.contract import Contract
 from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import make_directory, read_sealed_json, write_sealed_json
 from embedcache.housekeeping.remove import remove_corpus
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import Selection
 from embedcache.share.plan import Plan
 from embedcache.share.pull import counted_stock, pull
 from embedcache.share.remote import Remote
 from embedcache.share.sample import SampleCheck
-from embedcache.share.stream import Stream
+from embedcache.share.stream import MIRROR, Stream
 from embedcache.share.streamed_store import StreamedStore
 from embedcache.store import VectorStore
 
@@ -40,9 +39,9 @@ class Mirror:
         corpus: name of the corpus to train on.
     """
 
-    def __init__(self, cache: Cache, corpus: str, meter: Meter, stream: Stream | None) -> None:
+    def __init__(self, cache: Cache, corpus: str, pulled: int, stream: Stream | None) -> None:
         self.cache, self.corpus = cache, corpus
-        self._meter, self._stream = meter, stream
+        self._pulled, self._stream = pulled, stream
 
     @classmethod
     def open(
@@ -55,7 +54,7 @@ class Mirror:
         require_signature: str | Path | None = None,
         limit: int | None = None,
         with_logits: bool = False,
-        on_progress: OnCheck | None = None,
+        progress: Progress = NO_PROGRESS,
         on_sample: Callable[[SampleCheck], None] = lambda sample: None,
     ) -> Mirror:
         """Fill a mirror: with everything, or with everything but shards if there is a ``limit``.
@@ -68,7 +67,7 @@ class Mirror:
             require_signature: file of public ed25519 keys; only manifests that one of them signed count.
             limit: bytes of shards that are kept at a time.
             with_logits: fetch the logits of the named teachers as well.
-            on_progress: called as the work goes on.
+            progress: receives what is done.
             on_sample: called with the result of each comparison of vectors with the live teacher.
 
         Raises:
@@ -79,7 +78,6 @@ class Mirror:
         """
         source = Remote(remote).open()
         cache = _open_cache(default_mirror(source) if folder is None else Path(folder).expanduser(), source)
-        meter = Meter(on_progress)
         # Several processes may start together: one fetches, the others wait.
         with FileLock(cache.derived_folder / MIRROR / "opening.lock"):
             stock = counted_stock(source, cache, require_signature)
@@ -100,15 +98,14 @@ class Mirror:
                 remote,
                 Selection(names, [f"{name}@{digest}"], vectors=limit is None),
                 require_signature=require_signature,
-                on_progress=on_progress,
+                progress=progress,
             )
             if done.is_bad:
                 raise RemoteError("; ".join(one.message for one in done.samples if one.is_bad))
             for sample in done.samples:
                 on_sample(sample)
-            meter.bytes += done.bytes
-            stream = None if limit is None else Stream(cache, source, stock, name, limit, meter, on_sample)
-        return cls(cache, name, meter, stream)
+            stream = None if limit is None else Stream(cache, source, stock, name, limit, progress, on_sample)
+        return cls(cache, name, done.bytes, stream)
 
     def __enter__(self) -> Mirror:
         return self
@@ -124,7 +121,7 @@ class Mirror:
     @property
     def fetched_bytes(self) -> int:
         """Bytes that were downloaded so far."""
-        return self._meter.bytes
+        return self._pulled + (0 if self._stream is None else sum(self._stream.incoming.fetched))
 
     def store(self, contract: Contract) -> VectorStore:
         """Return the store of a teacher's vectors."""

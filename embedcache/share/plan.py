@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from embedcache.cache import Cache
-from embedcache.check.findings import Kind
 from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import Corpus, CorpusRef
 from embedcache.corpus.view_record import RECIPE
 from embedcache.errors import ContractMismatchError, InputError, RemoteError
 from embedcache.fsio import parsed_json, sha256_file
+from embedcache.inventory import Kind
 from embedcache.share.files import Selection, missing_files
 from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.remote import Remote, object_path

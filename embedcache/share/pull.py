@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from embedcache.cache import Cache
-from embedcache.check.findings import Kind
-from embedcache.check.progress import Meter, OnCheck
 from embedcache.corpus.corpus import DESCRIPTION, Corpus
 from embedcache.corpus.subset import copy_rows, subset_name, text_keys
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.fsio import sha256_file
+from embedcache.inventory import Kind
 from embedcache.keys import KeyArray
 from embedcache.live import Computing
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import Selection, corpus_paths, missing_files
 from embedcache.share.incoming import Incoming
 from embedcache.share.manifest import SharedFile, Stock, names_beginning
@@ -78,7 +78,7 @@ def pull(
     sample_check: bool = True,
     computing: Computing | None = None,
     dry_run: bool = False,
-    on_progress: OnCheck | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> PullResult:
     """Fetch what a remote has and a cache lacks; the cache is made where there is none.
 
@@ -96,7 +96,7 @@ def pull(
         computing: how to run the teacher.
         dry_run: fetch nothing, and return the most that would be: which vectors a corpus needs is not known
             before its texts are here.
-        on_progress: called as the work goes on.
+        progress: receives what is done.
 
     Raises:
         InputError: if something asked for is not on the remote, or is more than ``max_bytes``.
@@ -105,7 +105,7 @@ def pull(
         StorageError: if the disk has no room, or the cache cannot be written.
     """
     started = time.perf_counter()
-    chosen, meter, folder = selection or Selection(), Meter(on_progress), Path(cache).expanduser()
+    chosen, folder = selection or Selection(), Path(cache).expanduser()
     source = Remote(remote)
     source.refuse_nested(folder)
     here = Cache(folder) if (folder / "cache.json").exists() else None
@@ -125,14 +125,14 @@ def pull(
         return result(everything)
     opened = here or Cache.create(folder)
     refuse_too_much(folder, plan.texts if chosen.corpora else everything, max_bytes)
-    incoming = Incoming(opened, source, stock, meter)
+    incoming = Incoming(opened, source, stock, progress)
     with incoming.locked(everything) as staged:
         incoming.fetch("pull texts", plan.texts)
         incoming.check_corpora(plan.texts, plan.corpora)
         texts, shards, key_bytes = plan.texts, plan.shards, 0
         if chosen.corpora and (plan.shards or chosen.is_part):
             texts, keys = _chosen_texts(incoming, staged, plan, chosen)
-            lists = [RemoteKeys(opened, source, stock.shards(one), meter) for one in plan.teachers]
+            lists = [RemoteKeys(opened, source, stock.shards(one), progress) for one in plan.teachers]
             key_bytes = sum(one.missing_bytes for one in lists)
             refuse_too_much(folder, plan.texts, max_bytes, key_bytes)
             shards = missing_files(opened, (shard for one in lists for shard in one.shards_with(keys)))
@@ -253,7 +253,9 @@ def _check_teacher(
     teacher = incoming.teacher(contract.id)
     corpora = [texts for one in (*staged.corpora(), *cache.corpora()) for texts in (one, *one.views())]
     load = partial(local_teacher, cache, teacher, came, computing)
-    sample = compare(came, cache.store(contract), teacher, corpora, load, table=table, meter=incoming.meter)
+    sample = compare(
+        came, cache.store(contract), teacher, corpora, load, table=table, progress=incoming.progress
+    )
     if not sample.is_bad:
         return sample
     incoming.reject(contract.id)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedcache.cache import Cache
-from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import LocalTeacher, Selection, local_corpora, local_teachers, shared_shard
 from embedcache.share.manifest import (
     Manifest,
@@ -101,7 +101,7 @@ def push(
     sign: str | Path | None = None,
     dry_run: bool = False,
     clock: Callable[[], float] = time.time,
-    on_progress: OnCheck | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> PushResult:
     """Send what a cache has and a remote lacks.
 
@@ -114,7 +114,7 @@ def push(
             signed yet.
         dry_run: send nothing.
         clock: the time in seconds since 1970.
-        on_progress: called as the work goes on.
+        progress: receives what is done.
 
     Raises:
         InputError: if the remote cannot be pushed to, or something asked for is not in the cache.
@@ -132,7 +132,7 @@ def push(
     teachers, corpora = local_teachers(opened, chosen), local_corpora(opened, chosen)
     if not dry_run:
         target.create(opened)
-    meter, manifests = Meter(on_progress), list[str]()
+    manifests = list[str]()
     sent = sent_bytes = files = present = 0
     while True:
         surveyed = clock()
@@ -158,8 +158,8 @@ def push(
                 present,
                 time.perf_counter() - started,
             )
-        meter.begin("push", total_files=len(lacking), total_bytes=sum(lacking.values()))
-        done = _send(target, plan, stock, lacking, surveyed, clock, meter)
+        progress.phase("push", sum(lacking.values()), "bytes")
+        done = _send(target, plan, stock, lacking, surveyed, clock, progress)
         sent += sum(1 for size in done.values() if size)
         sent_bytes += sum(done.values())
         left = lacking.keys() - done.keys()
@@ -245,7 +245,7 @@ def _send(
     lacking: dict[str, int],
     surveyed: float,
     clock: Callable[[], float],
-    meter: Meter,
+    progress: Progress,
 ) -> dict[str, int]:
     """Send objects, documents and texts first, until the slice of time is over; return bytes sent by object.
 
@@ -260,7 +260,7 @@ def _send(
         # Another push may have sent it since the survey.
         if not _is_safe(remote.stat(object_path(sha256)), size, stock.has(sha256), clock()):
             remote.put(sha256, source())
-            meter.add(files=1, size=size)
+            progress.advance(size)
             return size
         return 0
 

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.cache import Cache
-from embedcache.check.findings import Kind
-from embedcache.check.progress import CheckProgress, Meter, OnCheck
 from embedcache.codecs import CODEC_NAMES
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
+from embedcache.inventory import Kind
 from embedcache.keys import KeyArray
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import missing_files
@@ -124,9 +123,7 @@ class ReadThrough:
         needs_book = any(shard.codec == "pq" for shard in shards)
         files = [*shards, *(one for one in books if needs_book and one.entry.teacher == contract.id)]
         refuse_too_much(cache.folder, files, self._options.max_bytes, self.bytes)
-        progress.phase("fetch", sum(file.bytes for file in files), "bytes")
-        meter = Meter(_advance(progress))
-        incoming = Incoming(cache, self._remote, stock, meter)
+        incoming = Incoming(cache, self._remote, stock, progress)
         with incoming.locked(files):
             incoming.fetch("fetch", files)
             came = incoming.open_store(contract, files)
@@ -134,7 +131,7 @@ class ReadThrough:
             def live() -> Live:
                 return Live(teacher.encoder, columns_of(teacher.encoder, contract))
 
-            sample = compare(came, store, incoming.teacher(contract.id), [corpus], live, meter=meter)
+            sample = compare(came, store, incoming.teacher(contract.id), [corpus], live, progress=progress)
             if sample.is_bad:
                 digests = [file.sha256 for file in shards]
                 raise incoming.refusal(digests, f"{self.url}: {sample.message}")
@@ -148,15 +145,3 @@ class ReadThrough:
             given = self._options
             self._stock = counted_stock(self._remote, cache, given.require_signature, given.skip_manifests)
         return self._stock
-
-
-def _advance(progress: Progress) -> OnCheck:
-    """Return a callback that shows the bytes of a fetch."""
-    done = 0
-
-    def report(check: CheckProgress) -> None:
-        nonlocal done
-        progress.advance(max(check.bytes - done, 0))
-        done = max(check.bytes, done)
-
-    return report

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from embedcache.cache import Cache
-from embedcache.check.progress import Meter
 from embedcache.errors import RemoteError
 from embedcache.fsio import make_directory, sha256_file
 from embedcache.keys import KEY_DTYPE, KeyArray
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.manifest import SharedFile
 from embedcache.share.remote import Remote
 from embedcache.store.base import Positions
@@ -30,15 +30,15 @@ class RemoteKeys:
         cache: keeps the key lists.
         remote: the remote.
         shards: the teacher's shards there, sorted by name.
-        meter: counts what is downloaded.
+        progress: receives what is done.
     """
 
     def __init__(
-        self, cache: Cache, remote: Remote, shards: Sequence[SharedFile], meter: Meter | None = None
+        self, cache: Cache, remote: Remote, shards: Sequence[SharedFile], progress: Progress = NO_PROGRESS
     ) -> None:
         self.shards = list(shards)
         self._folder, self._remote = cache.derived_folder / "remotes" / "keys", remote
-        self._meter = meter or Meter()
+        self._progress = progress
         self.starts = np.cumsum([0, *(shard.rows for shard in self.shards)], dtype=np.int64)
 
     @property
@@ -90,7 +90,7 @@ class RemoteKeys:
         if path.is_file() and path.stat().st_size == shard.key_bytes and sha256_file(path) == shard.keys:
             return
         try:
-            self._remote.fetch(shard.keys, shard.key_bytes, path, lambda size: self._meter.add(size=size))
+            self._remote.fetch(shard.keys, shard.key_bytes, path, self._progress.advance)
         except RemoteError as error:
             raise RemoteError(f"keys of shard {shard.sha256[:12]}: {error}") from error
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from embedcache import model_note
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.check.progress import Meter
 from embedcache.codecs import Vectors
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.texts import find_texts
@@ -23,6 +22,7 @@ from embedcache.errors import ContractMismatchError, TeacherError
 from embedcache.keys import key_array
 from embedcache.live import Computing
 from embedcache.noise import compare_rows, noise_angle
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import shard_places
 from embedcache.sampling import KeySample, ranks
 from embedcache.store import Positions, ShardStore
@@ -76,7 +76,7 @@ def compare(
     load: Callable[[], Live | None],
     *,
     table: Path | None = None,
-    meter: Meter | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> SampleCheck:
     """Compare vectors that came from a remote with one's own and with the live teacher's.
 
@@ -90,18 +90,17 @@ def compare(
         corpora: where the texts of their keys may be.
         load: loads the teacher; returns None where its model is not on this machine.
         table: the file of token embeddings that came with them.
-        meter: counts what is done.
+        progress: receives what is done.
     """
-    meter = meter or Meter()
     seed = secrets.randbits(60)
     compared, differ = _compare_own(came, own, seed)
     if differ:
         message = f"{differ:,} of {compared:,} vectors contradict others of the same texts"
         return SampleCheck(teacher.name, "bad", 0, compared, message)
-    texts = _sample(came, corpora, seed, meter)
+    texts = _sample(came, corpora, seed, progress)
     if not texts and table is None:
         return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "none of their texts is here")
-    meter.begin(f"load teacher {teacher.name}")
+    progress.phase(f"load teacher {teacher.name}")
     try:
         live = load()
     except (TeacherError, ContractMismatchError) as error:
@@ -112,7 +111,7 @@ def compare(
         return SampleCheck(teacher.name, "bad", 0, compared, "its token embeddings are not the model's")
     if not texts:
         return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "none of their texts is here")
-    meter.begin("compare", total_rows=len(texts))
+    progress.phase("compare", len(texts))
     vectors, positions = live.encode(texts), came.locate(key_array(texts))
     level = compare_with_live(came, positions, vectors, live.compute_dtype).level
     return SampleCheck(teacher.name, level, len(texts), compared, MESSAGES[level])
@@ -215,13 +214,13 @@ def _angles(store: ShardStore, positions: Positions) -> NDArray[np.float64]:
     return np.array([noise_angle(store.shards[number].header) for number in numbers.tolist()])
 
 
-def _sample(came: ShardStore, corpora: Iterable[Corpus], seed: int, meter: Meter) -> list[str]:
+def _sample(came: ShardStore, corpora: Iterable[Corpus], seed: int, progress: Progress) -> list[str]:
     """Return up to :data:`SAMPLE` texts of the corpora that have a vector among those that came."""
     every = list(corpora)
     drawn = KeySample(SAMPLE, seed)
-    meter.begin("sample texts", total_rows=sum(map(len, every)))
+    progress.phase("sample texts", sum(map(len, every)))
     for corpus in every:
         for keys in corpus.iter_keys():
             drawn.add(keys[came.locate(keys) >= 0])
-            meter.add(rows=len(keys))
+            progress.advance(len(keys))
     return [text for text in find_texts(drawn.keys(), every) if text is not None]

@@ -12,16 +12,17 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from embedcache.cache import Cache
-from embedcache.check.inventory import MIRROR
-from embedcache.check.progress import Meter
 from embedcache.errors import RemoteError, StorageError
 from embedcache.fsio import TEMPORARY_PREFIX, make_directory
+from embedcache.progress import Progress
 from embedcache.share.incoming import Incoming
 from embedcache.share.manifest import SharedFile, Stock
 from embedcache.share.remote import JOBS, Remote, object_path
 from embedcache.share.sample import SampleCheck
 from embedcache.sizes import readable
 
+MIRROR = "mirror"
+"""Folder of ``derived/`` that a mirror works in."""
 _RESERVED = f"{TEMPORARY_PREFIX}reserved-"
 _SHARDS = "teachers/*/shards"
 
@@ -39,7 +40,7 @@ class Stream:
         stock: files that the remote lists.
         corpus: name of the corpus.
         limit: bytes of shards that are kept at a time.
-        meter: counts downloaded bytes.
+        progress: receives what is done.
         on_sample: called with the result of each comparison with the live teacher.
 
     Attributes:
@@ -53,12 +54,13 @@ class Stream:
         stock: Stock,
         corpus: str,
         limit: int,
-        meter: Meter,
+        progress: Progress,
         on_sample: Callable[[SampleCheck], None],
     ) -> None:
-        self.cache, self.remote, self.stock, self.meter, self.limit = cache, remote, stock, meter, limit
+        self.cache, self.remote, self.stock, self.limit = cache, remote, stock, limit
+        self.progress = progress
         self.corpus, self.on_sample = corpus, on_sample
-        self.incoming = Incoming(cache, remote, stock, meter, folder=cache.derived_folder / MIRROR)
+        self.incoming = Incoming(cache, remote, stock, progress, folder=cache.derived_folder / MIRROR)
         self._locks = make_directory(self.incoming.folder / "locks")
         self._pool = ThreadPoolExecutor(JOBS, thread_name_prefix="mirror")
         self.near: dict[str, set[str]] = {}

@@ -42,7 +42,7 @@ class StreamedStore:
         if not shards:
             raise InputError(f"{stream.remote.url}: no vectors of teacher {contract.id[:12]}.")
         self._stream, self._contract = stream, contract
-        self._keys = RemoteKeys(stream.cache, stream.remote, shards, stream.meter)
+        self._keys = RemoteKeys(stream.cache, stream.remote, shards, stream.progress)
         self._codebooks, self._checked = stream.cache.teacher_folder(contract) / "codebooks", CheckedFiles()
         self._shards = FolderShards(stream.incoming.path(shards[0]).parent, self._checked)
         self._opened: dict[int, ShardStore] = {}
@@ -104,7 +104,7 @@ class StreamedStore:
         files = [file for file in files if not self._shards.path(file.sha256).is_file()]
         if files:
             size = sum(file.bytes for file in files)
-            self._stream.meter.begin("fetch vectors", total_files=len(files), total_bytes=size)
+            self._stream.progress.phase("fetch vectors", size, "bytes")
         for file in files:
             self._stream.fetch_ahead(file, self._check)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from embedcache.check.progress import Meter, OnCheck
 from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import TEMPORARY_PREFIX
+from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.location import READ_ONLY
 from embedcache.share.manifest import (
     MOST_MANIFEST_BYTES,
@@ -54,7 +54,7 @@ def collect(
     grace_days: float = DEFAULT_GRACE_DAYS,
     dry_run: bool = False,
     clock: Callable[[], float] = time.time,
-    on_progress: OnCheck | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> TidyResult:
     """Delete objects older than the grace period that no manifest and no young tombstone lists.
 
@@ -66,7 +66,7 @@ def collect(
         grace_days: age in days up to which everything is kept, at least 1.
         dry_run: delete nothing.
         clock: the time in seconds since 1970.
-        on_progress: called as the work goes on.
+        progress: receives what is done.
 
     Raises:
         InputError: if the grace period is too short, or the remote is read-only.
@@ -102,8 +102,7 @@ def collect(
     kept = len(unlisted) + len(temporaries) - len(old)
     if dry_run:
         return TidyResult(target.url, len(old), sum(stat.bytes for stat in old.values()), [], kept)
-    meter = Meter(on_progress)
-    meter.begin("delete", total_files=len(old))
+    progress.phase("delete", len(old), "files")
 
     def delete(path: str) -> int:
         # A push may have written it again since it was listed.
@@ -111,7 +110,7 @@ def collect(
         if stat is None or stat.time > before:
             return 0
         target.delete(path)
-        meter.add(files=1)
+        progress.advance()
         return 1
 
     deleted: list[int] = target.in_threads(delete, old)
@@ -122,7 +121,7 @@ def collect(
 
 
 def drop(
-    remote: str, manifests: Sequence[str], *, now: bool = False, on_progress: OnCheck | None = None
+    remote: str, manifests: Sequence[str], *, now: bool = False, progress: Progress = NO_PROGRESS
 ) -> TidyResult:
     """Take pushes back: what their manifests alone list is not on the remote any more.
 
@@ -132,7 +131,7 @@ def drop(
         remote: name or URL of the remote.
         manifests: beginnings of digests of manifests, six digits or more.
         now: delete the objects, for texts that should not have been shared. Nobody should push meanwhile.
-        on_progress: called as the work goes on.
+        progress: receives what is done.
 
     Raises:
         InputError: if a beginning names no manifest, or several, or the remote is read-only.
@@ -155,8 +154,7 @@ def drop(
     if now:
         stock = target.stock()
         unlisted = {sha256: size for sha256, size in objects.items() if not stock.has(sha256)}
-        meter = Meter(on_progress)
-        meter.begin("delete", total_files=len(unlisted))
+        progress.phase("delete", len(unlisted), "files")
         target.in_threads(lambda sha256: target.delete(object_path(sha256)), unlisted)
         files, size = len(unlisted), sum(unlisted.values())
         for name in names:

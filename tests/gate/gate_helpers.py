@@ -13,9 +13,9 @@ from building import build
 from numpy.typing import NDArray
 
 from embedcache.cache import Cache
-from embedcache.check import Verifier
 from embedcache.projection import extend, write_derived
 from embedcache.testing import fake_teacher
+from embedcache.verify import Verifier
 
 GOLDEN = Path(__file__).parent / "golden"
 SOURCES, MODEL, VECTORS = GOLDEN / "sources", GOLDEN / "model", GOLDEN / "vectors"

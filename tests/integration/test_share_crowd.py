@@ -6,9 +6,9 @@ from pathlib import Path
 
 from sharing import assert_objects_whole, content, make_cache, objects_of, start
 
-from embedcache.check import verify
 from embedcache.share import list_remote, pull, verify_remote
 from embedcache.testing import sentences
+from embedcache.verify import verify
 
 TEXTS = sentences(64 * 12, seed=4)
 

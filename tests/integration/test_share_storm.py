@@ -15,10 +15,10 @@ import pytest
 from remote_servers import BUCKET, Proxy, s3_environment, s3_server
 from sharing import DAY, assert_live_whole, assert_objects_whole, content, make_cache, objects_of, start
 
-from embedcache.check import verify
 from embedcache.errors import RemoteError
 from embedcache.share import collect, pull, push, verify_remote
 from embedcache.testing import sentences
+from embedcache.verify import verify
 
 TEXTS = sentences(64 * 16, seed=4)
 KILLS = pytest.mark.parametrize(

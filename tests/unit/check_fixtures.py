@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from check_helpers import KINDS, build_cache, build_with, copy_of, write_source
-
-from embedcache.teacher.encode import Encoder
-from embedcache.teacher.load import Teacher
+from check_helpers import KINDS, MakeCopy, build_cache, copy_of, write_source
 
 
 @pytest.fixture(scope="session")
@@ -24,17 +20,6 @@ def sound_caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def fresh(sound_caches: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
+def fresh(sound_caches: dict[str, Path], tmp_path: Path) -> MakeCopy:
     """A function that gives a copy of a sound cache of a kind, to be damaged."""
     return lambda kind: copy_of(sound_caches[kind], tmp_path / kind)
-
-
-@pytest.fixture(scope="session")
-def real_caches(tmp_path_factory: pytest.TempPathFactory, loaded_teacher: Teacher) -> dict[str, Path]:
-    """A cache of each kind of store, built with a real encoder, by kind; not to be changed."""
-    folder = tmp_path_factory.mktemp("real")
-    source = write_source(folder)
-    encoder = Encoder(loaded_teacher, compute_dtype="float32", threads=1)
-    for kind, (store, codec) in KINDS.items():
-        build_with(folder / kind, source, encoder, store=store, codec=codec)
-    return {kind: folder / kind for kind in KINDS}

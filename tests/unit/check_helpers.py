@@ -14,12 +14,13 @@ from click.testing import CliRunner
 from flat_build import build
 
 from embedcache.cache import Cache
-from embedcache.check import Repair, repair, verify
 from embedcache.cli.main import cli
 from embedcache.corpus.readers import ReadOptions
 from embedcache.fsio import sealed, spelled_json
+from embedcache.repair import Repair, repair
 from embedcache.store import LmdbShards
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
+from embedcache.verify import verify
 
 if TYPE_CHECKING:
     from embedcache.teacher.encode import Encoder
@@ -138,7 +139,7 @@ def only(cache: Path, pattern: str) -> Path:
 
 def outcomes(done: Repair) -> set[str]:
     """Return what became of what was damaged."""
-    return {mend.outcome for mend in done.mends}
+    return {fix.outcome for fix in done.fixes}
 
 
 def run(*arguments: object, columns: int = 300) -> tuple[int, str]:

@@ -26,6 +26,7 @@ FLOORS = [
         "catalog",
         "derived",
         "gc",
+        "inventory",
         "near_texts",
         "missing",
         "projection",
@@ -34,7 +35,6 @@ FLOORS = [
         "view_coverage",
     ],
     [
-        "check",
         "copying",
         "describe",
         "doctor",

@@ -21,12 +21,12 @@ from sharing import (
 )
 
 from embedcache.cache import Cache
-from embedcache.check import verify
 from embedcache.errors import EmbedCacheError, InputError, RemoteError
 from embedcache.share import drop, push
 from embedcache.share.read_through import RemoteOptions
 from embedcache.share.sample import SAMPLE
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
+from embedcache.verify import verify
 from embedcache.views.plan import ViewOptions
 
 TEACHER = fake_teacher(64)

@@ -15,11 +15,12 @@ from distill.evaluation import evaluate, load_model
 from distill.evaluation.cached_teacher import find_cached
 from embedcache import fsio
 from embedcache.cache import Cache
-from embedcache.check import repair, verify
 from embedcache.errors import EmbedCacheError, InputError
 from embedcache.housekeeping import collect_garbage
 from embedcache.keys import key_array
+from embedcache.repair import repair
 from embedcache.teacher.encode import Encoder
+from embedcache.verify import verify
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -113,11 +114,10 @@ def test_repair_says_what_it_has_no_text_for(own_cache, data, encoded, teacher_f
     whole = bytearray(shard.read_bytes())
     whole[len(whole) // 2] ^= 0xFF
     shard.write_bytes(whole)
-    (mend,) = repair(own_cache).mends
-    assert mend.outcome == "not repaired"
-    assert "no corpus has them" in mend.detail
-    # Without it all is as before, and the next evaluation encodes them again.
-    shard.unlink()
+    (fix,) = repair(own_cache).fixes
+    assert "no corpus has the texts" in fix.detail
+    # It is moved aside, and the next evaluation encodes them again.
+    assert not shard.exists()
     encoded.clear()
     measure(f"cache:{own_cache}#tiny", data)
     assert sorted(encoded) == sorted(NEW)

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from kill_helpers import cut_off_at
 
 from embedcache.cache import Cache
-from embedcache.check import verify
 from embedcache.cli.main import cli
 from embedcache.codecs import Vectors
 from embedcache.copying import CopyOptions, CopyResult, VectorConflictError, copy
@@ -27,6 +26,7 @@ from embedcache.keys import key_array
 from embedcache.projection import extend, write_derived
 from embedcache.teacher.token_table import TokenTable, table_path
 from embedcache.testing import example_contract
+from embedcache.verify import verify
 
 OTHER = example_contract(8, prompt="query: ")
 

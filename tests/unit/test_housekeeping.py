@@ -16,13 +16,14 @@ from kill_helpers import cut_off_at
 
 from embedcache import fsio
 from embedcache.cache import Cache
-from embedcache.check import repair, verify
 from embedcache.cli.main import cli
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
 from embedcache.housekeeping import collect_garbage, remove_corpus, remove_teacher
+from embedcache.repair import repair
 from embedcache.testing import FakeEncoder, example_batch, example_contract, fake_teacher, sentences
+from embedcache.verify import verify
 
 CONTRACT = example_contract()
 OTHER = example_contract(pooling="cls")
@@ -129,7 +130,7 @@ def test_what_was_collected_on_purpose_is_not_missed_afterwards(tmp_path: Path, 
     age(tmp_path, 100)
     assert len(collect_garbage(cache, hours=0, unused_vectors=True)) >= 9
     assert verify(tmp_path).damage == []
-    assert repair(tmp_path).mends == ()
+    assert repair(tmp_path).fixes == ()
     np.testing.assert_array_equal(
         Cache(tmp_path).lookup(TEXTS[:30]), filled(tmp_path / "x").lookup(TEXTS[:30])
     )
@@ -186,14 +187,14 @@ def test_vectors_of_a_teacher_that_lost_its_name_go_only_when_asked(tmp_path: Pa
 
 def test_what_repair_moved_aside_goes_only_when_asked(tmp_path: Path) -> None:
     cache = filled(tmp_path)
-    aside = tmp_path / "quarantine" / "corpora" / "notes.txt"
+    aside = tmp_path / "derived" / "quarantine" / "corpora" / "notes.txt"
     aside.parent.mkdir(parents=True)
     aside.write_bytes(b"12345")
     age(tmp_path, 50)
     assert collect_garbage(cache) == []
     (found,) = collect_garbage(cache, quarantine=True)
     assert (found.reason, found.bytes) == ("moved aside by repair", 5)
-    assert not (tmp_path / "quarantine").exists()
+    assert not (tmp_path / "derived" / "quarantine").exists()
 
 
 def test_token_arrays_go_with_their_corpus(tmp_path: Path) -> None:
@@ -376,8 +377,8 @@ def test_the_commands(tmp_path: Path) -> None:
         assert result.exit_code == code, result.output
         return result.output
 
-    aside = tmp_path / "quarantine" / "x"
-    aside.parent.mkdir()
+    aside = tmp_path / "derived" / "quarantine" / "x"
+    aside.parent.mkdir(parents=True)
     aside.write_bytes(b"1")
     assert "0 found" in run("gc", "--older", "0")
     assert "1 found, 1 B freed" in run("gc", "--older", "0", "--quarantine")

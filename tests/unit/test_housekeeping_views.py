@@ -21,12 +21,12 @@ from kill_helpers import cut_off_at
 
 from embedcache import fsio
 from embedcache.cache import Cache
-from embedcache.check import verify
 from embedcache.cli.main import cli
 from embedcache.corpus.corpus import Corpus
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.fsio import sealed, spelled_json
 from embedcache.housekeeping import collect_garbage, remove_corpus, remove_view
+from embedcache.verify import verify
 
 
 @pytest.fixture(scope="module")

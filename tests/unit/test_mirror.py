@@ -24,7 +24,6 @@ from sharing import edit, make_key, manifests_of
 from streaming_helpers import pushed, shard_bytes
 
 from embedcache.cache import Cache
-from embedcache.check.verify import verify
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.keys import key_array
 from embedcache.live import Computing
@@ -35,6 +34,7 @@ from embedcache.share.remote import Remote, object_path
 from embedcache.share.streamed_store import StreamedStore
 from embedcache.store import ShardStore
 from embedcache.testing import sentences, tiny_encoder
+from embedcache.verify import verify
 
 TEXTS = sentences(600, seed=4)
 ROWS = 50

@@ -11,7 +11,6 @@ from flat_build import build
 from pair_helpers import LABELS, add_classifier, classifier_folder, joined, pair_file
 
 from embedcache.cache import Cache
-from embedcache.check import verify
 from embedcache.copying import CopyOptions, copy
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError, StorageError, TeacherError
 from embedcache.explain import want
@@ -21,6 +20,7 @@ from embedcache.teacher.encode import Encoder, encode_texts
 from embedcache.teacher.load import load_by_contract, load_teacher, logits_teacher
 from embedcache.teacher.outputs import logits_contract, parse_outputs
 from embedcache.testing import sentences, tiny_encoder
+from embedcache.verify import verify
 
 BOTH = "embedding,logits"
 TEXTS = joined(40)

@@ -13,13 +13,14 @@ from flat_build import build
 from pair_helpers import joined, pair_file
 
 from embedcache.cache import Cache
-from embedcache.check import repair, verify
 from embedcache.cli.main import cli
 from embedcache.corpus.column_view import ColumnCells
 from embedcache.corpus.readers import ReadOptions, expand_sources
 from embedcache.errors import InputError
 from embedcache.projection import PROJECTION, extend, write_derived
+from embedcache.repair import repair
 from embedcache.testing import FakeEncoder, fake_teacher
+from embedcache.verify import verify
 
 ROWS: list[dict[str, Any]] = [
     {"one": "a cat", "two": "a dog", "split": "train", "label": 1},
@@ -121,8 +122,8 @@ def test_verify_finds_a_damaged_projection_and_repair_says_what_to_run(tmp_path:
         (finding,) = verify(cache.folder).findings
         assert finding.is_damage
         assert finding.path.endswith(PROJECTION)
-        assert "distill project" in finding.way_out
+        assert "distill kb project" in finding.fix
         (left,) = repair(cache.folder).left
-        assert "distill project" in left.detail
+        assert "distill kb project" in left.detail
     path.write_bytes(data)
     assert not verify(cache.folder).findings

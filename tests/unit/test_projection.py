@@ -22,7 +22,6 @@ from distill.projection import extend_projection, project
 from distill.projection.neighbours import label_cosines, neighbour_accuracy
 from distill.projection.train import ProjectionSettings, mean_loss, train_map
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.check import verify
 from embedcache.contract import Contract
 from embedcache.corpus.readers import ReadReport
 from embedcache.corpus.store import store_corpus
@@ -40,6 +39,7 @@ from embedcache.projection import (
 )
 from embedcache.store.base import VectorBatch
 from embedcache.testing import example_contract, sentences
+from embedcache.verify import verify
 
 ROWS, WIDTH = 240, 12
 TEXTS = sentences(ROWS, seed=5)
@@ -338,8 +338,8 @@ def test_the_vectors_that_another_corpus_lacks_are_added_without_training(cache)
     more = add_rows(cache, known=True)
     teacher = cache.teacher("base.projected")
     # No build makes them: who looks for what is missing is told so.
-    (lacking,) = [one for one in verify(cache.folder).findings if "base.projected" in one.found]
-    assert lacking.way_out == "'distill project --apply' makes them, where they are wanted"
+    (lacking,) = [one for one in verify(cache.folder).findings if "base.projected" in one.what]
+    assert "'distill kb project' makes them" in lacking.fix
     found = examine(cache, corpus="more", teacher="base.projected").findings
     assert any("project it again" in one.advice for one in found if one.name == "missing vectors: more")
     assert extend_projection(cache, "base.projected", corpus="more") == 30

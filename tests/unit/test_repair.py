@@ -1,22 +1,22 @@
-"""Repair: what was damaged is byte for byte what it was, and only what was damaged is touched."""
+"""Repair: vectors come back, documents where they are known; nothing is guessed and nothing deleted."""
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from cache_with_views import TEXTS as VIEW_TEXTS
+from cache_with_views import add_model_view, build_views, shards_of_views, write_views_source
 from check_helpers import (
     KINDS,
-    OPTIONS,
     SHARD_ROWS,
     TEACHER,
     TEXTS,
     MakeCopy,
-    assert_as_before,
     build_with,
     content_of,
     copy_of,
@@ -28,224 +28,471 @@ from check_helpers import (
     run,
     write_source,
 )
+from flat_build import build
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_verify import reseal
 
 from embedcache.cache import Cache
-from embedcache.check import Computing, repair, verify
-from embedcache.check.repair.mending import IDENTICAL, REMOVED, RIGHT
+from embedcache.errors import CacheFormatError
+from embedcache.housekeeping.remove import remove_corpus
+from embedcache.inventory import QUARANTINE
+from embedcache.live import Computing
+from embedcache.projection import PROJECTION, extend, write_derived
+from embedcache.repair import ENCODED, LEFT, LOST, MADE, MOVED, WRITTEN, repair
 from embedcache.teacher.batching import EncodedTexts
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import Teacher
-from embedcache.testing import FakeEncoder, fake_teacher
+from embedcache.testing import FakeEncoder, fake_teacher, sentences
+from embedcache.verify import verify
 
 pytest_plugins = ["check_fixtures"]
 
+WAYS = ("deleted", "flipped", "cut")
+REMADE = {
+    "arrow": ["cache.json", "teachers/*/contract.json", "teachers/*/shards/*.arrow"],
+    "lmdb": [
+        "cache.json",
+        "teachers/*/contract.json",
+        "teachers/*/vectors.mdb",
+        "teachers/*/vectors.seal.json",
+    ],
+    "pq": ["teachers/*/shards/*.arrow", "teachers/*/codebooks/*.npy", "teachers/*/contract.json"],
+}
+"""Files that come back as they were."""
+
+
+def harm(path: Path, way: str) -> None:
+    size = path.stat().st_size
+    if way == "deleted":
+        path.unlink()
+    elif way == "flipped":
+        flip(path, size // 2, 1)
+    else:
+        path.write_bytes(path.read_bytes()[: size // 2])
+
+
+def assert_whole(cache: Path) -> None:
+    """Assert that nothing is damaged, and every text has the vector it had."""
+    assert verify(cache).damage == []
+    expected = FakeEncoder(TEACHER).encode(TEXTS).vectors
+    found = Cache(cache).lookup(TEXTS, TEACHER.contract.id)
+    assert float((expected * found).sum(axis=1).min()) > 0.5
+
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_flipped_bytes_are_put_right_with_a_real_encoder(
-    real_caches: dict[str, Path], loaded_teacher: Teacher, tmp_path: Path, kind: str
+def test_a_sound_cache_is_left_alone(fresh: MakeCopy, kind: str) -> None:
+    cache = fresh(kind)
+    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
+    assert mended(cache).fixes == ()
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "way"),
+    [(kind, pattern, way) for kind, patterns in REMADE.items() for pattern in patterns for way in WAYS],
+)
+def test_what_is_known_comes_back_with_the_same_bytes(
+    fresh: MakeCopy, sound_caches: dict[str, Path], kind: str, pattern: str, way: str
 ) -> None:
-    encoder = Encoder(loaded_teacher, compute_dtype="float32", threads=1)
-    generator = np.random.default_rng(11)
-    sound = content_of(real_caches[kind])
-    cache = copy_of(real_caches[kind], tmp_path / "cache")
-    names = files_of(cache)
-    assert len(names) >= 9
-    for name in [*names, *generator.choice(names, 22 - len(names))]:
-        place, mask = int(generator.integers((cache / name).stat().st_size)), int(generator.integers(1, 256))
-        flip(cache / name, place, mask)
-        done = repair(cache, encoder=encoder)
-        assert outcomes(done) <= {IDENTICAL, REMOVED}, (name, place, mask, done.mends)
-        assert done.rows_encoded <= SHARD_ROWS, (name, place, mask)
-        assert content_of(cache) == sound, (name, place, mask)
-        found = verify(cache)
-        assert found.findings == (), (name, place, mask)
-        # What is derived was removed; it is there again for the next flip.
-        shutil.rmtree(cache / "derived")
-        shutil.copytree(real_caches[kind] / "derived", cache / "derived")
-
-
-def test_the_model_is_loaded_from_where_it_was_built(real_caches: dict[str, Path], tmp_path: Path) -> None:
-    cache = copy_of(real_caches["arrow"], tmp_path / "cache")
-    flip(only(cache, "teachers/*/shards/*"), 4000, 3)
-    done = repair(cache, computing=Computing(device="cpu", threads=1))
-    assert outcomes(done) == {IDENTICAL}
-    assert_as_before(cache, real_caches["arrow"])
+    if (pattern, way) == ("teachers/*/vectors.seal.json", "deleted"):
+        pytest.skip("a build that did not end leaves no seal either")
+    cache = fresh(kind)
+    encoder = FakeEncoder(TEACHER)
+    path = only(cache, pattern)
+    harm(path, way)
+    plan = mended(cache, dry_run=True)
+    done = mended(cache, encoder)
+    assert done.left == []
+    assert done.rows_encoded == encoder.rows_encoded <= plan.rows_encoded
+    assert_whole(cache)
+    if (pattern, way) != ("teachers/*/vectors.mdb", "deleted"):
+        assert content_of(cache) == content_of(sound_caches[kind])
+        assert encoder.rows_encoded <= 2 * SHARD_ROWS
+    assert mended(cache).fixes == ()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", ["cut off", "emptied"])
-def test_files_cut_off_emptied_or_missing_come_back(
-    fresh: MakeCopy, sound_caches: dict[str, Path], kind: str, how: str
+def test_a_real_encoder_gives_the_same_bytes_again(
+    tmp_path: Path, loaded_teacher: Teacher, kind: str
+) -> None:
+    store, codec = KINDS[kind]
+    encoder = Encoder(loaded_teacher, compute_dtype="float32", threads=1)
+    cache = build_with(tmp_path / "cache", write_source(tmp_path), encoder, store=store, codec=codec).folder
+    before = content_of(cache)
+    path = only(cache, "teachers/*/vectors.mdb" if store == "lmdb" else "teachers/*/shards/*.arrow")
+    flip(path, path.read_bytes().rindex(b"ARROW1\0\0") + 200, 1)
+    assert verify(cache).damage
+    done = repair(cache, computing=Computing(device="cpu", threads=1))
+    assert done.left == []
+    assert content_of(cache) == before
+
+
+def test_what_was_damaged_is_kept_in_quarantine(fresh: MakeCopy) -> None:
+    cache = fresh("arrow")
+    for _ in range(2):
+        paths = [cache / "cache.json", only(cache, "teachers/*/shards/*.arrow")]
+        for path in paths:
+            flip(path, 20, 1)
+        damaged = [path.read_bytes() for path in paths]
+        mended(cache)
+    kept = [cache / QUARANTINE / f"{path.relative_to(cache)}.1" for path in paths]
+    assert [path.read_bytes() for path in kept] == damaged
+    assert len([path for path in (cache / QUARANTINE).rglob("*") if path.is_file()]) == 4
+
+
+def test_a_dry_run_writes_nothing(fresh: MakeCopy) -> None:
+    cache = fresh("arrow")
+    for pattern in ("cache.json", "teachers/*/contract.json", "teachers/*/shards/*.arrow"):
+        flip(only(cache, pattern), 20, 1)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in cache.rglob("*")}
+    plan = repair(cache, dry_run=True)
+    assert sorted(fix.outcome for fix in plan.fixes) == [ENCODED, WRITTEN, WRITTEN]
+    assert plan.rows_encoded == SHARD_ROWS
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in cache.rglob("*")} == before
+
+
+def damage_in_lmdb(store: Path, shards: int) -> None:
+    """Flip a byte among the vectors of some shards in an LMDB file."""
+    data = store.read_bytes()
+    places = [at for at in range(0, len(data), 4096) if data[at + 16 : at + 22] == b"ARROW1"]
+    for place in places[:shards]:
+        flip(store, place + 2500, 1)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+class DyingEncoder(FakeEncoder):
+    """Dies after one window."""
+
+    def encode_windows(self, windows: Any, on_wait: Any = None) -> Iterator[EncodedTexts]:  # type: ignore[override]
+        for number, texts in enumerate(windows):
+            if number:
+                raise Killed
+            yield self.encode(texts)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb"])
+def test_a_killed_repair_is_finished_by_the_next(
+    fresh: MakeCopy, sound_caches: dict[str, Path], kind: str
 ) -> None:
     cache = fresh(kind)
-    for name in files_of(sound_caches[kind]):
-        path = cache / name
-        optional = path.name == "vectors.seal.json" or "/names/" in name
-        if name.startswith("derived/") or (how == "missing" and optional):
-            continue
-        if how == "missing":
+    if kind == "arrow":
+        for path in cache.glob("teachers/*/shards/*.arrow"):
+            flip(path, path.stat().st_size // 2, 1)
+    else:
+        store = only(cache, "teachers/*/vectors.mdb")
+        places = [
+            at
+            for at in range(0, store.stat().st_size, 4096)
+            if store.read_bytes()[at + 16 :][:6] == b"ARROW1"
+        ]
+        for place in places[:2]:
+            flip(store, place + 3000, 1)
+    with pytest.raises(Killed):
+        mended(cache, DyingEncoder(TEACHER))
+    assert mended(cache).left == []
+    assert_whole(cache)
+    assert content_of(cache) == content_of(sound_caches[kind])
+
+
+@pytest.mark.parametrize("store", ["arrow", "lmdb"])
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_only_the_corpora_that_a_teacher_had_encoded_are_encoded_again(
+    tmp_path: Path, store: str, damaged: int
+) -> None:
+    """Each corpus is one shard; another teacher has encoded a third one."""
+    cache, other, texts = tmp_path / "cache", fake_teacher(16, name="other", seed=1), {}
+    for number, name in enumerate(("first", "second", "third")):
+        texts[name] = sentences(50, seed=number)
+        (tmp_path / name).write_text("\n".join(texts[name]))
+        teacher = other if name == "third" else TEACHER
+        encoder = FakeEncoder(teacher)
+        build(
+            tmp_path / name,
+            teacher=teacher,
+            encoder=encoder,
+            cache=cache,
+            name=name,
+            format="text",
+            store=store,
+        )  # type: ignore[arg-type]
+    before, folder = content_of(cache), cache / "teachers" / TEACHER.contract.id
+    if store == "lmdb":
+        damage_in_lmdb(folder / "vectors.mdb", damaged)
+    else:
+        for path in sorted(folder.glob("shards/*"))[:damaged]:
             path.unlink()
-        else:
-            path.write_bytes(path.read_bytes()[: 3 * path.stat().st_size // 4 if how == "cut off" else 0])
-        done = mended(cache)
-        assert done.left == [], name
-        assert_as_before(cache, sound_caches[kind])
+    encoder = FakeEncoder(TEACHER)
+    mended(cache, encoder)
+    if damaged == 1 and store == "lmdb":
+        assert encoder.rows_encoded == 50
+        assert content_of(cache) == before
+    for name in ("first", "second"):
+        assert len(Cache(cache).lookup(texts[name], "fake")) == 50
 
 
-def test_only_the_rows_of_the_damaged_shards_are_encoded(
-    fresh: MakeCopy, sound_caches: dict[str, Path]
+def test_vectors_whose_texts_are_gone_are_named_and_moved_aside(fresh: MakeCopy) -> None:
+    cache = fresh("arrow")
+    remove_corpus(Cache(cache), "corpus")
+    flip(only(cache, "teachers/*/shards/*.arrow"), 9000, 1)
+    (fix,) = mended(cache).fixes
+    assert (fix.outcome, fix.rows) == (LOST, 0)
+    assert f"{SHARD_ROWS} rows" in fix.detail
+    assert verify(cache).damage == []
+
+
+def test_a_damaged_corpus_is_left_with_the_command_that_reads_it_again(
+    fresh: MakeCopy, sound_caches: dict[str, Path], tmp_path: Path
 ) -> None:
     cache = fresh("arrow")
-    first, *_, last = sorted(only(cache, "teachers/*/shards").iterdir(), key=lambda path: path.stat().st_size)
-    others = {path: path.stat().st_ino for path in first.parent.iterdir() if path not in (first, last)}
-    for path in (first, last):
-        flip(path, path.stat().st_size // 2, 7)
+    for pattern in ("corpora/*/*.arrow", "corpora/*/corpus.json"):
+        flip(only(cache, pattern), 300, 1)
+    done = mended(cache)
+    assert outcomes(done) == {LEFT}
+    assert all("embedcache build SRC --name corpus --overwrite" in fix.detail for fix in done.fixes)
+    shutil.rmtree(cache / QUARANTINE, ignore_errors=True)
+    assert len(verify(cache).damage) == 2
+
+
+def test_what_another_teacher_or_nobody_wrote_is_moved_aside(fresh: MakeCopy, tmp_path: Path) -> None:
+    cache, teacher = fresh("arrow"), fake_teacher(16, seed=3, name="other")
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    other = build(
+        tmp_path / "texts.txt", teacher=teacher, encoder=FakeEncoder(teacher), cache=tmp_path / "other"
+    )  # type: ignore[arg-type]
+    shard = only(other.folder, "teachers/*/shards/*.arrow")
+    place = only(cache, "teachers/*/shards") / shard.name
+    shutil.copy(shard, place)
+    assert [fix.outcome for fix in mended(cache).fixes] == [MOVED]
+    assert (cache / QUARANTINE / place.relative_to(cache)).read_bytes() == shard.read_bytes()
+    assert_whole(cache)
+
+
+def test_a_teacher_with_two_stores_keeps_all_shards_in_files(fresh: MakeCopy) -> None:
+    cache, lmdb = fresh("arrow"), fresh("lmdb")
+    shards = sorted(cache.glob("teachers/*/shards/*"))
+    for name in ("vectors.mdb", "vectors.seal.json"):
+        shutil.copy(only(lmdb, f"teachers/*/{name}"), shards[0].parents[1] / name)
+    for shard in shards[1:]:
+        shard.unlink()
     encoder = FakeEncoder(TEACHER)
-    done = mended(cache, encoder)
-    assert encoder.rows_encoded == done.rows_encoded == 128 + 256
-    assert {path: path.stat().st_ino for path in others} == others
-    assert_as_before(cache, sound_caches["arrow"])
+    assert mended(cache, encoder).left == []
+    assert encoder.rows_encoded == 0
+    assert_whole(cache)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_anything_derived_rows_are_told_by_what_is_missing(
-    fresh: MakeCopy, sound_caches: dict[str, Path], kind: str
-) -> None:
-    cache = fresh(kind)
-    shutil.rmtree(cache / "derived")
-    if kind == "lmdb":
-        path = only(cache, "teachers/*/vectors.mdb")
-        data = bytearray(path.read_bytes())
-        start = data.index(b"ARROW1\0\0")
-        data[start : start + 4000] = bytes(4000)
-        path.write_bytes(data)
-    else:
-        for path in only(cache, "teachers/*/shards").iterdir():
-            path.write_bytes(b"gone")
-    assert outcomes(mended(cache)) == {IDENTICAL}
-    assert_as_before(cache, sound_caches[kind])
+def test_shards_of_a_lost_codebook_are_encoded_again_where_it_is_learned_otherwise(fresh: MakeCopy) -> None:
+    class Noisy(FakeEncoder):
+        def encode(self, texts: Any) -> EncodedTexts:
+            encoded = super().encode(texts)
+            noise = np.random.default_rng(len(texts)).normal(0, 1e-3, encoded.vectors.shape)
+            return EncodedTexts(
+                (encoded.vectors + noise).astype(np.float32), encoded.tokens, encoded.truncated
+            )
 
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_everything_at_once(
-    real_caches: dict[str, Path], tiny_teacher: Path, tmp_path: Path, kind: str
-) -> None:
-    cache = copy_of(real_caches[kind], tmp_path / "cache")
-    for name in files_of(cache):
-        flip(cache / name, (cache / name).stat().st_size // 3, 5)
-    settings = Computing(teacher_model=tiny_teacher, device="cpu", threads=1)
-    done = repair(cache, sources=[write_source(tmp_path)], options=OPTIONS, computing=settings)
-    assert done.left == []
-    assert content_of(cache) == content_of(real_caches[kind])
-    assert verify(cache).damage == []
-
-
-class _OtherLibrary(FakeEncoder):
-    """The same vectors, from another version of a library."""
-
-    @property
-    def provenance(self) -> dict[str, object]:
-        return {"device": "none", "torch": "another"}
-
-
-class _OtherVectors(FakeEncoder):
-    """Nearly the same vectors: another library, or another processor."""
-
-    def encode(self, texts: Sequence[str]) -> EncodedTexts:
-        encoded = super().encode(texts)
-        return EncodedTexts(encoded.vectors * np.float32(1.001), encoded.tokens, encoded.truncated)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_library_gives_a_shard_of_another_name(
-    fresh: MakeCopy, sound_caches: dict[str, Path], kind: str
-) -> None:
-    cache = fresh(kind)
-    if kind == "lmdb":
-        path = only(cache, "teachers/*/vectors.mdb")
-        flip(path, path.read_bytes().index(b"ARROW1\0\0") + 3500, 1)
-    else:
-        path = only(cache, "teachers/*/shards/*")
-        flip(path, 3500, 1)
-    done = mended(cache, _OtherLibrary(TEACHER))
-    assert RIGHT in outcomes(done)
-    assert outcomes(done) <= {RIGHT, IDENTICAL}
-    assert verify(cache).damage == []
-    assert len(content_of(cache)) == len(content_of(sound_caches[kind]))
-    assert content_of(cache) != content_of(sound_caches[kind])
-    expected = Cache(sound_caches[kind]).lookup(TEXTS, "fake")
-    np.testing.assert_array_equal(Cache(cache).lookup(TEXTS, "fake"), expected)
-
-
-@pytest.mark.parametrize("number", range(3))
-def test_a_codebook_comes_back_although_a_shard_is_lost_as_well(
-    fresh: MakeCopy, sound_caches: dict[str, Path], number: int
-) -> None:
     cache = fresh("pq")
-    only(cache, "teachers/*/codebooks/*").write_bytes(b"")
-    shards = sorted(only(cache, "teachers/*/shards").iterdir())
-    assert len(shards) == 3
-    shards[number].write_bytes(b"")
-    assert outcomes(mended(cache)) == {IDENTICAL}
-    assert_as_before(cache, sound_caches["pq"])
-
-
-def test_a_codebook_that_cannot_be_learnt_again_takes_its_shards_along(
-    fresh: MakeCopy, sound_caches: dict[str, Path]
-) -> None:
-    cache = fresh("pq")
-    book = only(cache, "teachers/*/codebooks/*")
-    before = {path.name for path in only(cache, "teachers/*/shards").iterdir()}
-    flip(book, 5000, 1)
-    encoder = _OtherVectors(TEACHER)
-    done = mended(cache, encoder)
-    assert outcomes(done) == {RIGHT}
+    (book,) = cache.glob("teachers/*/codebooks/*")
+    book.write_bytes(b"gone")
+    assert mended(cache, Noisy(TEACHER)).left == []
     assert not book.exists()
-    assert verify(cache).damage == []
-    assert before.isdisjoint(path.name for path in only(cache, "teachers/*/shards").iterdir())
-    expected = Cache(sound_caches["pq"]).lookup(TEXTS, "fake")
-    np.testing.assert_allclose(Cache(cache).lookup(TEXTS, "fake"), expected, atol=0.1)
+    assert_whole(cache)
+    assert Cache(cache).store(TEACHER.contract).codec_name == "pq"
 
 
-def test_carried_rows_are_carried_again_without_the_teacher(tmp_path: Path) -> None:
-    source, cache = write_source(tmp_path), tmp_path / "cache"
-    teachers = [fake_teacher(16, name=f"cut-at-{length}", max_length=length) for length in (64, 12)]
-    for teacher in teachers:
-        build_with(cache, source, FakeEncoder(teacher))
-    before = content_of(cache)
-    shards = only(cache, f"teachers/{teachers[1].contract.id}/shards")
-    for path in shards.iterdir():
-        flip(path, path.stat().st_size // 2, 1)
-    encoder = FakeEncoder(teachers[1])
-    done = mended(cache, encoder)
-    assert outcomes(done) == {IDENTICAL}
-    assert content_of(cache) == before
-    carried = [mend for mend in done.mends if mend.detail == "carried over again"]
-    assert len(carried) >= 2
-    assert done.rows_encoded == encoder.rows_encoded < SHARD_ROWS
+@pytest.mark.parametrize("way", ["deleted", "flipped"])
+def test_names_are_written_again_as_far_as_they_are_known(fresh: MakeCopy, way: str) -> None:
+    cache = fresh("arrow")
+    shutil.rmtree(cache / "derived" / "models")
+    for path in cache.glob("teachers/*/names/*"):
+        harm(path, way)
+    assert outcomes(mended(cache)) == {WRITTEN}
+    names = {teacher.name for teacher in Cache(cache).teachers()}
+    assert names == ({"fake", "other-name"} if way == "flipped" else {TEACHER.contract.id[:12]})
+    assert_whole(cache)
 
 
-def test_the_command_repairs_and_says_how(
-    real_caches: dict[str, Path], tiny_teacher: Path, tmp_path: Path
+def test_a_model_is_taken_from_the_name_of_an_alias(fresh: MakeCopy) -> None:
+    cache = fresh("arrow")
+    name = only(cache, "teachers/*/names") / "minilm-l6.json"
+    name.write_text("{}")
+    assert outcomes(mended(cache)) == {WRITTEN}
+    assert (
+        next(one for one in Cache(cache).teachers() if one.name == "minilm-l6").origin["spec"] == "minilm-l6"
+    )
+
+
+def test_token_embeddings_are_read_from_the_model_again(tmp_path: Path, loaded_teacher: Teacher) -> None:
+    source = write_source(tmp_path)
+    encoder = Encoder(loaded_teacher, compute_dtype="float32", threads=1)
+    cache = build(
+        source, teacher=loaded_teacher, encoder=encoder, cache=tmp_path / "cache", token_embeddings=True,
+        text_column="text",
+    ).folder  # fmt: skip
+    table = only(cache, "teachers/*/token_embeddings.safetensors")
+    before = table.read_bytes()
+    flip(table, 200, 1)
+    assert outcomes(mended(cache, encoder)) == {WRITTEN}
+    assert table.read_bytes() == before
+
+
+def test_vectors_of_a_projection_are_made_again_and_its_map_is_named(fresh: MakeCopy) -> None:
+    cache = Cache(fresh("arrow"))
+    matrix = np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32)
+    derived = write_derived(cache, cache.teacher("fake"), "fake.projected", matrix, "a test")
+    assert list(extend(cache, derived, cache.corpus()))
+    expected = cache.lookup(TEXTS, "fake.projected")
+    folder = cache.teacher_folder(derived.contract)
+    flip(only(folder, "shards/*"), 5000, 1)
+    assert mended(cache.folder).left == []
+    np.testing.assert_array_equal(Cache(cache.folder).lookup(TEXTS, "fake.projected"), expected)
+    (folder / PROJECTION).unlink()
+    (left,) = mended(cache.folder).fixes
+    assert (left.outcome, Path(left.path).name) == (LEFT, PROJECTION)
+
+
+@pytest.fixture(scope="module")
+def viewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with views of all kinds, one of them embedded; not to be changed."""
+    folder = tmp_path_factory.mktemp("viewed")
+    cache = build_views(folder / "cache", write_views_source(folder), embed=("crop",))
+    add_model_view(cache.corpus())
+    return cache.folder
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("pattern", ["*.arrow", "corpus.json"])
+def test_a_view_by_edits_is_made_again(viewed: Path, tmp_path: Path, pattern: str, way: str) -> None:
+    cache = copy_of(viewed, tmp_path / "cache")
+    harm(only(cache, f"corpora/*/views/crop/{pattern}"), way)
+    assert outcomes(mended(cache)) == {MADE}
+    assert content_of(cache) == content_of(viewed)
+
+
+@pytest.mark.parametrize(
+    ("view", "pattern"), [("mask-fill", "*.arrow"), ("column-french", "corpus.json"), ("crop", "recipe.json")]
+)
+def test_a_view_that_needs_a_model_the_source_or_its_recipe_is_left(
+    viewed: Path, tmp_path: Path, view: str, pattern: str
 ) -> None:
-    cache = copy_of(real_caches["arrow"], tmp_path / "cache")
-    shutil.rmtree(cache / "derived")
-    largest = max(cache.glob("teachers/*/shards/*"), key=lambda path: path.stat().st_size)
-    for path in (largest, only(cache, "corpora/*/*.arrow")):
-        flip(path, path.stat().st_size // 2, 1)
-    code, text = run("repair", "--cache", cache, "--dry-run")
+    cache = copy_of(viewed, tmp_path / "cache")
+    path = only(cache, f"corpora/*/views/{view}/{pattern}")
+    flip(path, 100, 1)
+    damaged = path.read_bytes()
+    (left,) = mended(cache).fixes
+    assert left.outcome == LEFT
+    assert "--view" in left.detail
+    assert path.read_bytes() == damaged
+
+
+@pytest.mark.parametrize("keys_read", [True, False])
+def test_vectors_of_an_embedded_view_come_back(viewed: Path, tmp_path: Path, keys_read: bool) -> None:
+    cache = copy_of(viewed, tmp_path / "cache")
+    before = content_of(cache)
+    shard = max(shards_of_views(Cache(cache)), key=len)
+    path = Path(shard.where)
+    flip(path, path.stat().st_size - 3000 if keys_read else 600, 1)
+    assert mended(cache).left == []
+    assert content_of(cache) == before
+    assert len(Cache(cache).lookup(VIEW_TEXTS, "fake")) == len(VIEW_TEXTS)
+
+
+def test_a_sealed_recipe_that_makes_no_sense_is_left(viewed: Path, tmp_path: Path) -> None:
+    cache = copy_of(viewed, tmp_path / "cache")
+    folder = only(cache, "corpora/*/views/crop")
+    reseal(folder / "recipe.json", lambda value: value["recipe"].update(parameters={"share": 1e9}))
+    only(folder, "*.arrow").unlink()
+    before = files_of(cache)
+    assert outcomes(mended(cache)) == {LEFT}
+    assert files_of(cache) == before
+
+
+@pytest.mark.parametrize("place", ["corpora/linked", QUARANTINE, "derived/linked"])
+def test_nothing_is_written_where_there_is_a_link(fresh: MakeCopy, tmp_path: Path, place: str) -> None:
+    cache, outside = fresh("arrow"), tmp_path / "outside"
+    outside.mkdir()
+    (cache / place).symlink_to(outside)
+    flip(only(cache, "teachers/*/shards/*.arrow"), 9000, 1)
+    before = content_of(cache)
+    assert outcomes(mended(cache)) == {LEFT}
+    assert content_of(cache) == before
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("pattern", ["cache.json", "corpora/*/corpus.json"])
+def test_what_a_newer_version_wrote_is_left(fresh: MakeCopy, pattern: str) -> None:
+    cache = fresh("arrow")
+    reseal(only(cache, pattern), lambda value: value.update(version=99))
+    before = content_of(cache)
+    assert outcomes(mended(cache)) == {LEFT}
+    assert content_of(cache) == before
+
+
+def test_an_encoder_of_another_model_repairs_nothing(fresh: MakeCopy, tiny_teacher: Path) -> None:
+    cache = fresh("arrow")
+    path = only(cache, "teachers/*/shards/*.arrow")
+    flip(path, 9000, 1)
+    damaged = path.read_bytes()
+    (left,) = repair(cache, computing=Computing(teacher_model=tiny_teacher, device="cpu")).fixes
+    assert left.outcome == LEFT
+    assert path.read_bytes() == damaged
+
+
+def tampered(data: bytes, other: bytes, draw: st.DataObject) -> bytes:
+    """Return ``data`` changed in one of the ways in which files come to harm."""
+    place, length = draw.draw(st.integers(0, max(len(data) - 1, 0))), draw.draw(st.integers(1, 64))
+    how = draw.draw(st.sampled_from(["bytes", "cut", "splice", "swap", "repeat"]))
+    if how == "bytes":
+        return data[:place] + draw.draw(st.binary(min_size=length, max_size=length)) + data[place + length :]
+    if how == "cut":
+        return data[:place]
+    if how == "splice":
+        return data[:place] + other[place:]
+    return other if how == "swap" else data[:place] + data[max(0, place - length) :]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_whatever_was_done_to_a_cache_it_is_mended_or_listed(
+    sound_caches: dict[str, Path], tmp_path: Path, kind: str, data: st.DataObject
+) -> None:
+    cache = tmp_path / "cache"
+    shutil.rmtree(cache, ignore_errors=True)
+    copy_of(sound_caches[kind], cache)
+    names = [name for name in files_of(cache) if not name.startswith("derived/")]
+    for name in data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True)):
+        other = (cache / data.draw(st.sampled_from(names))).read_bytes()
+        (cache / name).write_bytes(tampered((cache / name).read_bytes(), other, data))
+    done = mended(cache)
+    assert {path.name for path in tmp_path.iterdir()} == {"cache"}
+    left = {fix.path for fix in done.left if fix.outcome == LEFT}
+    assert {one.path for one in verify(cache).damage} == left
+    if not done.left:
+        assert_whole(cache)
+        assert mended(cache).fixes == ()
+
+
+def test_the_command_repairs_or_says_what_is_left(fresh: MakeCopy) -> None:
+    cache = fresh("arrow")
+    assert run("repair", "--cache", cache)[0] == 0
+    (cache / "cache.json").unlink()
+    code, shown = run("repair", "--cache", cache, "--dry-run")
+    assert code == 0
+    assert "would be repaired" in shown
+    assert run("repair", "--cache", cache)[0] == 0
+    only(cache, "corpora/*/corpus.json").unlink()
+    code, shown = run("repair", "--cache", cache)
     assert code == 1
-    assert "--source" in text
-    settings = ["--text-column", "text", "--id-column", "id", "--label-column", "label"]
-    settings += ["--source", write_source(tmp_path), "--teacher-model", tiny_teacher, "--device", "cpu"]
-    settings += ["--compute-dtype", "float32", "--threads", "1", "--json"]
-    code, text = run("repair", "--cache", cache, *settings)
-    told = json.loads(text)
-    assert code == 0
-    assert told["whole"] is True
-    assert told["rows_encoded"] == SHARD_ROWS
-    assert {mend["outcome"] for mend in told["mends"]} == {IDENTICAL}
-    assert content_of(cache) == content_of(real_caches["arrow"])
-    code, text = run("repair", "--cache", cache)
-    assert code == 0
-    assert "0 repaired, 0 not" in text
+    assert "embedcache build SRC --name corpus" in shown
+
+
+def test_no_cache_no_repair(tmp_path: Path) -> None:
+    with pytest.raises(CacheFormatError):
+        repair(tmp_path)

@@ -21,7 +21,6 @@ from sharing import (
 )
 
 from embedcache.cache import Cache
-from embedcache.check import verify
 from embedcache.errors import ContractMismatchError, EmbedCacheError, InputError, RemoteError, StorageError
 from embedcache.projection import extend, write_derived
 from embedcache.share import Selection, pull, push, verify_remote
@@ -29,6 +28,7 @@ from embedcache.share.incoming import Incoming
 from embedcache.share.remote import Remote
 from embedcache.teacher.token_table import TokenTable, table_path
 from embedcache.testing import fake_teacher, sentences
+from embedcache.verify import verify
 from embedcache.views.plan import ViewOptions
 
 CROP = ViewOptions(("crop",), embed=("crop",))
