@@ -1,7 +1,7 @@
-"""Derived teachers: vectors that a linear map makes of another teacher's, in the same cache.
+"""Projections: teachers whose vectors are a linear map of another teacher's cached vectors.
 
-Such a teacher has a contract, a name and a store as any other has, so all that reads vectors reads its. Its
-contract names the base's contract and the digest of the map; the map lies beside it.
+A projection has a contract, a name and a store like any teacher, so every reader of vectors reads it too. Its
+contract names the contract of its base and the digest of the map, which is stored beside it.
 """
 
 from __future__ import annotations
@@ -26,32 +26,31 @@ from embedcache.teacher import outputs
 
 PROJECTION = "projection.safetensors"
 OUTPUT = outputs.PROJECTION
-"""What the contract of a derived teacher says is stored."""
+"""Output in the contract of a projection."""
 
 ROWS_A_SHARD = 16384
 
 
 def projection_bytes(matrix: NDArray[np.float32]) -> bytes:
-    """Return the content of the file of a map: float32, shape (d, base's d)."""
+    """File content of a map: float32, shape (d, base's d)."""
     from safetensors.numpy import save
 
     return save({"weight": np.ascontiguousarray(matrix, dtype=np.float32)})
 
 
 def projection_contract(base: Contract, matrix: NDArray[np.float32]) -> Contract:
-    """Return the contract of the vectors of length one that a map makes of ``base``'s.
+    """Contract of a projection; its vectors have length one.
 
     Args:
-        base: the contract of the vectors it takes.
+        base: contract of the vectors that are mapped.
         matrix: float32, shape (d, base's d).
 
     Raises:
-        InputError: if the base gives no sentence vectors, or vectors of another width.
+        InputError: if the base is not a teacher of embeddings, or of another width.
     """
     if base.output != "embedding":
         raise InputError(
-            f"a projection of a teacher whose output is {base.output!r} was asked for: expected one that "
-            "gives embeddings; name the teacher it was made of"
+            f"cannot project a teacher whose output is {base.output!r}: expected embeddings; name its base"
         )
     if matrix.ndim != 2 or matrix.shape[1] != base.dimension:
         raise InputError(f"a map of shape {matrix.shape} for vectors of {base.dimension} dimensions")
@@ -73,14 +72,14 @@ def projection_contract(base: Contract, matrix: NDArray[np.float32]) -> Contract
 def write_derived(
     cache: Cache, base: CachedTeacher, name: str, matrix: NDArray[np.float32], note: str
 ) -> CachedTeacher:
-    """Give a map of a teacher's vectors a home in the cache under ``name``; harmless where it has one.
+    """Register a projection in a cache; doing it again is harmless.
 
     Args:
         cache: the cache.
-        base: the teacher whose vectors it takes.
-        name: what the derived teacher is called.
+        base: the teacher whose vectors are mapped.
+        name: name of the projection.
         matrix: float32, shape (d, base's d).
-        note: how it came about, for people.
+        note: settings that it was trained with, for people.
 
     Raises:
         InputError, ContractMismatchError: as :func:`projection_contract` and ``Cache.register_teacher``.
@@ -88,26 +87,26 @@ def write_derived(
     """
     contract = projection_contract(base.contract, matrix)
     cache.refuse_other_contract(name, contract)
-    # Before the contract: a teacher that is listed has its map.
+    # The map first: every registered projection has one.
     write_bytes(cache.teacher_folder(contract) / PROJECTION, projection_bytes(matrix))
     return cache.register_teacher(name, contract, {**base.origin, "projection": note})
 
 
 def projection_digest(contract: Contract) -> str | None:
-    """Return the sha256 of the file of a derived teacher's map; None for any other teacher's contract."""
+    """The sha256 of the file of a projection's map; None for the contract of any other teacher."""
     return str(outputs.modules_of(contract)[-1]["weights"]) if is_derived(contract) else None
 
 
 def is_derived(contract: Contract) -> bool:
-    """Return whether a contract is that of a derived teacher."""
+    """Check if a contract is that of a projection."""
     return contract.output == OUTPUT
 
 
 def base_of(cache: Cache, teacher: CachedTeacher) -> CachedTeacher:
-    """Return the teacher whose vectors a derived teacher is made of.
+    """Find the teacher whose vectors a projection maps.
 
     Raises:
-        InputError: if ``teacher`` is none, or the cache does not hold its base.
+        InputError: if ``teacher`` is no projection, or the cache lacks its base.
     """
     wanted = _entry(teacher)["of"]
     for other in cache.teachers():
@@ -120,10 +119,10 @@ def base_of(cache: Cache, teacher: CachedTeacher) -> CachedTeacher:
 
 
 def read_projection(cache: Cache, teacher: CachedTeacher) -> NDArray[np.float32]:
-    """Return the map of a derived teacher, shape (d, base's d).
+    """Read the map of a projection: float32, shape (d, base's d).
 
     Raises:
-        InputError: if ``teacher`` is none.
+        InputError: if ``teacher`` is no projection.
         CorruptCacheError: if the file is missing or damaged.
     """
     from safetensors import SafetensorError
@@ -133,7 +132,7 @@ def read_projection(cache: Cache, teacher: CachedTeacher) -> NDArray[np.float32]
     try:
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != wanted:
-            raise ValueError("it is not the file that the contract names")
+            raise ValueError("its digest is not the one in the contract")
         matrix: NDArray[np.float32] = load(data)["weight"]
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CorruptCacheError(
@@ -144,7 +143,7 @@ def read_projection(cache: Cache, teacher: CachedTeacher) -> NDArray[np.float32]
 
 
 def apply_projection(matrix: NDArray[np.float32], vectors: Vectors) -> Vectors:
-    """Return what a map makes of vectors (n, base's d), scaled to length one, shape (n, d)."""
+    """Map vectors (n, base's d) and scale them to length one, shape (n, d)."""
     mapped = vectors @ matrix.T
     lengths = np.linalg.norm(mapped, axis=1, keepdims=True)
     found: Vectors = mapped / np.maximum(lengths, np.finfo(np.float32).tiny)
@@ -152,13 +151,13 @@ def apply_projection(matrix: NDArray[np.float32], vectors: Vectors) -> Vectors:
 
 
 def extend(cache: Cache, teacher: CachedTeacher, corpus: Corpus) -> Iterator[tuple[int, int]]:
-    """Make the vectors of a derived teacher that a corpus lacks, of those that its base has.
+    """Compute the vectors of a projection that a corpus lacks, from those of its base.
 
     Yields:
-        rows done and rows there are to do: first of all, and after every shard.
+        Rows done and rows to do, at the start and after every shard.
 
     Raises:
-        MissingVectorsError: if the base lacks vectors too; it says how many. Nothing is written then.
+        MissingVectorsError: if the base lacks vectors too; nothing is written then.
         InputError: as :func:`base_of`.
         CorruptCacheError: as :func:`read_projection`.
         StorageError: if the cache cannot be written.

@@ -1,4 +1,4 @@
-"""Teachers known by a short name, each with the pooling and prompt it was trained with."""
+"""Teachers with a short name, each with the pooling and prompt it was trained with."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Alias:
-    """A known teacher.
+    """Teacher known by name.
 
     Attributes:
-        model_id: its id on the model hub.
+        model_id: id on the model hub.
         dimension: width of its vectors.
-        pooling: ``mean``, ``cls``, ``pooler`` ...; None where the model's own folder says it.
-        licence: licence of the weights as their authors state it; "not stated" where they do not.
+        pooling: ``mean``, ``cls``, ``pooler`` ...; None to take it from the model's folder.
+        licence: licence of the weights as their authors state it, or "not stated".
         prompt: text put before every sentence.
-        module: name of an installable package that carries the weights for offline use, if there is one.
-        note: what to know before choosing it.
-        own_pooling: what the model's own folder says where ``pooling`` is None; informative only, loading
-            reads the folder.
+        module: installable package that carries the weights for offline use.
+        note: remark for lists of teachers.
+        own_pooling: pooling in the model's folder if ``pooling`` is None, for lists only.
     """
 
     model_id: str
@@ -34,8 +33,7 @@ class Alias:
 _SIMCSE = "princeton-nlp"
 
 # Supervised SimCSE was trained on the pooler output, unsupervised SimCSE on the [CLS] state before the pooler
-# (the pooler served during training only). Their folders do not say so, and the usual fallback to mean
-# pooling costs points, so it is written down here.
+# (the pooler served during training only). Their folders do not name it, and mean pooling costs points.
 ALIASES: dict[str, Alias] = {
     "minilm-l6": Alias(
         "sentence-transformers/all-MiniLM-L6-v2",

@@ -1,7 +1,6 @@
-"""The classifier on top of an encoder: a linear map from sentence vectors to one logit a label.
+"""Classifier on top of an encoder: a linear map from sentence vectors to one logit per label.
 
-It lies beside the encoder's own files, so that the folder stays an ordinary model folder: who knows nothing
-of it opens the encoder alone.
+Its two files lie beside the encoder's own, so the folder stays a sentence-transformers folder.
 """
 
 from __future__ import annotations
@@ -25,13 +24,16 @@ WEIGHTS = "classifier.safetensors"
 
 @dataclass(frozen=True)
 class ClassifierHead:
-    """A linear classifier of sentence vectors.
+    """Linear classifier of sentence vectors.
 
     Attributes:
-        labels: the names of the c labels, in the order of the logits.
+        labels: names of the c labels, in the order of the logits.
         weight: float32, shape (c, d).
         bias: float32, shape (c,).
-        reads: what it was taught on; None where that is not known, or it was both.
+        reads: ``texts`` or ``pairs``, as it was taught; None if unknown or both.
+
+    Raises:
+        InputError: if there are fewer than two labels, or the shapes differ from these.
     """
 
     labels: tuple[str, ...]
@@ -50,48 +52,44 @@ class ClassifierHead:
 
     @property
     def dimension(self) -> int:
-        """d, the width of the vectors it takes."""
+        """Width d of the vectors it takes."""
         return int(self.weight.shape[1])
 
     @property
     def digest(self) -> str:
-        """The sha256 of weight and bias: two trainings do not end with the same classifier."""
+        """The sha256 of weight and bias."""
         return hashlib.sha256(
             b"".join(a.astype("<f4").tobytes() for a in (self.weight, self.bias))
         ).hexdigest()
 
     def logits(self, vectors: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Return the logits of sentence vectors (n, d), float32 of shape (n, c)."""
+        """Logits of sentence vectors (n, d), float32 of shape (n, c)."""
         found: NDArray[np.float32] = vectors.astype(np.float32) @ self.weight.T + self.bias
         return found
 
     def refuse_others(self, texts: Sequence[str], whose: str) -> None:
-        """See that ``texts`` are what the classifier was taught on: single texts, or pairs.
+        """Refuse pairs for a classifier taught on single texts, and the other way round.
 
         Args:
             texts: the texts, pairs joined.
-            whose: what messages call the classifier.
+            whose: name of the classifier in the message.
 
         Raises:
-            InputError: if one is not; it is named.
+            InputError: if there is such a text; the first one is named.
         """
-        if self.reads is None:
+        wrong = (text for text in texts if (SEPARATOR in text) != (self.reads == "pairs"))
+        if self.reads is None or (text := next(wrong, None)) is None:
             return
-        for text in texts:
-            if (SEPARATOR in text) != (self.reads == "pairs"):
-                found = "a pair" if SEPARATOR in text else "a single text"
-                raise InputError(
-                    f"{whose} was taught on {'pairs of' if self.reads == 'pairs' else 'single'} texts, found "
-                    f"{found}: {text[:60].replace(SEPARATOR, ' + ')!r}; "
-                    + (
-                        "give both texts of each row, in a file with a second column"
-                        if self.reads == "pairs"
-                        else "give one text a row"
-                    )
-                )
+        if self.reads == "pairs":
+            taught, found = "pairs of texts", "a single text"
+            remedy = "give both texts of each row, in a file with a second column"
+        else:
+            taught, found, remedy = "single texts", "a pair", "give one text a row"
+        shown = text[:60].replace(SEPARATOR, " + ")
+        raise InputError(f"{whose} was taught on {taught}, found {found}: {shown!r}; {remedy}")
 
     def write(self, folder: Path) -> None:
-        """Write it into a model's folder.
+        """Write the classifier into a model's folder.
 
         Raises:
             StorageError: if it cannot be written.
@@ -109,10 +107,10 @@ class ClassifierHead:
 
     @classmethod
     def read(cls, folder: Path) -> ClassifierHead | None:
-        """Return the classifier in a model's folder; None where there is none.
+        """Read the classifier in a model's folder; None if there is none.
 
         Raises:
-            CorruptCacheError: if a file of it is damaged, or they do not belong together.
+            CorruptCacheError: if one of its two files is damaged or missing, or they do not belong together.
         """
         if not (folder / CLASSIFIER).exists():
             return None

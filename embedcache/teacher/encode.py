@@ -1,9 +1,9 @@
-"""Run a teacher over many texts: tokenise ahead, forward in token-budget batches, results in order.
+"""Encoder: a teacher run over many texts, tokenised ahead, in token-budget batches, results in order.
 
-Texts come in windows. While one window is in the forward pass, the next is being tokenised and the one before
-is being written by the caller. Inside a window batches are formed by length, so padding is small; on a CPU
-several batches run at once on a thread each, which wastes less than splitting every small product over all
-cores. None of this depends on timing: the same window gives the same batches and the same vectors.
+Texts come in windows. While one window is in the forward pass, the next is tokenised and the one before is
+written by the caller. Batches within a window are formed by length, so padding is small. On a CPU each of
+several batches runs on one thread, which wastes less than splitting every small product over all cores. The
+same window always gives the same batches and the same vectors.
 """
 
 from __future__ import annotations
@@ -39,16 +39,21 @@ _POLL_SECONDS = 0.2
 
 
 class Encoder:
-    """A teacher made ready to encode.
+    """Teacher ready to encode.
 
     Args:
         teacher: the loaded teacher.
         compute_dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
-        batch_tokens: tokens of a forward batch, padding counted; default: chosen by device.
+        batch_tokens: tokens per forward batch, padding counted; default: by device.
         threads: CPU threads for the forward pass; default: all cores.
-        optimise: use the faster CPU layers; off only to measure what they bring.
-        also: the same model as a teacher of another output, see :mod:`embedcache.teacher.outputs`; what it
-            gives stands to the right of the teacher's vectors, and costs no pass of its own.
+        optimise: use the faster CPU layers; False only to measure their gain.
+        also: the same model as a teacher of another output, see :mod:`embedcache.teacher.outputs`; its
+            output comes from the same pass, to the right of the teacher's vectors.
+
+    Attributes:
+        teachers: the teacher of each output, from left to right.
+        times: seconds and counts so far.
+        streams: batches that run at once.
 
     Raises:
         InputError: if an argument is out of range, or the device cannot compute in the dtype.
@@ -79,15 +84,15 @@ class Encoder:
         self._model = prepare(teacher.model, self.dtype, optimise=optimise)
         self._scales = False
         if any(one.head is not None for one in self.teachers):
-            # A classifier takes vectors before they are scaled, which is done here where it is asked for.
+            # A classifier takes unscaled vectors; those of the teacher itself are scaled in _output.
             self._scales = _drop_last_normalize(self._model)
         self._prompt_length = self._measure_prompt()
-        # One stream per core on a CPU; on a GPU a second launches work while the first waits for its result.
+        # On a GPU a second stream launches work while the first waits for its result.
         self.streams = self.threads if self.device.type == "cpu" else 2
 
     @property
     def provenance(self) -> dict[str, object]:
-        """What may change a vector's last bits, but not which teacher it is; recorded with every shard."""
+        """Settings and versions that may change a vector's last bits; recorded with every shard."""
         import sentence_transformers
         import transformers
 
@@ -101,11 +106,11 @@ class Encoder:
 
     @property
     def width(self) -> int:
-        """Width of the rows it gives: of all outputs together."""
+        """Width of all outputs together."""
         return sum(one.dimension for one in self.teachers)
 
     def encode(self, texts: Sequence[str]) -> EncodedTexts:
-        """Encode ``texts`` and return everything at once, in order."""
+        """Encode texts at once; results in order."""
         windows = [texts[i : i + _WINDOW] for i in range(0, len(texts), _WINDOW)]
         parts = list(self.encode_windows(windows))
         if not parts:
@@ -123,14 +128,19 @@ class Encoder:
     def encode_windows(
         self, windows: Iterable[Sequence[str]], on_wait: Callable[[], None] | None = None
     ) -> Generator[EncodedTexts, None, None]:
-        """Encode one window of texts after the other, working ahead; yields in order.
+        """Encode windows of texts, working ahead.
 
-        ``on_wait`` is called a few times a second while a window is being worked on. Vectors may hold NaN or
-        infinity; the caller checks, because it knows the rows' names.
+        Vectors may hold NaN or infinity; the caller checks, because it knows the rows' names.
+
+        Args:
+            windows: the texts, a window at a time.
+            on_wait: called a few times a second while a window is being encoded.
+
+        Yields:
+            The result of each window, in order.
 
         Raises:
-            InputError: if a classifier was taught on single texts and is given a pair, or the other way
-                round.
+            InputError: if a pair is given to a classifier taught on single texts, or the other way round.
         """
         source = iter(windows)
         forward_pool = ThreadPoolExecutor(self.streams, "forward", initializer=self.start_stream)
@@ -155,7 +165,7 @@ class Encoder:
 
     def start_stream(self) -> None:
         """Prepare the calling thread for forward passes."""
-        # The thread count is a property of the calling thread in OpenMP, so this leaves other threads alone.
+        # In OpenMP the thread count belongs to the calling thread, so other threads keep theirs.
         if self.device.type == "cpu":
             torch.set_num_threads(max(1, self.threads // self.streams))
 
@@ -164,7 +174,7 @@ class Encoder:
         if self.tokenizer is None:
             tokenized = None
             lengths = np.array([len(text) for text in texts], dtype=np.int64)
-            # Without a tokenizer of our own, characters stand in for tokens when batches are formed.
+            # Without a fast tokenizer, characters stand in for tokens when batches are formed.
             batches = token_budget_batches(lengths, self.batch_tokens * 4)
             seen = np.zeros(len(texts), dtype=np.int32)
             truncated = np.zeros(len(texts), dtype=np.bool_)
@@ -189,7 +199,7 @@ class Encoder:
         too_large = False
         try:
             out[rows] = self.forward(features)
-        except (torch.OutOfMemoryError, RuntimeError) as error:
+        except RuntimeError as error:
             if not _is_out_of_memory(error):
                 raise
             if len(rows) == 1:
@@ -220,13 +230,13 @@ class Encoder:
                 self._refuse_pairs()
             features: dict[str, Any] = self._model.preprocess(asked, prompt=prompt)
             return features
-        features = {**padded_features(tokenized, rows, self.tokenizer)}
+        features = dict(padded_features(tokenized, rows, self.tokenizer))
         if self._prompt_length is not None:
             features["prompt_length"] = self._prompt_length
         return features
 
     def _refuse_pairs(self) -> None:
-        """Refuse pairs where the model's first module is none that takes two texts."""
+        """Refuse pairs unless the model's first module takes two texts."""
         if (kind := type(self._model[0]).__name__) != "Transformer":
             raise InputError(
                 f"the corpus holds pairs of texts, and {self.teacher.name} (its first module is a {kind}) "
@@ -234,7 +244,7 @@ class Encoder:
             )
 
     def forward(self, features: dict[str, Any]) -> Vectors:
-        """Return the vectors of one padded batch, float32 of shape (rows, width)."""
+        """Forward one padded batch; float32 of shape (rows, width)."""
         moved = {
             name: value.to(self.device, non_blocking=True) if isinstance(value, torch.Tensor) else value
             for name, value in features.items()
@@ -280,7 +290,7 @@ class _Window:
 def padded_features(
     tokenized: TokenizedTexts, rows: NDArray[np.int64], tokenizer: FastTokenizer
 ) -> dict[str, torch.Tensor]:
-    """Return the padded model input for ``rows``: int64 tensors of shape (rows, longest)."""
+    """Padded model input of ``rows``: int64 tensors of shape (rows, longest)."""
     lengths = tokenized.lengths[rows]
     width = int(lengths.max())
     columns = np.arange(width)
@@ -304,18 +314,18 @@ def encode_texts(
     batch_tokens: int | None = None,
     threads: int | None = None,
 ) -> Vectors:
-    """Encode ``texts`` with ``teacher`` and return the vectors, float32 of shape (n, d), in order."""
+    """Encode texts with a teacher; float32 of shape (n, d), in order."""
     encoder = Encoder(teacher, compute_dtype=compute_dtype, batch_tokens=batch_tokens, threads=threads)
     return encoder.encode(texts).vectors
 
 
 def available_cores() -> int:
-    """Return how many CPU cores this process may use."""
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _drop_last_normalize(model: SentenceTransformer) -> bool:
-    """Take the scaling to length one off a model's end; return whether it was there."""
+    """Remove scaling to length one from a model's end; False if there is none."""
     name, last = list(model.named_children())[-1]
     if type(last).__name__ != "Normalize":
         return False
@@ -323,5 +333,5 @@ def _drop_last_normalize(model: SentenceTransformer) -> bool:
     return True
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)

@@ -1,4 +1,4 @@
-"""Load any sentence encoder, frozen, together with the contract of its vectors."""
+"""Any sentence encoder as a teacher: frozen, with the contract of its vectors."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ __all__ = [
     "quiet_transformers",
 ]
 
-# Accepted words -> the one word the contract stores. SimCSE calls the raw [CLS] state "cls before pooler";
-# what its code calls "cls" is the pooler output.
+# Words of --pooling and of the contract. SimCSE calls the raw [CLS] state "cls before pooler"; "cls" in its
+# code is the pooler output.
 POOLINGS = {
     "mean": "mean",
     "cls": "cls",
@@ -54,13 +54,13 @@ _UNLIMITED = 1_000_000
 
 @dataclass(frozen=True)
 class Teacher:
-    """A loaded, frozen teacher.
+    """Loaded, frozen teacher.
 
     Attributes:
-        source: where the model came from.
+        source: model folder and its origin.
         model: the sentence-transformers model, in eval mode, gradients off.
-        contract: what determines its vectors.
-        head: the classifier whose logits are its vectors; None where the model's own vectors are.
+        contract: everything that determines its vectors.
+        head: classifier whose logits are its vectors; None for the model's own vectors.
     """
 
     source: ModelSource
@@ -70,12 +70,12 @@ class Teacher:
 
     @property
     def name(self) -> str:
-        """The short name under which a cache lists the teacher."""
+        """Name in a cache."""
         return self.source.name
 
     @property
     def folder(self) -> Path:
-        """The local folder that holds the model."""
+        """Local folder that holds the model."""
         return self.source.folder
 
     @property
@@ -96,25 +96,23 @@ def load_teacher(
     device: str = "auto",
     trust_remote_code: bool = False,
 ) -> Teacher:
-    """Load a teacher and work out its contract.
+    """Load a teacher and derive its contract.
 
     Args:
         spec: alias, hub id with optional ``@revision``, or local folder (of sentence-transformers or of plain
             transformers).
-        pooling: one of ``POOLINGS``; needed for a plain transformers folder, an override for any other.
+        pooling: one of ``POOLINGS``; required for a plain transformers folder, an override for any other.
         prompt: text put before every sentence; default: the alias's or the model's own default prompt.
         max_length: tokens after which a text is cut; default: the model's own.
-        truncate_dim: truncate vectors to this many dimensions.
-        normalize: scale vectors to length one; default: what the model does.
-        name: short name in the cache; default: the alias, the folder's name or the hub id's last part.
+        truncate_dim: leading dimensions that are kept; default: the model's own.
+        normalize: scale vectors to length one; default: as the model does.
+        name: name in a cache; default: the alias, the folder's name or the hub id's last part.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ...
-        trust_remote_code: run code that comes with the model. Off by default.
+        trust_remote_code: run code that comes with the model.
 
     Raises:
-        TeacherError: if the teacher is unknown, has no weights, or its pooling cannot be known or computed.
+        TeacherError: if the teacher is unknown or damaged, or cannot give the vectors asked for.
     """
-    import torch
-
     source = resolve(spec)
     if name is not None:
         source = replace(source, name=name)
@@ -139,32 +137,14 @@ def load_teacher(
         set_normalize(model, normalize)
     model.requires_grad_(False)
     model.eval()
-    resolved = _resolve_device(device)
-    try:
-        model.to(torch.device(resolved))
-    except (RuntimeError, AssertionError) as error:
-        raise TeacherError(f"cannot use device {device!r}: {str(error).splitlines()[0]}") from error
-
+    _move_to(model, device)
     if max_length is not None:
-        if max_length < 1:
-            raise TeacherError(f"--max-length {max_length}: expected at least 1 token")
-        limit = position_limit(model)
-        if limit is not None and max_length > limit:
-            raise TeacherError(
-                f"--max-length {max_length}: {source.name} has positions for {limit} tokens only"
-            )
-        model.max_seq_length = max_length
-    width = _width(model, folder)
-    if truncate_dim is not None and not 0 < truncate_dim <= width:
-        raise TeacherError(f"--truncate-dim {truncate_dim}: {source.name} gives {width} dimensions")
-    if truncate_dim is None and model.truncate_dim is not None:
-        truncate_dim = int(model.truncate_dim)
-    model.truncate_dim = truncate_dim
+        _set_max_length(model, max_length, source.name)
+    width = _set_truncation(model, truncate_dim, source)
     if prompt is None:
         prompt = source.alias.prompt if source.alias else ""
         if not prompt and model.default_prompt_name:
             prompt = str(model.prompts[model.default_prompt_name])
-
     length = model.max_seq_length
     contract = Contract(
         weights=weights,
@@ -175,18 +155,18 @@ def load_teacher(
         prompt=prompt,
         max_length=int(length) if length is not None and length < _UNLIMITED else 0,
         normalize=any(type(module).__name__ == "Normalize" for module in model),
-        truncate_dim=truncate_dim,
-        dimension=truncate_dim or width,
+        truncate_dim=model.truncate_dim,
+        dimension=width,
     )
     return Teacher(source, model, contract)
 
 
 def logits_teacher(teacher: Teacher) -> Teacher:
-    """Return the teacher that gives the logits of the classifier in ``teacher``'s folder, on the same model.
+    """Teacher of the logits of the classifier in ``teacher``'s folder, on the same model.
 
     Raises:
-        TeacherError: if there is no classifier, or one of vectors that the model does not give.
-        CorruptCacheError: if its files are damaged.
+        TeacherError: if there is no classifier, or the model does not give the vectors it takes.
+        CorruptCacheError: if the classifier's files are damaged.
     """
     head = ClassifierHead.read(teacher.folder)
     if head is None:
@@ -199,7 +179,7 @@ def logits_teacher(teacher: Teacher) -> Teacher:
             f"{teacher.folder} scales vectors before its last module ({', '.join(kinds)}), and a classifier "
             "takes them unscaled: run 'distill teach' on another model"
         )
-    # Not the model's own figure, which is that of truncated vectors.
+    # The model's own figure is that of truncated vectors.
     widths = [m.get_embedding_dimension() for m in teacher.model if hasattr(m, "get_embedding_dimension")]
     if head.dimension != widths[-1]:
         raise TeacherError(
@@ -219,19 +199,20 @@ def load_by_contract(
     device: str = "cpu",
     trust_remote_code: bool = False,
 ) -> Teacher:
-    """Load the teacher of ``contract``, with the settings it was built with.
+    """Load the teacher of a contract, with the settings in it.
 
     Args:
-        spec: alias, hub id or folder to load from.
-        contract: its settings override the model's own.
+        spec: alias, hub id or folder.
+        contract: contract of the vectors; its settings override the model's own.
         name: the teacher's name.
-        remedy: what to do about another teacher, for the message.
+        remedy: remedy in the message about another model.
         device: ``auto``, ``cpu``, ``cuda`` ...
         trust_remote_code: run code that comes with the model.
 
     Raises:
-        TeacherError: if it cannot be found or loaded, has no classifier any more, or never was a model.
-        ContractMismatchError: if it is another teacher now; it names the fields that differ.
+        TeacherError: if the model cannot be loaded or lacks its classifier, or the contract is that of a
+            projection.
+        ContractMismatchError: if the model is another teacher now; it names the fields that differ.
     """
     if contract.output == PROJECTION:
         raise TeacherError(
@@ -250,7 +231,7 @@ def load_by_contract(
         trust_remote_code=trust_remote_code,
     )
     if contract.output == LOGITS:
-        # Under the name it has in the cache, which is that of the logits already.
+        # The given name is that of the logits already.
         teacher = replace(logits_teacher(teacher), source=teacher.source)
     if teacher.contract != contract:
         differences = contract.differences(teacher.contract)
@@ -262,18 +243,8 @@ def load_by_contract(
     return teacher
 
 
-def _width(model: SentenceTransformer, folder: Path) -> int:
-    width = model.get_embedding_dimension()
-    if not isinstance(width, int):
-        raise TeacherError(
-            f"cannot load {folder}: its modules give their width as {width!r}, expected a whole number; "
-            "copy the model again"
-        )
-    return width
-
-
 def _pooling_for(source: ModelSource, asked: str | None) -> str | None:
-    """Return the pooling to put in; None for the model's own."""
+    """Pooling to set, in the contract's words; None for the model's own."""
     if asked is not None and asked not in POOLINGS:
         raise TeacherError(f"unknown pooling {asked!r}: use one of {', '.join(POOLINGS)}")
     wanted = asked or (source.alias.pooling if source.alias else None)
@@ -285,11 +256,39 @@ def _pooling_for(source: ModelSource, asked: str | None) -> str | None:
     return POOLINGS[wanted] if wanted else None
 
 
-def _resolve_device(device: str) -> str:
+def _move_to(model: SentenceTransformer, device: str) -> None:
     import torch
 
-    if device != "auto":
-        return device
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+    wanted = device
+    if device == "auto":
+        wanted = "mps" if torch.backends.mps.is_available() else "cpu"
+        wanted = "cuda" if torch.cuda.is_available() else wanted
+    try:
+        model.to(torch.device(wanted))
+    except (RuntimeError, AssertionError) as error:
+        raise TeacherError(f"cannot use device {device!r}: {str(error).splitlines()[0]}") from error
+
+
+def _set_max_length(model: SentenceTransformer, max_length: int, name: str) -> None:
+    if max_length < 1:
+        raise TeacherError(f"--max-length {max_length}: expected at least 1 token")
+    limit = position_limit(model)
+    if limit is not None and max_length > limit:
+        raise TeacherError(f"--max-length {max_length}: {name} has positions for {limit} tokens only")
+    model.max_seq_length = max_length
+
+
+def _set_truncation(model: SentenceTransformer, truncate_dim: int | None, source: ModelSource) -> int:
+    """Truncate vectors to ``truncate_dim`` dimensions, None for the model's own; return their width."""
+    width = model.get_embedding_dimension()
+    if not isinstance(width, int):
+        raise TeacherError(
+            f"cannot load {source.folder}: its modules give their width as {width!r}, expected a whole "
+            "number; copy the model again"
+        )
+    if truncate_dim is None:
+        truncate_dim = None if model.truncate_dim is None else int(model.truncate_dim)
+    elif not 0 < truncate_dim <= width:
+        raise TeacherError(f"--truncate-dim {truncate_dim}: {source.name} gives {width} dimensions")
+    model.truncate_dim = truncate_dim
+    return truncate_dim or width

@@ -1,4 +1,4 @@
-"""Modules of a sentence-transformers model: assembled from a folder, replaced, described for the contract."""
+"""Modules of a sentence-transformers model: loaded from a folder, replaced, described for the contract."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from embedcache.teacher.model_folder import read_json, read_modules
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-_DAMAGED = "copy the model again"
 _SHIFTED_POSITIONS = ("roberta", "xlm-roberta", "mpnet", "camembert")
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' progress bars and reports off the screen; what matters in them is checked here."""
+    """Silence transformers' progress bars and reports; :func:`load_modules` checks their content itself."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -37,17 +36,17 @@ def quiet_transformers() -> Iterator[None]:
 def load_modules(
     folder: Path, subfolder: str, pooling: str | None, *, trust_remote_code: bool
 ) -> SentenceTransformer:
-    """Load the model in ``folder`` on the CPU, with ``pooling`` in place of its own where one is given.
+    """Load the model in ``folder`` on the CPU.
 
     Args:
         folder: of sentence-transformers, or of plain transformers, which needs a pooling.
         subfolder: place of the transformer below it; empty for the folder itself.
-        pooling: ``mean``, ``cls``, ``lasttoken`` or ``pooler``.
+        pooling: ``mean``, ``cls``, ``lasttoken`` or ``pooler`` to replace the model's own.
         trust_remote_code: run code that comes with the model.
 
     Raises:
-        TeacherError: if the model is damaged, wants to run code of its own, has weights that do not fit its
-            configuration, or no pooling that could be replaced.
+        TeacherError: if the model is damaged, needs code of its own, lacks weights for its configuration, or
+            has no pooling to replace.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -68,16 +67,16 @@ def load_modules(
                     _replace_by_pooler(model, transformer)
                 elif pooling is not None:
                     _replace_pooling(model, pooling)
-    # A module whose configuration lacks a field, or has one of another type, fails with the last two.
+    # The last two come from a module's configuration that lacks a field, or has one of another type.
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise TeacherError(f"cannot load {folder}: {reason}; {_DAMAGED}") from error
+        raise TeacherError(f"cannot load {folder}: {reason}; copy the model again") from error
     _refuse_random_weights(model, folder, subfolder)
     return model
 
 
 def _refuse_foreign_code(folder: Path, subfolder: str) -> None:
-    """Refuse classes from outside the known libraries before anything of the folder is loaded."""
+    """Refuse classes from outside sentence-transformers before anything of the folder is loaded."""
     foreign = [
         str(module.get("type"))
         for module in read_modules(folder)
@@ -87,35 +86,35 @@ def _refuse_foreign_code(folder: Path, subfolder: str) -> None:
         foreign.append("config.json auto_map")
     if foreign:
         raise TeacherError(
-            f"{folder} wants to run code of its own ({', '.join(foreign)}); nothing was run. "
+            f"{folder} needs code of its own ({', '.join(foreign)}); nothing was run. "
             "If you trust its authors, add --trust-remote-code"
         )
 
 
 def _refuse_random_weights(model: SentenceTransformer, folder: Path, subfolder: str) -> None:
-    """Refuse a folder whose weights do not fit its config: loading fills the gaps with random numbers."""
+    """Refuse weights that lack parameters of the config: loading fills them with random numbers."""
     from transformers import PreTrainedModel
 
     inner = getattr(model[0], "model", None)
     if not isinstance(inner, PreTrainedModel):
         return
     with quiet_transformers():
-        # On the meta device nothing but names and shapes is read; transformers itself knows what it renames.
+        # On the meta device only names and shapes are read; transformers itself knows its renamed parameters.
         _, report = type(inner).from_pretrained(
             inner.name_or_path,
             config=inner.config,
             device_map="meta",
             output_loading_info=True,
             local_files_only=True,
-            # Where the pooler was asked for, the transformer was loaded from its own folder.
+            # For pooling "pooler" the transformer was loaded from its own folder.
             subfolder=subfolder if Path(inner.name_or_path) == folder else "",
         )
-    # Weights of the pooler are looked for where its output is wanted.
+    # The pooler's weights are checked where its output is used.
     missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
     if missing:
         raise TeacherError(
             f"{folder}: no weights for {len(missing)} parameters (first: {missing[0]}): they belong to "
-            f"another config.json; {_DAMAGED}"
+            f"another config.json; copy the model again"
         )
 
 
@@ -152,7 +151,7 @@ def _replace_pooling(model: SentenceTransformer, pooling: str) -> None:
 
 
 def _replace_by_pooler(model: SentenceTransformer, transformer: Any) -> None:
-    """Let ``transformer``, which gives the pooler's output, stand for the first two modules."""
+    """Replace the first two modules by a ``transformer`` that gives the pooler's output."""
     if len(model) < 2 or type(model[1]).__name__ != "Pooling":
         raise TeacherError("--pooling pooler: the model has no pooling to replace; leave --pooling out")
     transformer.max_seq_length = model[0].max_seq_length
@@ -161,7 +160,7 @@ def _replace_by_pooler(model: SentenceTransformer, transformer: Any) -> None:
 
 
 def set_normalize(model: SentenceTransformer, wanted: bool) -> None:
-    """Put scaling to length one at the end of a model, or take it off."""
+    """Append or remove scaling to length one at the end of a model."""
     from sentence_transformers.base.modules import Normalize
 
     names = [name for name, module in model.named_children() if isinstance(module, Normalize)]
@@ -173,17 +172,17 @@ def set_normalize(model: SentenceTransformer, wanted: bool) -> None:
 
 
 def position_limit(model: SentenceTransformer) -> int | None:
-    """Return the number of tokens that a model has positions for; None without a limit."""
+    """Number of tokens that a model has positions for; None without a limit."""
     config: Any = getattr(model[0], "config", None)
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions <= 0:
         return None
-    # These position tables start after the padding index.
+    # The position tables of these architectures start after the padding index.
     return positions - ((config.pad_token_id or 0) + 1 if config.model_type in _SHIFTED_POSITIONS else 0)
 
 
 def pooling_of(model: SentenceTransformer) -> str:
-    """Return the pooling of a model as a contract names it."""
+    """Pooling of a model in a contract's words."""
     for module in model:
         if type(module).__name__ == "Pooling":
             mode = module.pooling_mode
@@ -193,7 +192,7 @@ def pooling_of(model: SentenceTransformer) -> str:
 
 
 def modules_after_pooling(model: SentenceTransformer) -> str:
-    """Return the modules after the pooling as canonical JSON; empty where there are none."""
+    """Describe the modules after the pooling as canonical JSON; empty if there are none."""
     described: list[dict[str, Any]] = []
     for module in list(model)[1:]:
         kind = type(module).__name__

@@ -1,7 +1,6 @@
 """Outputs of a model: sentence vectors, and logits of the classifier in its folder.
 
-Each output has a contract of its own, so a cache keeps logits as it keeps vectors: as those of one more
-teacher, called ``NAME.logits``.
+Each output has a contract of its own. A cache stores logits as vectors of one more teacher, ``NAME.logits``.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from embedcache.teacher.classifier import ClassifierHead
 
 EMBEDDING, LOGITS, PROJECTION = "embedding", "logits", "projection"
 OUTPUTS = (EMBEDDING, LOGITS)
-"""Outputs that a build keeps; a projection is made of kept vectors, see :mod:`embedcache.projection`."""
+"""Outputs of a build. A projection is computed from stored vectors, see :mod:`embedcache.projection`."""
 
 CLASSIFIER_ENTRY = "Classifier"
 
 
 def parse_outputs(text: str) -> tuple[str, ...]:
-    """Return the outputs in a list such as ``embedding,logits``, in the order of :data:`OUTPUTS`.
+    """Parse a list such as ``embedding,logits`` into outputs in the order of :data:`OUTPUTS`.
 
     Raises:
-        InputError: if one is unknown or named twice, or there is none.
+        InputError: if an output is unknown or named twice, or the list is empty.
     """
     names = [name.strip() for name in text.split(",")]
     if set(names) - set(OUTPUTS) or len(set(names)) != len(names):
@@ -35,13 +34,12 @@ def parse_outputs(text: str) -> tuple[str, ...]:
 
 
 def logits_contract(contract: Contract, head: ClassifierHead) -> Contract:
-    """Return the contract of a classifier's logits.
+    """Contract of a classifier's logits.
 
-    A classifier takes sentence vectors whole and before they are scaled, so it is the same contract however
-    the vectors themselves are kept.
+    A classifier takes whole, unscaled vectors, so the vectors' own scaling and truncation do not change it.
 
     Args:
-        contract: of the vectors of the same model.
+        contract: contract of the same model's vectors.
         head: the classifier.
     """
     entry = {"type": CLASSIFIER_ENTRY, "labels": list(head.labels), "weights": head.digest}
@@ -56,11 +54,11 @@ def logits_contract(contract: Contract, head: ClassifierHead) -> Contract:
 
 
 def modules_of(contract: Contract) -> list[dict[str, Any]]:
-    """Return the entries of a contract's modules after the pooling."""
+    """Entries of a contract's modules after the pooling."""
     found: list[dict[str, Any]] = json.loads(contract.modules) if contract.modules else []
     return found
 
 
 def logits_name(name: str) -> str:
-    """Return the name of the logits of the teacher ``name``."""
+    """Name of a teacher's logits in a cache."""
     return f"{name}.{LOGITS}"

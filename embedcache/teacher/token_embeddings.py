@@ -1,4 +1,4 @@
-"""Token embeddings of a loaded teacher, and what its model does to them before the first layer."""
+"""Token embeddings of a loaded teacher, and its norm, types and projection before the first layer."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from embedcache.teacher.token_table import TokenTable
 if TYPE_CHECKING:
     from embedcache.teacher.load import Teacher
 
-# Norms of embeddings in models that lay them out beside the layers, without a block of their own.
+# Norms of the embeddings in models that keep them beside the layers, without a block of their own.
 _NORMS_BESIDE_LAYERS = ("layernorm_embedding", "layer_norm_emb", "word_embeddings_layernorm")
 
 
 def token_table_of(teacher: Teacher) -> TokenTable:
-    """Return the token embeddings of a teacher; its model is left as it is.
+    """Copy the token embeddings of a teacher.
 
     Raises:
-        TeacherError: if it has none, as static embeddings, or they are not finite.
+        TeacherError: if the model has no token embeddings before its layers, or they are not finite.
     """
     inner, embedding = _embedding_of(teacher)
     norm, types = _block_around(inner, embedding)
     with torch.no_grad():
-        # Not the weights themselves: some models scale what they look up.
+        # Looked up, not read from the weights: some models scale their embeddings.
         word = _array(embedding(torch.arange(embedding.num_embeddings, device=embedding.weight.device)))
     weight = bias = eps = None
     if norm is not None:
@@ -37,7 +37,7 @@ def token_table_of(teacher: Teacher) -> TokenTable:
         weight = np.ones(word.shape[1], np.float32) if norm.weight is None else _array(norm.weight)
         bias = None if norm.bias is None else _array(norm.bias)
     row = None if types is None else _array(types.weight[0])
-    # ELECTRA's name, which models made like it have as well.
+    # The name in ELECTRA and models made like it.
     project = getattr(inner, "embeddings_project", None)
     matrix = shift = None
     if isinstance(project, nn.Linear):
@@ -50,10 +50,10 @@ def token_table_of(teacher: Teacher) -> TokenTable:
 
 
 def _tokens_by_id(teacher: Teacher, count: int) -> tuple[str, ...]:
-    """Return the tokens of ids 0 to ``count`` - 1 as the tokenizer spells them, empty for ids without one."""
+    """Tokens of ids 0 to ``count`` - 1 as the tokenizer spells them, empty for ids without one."""
     tokenizer: Any = teacher.model.tokenizer
     found = [""] * count
-    # Sorted, so that of two tokens of one id it is always the same that counts.
+    # Sorted, so two tokens of one id give the same result every time.
     for token, number in sorted(tokenizer.get_vocab().items(), reverse=True):
         if 0 <= number < count:
             found[number] = token
@@ -61,7 +61,7 @@ def _tokens_by_id(teacher: Teacher, count: int) -> tuple[str, ...]:
 
 
 def _embedding_of(teacher: Teacher) -> tuple[nn.Module, nn.Embedding]:
-    """Return a teacher's transformer and its table of token embeddings."""
+    """Transformer of a teacher and its table of token embeddings."""
     first: Any = next(iter(teacher.model or ()), None)
     inner: Any = getattr(first, "model", None)
     look: Any = getattr(inner, "get_input_embeddings", None)
@@ -80,11 +80,11 @@ def _embedding_of(teacher: Teacher) -> tuple[nn.Module, nn.Embedding]:
 def _block_around(
     inner: nn.Module, embedding: nn.Embedding
 ) -> tuple[nn.LayerNorm | None, nn.Embedding | None]:
-    """Return the norm and the token types that stand beside the token embeddings, None where none does."""
+    """Norm and token types in the same block as the token embeddings; None if missing."""
     blocks = (one for one in inner.modules() if any(child is embedding for child in one.children()))
     block = next(blocks)
     children = dict(block.named_children())
-    # Beside its layers a model has the norm behind the last of them as well.
+    # A model without such a block has the norm behind its last layer there, too.
     is_whole_model = any(isinstance(child, nn.ModuleList) for child in children.values())
     norms = [
         child

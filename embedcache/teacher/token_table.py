@@ -1,7 +1,7 @@
-"""Input token embeddings of a teacher, kept once beside its contract; SimTDE's students learn from them.
+"""Input token embeddings of a teacher, stored once beside its contract; SimTDE's students learn from them.
 
 The file is a safetensors file with one spelling: its header follows from the contract and the table, and
-carries the sha256 of everything else in the file, so no byte of it can change unseen.
+holds the sha256 of the rest of the file, so every changed byte is found.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TokenTable:
         norm_eps: what it adds to the variance; None without a norm.
         type_row: first row of the table of token types, float32 of shape (d,); None without one.
         project_weight: matrix of the linear map to the width h of the layers, float32 of shape (h, d); None
-            where they take embeddings as they are.
+            without one.
         project_bias: its bias, float32 of shape (h,); None without one.
 
     Raises:
@@ -89,17 +89,17 @@ class TokenTable:
             raise InputError("project_weight and project_bias go together")
 
     def write(self, path: Path, contract: Contract) -> None:
-        """Write the table to ``path``, atomically; the same table gives the same bytes.
+        """Write the table atomically; the same table gives the same bytes.
 
         Raises:
-            InputError: if its tokens take more room than a reader allows.
+            InputError: if its tokens take more bytes than a reader allows.
             StorageError: if it cannot be written.
         """
         parts = self._parts()
         if parts["tokens"].nbytes > _MOST_TOKEN_BYTES:
             raise InputError(
                 f"tokens of {parts['tokens'].nbytes:,} bytes: expected at most {_MOST_TOKEN_BYTES:,}; this "
-                "vocabulary cannot be kept in a cache"
+                "vocabulary cannot be stored in a cache"
             )
         header = self._header(contract.id)
         pieces = [part.reshape(-1).view(np.uint8).data for part in parts.values()]
@@ -110,11 +110,11 @@ class TokenTable:
 
     @classmethod
     def read(cls, path: Path, contract: Contract | str) -> TokenTable:
-        """Return the table that :meth:`write` has written; its tensors are mapped, not copied.
+        """Read a table; its tensors are mapped, not copied.
 
         Args:
             path: the file.
-            contract: contract, or id of the contract, that the table has to belong to.
+            contract: contract of its teacher, or the contract's id.
 
         Raises:
             CorruptCacheError: if the file is damaged, missing, or another teacher's.
@@ -175,10 +175,10 @@ class TokenTable:
         return table
 
     def rows_of(self, tokens: Sequence[str]) -> NDArray[np.int64]:
-        """Return the rows of ``tokens``, int64 of shape (n,).
+        """Rows of ``tokens``, int64 of shape (n,).
 
         Raises:
-            InputError: if the table lacks some; it names the first ones.
+            InputError: if the table lacks a token; the first ones are named.
         """
         missing = [token for token in tokens if token not in self._row_of]
         if missing:
@@ -190,11 +190,11 @@ class TokenTable:
         return np.array([self._row_of[token] for token in tokens], dtype=np.int64)
 
     def words(self) -> Vectors:
-        """Return the word embeddings in the width of the layers, float32 of shape (V, h)."""
+        """Word embeddings in the width of the layers, float32 of shape (V, h)."""
         return self._projected(self.word)
 
     def block(self) -> Vectors:
-        """Return LayerNorm(word + type), projected where there is a projection, float32 of shape (V, h)."""
+        """LayerNorm(word + type) in the width of the layers, float32 of shape (V, h)."""
         return self._projected(self._normalised())
 
     def _projected(self, rows: Vectors) -> Vectors:
@@ -223,11 +223,11 @@ class TokenTable:
 
     @cached_property
     def _row_of(self) -> dict[str, int]:
-        # Of a token that stands twice the first row counts.
+        # The first row of a duplicate token counts.
         return {token: row for row, token in reversed(list(enumerate(self.tokens))) if token}
 
     def _parts(self) -> dict[str, NDArray[Any]]:
-        """Return the tensors by name, in the order in which they lie in the file."""
+        """Tensors by name, in the order of the file."""
         found = {
             "norm.bias": self.norm_bias,
             "norm.weight": self.norm_weight,
@@ -242,7 +242,7 @@ class TokenTable:
         return {**parts, "tokens": np.frombuffer(canonical_json(list(self.tokens)), np.uint8)}
 
     def _header(self, contract_id: str) -> dict[str, Any]:
-        """Return the header as JSON, without the digest."""
+        """Header without the digest."""
         version = _WITHOUT_PROJECTION if self.project_bias is None else TABLE_VERSION
         metadata = {"contract": contract_id, "version": str(version)}
         if self.norm_eps is not None:
@@ -258,15 +258,15 @@ class TokenTable:
 
 
 def _spelled(header: Mapping[str, Any], sha256: str) -> bytes:
-    """Return the one spelling of the bytes before the tensors."""
+    """Bytes before the tensors."""
     spelled = canonical_json({**header, "__metadata__": {**header["__metadata__"], "sha256": sha256}})
-    # Blanks, so that tensors begin where they can be mapped.
+    # Blanks align the tensors, so they can be mapped.
     spelled += b" " * (-len(spelled) % 8)
     return len(spelled).to_bytes(8, "little") + spelled
 
 
 def _tensor(data: mmap.mmap, start: int, name: str, entry: Mapping[str, Any]) -> NDArray[Any]:
-    """Return a tensor of a mapped file; raise ``ValueError`` where it is not as a writer leaves it."""
+    """Tensor of a mapped file; ``ValueError`` if no writer leaves such a one."""
     shape, (begin, _) = tuple(entry["shape"]), entry["data_offsets"]
     dtype = np.dtype(np.uint8) if name == "tokens" else np.dtype("<f4")
     if name == "tokens" and math.prod(shape) > _MOST_TOKEN_BYTES:
@@ -281,13 +281,13 @@ def _tensor(data: mmap.mmap, start: int, name: str, entry: Mapping[str, Any]) ->
 
 
 def read_stored(cache: Path, teacher: str, contract: Contract, source: str | None = None) -> TokenTable:
-    """Return the token embeddings that the cache in a folder holds of a teacher.
+    """Read the token embeddings of a teacher from a cache.
 
     Args:
         cache: the cache's folder.
         teacher: the teacher's name.
         contract: its contract.
-        source: what its model is loaded from, for the message; default: its name.
+        source: alias, hub id or folder of its model, for the message; default: its name.
 
     Raises:
         InputError: if there are none.
@@ -303,5 +303,5 @@ def read_stored(cache: Path, teacher: str, contract: Contract, source: str | Non
 
 
 def table_path(cache: Path, contract: Contract) -> Path:
-    """Return the place of a teacher's token embeddings in the cache in a folder."""
+    """Path of a teacher's token embeddings in the cache's folder."""
     return cache / "teachers" / contract.id / TABLE_FILE

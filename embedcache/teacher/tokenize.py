@@ -1,6 +1,6 @@
-"""Texts to token ids, in bulk: flat arrays instead of a list of lists, truncation recorded.
+"""Token ids of many texts in flat arrays, truncation recorded.
 
-A text with a separator in it is a pair (:mod:`embedcache.pairs`): its ids are those of both texts together.
+A text with a separator is a pair (:mod:`embedcache.pairs`): its ids are those of both texts together.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class TokenizedTexts:
     """Token ids of n texts, special tokens included.
 
     Attributes:
-        ids: int32, all texts' ids one after the other.
+        ids: int32, ids of all texts in a row.
         offsets: int64, shape (n + 1,); text i has ``ids[offsets[i]:offsets[i + 1]]``.
-        truncated: bool, shape (n,); which texts were cut to the maximal length.
-        first: int32, shape (n,); tokens of each text that come before those of a pair's second text, all of
-            them for a single text; None where there is no pair among the texts.
+        truncated: bool, shape (n,); True for texts cut to the maximal length.
+        first: int32, shape (n,); tokens before a pair's second text, all tokens of a single text; None if no
+            text is a pair.
     """
 
     ids: NDArray[np.int32]
@@ -49,18 +49,22 @@ class TokenizedTexts:
 
 
 class FastTokenizer:
-    """Drives the Rust tokenizer of a transformers tokenizer directly.
+    """Rust tokenizer of a transformers tokenizer, called without its Python wrapper, several times faster.
 
     The ids are those of ``tokenizer(text, truncation=True, max_length=...)``, for a pair those of
-    ``tokenizer(text, text2, ...)``; going around the Python wrapper is several times faster. Works on a copy,
-    so the caller's tokenizer keeps its settings.
+    ``tokenizer(text, text2, ...)``. Works on a copy, so the caller's tokenizer keeps its settings.
 
     Args:
         tokenizer: a transformers tokenizer with a Rust backend.
         max_length: tokens after which a text is cut, special tokens counted; 0 means never.
-        prompt: text put before every text, of a pair before the first.
-        special_tokens: whether the tokenizer puts its own tokens around a text; without them there is no
-            telling a pair from one text, and pairs are refused.
+        prompt: text put before every text, before the first of a pair.
+        special_tokens: put the tokenizer's own tokens around a text. Pairs need them.
+
+    Attributes:
+        pad_id: id that fills a batch's short rows.
+        uses_token_types: True if the model takes token types.
+        pads_left: True if padding comes before the text.
+        takes_pairs: False if pairs are refused.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class FastTokenizer:
         self._backend.no_padding()
         self._backend.no_truncation()
         if not special_tokens:
-            # The step that puts them there; it does nothing else to ids.
+            # The step that adds special tokens, and does nothing else to ids.
             self._backend.post_processor = None
         if max_length:
             self._backend.enable_truncation(max_length, direction=tokenizer.truncation_side)
@@ -85,20 +89,20 @@ class FastTokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of token ids, added tokens included; every id is below it."""
+        """Number of token ids, added tokens included; an upper bound of every id."""
         return max(self._backend.get_vocab_size(with_added_tokens=True), self.pad_id + 1)
 
     @property
     def fingerprint(self) -> str:
-        """A digest of everything that determines the ids: tokenizer, truncation, prompt."""
+        """Digest of everything that determines the ids: tokenizer, truncation, prompt."""
         state = f"{self._prompt}\0{self._backend.to_str()}"
         return hashlib.sha256(state.encode()).hexdigest()
 
     def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
-        """Tokenise ``texts``; runs on all cores outside Python's lock.
+        """Tokenise texts on all cores, outside Python's lock.
 
         Raises:
-            InputError: if a text is a pair and the tokenizer has no form for pairs, or no room for one.
+            InputError: if a text is a pair and the tokenizer has no form or no room for pairs.
         """
         prompted = [self._prompt + text for text in texts] if self._prompt else list(texts)
         pairs = [place for place, text in enumerate(prompted) if SEPARATOR in text]
@@ -121,7 +125,7 @@ class FastTokenizer:
 
     @property
     def has_room_for_pairs(self) -> bool:
-        """Whether a pair keeps a token of each text; with less room, a tokenizer cuts nothing at all."""
+        """True if a pair keeps a token of each text; with less room, a tokenizer cuts nothing at all."""
         return not self._max_length or self._max_length >= self._beside_pairs + 2
 
     @property
@@ -131,9 +135,8 @@ class FastTokenizer:
     def _refuse_pairs(self) -> None:
         if not self.takes_pairs:
             raise InputError(
-                "the corpus holds pairs of texts, and the model has no form for pairs that is known here "
-                "(static embeddings, say, look at tokens one by one): take a BERT-like transformer, or a "
-                "corpus of single texts"
+                "the corpus holds pairs of texts, and the model has no form for pairs (static "
+                "embeddings have none): take a BERT-like transformer, or a corpus of single texts"
             )
         if not self.has_room_for_pairs:
             raise InputError(
@@ -152,11 +155,12 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def fast_tokenizer(model: SentenceTransformer, max_length: int, prompt: str) -> FastTokenizer | None:
-    """Return a :class:`FastTokenizer` where it gives exactly what the model's own preprocessing gives.
+    """Build the :class:`FastTokenizer` of a model if it equals the model's own preprocessing.
 
-    Returns None for models whose input is more than token ids (chat templates, images, static embeddings),
-    for tokenizers without a Rust backend, and wherever the two disagree on a few probe texts: a fast path may
-    skip work, never change the result. Where they disagree on pairs alone, pairs are refused.
+    Returns:
+        The tokenizer. None for models whose input is more than token ids (chat templates, images, static
+        embeddings), for tokenizers without a Rust backend, and if the two disagree on a probe text. If they
+        disagree on pairs alone, the tokenizer refuses pairs.
     """
     first: Any = model[0]
     tokenizer = getattr(first, "tokenizer", None)
@@ -180,7 +184,7 @@ def fast_tokenizer(model: SentenceTransformer, max_length: int, prompt: str) -> 
 
 
 def _agree(fast: FastTokenizer, model: SentenceTransformer, text: str, prompt: str) -> bool:
-    """Return whether the fast way makes of a text what the model's own preprocessing does."""
+    """Compare the fast tokenizer with the model's own preprocessing on one text."""
     features = model.preprocess([split_pair(text) or text], prompt=prompt or None)
     if set(features) - {"input_ids", "attention_mask", "token_type_ids", "modality", "prompt_length"}:
         return False

@@ -63,13 +63,14 @@ MODULES = {module_name(path, root): path for root in ROOTS.values() for path in 
 
 
 class Imports(ast.NodeVisitor):
-    """Collects what a module imports when it runs, inside functions too, for type checkers not."""
+    """Imports of a module, inside functions too; those for type checkers on request."""
 
-    def __init__(self) -> None:
+    def __init__(self, typing: bool) -> None:
         self.found: set[str] = set()
+        self.typing = typing
 
     def visit_If(self, node: ast.If) -> None:
-        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        if not self.typing and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             for other in node.orelse:
                 self.visit(other)
         else:
@@ -85,13 +86,34 @@ class Imports(ast.NodeVisitor):
             self.found.add(whole if whole in MODULES else str(node.module))
 
 
-def imports_of(path: Path) -> set[str]:
-    visitor = Imports()
+def imports_of(path: Path, *, typing: bool = False) -> set[str]:
+    visitor = Imports(typing)
     visitor.visit(ast.parse(path.read_text(encoding="utf-8")))
     return visitor.found
 
 
 IMPORTS = {name: imports_of(path) for name, path in MODULES.items()}
+WITH_TYPES = {name: imports_of(path, typing=True) for name, path in MODULES.items()}
+
+# Circles that only type checkers see, by the modules in them. None is added.
+CIRCLES_OF_TYPES = [
+    {"distill.classification.card", "distill.classification.teach"},
+    {"distill.classification.soft_labels", "distill.data.dataset"},
+    {"distill.config", "distill.losses.registry"},
+    {
+        "distill",
+        "distill.evaluation.archive",
+        "distill.evaluation.latency",
+        "distill.evaluation.runner",
+        "distill.report.assemble",
+        "distill.report.run_card",
+    },
+    {"distill.evaluation.result", "distill.evaluation.table"},
+    {"distill.pipeline.inputs", "distill.pipeline.spec"},
+    {"distill.sweep.leaderboard", "distill.sweep.runner"},
+    {"distill.training.card", "distill.training.run"},
+    {"distill.training.finetune", "distill.training.finetune_card"},
+]
 
 
 def test_the_modules_are_read() -> None:
@@ -140,6 +162,11 @@ def cycles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
 
 def test_there_are_no_circles() -> None:
     assert list(cycles(IMPORTS)) == []
+
+
+def test_types_close_no_new_circle() -> None:
+    known = [set(one) for one in CIRCLES_OF_TYPES]
+    assert [circle for circle in cycles(WITH_TYPES) if not any(set(circle) <= one for one in known)] == []
 
 
 def test_a_circle_would_be_found() -> None:

@@ -1,0 +1,542 @@
+"""Teachers: found by name, identified by digests of their files, loaded frozen with the contract of their vectors."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+from safetensors.torch import load_file, save_file
+
+from embedcache.errors import TeacherError
+from embedcache.teacher.aliases import ALIASES, Alias
+from embedcache.teacher.encode import encode_texts
+from embedcache.teacher.load import POOLINGS, Teacher, load_teacher
+from embedcache.teacher.model_folder import (
+    architecture_digest,
+    tokenizer_digest,
+    weight_files,
+    weights_digest,
+)
+from embedcache.teacher.resolve import resolve
+from embedcache.testing import sentences, tiny_encoder
+
+TEXTS = sentences(12)
+State = dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def folder(tiny_teacher: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_teacher, tmp_path / "model"))
+
+
+@pytest.fixture
+def plain(plain_teacher: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(plain_teacher, tmp_path / "plain"))
+
+
+def load(folder: Path, **settings: Any) -> Teacher:
+    return load_teacher(folder, device="cpu", **settings)
+
+
+def edit(path: Path, **changes: Any) -> None:
+    value = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**value, **changes}))
+
+
+def edit_module(folder: Path, number: int, **changes: Any) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[number].update(changes)
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def state_of(folder: Path) -> State:
+    return load_file(folder / "model.safetensors")
+
+
+def store(folder: Path, state: State) -> None:
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+# Found by alias, folder or hub id
+
+
+class Hub:
+    """Model hub with one repository; it remembers every download."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "0123abcd"
+        self.folder.mkdir()
+        self.calls: list[dict[str, Any]] = []
+
+    def __call__(self, model_id: str, **options: Any) -> str:
+        self.calls.append({"model_id": model_id, **options})
+        return str(self.folder)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    found = Hub(tmp_path)
+    (found.folder / "model.safetensors").touch()
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", found)
+    return found
+
+
+def test_aliases_name_the_pooling_and_prompt_that_their_folders_do_not() -> None:
+    assert ALIASES["simcse-roberta-large"].pooling == ALIASES["simcse-bert-base"].pooling == "pooler"
+    assert ALIASES["unsup-simcse-roberta-large"].pooling == ALIASES["unsup-simcse-bert-base"].pooling == "cls"
+    assert ALIASES["e5-small"].prompt == "query: "
+    assert {alias.pooling for alias in ALIASES.values()} - {None} <= set(POOLINGS)
+
+
+def test_an_alias_wins_over_a_folder_of_its_name(
+    tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mpnet-base").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert resolve("mpnet-base").alias is ALIASES["mpnet-base"]
+    assert [call["model_id"] for call in hub.calls] == ["sentence-transformers/all-mpnet-base-v2"]
+    for spec in ("./mpnet-base", Path("mpnet-base"), f"{tmp_path}/mpnet-base/"):
+        source = resolve(spec)
+        assert (source.name, source.folder.resolve()) == ("mpnet-base", tmp_path / "mpnet-base")
+    assert len(hub.calls) == 1
+
+
+def test_a_hub_id_is_downloaded_at_its_revision_without_code_and_pickles_only_if_need_be(hub: Hub) -> None:
+    source = resolve("org/some.model@v2")
+    assert (source.name, source.spec, source.revision) == ("some.model", "org/some.model@v2", "0123abcd")
+    assert source.folder == hub.folder
+    (call,) = hub.calls
+    assert (call["model_id"], call["revision"]) == ("org/some.model", "v2")
+    assert "*.safetensors" in call["allow_patterns"]
+    assert not [p for p in call["allow_patterns"] if p.endswith((".py", ".bin", "*", ".pkl", ".pt"))]
+    (hub.folder / "model.safetensors").unlink()
+    resolve("org/model")
+    assert ["pytorch_model*.bin" in call["allow_patterns"] for call in hub.calls] == [False, False, True]
+
+
+@pytest.mark.parametrize("spec", ["minilm-l7", "no/such/folder", "./nothing", "../a/b", "a b/c", "", "file"])
+def test_an_unknown_name_is_refused_without_asking_the_hub(
+    spec: str, tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "file").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(TeacherError, match="file" if spec == "file" else "minilm-l6"):
+        resolve(spec)
+    assert hub.calls == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LocalEntryNotFoundError("Cannot reach the hub.\nAnd much more text."),
+        OfflineModeIsEnabled("offline"),
+        ValueError("not a repo id"),
+        OSError("disk"),
+        huggingface_hub.errors.HTTPError("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_failed_download_is_one_error_in_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **options: object) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(TeacherError, match=r"org/model [^\n]*$"):
+        resolve("org/model")
+    with pytest.raises(TeacherError, match=r"embedcache\[minilm\]"):
+        resolve("minilm-l6")
+
+
+def test_an_installed_package_serves_an_alias_offline(
+    tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "packaged_weights"
+    (package / "model").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(ALIASES, "packaged", Alias("org/packaged", 8, None, "MIT", module="packaged_weights"))
+    assert (resolve("packaged").name, resolve("packaged").folder) == ("packaged", package / "model")
+    assert hub.calls == []
+    assert resolve("packaged@v1").folder == hub.folder
+
+
+# Identified by digests of what its files say
+
+
+def test_weights_are_the_same_in_every_container_and_place(folder: Path) -> None:
+    state = state_of(folder)
+    digest, names = weights_digest(folder)
+    assert names == sorted(f"./{name}" for name in state)
+    store(folder, dict(reversed(state.items())))
+    assert weights_digest(folder)[0] == digest
+    torch.save({"other": torch.zeros(1)}, folder / "pytorch_model.bin")
+    assert weights_digest(folder)[0] == digest
+
+    (folder / "model.safetensors").unlink()
+    for number, part in enumerate((list(state)[::2], list(state)[1::2]), start=1):
+        save_file({name: state[name] for name in part}, folder / f"model-0000{number}-of-00002.safetensors")
+    assert weights_digest(folder)[0] == digest
+    (folder / "0_Transformer").mkdir()
+    for path in folder.glob("*.safetensors"):
+        path.rename(folder / "0_Transformer" / path.name)
+    assert weights_digest(folder, "0_Transformer") == (digest, names)
+
+
+def smallest_change(state: State) -> State:
+    name = "encoder.layer.1.output.dense.bias"
+    changed = state[name].clone()
+    changed[-1] = torch.nextafter(changed[-1], torch.tensor(9.0))
+    return {**state, name: changed}
+
+
+POOLER = "pooler.dense.bias"
+CHANGES: dict[str, Any] = {
+    "one bit": smallest_change,
+    "name": lambda state: {**state, "x": state.pop(POOLER)},
+    "missing": lambda state: {name: value for name, value in state.items() if name != POOLER},
+    "dtype": lambda state: {**state, POOLER: state[POOLER].double()},
+    "shape": lambda state: {**state, POOLER: state[POOLER][None]},
+    "bfloat16": lambda state: {name: value.bfloat16() for name, value in state.items()},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_any_change_of_the_tensors_is_seen(folder: Path, change: str) -> None:
+    digest, _ = weights_digest(folder)
+    store(folder, CHANGES[change](state_of(folder)))
+    assert weights_digest(folder)[0] != digest
+
+
+def test_weights_of_later_modules_count_and_exports_do_not(folder: Path) -> None:
+    digest, _ = weights_digest(folder)
+    for name in ("onnx", "2_Dense"):
+        assert weights_digest(folder)[0] == digest
+        (folder / name).mkdir()
+        save_file({"x": torch.zeros(1)}, folder / name / "model.safetensors")
+    assert [path.parent.name for path in weight_files(folder)] == ["model", "2_Dense"]
+    assert weights_digest(folder)[0] != digest
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -8])
+def test_damaged_safetensors_are_found(folder: Path, keep: int) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(TeacherError, match=r"model\.safetensors"):
+        weights_digest(folder)
+
+
+class Evil:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (str(self.marker), "w")
+
+
+def test_a_pickle_of_tensors_is_read_and_one_with_code_is_refused_and_not_run(
+    plain: Path, tmp_path: Path
+) -> None:
+    before, state, pickled = load(plain, pooling="mean"), state_of(plain), plain / "pytorch_model.bin"
+    (plain / "model.safetensors").unlink()
+    torch.save(state, pickled)
+    after = load(plain, pooling="mean")
+    assert after.contract == before.contract
+    assert np.array_equal(encode_texts(after, TEXTS), encode_texts(before, TEXTS))
+
+    marker = tmp_path / "marker"
+    torch.save({"a": torch.zeros(1), "b": Evil(marker)}, pickled)
+    with pytest.raises(TeacherError, match="safetensors"):
+        load(plain, pooling="mean")
+    assert not marker.exists()
+    torch.load(pickled, weights_only=False)["b"].close()
+    assert marker.exists()  # so the file was dangerous
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[torch.zeros(1)], {"state": {"a": torch.zeros(1)}}, {"epoch": 3}, b"", b"PK\x03\x04" + bytes(50)],
+    ids=["list", "nested", "number", "empty", "zip"],
+)
+def test_a_pickle_of_other_things_is_refused(plain: Path, content: object) -> None:
+    (plain / "model.safetensors").unlink()
+    path = plain / "pytorch_model.bin"
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    with pytest.raises(TeacherError, match=r"pytorch_model\.bin"):
+        weights_digest(plain)
+
+
+def test_the_tokenizer_is_what_makes_ids(folder: Path) -> None:
+    digest = tokenizer_digest(folder)
+    edit(folder / "tokenizer.json", padding={"length": 8}, truncation={"max_length": 8})
+    edit(folder / "tokenizer_config.json", model_max_length=7, padding="longest", truncation_side="right")
+    assert tokenizer_digest(folder) == digest
+    seen = [digest]
+    for name, changes in (
+        ("tokenizer.json", {"normalizer": {"type": "Lowercase"}}),
+        ("tokenizer_config.json", {"strip_accents": True}),
+        ("tokenizer_config.json", {"truncation_side": "left"}),
+        ("sentence_bert_config.json", {"do_lower_case": True}),
+    ):
+        edit(folder / name, **changes)
+        seen.append(tokenizer_digest(folder))
+    assert len(set(seen)) == 5
+    edit(folder / "tokenizer_config.json", truncation_side=None)
+    edit(folder / "tokenizer.json", truncation={"max_length": 8, "direction": "Left"})
+    assert tokenizer_digest(folder) == seen[-1]
+
+
+def test_a_vocabulary_file_serves_if_there_is_no_fast_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(TeacherError, match="no tokenizer"):
+        tokenizer_digest(folder)
+    digests = set()
+    for vocabulary in ("a\nb\n", "a\nc\n"):
+        (folder / "vocab.txt").write_text(vocabulary)
+        digests.add(tokenizer_digest(folder))
+    assert len(digests) == 2
+
+
+def test_the_architecture_is_what_computes(folder: Path) -> None:
+    digest = architecture_digest(folder)
+    edit(folder / "config.json", transformers_version="9", torch_dtype="float32", use_cache=False)
+    assert architecture_digest(folder) == digest
+    edit(folder / "config.json", hidden_act="relu")
+    assert architecture_digest(folder) != digest
+
+
+# Loaded with its contract
+
+
+def test_the_contract_of_a_folder_does_not_depend_on_its_place(
+    folder: Path, tiny_teacher: Path, loaded_teacher: Teacher
+) -> None:
+    contract = loaded_teacher.contract
+    assert (contract.pooling, contract.normalize, contract.modules) == ("mean", True, "")
+    assert (contract.max_length, contract.dimension, contract.truncate_dim) == (64, 16, None)
+    assert (contract.prompt, contract.output) == ("", "embedding")
+    assert (loaded_teacher.name, loaded_teacher.folder) == ("tiny", tiny_teacher)
+    moved = load(folder)
+    assert (moved.contract, moved.name, load(folder, name="named").name) == (contract, "model", "named")
+
+
+def test_other_weights_are_another_teacher(tmp_path: Path, loaded_teacher: Teacher) -> None:
+    other = load(tiny_encoder(tmp_path / "tiny", seed=1)).contract
+    assert set(loaded_teacher.contract.differences(other)) == {"weights"}
+
+
+def test_a_teacher_is_frozen_and_its_dropout_off(folder: Path) -> None:
+    edit(folder / "config.json", hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5)
+    teacher = load(folder)
+    assert not any(parameter.requires_grad for parameter in teacher.model.parameters())
+    assert np.array_equal(encode_texts(teacher, TEXTS), encode_texts(teacher, TEXTS))
+    teacher.model.train()
+    with torch.no_grad():
+        noisy = [teacher.model(teacher.model.preprocess(TEXTS))["sentence_embedding"] for _ in range(2)]
+    assert not torch.equal(*noisy)  # so there was dropout to switch off
+
+
+def test_every_pooling_is_another_teacher_and_computed_as_its_name_says(plain: Path) -> None:
+    text = "the red cat sleeps"
+    found = {pooling: load(plain, pooling=pooling) for pooling in POOLINGS}
+    inner = found["mean"].model[0]
+    features = inner.preprocess([text])
+    with torch.no_grad():
+        output = inner.model(**{k: v for k, v in features.items() if isinstance(v, torch.Tensor)})
+    states = output.last_hidden_state[0].numpy()
+    expected = {
+        "mean": ("mean", states.mean(axis=0)),
+        "cls": ("cls", states[0]),
+        "cls-before-pooler": ("cls", states[0]),
+        "last": ("lasttoken", states[-1]),
+        "pooler": ("pooler", output.pooler_output[0].numpy()),
+    }
+    for pooling, (word, vector) in expected.items():
+        assert found[pooling].contract.pooling == word
+        np.testing.assert_allclose(encode_texts(found[pooling], [text])[0], vector, atol=1e-5)
+    del found["cls-before-pooler"]
+    for one, two in combinations(found.values(), 2):
+        assert set(one.contract.differences(two.contract)) == {"pooling"}
+
+
+def test_the_pooling_of_a_sentence_transformers_folder_can_be_overridden(
+    folder: Path, loaded_teacher: Teacher
+) -> None:
+    changed = load(folder, pooling="cls")
+    assert loaded_teacher.contract.differences(changed.contract) == {"pooling": ("mean", "cls")}
+    assert not np.allclose(encode_texts(changed, TEXTS), encode_texts(loaded_teacher, TEXTS), atol=0.05)
+
+
+def test_a_pooler_without_weights_is_refused(plain: Path) -> None:
+    store(plain, {name: value for name, value in state_of(plain).items() if not name.startswith("pooler.")})
+    with pytest.raises(TeacherError, match="pooler"):
+        load(plain, pooling="pooler")
+    assert load(plain, pooling="mean").contract.pooling == "mean"
+
+
+@pytest.mark.parametrize("pooling", [None, "pooler"])
+@pytest.mark.parametrize("place", ["modules.json", "auto_map", "0_Transformer"])
+def test_code_of_the_folder_is_refused_and_not_run(
+    folder: Path, tmp_path: Path, place: str, pooling: str | None
+) -> None:
+    marker = tmp_path / "marker"
+    (folder / "evil.py").write_text(f"open({str(marker)!r}, 'w')\nclass Module: pass\n")
+    inner = in_older_layout(folder) if place == "0_Transformer" else folder
+    if place == "modules.json":
+        edit_module(folder, 1, type="evil.Module")
+    else:
+        edit(inner / "config.json", auto_map={"AutoModel": "evil.Module"})
+    with pytest.raises(TeacherError, match="--trust-remote-code"):
+        load(folder, pooling=pooling)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("changes", [{"num_hidden_layers": 3}, {"intermediate_size": 48}], ids=str)
+def test_weights_of_another_config_are_refused(folder: Path, changes: dict[str, int], inner: bool) -> None:
+    edit((in_older_layout(folder) if inner else folder) / "config.json", **changes)
+    with pytest.raises(TeacherError, match="no weights for 16|cannot load"):
+        load(folder)
+
+
+DAMAGES: dict[str, Any] = {
+    "no model": lambda folder: shutil.rmtree(folder) or folder.mkdir(),
+    "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "modules.json {": lambda folder: (folder / "modules.json").write_text("{"),
+    "modules.json [1]": lambda folder: (folder / "modules.json").write_text("[1]"),
+    "modules.json missing folder": lambda folder: edit_module(folder, 0, path="0_Missing"),
+    "modules.json ..": lambda folder: edit_module(folder, 0, path=".."),
+    "modules.json /": lambda folder: edit_module(folder, 0, path="/"),
+    "modules.json 3": lambda folder: edit_module(folder, 0, path=3),
+    "config.json {": lambda folder: (folder / "config.json").write_text("{"),
+    "config.json []": lambda folder: (folder / "config.json").write_text("[]"),
+    "pooling []": lambda folder: (folder / "1_Pooling" / "config.json").write_text("[]"),
+    "pooling {}": lambda folder: (folder / "1_Pooling" / "config.json").write_text("{}"),
+    "pooling x": lambda folder: edit(folder / "1_Pooling" / "config.json", embedding_dimension="x"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_folder_is_one_error(folder: Path, damage: str) -> None:
+    DAMAGES[damage](folder)
+    with pytest.raises(TeacherError, match=damage.split(" ")[0] if ".json" in damage else None):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"pooling": "max"}, "mean"),
+        ({"max_length": 65}, "64"),
+        ({"max_length": 0}, "--max-length 0"),
+        ({"truncate_dim": 17}, "16 dimensions"),
+        ({"truncate_dim": 0}, "--truncate-dim 0"),
+        ({"truncate_dim": -1}, "--truncate-dim -1"),
+        ({"device": "abacus"}, "abacus"),
+        *(({"name": name}, "--teacher-name") for name in ("", "a/b", "../x", ".hidden", "a b")),
+    ],
+    ids=str,
+)
+def test_settings_that_the_teacher_cannot_have_are_refused(
+    tiny_teacher: Path, settings: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(TeacherError, match=named):
+        load_teacher(tiny_teacher, **settings)
+
+
+def test_a_plain_folder_needs_a_pooling(plain_teacher: Path) -> None:
+    with pytest.raises(TeacherError, match=r"--pooling mean\|cls\|cls-before-pooler\|pooler\|last"):
+        load(plain_teacher)
+
+
+def test_max_length_cuts_and_is_part_of_the_contract(folder: Path, loaded_teacher: Teacher) -> None:
+    short = load(folder, max_length=6)
+    assert loaded_teacher.contract.differences(short.contract) == {"max_length": (64, 6)}
+    texts = ["the red cat", "the red cat sleeps under a small old house today"]
+    same, cut = np.abs(encode_texts(short, texts) - encode_texts(loaded_teacher, texts)).max(axis=1)
+    assert same < 1e-6
+    assert cut > 1e-2
+
+
+def test_a_prompt_changes_vectors_and_contract(folder: Path, loaded_teacher: Teacher) -> None:
+    prompted = load(folder, prompt="the bird: ")
+    assert loaded_teacher.contract.differences(prompted.contract) == {"prompt": ("", "the bird: ")}
+    by_hand = encode_texts(loaded_teacher, ["the bird: " + text for text in TEXTS])
+    np.testing.assert_allclose(encode_texts(prompted, TEXTS), by_hand, atol=1e-5)
+    edit(folder / "config_sentence_transformers.json", prompts={"q": "query: "}, default_prompt_name="q")
+    prompts = [load(folder, prompt=prompt).contract.prompt for prompt in (None, "", "x ")]
+    assert prompts == ["query: ", "", "x "]
+
+
+def test_truncated_dimensions_are_the_leading_ones(folder: Path, loaded_teacher: Teacher) -> None:
+    teacher = load(folder, truncate_dim=5)
+    differences = loaded_teacher.contract.differences(teacher.contract)
+    assert differences == {"truncate_dim": (None, 5), "dimension": (16, 5)}
+    found = encode_texts(teacher, TEXTS)
+    np.testing.assert_allclose(found, encode_texts(loaded_teacher, TEXTS)[:, :5], atol=1e-6)
+    np.testing.assert_allclose(found, teacher.model.encode(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_normalisation_can_be_put_on_and_taken_off(tmp_path: Path, own: bool) -> None:
+    folder = tiny_encoder(tmp_path / "model", normalize=own)
+    raw, unit = load(folder, normalize=False), load(folder, normalize=True)
+    assert load(folder).contract == (unit if own else raw).contract != (raw if own else unit).contract
+    vectors = encode_texts(raw, TEXTS)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert not np.allclose(lengths, 1, atol=0.1)
+    np.testing.assert_allclose(vectors / lengths, encode_texts(unit, TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", [None, "pooler"])
+def test_modules_after_the_pooling_are_part_of_the_contract(
+    plain: Path, tmp_path: Path, pooling: str | None
+) -> None:
+    from sentence_transformers.base.modules import Dense
+
+    model = load(plain, pooling="mean").model
+    model.append(Dense(16, 6))
+    model.max_seq_length = 9
+    model.save_pretrained(str(tmp_path / "dense"), create_model_card=False)
+    teacher = load(tmp_path / "dense", pooling=pooling)
+    assert (teacher.dimension, teacher.contract.max_length) == (6, 9)
+    assert json.loads(teacher.contract.modules)[0]["type"] == "Dense"
+    bare = torch.from_numpy(encode_texts(load(plain, pooling=pooling or "mean", max_length=9), TEXTS))
+    with torch.no_grad():
+        expected = teacher.model[-1]({"sentence_embedding": bare})["sentence_embedding"].numpy()
+    np.testing.assert_allclose(encode_texts(teacher, TEXTS), expected, atol=1e-5)
+
+
+def in_older_layout(folder: Path) -> Path:
+    """Move the transformer into a folder of its own."""
+    inner = folder / "0_Transformer"
+    inner.mkdir()
+    for path in folder.iterdir():
+        if path.is_file() and path.name not in ("modules.json", "config_sentence_transformers.json"):
+            path.rename(inner / path.name)
+    edit_module(folder, 0, path=inner.name)
+    return inner
+
+
+@pytest.mark.parametrize("pooling", [None, "cls", "pooler"])
+def test_a_transformer_in_a_folder_of_its_own_is_the_same_teacher(folder: Path, pooling: str | None) -> None:
+    before = load(folder, pooling=pooling)
+    expected = encode_texts(before, TEXTS)
+    in_older_layout(folder)
+    after = load(folder, pooling=pooling)
+    assert after.contract == before.contract
+    np.testing.assert_allclose(encode_texts(after, TEXTS), expected, atol=1e-6)
