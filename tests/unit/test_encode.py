@@ -1,40 +1,50 @@
-"""Encoding gives what sentence-transformers gives, whatever the batches, threads and fast layers."""
+"""Encoding equals sentence-transformers in every batch size, thread count and fast layer, for pairs too."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pair_helpers import joined
+from student_teachers import make_teacher
 from torch import nn
 from torch.nn import functional as F
 
 from embedcache.errors import InputError, TeacherError
-from embedcache.teacher import inference as attention
-from embedcache.teacher.encode import Encoder, available_cores, encode_texts
+from embedcache.pairs import join_pair
+from embedcache.teacher.batching import token_budget_batches
+from embedcache.teacher.encode import Encoder, available_cores, encode_texts, padded_features
 from embedcache.teacher.inference import (
     PackedLinear,
     can_pack,
     has_native_bfloat16,
     prepare,
     resolve_compute_dtype,
+    short_attention,
 )
 from embedcache.teacher.load import Teacher, load_teacher
-from embedcache.testing import sentences
+from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_tokenizer
+from embedcache.testing import sentences, tiny_encoder
 
 CPU = torch.device("cpu")
+PROMPT = "the old road: "
 TEXTS = [
     *sentences(60),
     "the",
     "Žluťoučký 漢字 🙂, unknown WORDS!",
     "  blanks at   the ends  ",
-    "the red cat sees a small bird " * 20,
+    "the red cat " * 40,
+    " ".join(["bird"] * 62),
+    " ".join(["bird"] * 63),
     *sentences(3),
 ]
 
@@ -48,6 +58,9 @@ def expected(loaded_teacher: Teacher) -> np.ndarray:
     return np.asarray(loaded_teacher.model.encode(TEXTS, batch_size=7))
 
 
+# Vectors
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"optimise": False}, {}, {"threads": 1}, {"threads": 3}, {"batch_tokens": 1}, {"batch_tokens": 100_000}],
@@ -58,31 +71,33 @@ def test_vectors_are_those_of_sentence_transformers(
 ) -> None:
     found = encoder(loaded_teacher, **settings).encode(TEXTS)
     assert found.vectors.dtype == np.float32
-    assert found.vectors.flags.c_contiguous
     np.testing.assert_allclose(found.vectors, expected, atol=1e-5)
     assert not np.allclose(found.vectors[0], expected[1], atol=1e-2)
+    whole = [len(loaded_teacher.model.tokenizer(text)["input_ids"]) for text in TEXTS]
+    assert found.tokens.tolist() == [min(length, 64) for length in whole]
+    assert found.truncated.tolist() == [length > 64 for length in whole]
 
 
-def test_a_prompt_is_put_before_every_text(tiny_teacher: Path, expected: np.ndarray) -> None:
-    teacher = load_teacher(tiny_teacher, prompt="the old road: ", device="cpu")
-    found = encoder(teacher).encode(TEXTS).vectors
-    np.testing.assert_allclose(found, teacher.model.encode(TEXTS, prompt="the old road: "), atol=1e-5)
-    assert not np.allclose(found, expected, atol=1e-2)
+@pytest.mark.parametrize(
+    "settings",
+    [{"prompt": PROMPT}, {"pooling": "cls"}, {"pooling": "last"}, {"pooling": "pooler"}, {"max_length": 9}],
+    ids=str,
+)
+def test_the_settings_of_a_teacher_are_encoded_with(plain_teacher: Path, settings: dict[str, Any]) -> None:
+    teacher = load_teacher(plain_teacher, device="cpu", **{"pooling": "mean", **settings})
+    wanted = teacher.model.encode(TEXTS, prompt=settings.get("prompt"))
+    np.testing.assert_allclose(encode_texts(teacher, TEXTS), wanted, atol=1e-5)
+    usual = load_teacher(plain_teacher, device="cpu", pooling="mean").model.encode(TEXTS)
+    assert not np.allclose(wanted, usual, atol=1e-2)
 
 
 def test_a_prompt_can_be_left_out_of_the_pooling(tiny_teacher: Path) -> None:
-    teacher = load_teacher(tiny_teacher, prompt="the old road: ", device="cpu")
-    included = encoder(teacher).encode(TEXTS).vectors
+    teacher = load_teacher(tiny_teacher, prompt=PROMPT, device="cpu")
+    included = encode_texts(teacher, TEXTS)
     teacher.model[1].include_prompt = False
-    found = encoder(teacher).encode(TEXTS).vectors
-    np.testing.assert_allclose(found, teacher.model.encode(TEXTS, prompt="the old road: "), atol=1e-5)
+    found = encode_texts(teacher, TEXTS)
+    np.testing.assert_allclose(found, teacher.model.encode(TEXTS, prompt=PROMPT), atol=1e-5)
     assert not np.allclose(found, included, atol=1e-2)
-
-
-@pytest.mark.parametrize("pooling", ["cls", "last", "pooler"])
-def test_every_pooling_takes_the_same_road(plain_teacher: Path, pooling: str) -> None:
-    teacher = load_teacher(plain_teacher, pooling=pooling, device="cpu")
-    np.testing.assert_allclose(encoder(teacher).encode(TEXTS).vectors, teacher.model.encode(TEXTS), atol=1e-5)
 
 
 def test_without_a_fast_tokenizer_the_models_own_is_used(
@@ -91,105 +106,123 @@ def test_without_a_fast_tokenizer_the_models_own_is_used(
     slow = encoder(loaded_teacher)
     slow.tokenizer = None
     np.testing.assert_allclose(slow.encode(TEXTS).vectors, expected, atol=1e-5)
+    pairs = joined(6)
+    np.testing.assert_allclose(slow.encode(pairs).vectors, encode_texts(loaded_teacher, pairs), atol=2e-5)
 
 
-def test_order_follows_the_texts(loaded_teacher: Teacher) -> None:
+def test_order_follows_the_texts_and_the_same_texts_give_the_same_bytes(loaded_teacher: Teacher) -> None:
     order = np.random.default_rng(0).permutation(len(TEXTS))
-    straight = encoder(loaded_teacher).encode(TEXTS).vectors
-    mixed = encoder(loaded_teacher).encode([TEXTS[i] for i in order]).vectors
-    np.testing.assert_allclose(mixed, straight[order], atol=1e-6)
-
-
-def test_the_same_texts_give_the_same_bytes(loaded_teacher: Teacher) -> None:
-    first, second = (encoder(loaded_teacher).encode(TEXTS).vectors for _ in range(2))
+    first, second = (encode_texts(loaded_teacher, TEXTS) for _ in range(2))
     assert first.tobytes() == second.tobytes()
+    mixed = encode_texts(loaded_teacher, [TEXTS[i] for i in order])
+    np.testing.assert_allclose(mixed, first[order], atol=1e-6)
+    nothing = encoder(loaded_teacher).encode([])
+    assert (nothing.vectors.shape, nothing.tokens.shape, nothing.truncated.shape) == ((0, 16), (0,), (0,))
 
 
-def test_tokens_and_truncation_are_counted(loaded_teacher: Teacher) -> None:
-    found = encoder(loaded_teacher).encode(["the cat", "bird " * 62, "bird " * 63])
-    assert found.tokens.tolist() == [4, 64, 64]
-    assert found.truncated.tolist() == [False, False, True]
+def test_bfloat16_is_near_and_float16_needs_a_gpu(loaded_teacher: Teacher, expected: np.ndarray) -> None:
+    half = encoder(loaded_teacher, compute_dtype="bfloat16")
+    found = half.encode(TEXTS).vectors
+    assert found.dtype == np.float32
+    cosines = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1)
+    assert cosines.min() > 0.98
+    assert not np.allclose(found, expected, atol=1e-5)
+    provenance = half.provenance
+    assert (provenance["compute_dtype"], provenance["device"]) == ("bfloat16", "cpu")
+    assert provenance["torch"] == torch.__version__
+    assert resolve_compute_dtype("float16", torch.device("cuda")) is torch.float16
+    assert resolve_compute_dtype("auto", CPU) is (torch.bfloat16 if has_native_bfloat16() else torch.float32)
+    for name, device in (("float16", CPU), ("int8", CPU), ("int8", torch.device("cuda"))):
+        with pytest.raises(InputError, match=name):
+            resolve_compute_dtype(name, device)
 
 
-def test_nothing_gives_nothing(loaded_teacher: Teacher) -> None:
-    found = encoder(loaded_teacher).encode([])
-    assert (found.vectors.shape, found.tokens.shape, found.truncated.shape) == ((0, 16), (0,), (0,))
+@pytest.mark.parametrize("settings", [{"batch_tokens": 0}, {"threads": 0}, {"threads": -1}], ids=str)
+def test_settings_out_of_range_are_refused(loaded_teacher: Teacher, settings: dict[str, int]) -> None:
+    ((name, value),) = settings.items()
+    with pytest.raises(InputError, match=f"--{name.replace('_', '-')} {value}"):
+        encoder(loaded_teacher, **settings)
+    assert encoder(loaded_teacher).threads == available_cores() >= 1
 
 
-def test_encode_texts_is_the_same_in_one_call(loaded_teacher: Teacher, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(encode_texts(loaded_teacher, TEXTS, threads=1), expected, atol=1e-5)
+# Batches
 
 
-def out_of_memory(monkeypatch: pytest.MonkeyPatch, encoder: Encoder, rows: int, error: Exception) -> None:
-    forward = encoder._model.forward
+LENGTHS = st.lists(st.integers(0, 50), max_size=60).map(lambda found: np.array(found, dtype=np.int64))
+
+
+@given(lengths=LENGTHS, budget=st.integers(1, 120))
+def test_batches_hold_every_row_once_and_keep_to_the_budget(lengths: np.ndarray, budget: int) -> None:
+    batches = token_budget_batches(lengths, budget)
+    assert sorted(row for batch in batches for row in batch.tolist()) == list(range(len(lengths)))
+    longest = [int(lengths[batch].max()) for batch in batches]
+    assert all(len(b) == 1 or len(b) * most <= budget for b, most in zip(batches, longest, strict=True))
+    assert longest == sorted(longest, reverse=True)
+
+
+def test_batches_are_full_and_waste_little() -> None:
+    batches = token_budget_batches(np.array([4, 9, 4, 4, 2]), 8)
+    assert [batch.tolist() for batch in batches] == [[1], [0, 2], [3, 4]]
+    lengths = np.random.default_rng(0).integers(3, 60, size=2000)
+    padded = sum(len(batch) * int(lengths[batch].max()) for batch in token_budget_batches(lengths, 1024))
+    assert padded < 1.02 * lengths.sum()
+
+
+@pytest.mark.parametrize("pads_left", [False, True])
+def test_padding_goes_where_the_tokenizer_puts_it(pads_left: bool) -> None:
+    tokenized = TokenizedTexts(np.arange(1, 10, dtype=np.int32), np.array([0, 2, 3, 9]), np.zeros(3, bool))
+    tokenizer: Any = SimpleNamespace(pads_left=pads_left, pad_id=77, uses_token_types=True)
+    features = padded_features(tokenized, np.array([2, 0]), tokenizer)
+    ids, mask = [1, 2] + [77] * 4, [1] * 2 + [0] * 4
+    if pads_left:
+        ids, mask = ids[2:] + ids[:2], mask[2:] + mask[:2]
+    assert features["input_ids"].tolist() == [[4, 5, 6, 7, 8, 9], ids]
+    assert features["attention_mask"].tolist() == [[1] * 6, mask]
+    assert features["token_type_ids"].tolist() == [[0] * 6] * 2
+
+
+def fail_above(
+    monkeypatch: pytest.MonkeyPatch, encoder: Encoder, rows: int, error: str
+) -> list[weakref.ref[torch.Tensor]]:
+    """Let forward passes of more rows fail; return references to the tensors of failed passes."""
+    forward, failed = encoder._model.forward, []
 
     def limited(features: dict[str, Any], **options: Any) -> Any:
+        assert not any(one() is not None for one in failed)
         if len(features["input_ids"]) > rows:
-            raise error
+            activation = torch.zeros(3)
+            failed.append(weakref.ref(activation))
+            raise torch.OutOfMemoryError("no") if error == "cuda" else RuntimeError(error)
         return forward(features, **options)
 
     monkeypatch.setattr(encoder._model, "forward", limited)
+    return failed
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you ..."),
-    ],
-    ids=["cuda", "cpu"],
-)
-def test_batches_that_do_not_fit_are_halved(
-    loaded_teacher: Teacher, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    small = encoder(loaded_teacher, batch_tokens=100_000)
-    out_of_memory(monkeypatch, small, 3, error)
-    np.testing.assert_allclose(small.encode(TEXTS).vectors, expected, atol=1e-5)
-    # Halved again and again, 67 rows are 32 batches of two or three.
-    assert small.times.batches_halved == 31
-    assert small.times.rows == len(TEXTS)
-    assert small.times.tokens == encoder(loaded_teacher).encode(TEXTS).tokens.sum()
-
-
-def test_the_failed_batch_is_freed_before_its_halves_are_tried(
-    loaded_teacher: Teacher, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", ["cuda", "DefaultCPUAllocator: can't allocate memory"])
+def test_batches_that_do_not_fit_are_freed_and_halved(
+    loaded_teacher: Teacher, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
     small = encoder(loaded_teacher, batch_tokens=100_000, threads=1)
-    forward = small._model.forward
-    activations: list[weakref.ref[torch.Tensor]] = []
-    alive = []
-
-    def limited(features: dict[str, Any], **options: Any) -> Any:
-        alive.append(sum(one() is not None for one in activations))
-        if len(features["input_ids"]) > 30:
-            activation = torch.zeros(3)
-            activations.append(weakref.ref(activation))
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(features, **options)
-
-    monkeypatch.setattr(small._model, "forward", limited)
-    small.encode(TEXTS)
-    assert len(activations) > 1
-    assert alive == [0] * len(alive)
+    failed = fail_above(monkeypatch, small, 3, error)
+    found = small.encode(TEXTS)
+    np.testing.assert_allclose(found.vectors, expected, atol=1e-5)
+    assert small.times.batches_halved == len(failed) > 20
+    assert (small.times.rows, small.times.tokens) == (len(TEXTS), found.tokens.sum())
 
 
-def test_a_single_text_that_does_not_fit_is_named_by_its_size(
-    loaded_teacher: Teacher, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("error", "kind"), [("cuda", TeacherError), ("shapes do not match", RuntimeError)])
+def test_a_text_too_large_and_other_failures_are_raised(
+    loaded_teacher: Teacher, monkeypatch: pytest.MonkeyPatch, error: str, kind: type[Exception]
 ) -> None:
     hopeless = encoder(loaded_teacher)
-    out_of_memory(monkeypatch, hopeless, 0, torch.OutOfMemoryError("no"))
-    with pytest.raises(TeacherError, match="a single text of 5 tokens; lower --max-length"):
+    fail_above(monkeypatch, hopeless, 0, error)
+    with pytest.raises(kind, match="5 tokens" if error == "cuda" else error):
         hopeless.encode(["the red cat"])
+    assert hopeless.times.batches_halved == 0
 
 
-def test_other_failures_are_not_taken_for_memory(
-    loaded_teacher: Teacher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = encoder(loaded_teacher)
-    out_of_memory(monkeypatch, broken, 0, RuntimeError("shapes do not match"))
-    with pytest.raises(RuntimeError, match="shapes do not match"):
-        broken.encode(TEXTS)
-    assert broken.times.batches_halved == 0
+# Windows
 
 
 def worker_threads() -> list[str]:
@@ -197,26 +230,22 @@ def worker_threads() -> list[str]:
 
 
 def test_windows_come_one_after_the_other(loaded_teacher: Teacher, expected: np.ndarray) -> None:
-    running, calls = encoder(loaded_teacher), []
-    sizes = [10, 1, 40, len(TEXTS) - 51]
-    edges = np.cumsum([0, *sizes])
-    windows = [TEXTS[a:b] for a, b in pairwise(edges)]
-    parts = list(running.encode_windows(iter(windows), lambda: calls.append(1)))
-    assert [len(part.vectors) for part in parts] == sizes
+    calls: list[int] = []
+    windows = [TEXTS[:10], TEXTS[10:11], TEXTS[11:50], TEXTS[50:]]
+    parts = list(encoder(loaded_teacher).encode_windows(iter(windows), lambda: calls.append(1)))
+    assert [len(part.vectors) for part in parts] == [len(window) for window in windows]
     np.testing.assert_allclose(np.concatenate([part.vectors for part in parts]), expected, atol=1e-5)
     assert len(calls) >= len(windows)
     assert worker_threads() == []
 
 
-def test_closing_early_ends_the_threads(loaded_teacher: Teacher) -> None:
+def test_closing_early_and_a_failing_source_end_the_threads(loaded_teacher: Teacher) -> None:
     results = encoder(loaded_teacher).encode_windows(TEXTS[i : i + 4] for i in range(0, 60, 4))
     next(results)
     assert worker_threads()
     results.close()
     assert worker_threads() == []
 
-
-def test_a_failing_source_is_not_swallowed(loaded_teacher: Teacher) -> None:
     def windows() -> Iterator[list[str]]:
         yield TEXTS[:4]
         raise OSError("the source is gone")
@@ -226,41 +255,137 @@ def test_a_failing_source_is_not_swallowed(loaded_teacher: Teacher) -> None:
     assert worker_threads() == []
 
 
-@pytest.mark.parametrize("settings", [{"batch_tokens": 0}, {"threads": 0}, {"threads": -1}], ids=str)
-def test_settings_out_of_range_are_refused(loaded_teacher: Teacher, settings: dict[str, int]) -> None:
-    ((name, value),) = settings.items()
-    with pytest.raises(InputError, match=f"--{name.replace('_', '-')} {value}: expected at least 1"):
-        encoder(loaded_teacher, **settings)
+# Token ids
 
 
-def test_provenance_says_what_may_change_the_last_bits(loaded_teacher: Teacher) -> None:
-    found = encoder(loaded_teacher).provenance
-    assert (found["compute_dtype"], found["device"], found["torch"]) == ("float32", "cpu", torch.__version__)
-    assert encoder(loaded_teacher, compute_dtype="bfloat16").provenance["compute_dtype"] == "bfloat16"
+def rows_of(found: TokenizedTexts) -> list[list[int]]:
+    return [found.ids[a:b].tolist() for a, b in zip(found.offsets, found.offsets[1:], strict=False)]
 
 
-def test_bfloat16_is_near_but_not_the_same(loaded_teacher: Teacher, expected: np.ndarray) -> None:
-    found = encoder(loaded_teacher, compute_dtype="bfloat16").encode(TEXTS).vectors
-    assert found.dtype == np.float32
-    cosines = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1)
-    assert cosines.min() > 0.98
-    assert not np.allclose(found, expected, atol=1e-5)
+@pytest.mark.parametrize("prompt", ["", "query: "])
+@pytest.mark.parametrize("max_length", [64, 7, 0])
+def test_ids_are_those_of_the_teachers_tokenizer(
+    loaded_teacher: Teacher, max_length: int, prompt: str
+) -> None:
+    tokenizer = loaded_teacher.model.tokenizer
+    before = tokenizer.backend_tokenizer.to_str()
+    fast = FastTokenizer(tokenizer, max_length, prompt)
+    found = fast(TEXTS)
+    assert tokenizer.backend_tokenizer.to_str() == before
+    limit = {"truncation": True, "max_length": max_length} if max_length else {"verbose": False}
+    assert rows_of(found) == [tokenizer(prompt + text, **limit)["input_ids"] for text in TEXTS]
+    assert found.ids.dtype == np.int32
+    assert found.ids.max() < fast.vocabulary_size == len(tokenizer)
+    assert found.truncated.any() == bool(max_length)
+    assert found.first is None
+    assert found.first_tokens.tolist() == found.lengths.tolist()
+    assert (len(fast([]).ids), fast([]).offsets.tolist()) == (0, [0])
 
 
-def test_compute_dtypes_are_resolved() -> None:
-    assert resolve_compute_dtype("float32", CPU) is torch.float32
-    assert resolve_compute_dtype("bfloat16", CPU) is torch.bfloat16
-    assert resolve_compute_dtype("float16", torch.device("cuda")) is torch.float16
-    assert resolve_compute_dtype("auto", CPU) is (torch.bfloat16 if has_native_bfloat16() else torch.float32)
-    with pytest.raises(InputError, match="float16 needs a GPU"):
-        resolve_compute_dtype("float16", CPU)
-    with pytest.raises(InputError, match="unknown compute dtype 'int8': choose one of auto, float32"):
-        resolve_compute_dtype("int8", CPU)
+def test_special_tokens_can_be_left_out(loaded_teacher: Teacher) -> None:
+    tokenizer = loaded_teacher.model.tokenizer
+    framed, bare = (FastTokenizer(tokenizer, 0, special_tokens=special) for special in (True, False))
+    assert rows_of(bare([*TEXTS, ""])) == [row[1:-1] for row in rows_of(framed([*TEXTS, ""]))]
+    # The whole length is for the text's own tokens.
+    assert FastTokenizer(tokenizer, 7, special_tokens=False)(["the red cat " * 9]).lengths.tolist() == [7]
 
 
-def test_all_cores_are_used_unless_told_otherwise(loaded_teacher: Teacher) -> None:
-    assert encoder(loaded_teacher).threads == available_cores() >= 1
-    assert encoder(loaded_teacher, threads=1).streams == 1
+def test_the_fingerprint_is_that_of_the_ids(loaded_teacher: Teacher) -> None:
+    tokenizer = loaded_teacher.model.tokenizer
+    settings: list[tuple[Any, ...]] = [(64,), (63,), (64, "q"), (0,)]
+    prints = {FastTokenizer(tokenizer, *one).fingerprint for one in settings}
+    prints.add(FastTokenizer(tokenizer, 0, special_tokens=False).fingerprint)
+    assert len(prints) == 5
+    assert FastTokenizer(tokenizer, 64).fingerprint in prints
+
+
+@pytest.mark.parametrize("difference", ["texts", "types", "none"])
+def test_a_fast_tokenizer_that_would_change_the_result_is_not_used(
+    loaded_teacher: Teacher, monkeypatch: pytest.MonkeyPatch, difference: str
+) -> None:
+    preprocess = loaded_teacher.model.preprocess
+
+    def changed(texts: list[Any], **options: Any) -> Any:
+        if difference == "texts":
+            texts = [text.replace("quotes", "") if isinstance(text, str) else text for text in texts]
+        features = preprocess(texts, **options)
+        if difference == "types":
+            features["token_type_ids"] = torch.zeros_like(features["token_type_ids"])
+        return features
+
+    monkeypatch.setattr(loaded_teacher.model, "preprocess", changed)
+    fast = fast_tokenizer(loaded_teacher.model, 64, "query: ")
+    assert (fast is None) == (difference == "texts")
+    # Token types matter to pairs alone.
+    assert fast is None or fast.takes_pairs == (difference == "none")
+    assert fast_tokenizer([SimpleNamespace()], 64, "") is None  # type: ignore[arg-type]
+
+
+# Pairs
+
+
+PAIRS = [*joined(6), "the red cat", join_pair("a dog " * 50, "the bird"), join_pair("it", "the stone " * 60)]
+SPLIT = [text.split("\x1f") for text in PAIRS]
+
+
+@pytest.fixture(scope="module", params=["bert", "mpnet"])
+def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Teacher:
+    folder = tmp_path_factory.mktemp(request.param)
+    make_teacher(request.param, folder / "parts").save(str(folder / "model"), create_model_card=False)
+    return load_teacher(folder / "model", name=request.param, device="cpu")
+
+
+def pair_vector(teacher: Teacher, parts: list[str]) -> np.ndarray:
+    """Vector by transformers' own tokenizer and model, and a mean over the tokens."""
+    tokenizer, model = teacher.model.tokenizer, teacher.model[0].model
+    features = tokenizer(*parts, truncation="longest_first", max_length=64, return_tensors="pt")
+    with torch.inference_mode():
+        vector = model(**features).last_hidden_state.mean(dim=1)[0].numpy()
+    return vector / np.linalg.norm(vector) if teacher.contract.normalize else vector
+
+
+def test_vectors_of_pairs_are_those_of_the_models_own_tokenizer(kind: Teacher) -> None:
+    found = encode_texts(kind, PAIRS)
+    np.testing.assert_allclose(found, [pair_vector(kind, parts) for parts in SPLIT], atol=2e-5)
+    for other in (" ".join(SPLIT[0]), join_pair(*reversed(SPLIT[0]))):
+        assert np.abs(found[0] - encode_texts(kind, [other])[0]).max() > 1e-2
+
+
+@pytest.mark.parametrize("max_length", [64, 12, 0])
+def test_ids_and_types_of_pairs_are_the_tokenizers_own(kind: Teacher, max_length: int) -> None:
+    own = kind.model.tokenizer
+    found = FastTokenizer(own, max_length)(PAIRS)
+    limit = {"truncation": True, "max_length": max_length} if max_length else {"truncation": False}
+    for row, (ids, parts) in enumerate(zip(rows_of(found), SPLIT, strict=True)):
+        wanted = own(*parts, **limit, return_token_type_ids=True)
+        assert ids == wanted["input_ids"]
+        types = (np.arange(len(ids)) >= found.first_tokens[row]).astype(int).tolist()
+        assert types == wanted["token_type_ids"]
+        whole = own(*parts, truncation=False, verbose=False)["input_ids"]
+        assert found.truncated[row] == (len(ids) < len(whole))
+
+
+def test_a_prompt_comes_before_the_first_text_alone(loaded_teacher: Teacher) -> None:
+    fast = FastTokenizer(loaded_teacher.model.tokenizer, 64, "query: ")
+    wanted = loaded_teacher.model.tokenizer("query: the cat", "a dog")["input_ids"]
+    assert fast([join_pair("the cat", "a dog")]).ids.tolist() == wanted
+
+
+def test_pairs_are_refused_if_there_is_no_form_or_room_for_them(loaded_teacher: Teacher) -> None:
+    tokenizer = loaded_teacher.model.tokenizer
+    static = FastTokenizer(tokenizer, 0, special_tokens=False)
+    for fast, text, named in (
+        (static, join_pair("a", "b"), "no form for pairs"),
+        (FastTokenizer(tokenizer, 4), join_pair("a", "b"), "--max-length 4"),
+        (FastTokenizer(tokenizer, 64), "a\x1fb\x1fc", "more than once"),
+    ):
+        with pytest.raises(InputError, match=named):
+            fast([text])
+    assert len(static(["a cat"]).ids)
+    assert FastTokenizer(tokenizer, 5)([join_pair("a cat", "b")]).lengths.tolist() == [5]
+
+
+# Fast layers
 
 
 packs = pytest.mark.skipif(
@@ -277,16 +402,14 @@ def test_the_fast_layers_go_into_a_copy(loaded_teacher: Teacher) -> None:
     assert sum(module.activation == "gelu" for module in packed) == 2
     assert fast[0].model.config._attn_implementation == "embedcache_short"
     assert loaded_teacher.model[0].model.config._attn_implementation == "sdpa"
-    unchanged = prepare(loaded_teacher.model, torch.float32, optimise=False)
-    assert not any(isinstance(module, PackedLinear) for module in unchanged.modules())
 
 
 @packs
-def test_bfloat16_is_packed_only_where_the_cpu_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    for supported in (False, True):
-        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda found=supported: found)
-        assert can_pack(CPU, torch.bfloat16) is supported
-        assert can_pack(CPU, torch.float32)
+@pytest.mark.parametrize("supported", [False, True])
+def test_bfloat16_is_packed_only_if_the_cpu_can(monkeypatch: pytest.MonkeyPatch, supported: bool) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    assert can_pack(CPU, torch.bfloat16) is supported
+    assert can_pack(CPU, torch.float32)
 
 
 @packs
@@ -302,47 +425,32 @@ def test_a_packed_layer_is_the_layer_it_was_made_of(gelu: bool, bias: bool) -> N
 
 @packs
 @pytest.mark.parametrize("activation", ["gelu_new", "relu", "gelu_pytorch_tanh"])
-def test_only_the_exact_gelu_is_fused(plain_teacher: Path, tmp_path: Path, activation: str) -> None:
-    import json
-    import shutil
-
-    folder = Path(shutil.copytree(plain_teacher, tmp_path / "model"))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "hidden_act": activation}))
-    teacher = load_teacher(folder, pooling="mean", device="cpu")
-    np.testing.assert_allclose(encoder(teacher).encode(TEXTS).vectors, teacher.model.encode(TEXTS), atol=1e-5)
-
-
-def mask_of(lengths: list[int], width: int) -> torch.Tensor:
-    return (torch.arange(width) < torch.tensor(lengths)[:, None])[:, None, None, :].expand(-1, 1, width, -1)
-
-
-@pytest.mark.parametrize("scaling", [None, 0.3])
-@pytest.mark.parametrize(
-    "mask", [lambda width: None, lambda width: mask_of([width, 3, 1], width)], ids=["none", "padded"]
-)
-@pytest.mark.parametrize("width", [1, 17, 64, 65])
-def test_short_attention_is_attention(
-    width: int, mask: Callable[[int], torch.Tensor | None], scaling: float | None
-) -> None:
-    torch.manual_seed(0)
-    module = nn.Module()
-    module.is_causal = False  # type: ignore[assignment]
-    width = max(width, 3) if mask(4) is not None else width
-    query, key, value = torch.randn(3, 3, 4, width, 8)
-    found, _ = attention.short_attention(module, query, key, value, mask(width), scaling=scaling)
-    wanted = F.scaled_dot_product_attention(query, key, value, attn_mask=mask(width), scale=scaling)
-    torch.testing.assert_close(found, wanted.transpose(1, 2), atol=1e-5, rtol=0)
-
-
-def test_short_attention_leaves_causal_models_to_the_library() -> None:
-    torch.manual_seed(0)
-    module = nn.Module()
-    module.is_causal = True  # type: ignore[assignment]
-    query, key, value = torch.randn(3, 2, 4, 9, 8)
-    found, _ = attention.short_attention(module, query, key, value, None)
-    wanted = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-    torch.testing.assert_close(found, wanted.transpose(1, 2), atol=1e-5, rtol=0)
-    assert not torch.allclose(
-        found, F.scaled_dot_product_attention(query, key, value).transpose(1, 2), atol=1e-2
+def test_only_the_exact_gelu_is_fused(tmp_path: Path, activation: str) -> None:
+    folder = tiny_encoder(tmp_path / "model", plain=True)
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(
+        config.replace('"hidden_act": "gelu"', f'"hidden_act": "{activation}"')
     )
+    teacher = load_teacher(folder, pooling="mean", device="cpu")
+    assert teacher.model[0].model.config.hidden_act == activation
+    np.testing.assert_allclose(encode_texts(teacher, TEXTS), teacher.model.encode(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("scaling", [None, 0.3])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("width", [3, 17, 64, 65])
+def test_short_attention_is_attention(width: int, padded: bool, scaling: float | None, causal: bool) -> None:
+    torch.manual_seed(0)
+    module: Any = nn.Module()
+    module.is_causal = causal
+    query, key, value = torch.randn(3, 3, 4, width, 8)
+    mask = None
+    if padded:
+        seen = torch.arange(width) < torch.tensor([width, 3, 1])[:, None]
+        mask = seen[:, None, None, :].expand(-1, 1, width, -1)
+    found, _ = short_attention(module, query, key, value, mask, scaling=scaling)
+    wanted = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, scale=scaling, is_causal=causal and mask is None
+    )
+    torch.testing.assert_close(found, wanted.transpose(1, 2), atol=1e-5, rtol=0)
