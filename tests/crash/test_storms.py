@@ -19,11 +19,6 @@ from embedcache.testing import sentences
 
 MANY, FEW = 3000, 500
 LONG = (pytest.mark.slow, pytest.mark.timeout(3600))
-ADVICE = {
-    errno.ENOSPC: "make room and run the same command again",
-    errno.EIO: "see to the disk and run the same command again",
-    KILL: "",
-}
 
 StormOf = Callable[..., Storm]
 
@@ -105,7 +100,7 @@ def test_killed_or_failing_at_write_steps(
 ) -> None:
     storm = storm_of(store, overwrite, FEW)
     some = np.random.default_rng(fault).choice(storm.one_of_each(seed=fault), 3, replace=False)
-    storm.fail_at_steps(range(len(storm.steps)) if every else some.tolist(), fault, ADVICE[fault])
+    storm.fail_at_steps(range(len(storm.steps)) if every else some.tolist(), fault)
 
 
 def test_a_corpus_is_replaced_by_removing_the_old_one(storm_of: StormOf) -> None:
