@@ -10,8 +10,6 @@ from embedcache.errors import CorruptCacheError
 from embedcache.fsio import parsed_json, read_regular, read_sealed_json, spelled_json
 
 REMEDY = "'embedcache repair' writes it again; vectors are kept"
-# Numbers of a contract that Arrow, and the machine, can still work with.
-_LARGEST_NUMBER = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -50,12 +48,6 @@ def read_contract(path: Path) -> Contract:
         raise CorruptCacheError(
             f"{path} has version {str(contract.version)[:20]}, this embedcache reads contracts of version "
             f"{CONTRACT_VERSION}: upgrade embedcache, or remove the teacher with 'embedcache rm'"
-        )
-    numbers = (contract.dimension - 1, contract.max_length, contract.truncate_dim or 0)
-    if not all(0 <= number < _LARGEST_NUMBER for number in numbers):
-        raise CorruptCacheError(
-            f"{path} tells of a teacher of {str(contract.dimension)[:20]} dimensions that sees "
-            f"{str(contract.max_length)[:20]} tokens: it was not written by embedcache; delete its folder"
         )
     return contract
 

@@ -1,39 +1,43 @@
-"""The teacher contract: everything that determines a teacher's vector, and nothing else.
+"""Teacher contract: everything that determines a teacher's vector, and nothing else.
 
-Its sha256 names the teacher inside a cache, so vectors of two contracts can never be mixed up. What only
-changes speed (batch size, device, compute dtype, library versions) is provenance of a shard, not identity.
+Its sha256 names the teacher inside a cache, so vectors of two contracts cannot be mixed up. What only changes
+speed or last bits (batch size, device, compute dtype, library versions) is provenance of a shard.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 
 from embedcache.errors import CorruptCacheError
 from embedcache.fsio import canonical_json
 
 CONTRACT_VERSION = 1
 
-_TYPES = {"str": (str,), "int": (int,), "bool": (bool,), "int | None": (int, type(None))}
+# What Arrow, and the machine, can still work with.
+Size = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Contract:
-    """What determines a vector.
+    """Settings that determine a vector.
 
     Attributes:
         weights: sha256 over names, dtypes, shapes and bytes of the weight tensors, whatever files hold them.
         tokenizer: sha256 of the tokenizer's files, padding and truncation settings left out.
         architecture: sha256 of the model's ``config.json``, fields without influence on a vector left out.
         pooling: how token vectors become one: ``mean``, ``cls``, ``pooler``, ``lasttoken``, or ``none``.
-        modules: what follows the pooling (Dense and the like), as canonical JSON; empty where nothing does.
-        prompt: text put before every sentence; empty where there is none.
+        modules: modules after the pooling (Dense and the like), as canonical JSON; empty for none.
+        prompt: text put before every sentence; empty for none.
         max_length: tokens after which a text is cut, special tokens counted; 0 means never.
         normalize: whether vectors are scaled to length one.
-        output: what is stored; ``embedding`` is the sentence vector.
-        truncate_dim: vectors are cut to so many leading dimensions; None means never.
         dimension: width of a stored vector.
+        output: what is stored; ``embedding`` is the sentence vector.
+        truncate_dim: number of leading dimensions that vectors are cut to; None means never.
         version: version of this list of fields.
     """
 
@@ -43,11 +47,11 @@ class Contract:
     pooling: str
     modules: str
     prompt: str
-    max_length: int
+    max_length: Size
     normalize: bool
-    dimension: int
+    dimension: Annotated[Size, Field(ge=1)]
     output: str = "embedding"
-    truncate_dim: int | None = None
+    truncate_dim: Annotated[Size, Field(ge=1)] | None = None
     version: int = CONTRACT_VERSION
 
     @property
@@ -64,24 +68,19 @@ class Contract:
         """Read a contract back.
 
         Raises:
-            CorruptCacheError: if fields are missing or unknown, or a value is of another type.
+            CorruptCacheError: if fields are missing or unknown, or a value cannot be.
         """
-        if not isinstance(value, Mapping):
-            raise CorruptCacheError(f"a contract has to be a JSON object, found a {type(value).__name__}")
-        expected = {field.name: _TYPES[str(field.type)] for field in fields(cls)}
-        if set(value) != set(expected):
+        if not isinstance(value, Mapping) or len(value) != len(cls.__dataclass_fields__):
+            expected = ", ".join(cls.__dataclass_fields__)
             raise CorruptCacheError(
-                f"a contract with the fields {sorted(value)} was found, expected {sorted(expected)}: "
-                "it was damaged or written by another version of embedcache"
+                f"a contract needs the fields {expected}: it is damaged, or of another version of embedcache"
             )
-        for name, types in expected.items():
-            # Not isinstance, which takes True for a number.
-            if type(value[name]) not in types:
-                raise CorruptCacheError(
-                    f"a contract whose {name} is {value[name]!r} was found, expected a value of type "
-                    f"{types[0].__name__}: it was damaged or written by another version of embedcache"
-                )
-        return cls(**value)
+        try:
+            return cls(**value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"]))[:80]
+            raise CorruptCacheError(f"a contract with a wrong {field!r} ({first['msg']})") from error
 
     def differences(self, other: Contract) -> dict[str, tuple[object, object]]:
         """Return the fields in which the two contracts differ, as field -> (own value, other's value)."""

@@ -81,7 +81,7 @@ class RemoteKeys:
         """Keys in the order in which shards are read, and where each shard starts in it and in positions."""
         ranks = [reading_rank(shard.codec, shard.sha256) for shard in self.shards]
         order = sorted(range(len(ranks)), key=ranks.__getitem__)
-        keys = SortedKeys.on_disk([self.arrays[number] for number in order])
+        keys = SortedKeys.of([self.arrays[number] for number in order])
         rows = np.diff(self.starts)[order]
         return keys, np.cumsum(rows) - rows, self.starts[order]
 

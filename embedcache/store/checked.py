@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -57,11 +56,11 @@ class CheckedFiles:
 
     def __init__(self, note: Path | None = None) -> None:
         self._note = note
+        self._noted = self._read()
         self._fresh: dict[str, list[int]] = {}
         self._dropped: set[str] = set()
 
-    @cached_property
-    def _noted(self) -> NDArray[np.void]:
+    def _read(self) -> NDArray[np.void]:
         if self._note is not None:
             with suppress(OSError, ValueError):
                 return read_checked(self._note)
@@ -86,24 +85,21 @@ class CheckedFiles:
     def forget(self, *names: str) -> None:
         """Drop files by name; :meth:`save` takes them out of the note."""
         self._dropped.update(names)
-        for name in names:
-            self._fresh.pop(name, None)
 
     def save(self) -> None:
         """Note the files added since; a note that cannot be written stays as it is."""
         fresh = {name: state for name, state in self._fresh.items() if not self._is_noted(name, state)}
-        gone, self._fresh, self._dropped = {*self._dropped, *fresh}, {}, set()
-        if self._note is None or not gone:
+        changed, self._fresh, self._dropped = {*self._dropped, *fresh}, {}, set()
+        if self._note is None or not changed:
             return
         # Other processes may have added to it since it was read.
-        self.__dict__.pop("_noted", None)
-        kept = self._noted[~np.isin(self._noted["name"], [name.encode() for name in gone])]
+        noted = self._read()
+        kept = noted[~np.isin(noted["name"], [name.encode() for name in changed])]
         more = np.array([(name.encode(), state) for name, state in fresh.items()], CHECKED_DTYPE)
-        noted = np.concatenate([kept, more])
-        noted = noted[np.argsort(noted["name"])]
+        self._noted = np.sort(np.concatenate([kept, more]), order="name")
+        data = self._noted.tobytes()
         with suppress(StorageError):
-            write_bytes(self._note, hashlib.sha256(noted.tobytes()).digest(), noted.tobytes())
-        self.__dict__["_noted"] = noted
+            write_bytes(self._note, hashlib.sha256(data).digest(), data)
 
     def find_corrupt(self, files: Mapping[Path, str]) -> list[Path]:
         """Return those of ``files`` (path -> expected sha256) that have another digest.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
@@ -49,12 +49,11 @@ class SortedKeys:
 
     @classmethod
     def of(cls, parts: Sequence[KeyArray]) -> SortedKeys:
-        """Sort keys in memory, 24 bytes each; places count through ``parts``."""
-        return cls(np.concatenate([np.empty((3, 0), np.uint64), *sorted_blocks(parts)], axis=1))
+        """Sort keys into an unnamed temporary file, which takes no memory; places count through ``parts``.
 
-    @classmethod
-    def on_disk(cls, parts: Sequence[KeyArray]) -> SortedKeys:
-        """Sort keys into an unnamed temporary file, which takes no memory."""
+        Raises:
+            OSError: if it cannot be written.
+        """
         with TemporaryFile(prefix="embedcache-keys-") as handle:
             return cls(_write_words(handle, parts))
 
@@ -128,30 +127,14 @@ class IndexedShards:
     """An index over a set of shards.
 
     Attributes:
-        table: :data:`TABLE_DTYPE`, shape (shards,): name, codec and rows of each, in the order of places.
+        shards: name, codec and rows of each, in the order of places.
         keys: their keys, sorted.
-        path: its file; None where it has none.
+        path: its file; None if it has none.
     """
 
-    table: NDArray[np.void]
+    shards: list[ShardRow]
     keys: SortedKeys
     path: Path | None = None
-
-    @cached_property
-    def rows(self) -> list[ShardRow]:
-        """The table as Python's own values."""
-        decode = partial(bytes.decode, encoding="ascii", errors="replace")
-        return [(decode(name), decode(codec), rows) for name, codec, rows in self.table.tolist()]
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the shards."""
-        return [name for name, _, _ in self.rows]
-
-
-def shard_table(shards: Iterable[ShardRow]) -> NDArray[np.void]:
-    """Return (name, codec, rows) of each shard as :data:`TABLE_DTYPE`."""
-    return np.array([(name.encode(), codec.encode(), rows) for name, codec, rows in shards], TABLE_DTYPE)
 
 
 class IndexFolder:
@@ -170,9 +153,10 @@ class IndexFolder:
         """Return indexes over disjoint subsets of the shards ``names``, the largest first."""
         left, found = set(names), []
         opened = [index for path in self.folder.glob("[!.]*.npy") if (index := self._open(path)) is not None]
-        for index in sorted(opened, key=lambda index: (-len(index.keys), index.names)):
-            if index.names and left.issuperset(index.names):
-                left.difference_update(index.names)
+        for index in sorted(opened, key=lambda index: (-len(index.keys), index.path)):
+            covered = {name for name, _, _ in index.shards}
+            if covered <= left:
+                left -= covered
                 found.append(index)
         return found
 
@@ -189,12 +173,14 @@ class IndexFolder:
             return None
         if table.dtype != TABLE_DTYPE or table["rows"].sum() != len(keys):
             return None
-        return IndexedShards(table, keys, path)
+        decode = partial(bytes.decode, encoding="ascii", errors="replace")
+        shards = [(decode(name), decode(codec), rows) for name, codec, rows in table.tolist()]
+        return IndexedShards(shards, keys, path)
 
     def write(
-        self, table: NDArray[np.void], parts: Sequence[KeyArray], merged: Iterable[IndexedShards]
+        self, shards: list[ShardRow], parts: Sequence[KeyArray], merged: Iterable[IndexedShards]
     ) -> IndexedShards:
-        """Write an index over shards, and delete those of this process that it has merged.
+        """Write an index over shards with the keys ``parts``; delete this process's own that it has merged.
 
         Indexes of other processes are left to ``gc``: on a network file system, deleting a file that another
         machine has mapped ends the process there.
@@ -202,6 +188,7 @@ class IndexFolder:
         Raises:
             StorageError: if it cannot be written.
         """
+        table = np.array([(name.encode(), codec.encode(), rows) for name, codec, rows in shards], TABLE_DTYPE)
         with temporary_sibling(self.folder / "index.npy") as temporary:
             with temporary.open("w+b") as handle:
                 npy.write_array(handle, table, allow_pickle=False)
@@ -215,26 +202,21 @@ class IndexFolder:
             if index.path in _written_here and index.path != path:
                 index.path.unlink(missing_ok=True)
                 _written_here.discard(index.path)
-        return IndexedShards(table, SortedKeys(words), path)
+        return IndexedShards(shards, SortedKeys(words), path)
 
 
 class StoreIndex:
     """Indexes that together cover the shards of a store.
 
     Args:
-        folder: keeps their files; None: they are in memory.
+        folder: keeps their files; None: in temporary files.
     """
 
     def __init__(self, folder: IndexFolder | None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._indexes: list[IndexedShards] = []
         self._numbers: dict[str, int] = {}
         self._ranks = np.empty(0, np.int64)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether indexes are kept in files."""
-        return self._folder is not None
 
     @property
     def files(self) -> list[Path]:
@@ -243,8 +225,8 @@ class StoreIndex:
 
     def open(self, names: Sequence[str]) -> dict[str, ShardRow]:
         """Use the files that fit the shards ``names``; return what they say of those they cover."""
-        self._indexes = self._folder.fitting(names) if self._folder else []
-        return {row[0]: row for index in self._indexes for row in index.rows}
+        self._indexes = self.folder.fitting(names) if self.folder else []
+        return {shard[0]: shard for index in self._indexes for shard in index.shards}
 
     def discard(self) -> None:
         """Drop all indexes and delete their files: one has given a wrong answer."""
@@ -267,34 +249,27 @@ class StoreIndex:
         self._numbers = {name: number for number, (name, _, _) in enumerate(shards)}
         ranked = [reading_rank(codec, name) for name, codec, _ in shards]
         order = sorted(range(len(shards)), key=ranked.__getitem__)
-        self._ranks = np.empty(len(shards), np.int64)
-        self._ranks[order] = np.arange(len(shards))
-        left = self._numbers.keys() - {name for index in self._indexes for name in index.names}
+        self._ranks = np.argsort(np.array(order, np.int64))
+        left = self._numbers.keys() - {name for index in self._indexes for name, _, _ in index.shards}
         if not left:
             return
-        rows, merged, kept = sum(shards[self._numbers[name]][2] for name in left), [], []
-        for index in reversed(self._indexes):
-            if len(index.keys) <= 2 * rows:
-                merged.append(index)
-                left.update(index.names)
-                rows += len(index.keys)
-            else:
-                kept.append(index)
+        rows, merged = sum(shards[self._numbers[name]][2] for name in left), list[IndexedShards]()
+        while self._indexes and len(self._indexes[-1].keys) <= 2 * rows:
+            merged.append(self._indexes.pop())
+            left.update(name for name, _, _ in merged[-1].shards)
+            rows += len(merged[-1].keys)
         numbers = [number for number in order if shards[number][0] in left]
-        made = self._make(shard_table(shards[number] for number in numbers), keys_of(numbers), merged)
-        self._indexes = sorted([*kept, made], key=lambda index: -len(index.keys))
+        chosen, parts = [shards[number] for number in numbers], keys_of(numbers)
+        self._indexes.append(
+            self._write(chosen, parts, merged) or IndexedShards(chosen, SortedKeys.of(parts))
+        )
 
-    def _make(
-        self, table: NDArray[np.void], parts: Sequence[KeyArray], merged: Sequence[IndexedShards]
-    ) -> IndexedShards:
-        if self._folder is None:
-            return IndexedShards(table, SortedKeys.of(parts))
-        try:
-            return self._folder.write(table, parts, merged)
-        except StorageError:  # a read-only cache, or a full disk
-            with suppress(OSError):
-                return IndexedShards(table, SortedKeys.on_disk(parts))
-            return IndexedShards(table, SortedKeys.of(parts))
+    def _write(
+        self, shards: list[ShardRow], parts: Sequence[KeyArray], merged: Sequence[IndexedShards]
+    ) -> IndexedShards | None:
+        with suppress(StorageError):  # in a read-only cache, or on a full disk
+            return self.folder.write(shards, parts, merged) if self.folder else None
+        return None
 
     def locate(self, keys: KeyArray, starts: Positions) -> Positions:
         """Return the position of each key, -1 where it is missing; of several the first in reading order.
@@ -305,15 +280,14 @@ class StoreIndex:
         """
         best, ranks = np.full((2, len(keys)), -1, np.int64)
         for index in self._indexes:
-            places = index.keys.locate(keys)
-            ends = np.cumsum(index.table["rows"])
+            places, rows = index.keys.locate(keys), np.array([rows for _, _, rows in index.shards])
+            ends = np.cumsum(rows)
             hits = np.flatnonzero((places >= 0) & (places < ends[-1]))
             at = np.searchsorted(ends, places[hits], side="right")
-            numbers = np.array([self._numbers[name] for name in index.names])
-            positions = places[hits] - (ends - index.table["rows"])[at] + starts[numbers[at]]
-            rank = self._ranks[numbers[at]]
-            better = (ranks[hits] < 0) | (rank < ranks[hits])
-            best[hits[better]], ranks[hits[better]] = positions[better], rank[better]
+            numbers = np.array([self._numbers[name] for name, _, _ in index.shards])[at]
+            better = (ranks[hits] < 0) | (self._ranks[numbers] < ranks[hits])
+            best[hits[better]] = (places[hits] - (ends - rows)[at] + starts[numbers])[better]
+            ranks[hits[better]] = self._ranks[numbers][better]
         return best
 
     def count_distinct(self) -> int:

@@ -7,7 +7,6 @@ offline verifier that comes with the Python binding, which never hands it to the
 from __future__ import annotations
 
 import os
-import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from embedcache.errors import CorruptCacheError, StorageError
+from embedcache.fsio import file_state
 
 if TYPE_CHECKING:
     import lmdb
@@ -25,19 +25,8 @@ if TYPE_CHECKING:
 MAP_BYTES = 1 << 40
 """Address space reserved for a file that may grow; it costs neither memory nor disk."""
 
-_GROWTH_BYTES = 1 << 36
 _REMEDY = "'embedcache repair' saves the shards in it that are whole"
 _RETRIES = 10
-# Raised by the verifier for numbers that make no sense.
-_VERIFIER_ERRORS = (
-    ArithmeticError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    ValueError,
-    struct.error,
-    OSError,
-)
 _opened: WeakValueDictionary[tuple[int, int], MappedLmdb] = WeakValueDictionary()
 _opening = threading.Lock()
 
@@ -64,8 +53,7 @@ class MappedLmdb:
             self.environment = lmdb.open(
                 str(path),
                 subdir=False,
-                # A process has room for a hundred maps of the largest size, and for thousands of the others.
-                map_size=MAP_BYTES if writable else path.stat().st_size + _GROWTH_BYTES,
+                map_size=MAP_BYTES,
                 readonly=not writable,
                 create=writable,
                 lock=writable,
@@ -89,20 +77,13 @@ class MappedLmdb:
             self._reader.abort()
         self._reader = None
 
-    def reader(self) -> lmdb.Transaction:
-        """Return the transaction that reads go through."""
-        if self._reader is None:
-            with explained(self.path):
-                self._reader = self.environment.begin(buffers=True)
-        return self._reader
-
     def get(self, key: bytes) -> pa.Buffer | None:
         """Return the value of ``key`` as a buffer over the mapped file, or None."""
         import numpy as np
         import pyarrow as pa
 
         with explained(self.path):
-            value = self.reader().get(key)
+            value = self._read().get(key)
         if value is None:
             return None
         if not len(value):
@@ -113,7 +94,12 @@ class MappedLmdb:
     def list_keys(self) -> list[bytes]:
         """Return all keys, in order."""
         with explained(self.path):
-            return [bytes(key) for key in self.reader().cursor().iternext(values=False)]
+            return [bytes(key) for key in self._read().cursor().iternext(values=False)]
+
+    def _read(self) -> lmdb.Transaction:
+        if self._reader is None:
+            self._reader = self.environment.begin(buffers=True)
+        return self._reader
 
     def close(self) -> None:
         """Close the file; buffers handed out before must not be used any more."""
@@ -151,19 +137,18 @@ def check_structure(path: Path) -> None:
     Raises:
         CorruptCacheError: if a page is not as LMDB writes it.
     """
-    from lmdb.verify import VerifyError, verify
+    from lmdb.verify import verify
 
     for attempt in range(_RETRIES):
-        before = path.stat()
+        before = file_state(path)
         try:
             problems = list(verify(str(path), subdir=False))  # type: ignore[no-untyped-call]
-        except (VerifyError, *_VERIFIER_ERRORS) as error:
+        except Exception as error:  # noqa: BLE001 - numbers that make no sense lead anywhere
             problems = [str(error) or type(error).__name__]
         if not problems:
             return
-        after = path.stat()
         # What was read while another process was writing proves nothing.
-        if attempt and (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
+        if attempt and before == file_state(path):
             raise CorruptCacheError(f"{path} is no sound LMDB file ({problems[0]}): {_REMEDY}")
         time.sleep(0.05)
     raise StorageError(f"{path} is being written to all the time and cannot be checked: try again later")

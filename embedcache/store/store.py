@@ -265,7 +265,7 @@ class ShardStore:
         Where derived files cannot be written the next reader does the work.
         """
         self.container.finish()
-        if self._index.is_kept:
+        if self._index.folder:
             self._indexed()
 
     def locate(self, keys: KeyArray) -> Positions:

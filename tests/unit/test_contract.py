@@ -60,12 +60,12 @@ def test_a_contract_comes_back_from_json() -> None:
 def test_a_missing_field_is_refused(name: str) -> None:
     value = example_contract().to_json()
     del value[name]
-    with pytest.raises(CorruptCacheError, match=f"expected .*'{name}'"):
+    with pytest.raises(CorruptCacheError, match=name):
         Contract.from_json(value)
 
 
 def test_an_unknown_field_is_refused() -> None:
-    with pytest.raises(CorruptCacheError, match="'colour'"):
+    with pytest.raises(CorruptCacheError, match="fields"):
         Contract.from_json({**example_contract().to_json(), "colour": "red"})
 
 
@@ -82,13 +82,13 @@ def test_an_unknown_field_is_refused() -> None:
     ],
 )
 def test_a_value_of_another_type_is_refused(name: str, value: object) -> None:
-    with pytest.raises(CorruptCacheError, match=f"whose {name} is"):
+    with pytest.raises(CorruptCacheError, match=name):
         Contract.from_json({**example_contract().to_json(), name: value})
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", [], [{}]])
 def test_what_is_no_object_is_refused(value: object) -> None:
-    with pytest.raises(CorruptCacheError, match="JSON object"):
+    with pytest.raises(CorruptCacheError, match="fields"):
         Contract.from_json(value)
 
 

@@ -18,7 +18,7 @@ from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
 from embedcache.fsio import sha256_file
 from embedcache.keys import key_array
 from embedcache.store.base import VectorBatch
-from embedcache.store.shard import SHARD_VERSION, Shard, ShardHeader, open_shard, shard_bytes
+from embedcache.store.shard import SHARD_VERSION, Shard, open_shard, stored_shard
 from embedcache.testing import example_contract
 
 ROWS = 3
@@ -43,10 +43,7 @@ def batch(shift: float = 0.0) -> VectorBatch:
 
 def write(folder: Path, contract: Contract, codec_name: str, rows: VectorBatch) -> Path:
     codec = get_codec(codec_name)
-    header = ShardHeader(contract, codec_name, None, len(rows.keys), rows.provenance, ERROR)
-    name, data = shard_bytes(
-        header, codec, rows.keys, codec.encode(rows.vectors), rows.tokens, rows.truncated
-    )
+    name, data = stored_shard(contract, codec, codec.encode(rows.vectors), rows, ERROR)
     path = folder / f"{name}.arrow"
     path.write_bytes(data)
     return path

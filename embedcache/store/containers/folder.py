@@ -78,10 +78,6 @@ class FolderShards:
         remove_file(self.path(name))
         self.checked.forget(self.path(name).name)
 
-    def is_checked(self, name: str) -> bool:
-        """Return whether the digest of a shard's file was taken here, and it is that file still."""
-        return self.checked.knows(self.path(name))
-
     def where(self, name: str) -> str:
         """Return the path of a shard's file."""
         return str(self.path(name))

@@ -87,13 +87,6 @@ class LmdbShards:
         names = (key.decode("ascii", "replace") for key in self._mapped.list_keys())
         return sorted(filter(is_shard_name, names))
 
-    def has(self, name: str) -> bool:
-        """Return whether a shard is there by now; cheaper than :meth:`names`."""
-        if not self.is_there:
-            return False
-        self._mapped.refresh()
-        return self._mapped.get(name.encode()) is not None
-
     def open(self, name: str) -> pa.Buffer:
         """Return the bytes of a shard, memory-mapped."""
         if not self._mapped.writable:
@@ -135,10 +128,6 @@ class LmdbShards:
     def _unseal(self) -> None:
         if self._seal.exists():
             remove_file(self._seal)
-
-    def is_checked(self, name: str) -> bool:
-        """Return whether the file was found sound here, with all shards in it, and is that file still."""
-        return self._checked.knows(self.file)
 
     def where(self, name: str) -> str:
         """Return the file and the shard's name in it."""
