@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from embedcache import model_note
-from embedcache.cached_teacher import REMEDY, CachedTeacher, read_contract, read_origin
+from embedcache.cache_marker import CACHE_MARKER, CACHE_VERSION, REMOTE_MARKER, check_marker, refuse_remote
+from embedcache.cached_teacher import CachedTeacher, read_contract, read_origin
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import Corpus
@@ -24,7 +26,6 @@ from embedcache.errors import (
 from embedcache.fsio import (
     inside,
     make_directory,
-    read_sealed_json,
     refuse_links,
     require_directory,
     write_json,
@@ -54,13 +55,6 @@ __all__ = [
     "refuse_remote",
 ]
 
-CACHE_VERSION = 2
-CACHE_MARKER = {"format": "embedcache", "version": CACHE_VERSION}
-"""Content of ``cache.json``, beside its seal."""
-
-REMOTE_MARKER = "embedcache-remote.json"
-"""File that makes a folder a remote, which is no cache."""
-
 _CONTRACT_ID = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -85,26 +79,7 @@ class Cache:
             raise CacheFormatError(f"{path} is a file, and a cache is a folder: give the folder")
         self.folder = require_directory(path, "cache")
         self._looked_up: dict[str, ShardStore] = {}
-        marker = self.folder / "cache.json"
-        try:
-            value = read_sealed_json(marker)
-        except FileNotFoundError:
-            refuse_remote(self.folder)
-            raise CacheFormatError(
-                f"{self.folder} is no cache: it has no cache.json; build one with "
-                f"'embedcache build CORPUS --teacher NAME --cache {self.folder}'"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise CacheFormatError(f"{marker} is damaged ({error}): {REMEDY}") from error
-        version = value.get("version")
-        if version != CACHE_VERSION:
-            newer = isinstance(version, int) and version > CACHE_VERSION
-            raise CacheFormatError(
-                f"{self.folder} has format version {repr(version)[:40]}, this embedcache reads version "
-                f"{CACHE_VERSION}: {'upgrade embedcache' if newer else 'build it again in a new folder'}"
-            )
-        if value != CACHE_MARKER:
-            raise CacheFormatError(f"{marker} is not as embedcache writes it: {REMEDY}")
+        check_marker(self.folder)
         # Everything below these is checked as it is opened.
         for name, depth in (("corpora", 1), ("teachers", 1), ("derived", 2)):
             refuse_links(inside(self.folder, name), depth)
@@ -126,7 +101,7 @@ class Cache:
             make_directory(path)
             refuse_remote(path)
             others = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-            # Another builder may have made the cache since it was looked for.
+            # Another builder may have made it meanwhile.
             if others and not (path / "cache.json").exists():
                 raise CacheFormatError(
                     f"{path} is no cache and not empty (it holds {', '.join(others[:5])}): "
@@ -149,7 +124,7 @@ class Cache:
     def corpus_names(self) -> list[str]:
         """Return the names of all corpora, sorted; that they can be read is not checked."""
         names = (path.parent.name for path in self.corpora_folder.glob("*/corpus.json"))
-        return sorted(name for name in names if _NAME.fullmatch(name))
+        return sorted(filter(_NAME.fullmatch, names))
 
     def corpora(self) -> list[Corpus]:
         """Return all corpora, by name."""
@@ -303,8 +278,7 @@ class Cache:
 
     def token_table(self, teacher: CachedTeacher) -> TokenTable:
         """Return a teacher's token embeddings; errors as :func:`read_stored`."""
-        source = self.model_source(teacher)
-        return read_stored(self.folder, teacher.name, teacher.contract, source)
+        return read_stored(self.folder, teacher.name, teacher.contract, self.model_source(teacher))
 
     def lookup(self, texts: Sequence[str], teacher: str | None = None) -> Vectors:
         """Return the cached vectors of ``texts``, float32 of shape (n, d), in order.
@@ -317,9 +291,8 @@ class Cache:
             MissingVectorsError: if texts are not in the cache; it names them.
             InputError: if the teacher is not in the cache, or ``texts`` is a single string.
         """
-        if isinstance(texts, str):
-            raise InputError("lookup takes a list of texts, found one string: give [text]")
-        contract, texts = self.teacher(teacher).contract, list(texts)
+        refuse_one_string(texts)
+        contract = self.teacher(teacher).contract
         try:
             return self._vectors(self._current_store(contract), texts)
         except CorruptCacheError:
@@ -329,7 +302,28 @@ class Cache:
                 raise
             return self._vectors(self._current_store(contract), texts)
 
-    def _vectors(self, store: ShardStore, texts: list[str]) -> Vectors:
+    def encode(self, texts: Sequence[str], teacher: Any = None) -> Vectors:
+        """Return vectors of ``texts``, float32 of shape (n, d), in order; encode what is missing.
+
+        Texts that were missing become a corpus of their own, ``encoded-`` and their digest.
+
+        Args:
+            texts: the texts.
+            teacher: name of a teacher in the cache, which is loaded as it was built; default: the only one.
+                Or a teacher as :func:`embedcache.build` takes it.
+
+        Raises:
+            InputError: if ``texts`` is a single string.
+            TeacherError: if the teacher cannot be loaded. Other errors are those of :func:`embedcache.build`.
+        """
+        refuse_one_string(texts)
+        if teacher is None or teacher in [one.name for one in self.teachers()]:
+            with suppress(MissingVectorsError):
+                return self.lookup(texts, teacher)
+        vectors: Vectors = load("embedcache.building.encode_texts:encode_texts")(self, texts, teacher)
+        return vectors
+
+    def _vectors(self, store: ShardStore, texts: Sequence[str]) -> Vectors:
         positions = store.locate(key_array(texts))
         missing = np.flatnonzero(positions < 0).tolist()
         if missing:
@@ -352,8 +346,7 @@ class Cache:
     ) -> pa.RecordBatchReader:
         """Return the rows of a corpus with their vectors as a stream of Arrow batches, in order.
 
-        ``polars.from_arrow``, ``reader.read_pandas()`` and DuckDB read it; memory does not grow with the
-        corpus.
+        polars, pandas, datasets and DuckDB read it; memory does not grow with the corpus.
 
         Args:
             teacher: name or contract id; default: the only teacher.
@@ -379,11 +372,7 @@ class Cache:
         return load("embedcache.export:export_rows")(self, out, **options)
 
 
-def refuse_remote(folder: Path) -> None:
-    """Raise :class:`CacheFormatError` for a folder that is a remote, saying what to do with one."""
-    if (folder / REMOTE_MARKER).is_file():
-        raise CacheFormatError(
-            f"{folder} is a remote, not a cache: pull from it into a cache with "
-            f"'embedcache pull {folder} --cache DIR', which checks every byte, or list what it has with "
-            f"'embedcache remote ls {folder}'"
-        )
+def refuse_one_string(texts: Sequence[str]) -> None:
+    """Raise :class:`InputError` for a string in the place of a list of them."""
+    if isinstance(texts, str):
+        raise InputError("expected a list of texts, found one string: give [text]")

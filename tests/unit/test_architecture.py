@@ -20,7 +20,7 @@ FLOORS = [
     ["folding", "lazy", "keys", "pairs", "fsio", "arrow_file", "sizes", "progress"],
     ["key_index", "folders", "locked_folder", "codecs", "contract"],
     ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout", "noise"],
-    ["token_table", "scan", "cached_teacher"],
+    ["token_table", "scan", "cached_teacher", "cache_marker"],
     ["cache"],
     [
         "catalog",

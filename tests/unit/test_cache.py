@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 from dataclasses import replace
@@ -27,7 +28,7 @@ from embedcache.errors import (
 )
 from embedcache.fsio import write_sealed_json
 from embedcache.store import FolderShards, LmdbShards, ShardStore
-from embedcache.testing import example_batch, example_contract
+from embedcache.testing import FakeEncoder, example_batch, example_contract, fake_teacher
 
 MEAN, CLS = example_contract(), example_contract(pooling="cls")
 
@@ -407,3 +408,62 @@ def test_where_a_model_lies_is_remembered_here_and_guessed_elsewhere(tmp_path: P
     assert cache.model_source(teacher) == "org/tiny@abc"
     pinned = cache.register_teacher("pinned", CLS, {"spec": "org/tiny@def", "revision": "def"})
     assert cache.model_source(pinned) == "org/tiny@def"
+
+
+def test_one_string_is_no_list_of_texts(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "words", ["a", "b"], "mean", MEAN)
+    for call in (cache.lookup, cache.encode):
+        with pytest.raises(InputError, match="one string"):
+            call("ab")
+
+
+def test_scan_gives_rows_with_their_vectors_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embedcache.scan.BATCH_ROWS", 2)
+    cache, texts = Cache.create(tmp_path), ["a", "b", "c", "d", "e"]
+    rows = RowBatch(texts, [f"id {text}" for text in texts], [1, 2, 3, 4, 5])
+    store_corpus(cache.corpora_folder, "words", [rows], ReadReport())
+    cache.register_teacher("mean", MEAN, {})
+    cache.store(MEAN).put(example_batch(texts))
+    batches = list(cache.scan())
+    assert [len(batch) for batch in batches] == [2, 2, 1]
+    table = cache.scan(teacher="mean", corpus="words").read_all()
+    assert table.column_names == ["text", "id", "label", "vector"]
+    assert table["text"].to_pylist() == texts
+    assert table["label"].to_pylist() == [1, 2, 3, 4, 5]
+    found = np.stack(table["vector"].to_numpy())
+    np.testing.assert_array_equal(found, cache.lookup(texts))
+
+
+def test_scan_names_the_first_row_without_a_vector(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "words", ["a", "b"], "mean", MEAN)
+    store_corpus(cache.corpora_folder, "more", [RowBatch(["b", "x"], None, None)], ReadReport())
+    with pytest.raises(MissingVectorsError, match=r"'more': 1 of 2 texts from row 1"):
+        cache.scan(corpus="more").read_all()
+
+
+def test_encode_builds_what_is_missing(tmp_path: Path) -> None:
+    encoder = FakeEncoder(fake_teacher(8))
+    cache = embedcache.build(["a", "b"], teacher=encoder, cache=tmp_path)
+    vectors = cache.encode(["c", "a", "c"], encoder)
+    assert encoder.rows_encoded == 3
+    np.testing.assert_array_equal(vectors, Cache(tmp_path).lookup(["c", "a", "c"]))
+    assert cache.encode(["c"]).shape == (1, 8)  # needs no model
+    assert len(cache.corpus_names()) == 2
+
+
+def test_a_cache_and_the_package_show_what_they_have(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "words", ["a"], "mean", MEAN)
+    assert "words" in repr(cache)
+    assert "mean" in repr(cache)
+    assert {"build", "open", "Cache", "push", "pull", "copy", "query"} <= set(dir(embedcache))
+    assert "teacher" in inspect.signature(embedcache.build).parameters
+
+
+def test_lookup_goes_on_when_another_process_has_replaced_the_shards(tmp_path: Path) -> None:
+    cache = filled(tmp_path, "words", ["a"], "mean", MEAN)
+    cache.lookup(["a"])
+    other = Cache(tmp_path).store(MEAN)
+    (shard,) = other.shards
+    other.container.remove(shard.name)
+    other.put(example_batch(["a", "b"], seed=1))
+    assert cache.lookup(["a", "b"]).shape == (2, 8)
