@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import click
 
 from embedcache.cli.options import all_of, cache_option, json_option, limit_options
-
-if TYPE_CHECKING:
-    from embedcache.share import PullResult, PushResult
-    from embedcache.share.inspect import Listing, RemoteCheck
-    from embedcache.share.tidy import TidyResult
+from embedcache.cli.progress_bar import show_progress
+from embedcache.cli.tables import print_table, size
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be transferred or deleted.")
 _CHOICE = (
@@ -31,8 +29,18 @@ _CHOICE = (
 )
 
 
-class _Result(Protocol):
-    def to_json(self) -> dict[str, object]: ...
+def _report(result: object, as_json: bool, title: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a result as JSON or as a table of two columns without empty rows."""
+    if as_json:
+        from pydantic_core import to_json
+
+        click.echo(to_json(result, indent=2))
+    else:
+        print_table(title, [row for row in rows if row[1].strip()])
+
+
+def _counted(count: int, total_bytes: int, unit: str = "files") -> str:
+    return f"{count:,} {unit}, {size(total_bytes)}"
 
 
 @click.command("push")
@@ -51,35 +59,26 @@ def push_command(
     teachers: tuple[str, ...],
     corpora: tuple[str, ...],
     no_text: bool,
+    dry_run: bool,
     as_json: bool,
-    **rest: Any,
+    **card: Any,
 ) -> None:
     """Send what the cache has and REMOTE, a name or a URL, lacks.
 
     Any number of people may push at once. Interrupted, the same command goes on.
     """
-    from embedcache.cli.progress_bar import show_progress
     from embedcache.share import Selection, push
 
     selection = Selection(teachers, corpora, text=not no_text)
     with show_progress() as progress:
-        done = push(cache, remote, selection, progress=progress, **rest)
-    if not _printed(done, as_json):
-        _show_push(done, is_done=not rest["dry_run"])
-
-
-def _show_push(done: PushResult, *, is_done: bool) -> None:
-    from embedcache.cli.tables import print_table, size
-
-    sent = f"{done.sent:,} objects, {size(done.sent_bytes)}"
+        done = push(cache, remote, selection, dry_run=dry_run, progress=progress, **card)
     rows = [
         ("new files", f"{done.files:,}"),
-        ("sent" if is_done else "to send", sent),
+        ("to send" if dry_run else "sent", _counted(done.sent, done.sent_bytes, "objects")),
         ("already there", f"{done.present:,} objects"),
-        ("manifest", ", ".join(one[:12] for one in done.manifests) or "none"),
-        ("time", f"{done.seconds:.1f} s"),
+        ("manifest", ", ".join(one[:12] for one in done.manifests)),
     ]
-    print_table(("push", done.remote), rows)
+    _report(done, as_json, ("push", done.remote), rows)
 
 
 @click.command("pull")
@@ -116,42 +115,25 @@ def pull_command(
     Everything is checked before it enters the cache. Exits with 1 if a teacher's vectors are not the
     teacher's; nothing of that teacher enters then. Interrupted, the same command goes on.
     """
-    from embedcache.cli.progress_bar import show_progress
     from embedcache.share import Selection, pull
 
     selection = Selection(teachers, corpora, not no_text, rows, where)
+    limits |= {"sample_check": not no_sample_check, "dry_run": dry_run}
     with show_progress() as progress:
-        done = pull(
-            cache,
-            remote,
-            selection,
-            sample_check=not no_sample_check,
-            dry_run=dry_run,
-            progress=progress,
-            **limits,
-        )
-    if not _printed(done, as_json):
-        _show_pull(done, is_done=not dry_run)
-    if done.is_bad:
-        sys.exit(1)
-
-
-def _show_pull(done: PullResult, *, is_done: bool) -> None:
-    from embedcache.cli.tables import print_table, size
-
-    rows = [
-        ("fetched" if is_done else "to fetch, at most", f"{done.files:,} files, {size(done.bytes)}"),
-        ("corpora", ", ".join(done.corpora) or "none"),
-        ("vectors", ", ".join(f"{rows:,} of {name}" for name, rows in done.vectors.items()) or "none"),
+        done = pull(cache, remote, selection, progress=progress, **limits)
+    lines = [
+        ("to fetch, at most" if dry_run else "fetched", _counted(done.files, done.bytes)),
+        ("corpora", ", ".join(done.corpora)),
+        ("vectors", ", ".join(f"{count:,} of {name}" for name, count in done.vectors.items())),
         *(("left out", reason) for reason in done.left_out),
     ]
     for one in done.samples:
-        own = f", {one.own:,} rows beside the cache's own" if one.own else ""
+        own = f", {one.own:,} rows beside others of their texts" if one.own else ""
         detail = f"{one.verdict} ({one.sampled:,} texts{own}): {one.message}"
-        rows.append((f"sample of {one.teacher}", detail))
-    if is_done:
-        rows.append(("time", f"{done.seconds:.1f} s"))
-    print_table(("pull", done.remote), rows)
+        lines.append((f"sample of {one.teacher}", detail))
+    _report(done, as_json, ("pull", done.remote), lines)
+    if done.is_bad:
+        sys.exit(1)
 
 
 @click.group("remote")
@@ -193,36 +175,26 @@ def ls_command(remote: str | None, manifest: str | None, as_json: bool) -> None:
         click.echo(json.dumps(named, indent=2) if as_json else "\n".join(lines) or "no remotes have a name")
         return
     listing = list_remote(remote, manifest)
-    if not _printed(listing, as_json):
-        _show_listing(listing, is_card=manifest is not None)
-    if listing.refused:
-        sys.exit(1)
-
-
-def _show_listing(listing: Listing, *, is_card: bool) -> None:
-    from embedcache.cli.tables import print_table, size
-
+    columns = ("manifest", "when", "by", "message", "teachers (new rows)", "corpora (rows)", "size", "signed")
     rows = []
     for push in listing.pushes:
-        card = push.manifest
-        teachers = ", ".join(f"{one.names[0]} ({one.rows:,})" for one in card.teachers)
-        corpora = ", ".join(f"{one.name} ({one.rows:,})" for one in card.corpora)
-        total = size(sum(file.bytes for file in card.files))
-        signed = f"signed by {push.signatures}" if push.signatures else ""
-        cells = (push.digest[:12], card.when, card.by, card.message, teachers, corpora, total, signed)
-        rows.append(cells)
-    columns = ("manifest", "when", "by", "message", "teachers (new rows)", "corpora (rows)", "size", "")
-    if is_card and rows:
+        teachers = ", ".join(f"{one.names[0]} ({one.rows:,})" for one in push.teachers)
+        corpora = ", ".join(f"{one.name} ({one.rows:,})" for one in push.corpora)
+        cells = (push.manifest[:12], push.when, push.by, push.message, teachers, corpora, size(push.bytes))
+        rows.append((*cells, f"by {push.signatures}" if push.signatures else ""))
+    if as_json:
+        _report(listing, as_json, (), ())
+    elif manifest is not None and rows:
         (push,) = listing.pushes
-        lines = [*zip(columns[:-1], rows[0], strict=False), ("signatures", str(push.signatures))]
-        lines += [("licence", push.manifest.licence), ("files", f"{len(push.manifest.files):,}")]
-        teachers_of = push.manifest.teachers
-        lines += [(f"model of {one.names[0]}", f"{one.model} {one.licence}") for one in teachers_of]
-        print_table(("card", listing.remote), lines)
+        card = [*zip(columns, rows[0], strict=True), ("licence", push.licence), ("files", f"{push.files:,}")]
+        card += [(f"model of {one.names[0]}", f"{one.model} {one.licence}") for one in push.teachers]
+        _report(listing, as_json, ("card", listing.remote), card)
     else:
         print_table(columns, rows, listing.remote)
-    for digest, why in listing.refused.items():
+    for digest, why in listing.refused.items() if not as_json else ():
         click.echo(f"manifest {digest[:12]} is refused: {why}")
+    if listing.refused:
+        sys.exit(1)
 
 
 @remote_command.command("verify")
@@ -231,28 +203,17 @@ def _show_listing(listing: Listing, *, is_card: bool) -> None:
 @json_option
 def verify_command(remote: str, delete_damaged: bool, as_json: bool) -> None:
     """Read every object of REMOTE. Exits with 1 if one is missing or damaged."""
-    from embedcache.cli.progress_bar import show_progress
     from embedcache.share import verify_remote
 
     with show_progress() as progress:
         found = verify_remote(remote, delete_damaged=delete_damaged, progress=progress)
-    if not _printed(found, as_json):
-        _show_check(found)
+    wrong = [("missing", found.missing), ("damaged", found.damaged)]
+    rows = [("read", _counted(found.objects, found.bytes, "objects"))]
+    rows += [(what, f"{one[:12]}, pushed in {by}") for what, those in wrong for one, by in those.items()]
+    rows += [("deleted", f"{found.deleted:,} damaged")] if found.deleted else []
+    _report(found, as_json, ("verify", found.remote), rows)
     if not found.is_sound:
         sys.exit(1)
-
-
-def _show_check(found: RemoteCheck) -> None:
-    from embedcache.cli.tables import print_table, size
-
-    wrong = [("missing", found.missing), ("damaged", found.damaged)]
-    rows = [(what, sha256[:12], by) for what, those in wrong for sha256, by in those.items()]
-    if rows:
-        print_table(("found", "object", "pushed in"), rows, found.remote)
-    click.echo(
-        f"{found.objects:,} objects, {size(found.bytes)}: {len(found.missing):,} missing, "
-        f"{len(found.damaged):,} damaged, {found.deleted:,} deleted"
-    )
 
 
 @remote_command.command("gc")
@@ -264,7 +225,6 @@ def _show_check(found: RemoteCheck) -> None:
 @json_option
 def gc_command(remote: str, grace: str, dry_run: bool, as_json: bool) -> None:
     """Delete from REMOTE the objects that no push lists; safe while others push."""
-    from embedcache.cli.progress_bar import show_progress
     from embedcache.share import collect
 
     try:
@@ -273,8 +233,9 @@ def gc_command(remote: str, grace: str, dry_run: bool, as_json: bool) -> None:
         raise click.BadParameter(f"{grace!r}: expected days, as in 14d", param_hint="--grace") from None
     with show_progress() as progress:
         done = collect(remote, grace_days=days, dry_run=dry_run, progress=progress)
-    if not _printed(done, as_json):
-        _show_tidy(done, "would go" if dry_run else "deleted")
+    rows = [("to delete" if dry_run else "deleted", _counted(done.files, done.bytes))]
+    rows += [("unlisted, too young", f"{done.kept:,} files")] if done.kept else []
+    _report(done, as_json, ("gc", done.remote), rows)
 
 
 @remote_command.command("drop")
@@ -284,26 +245,9 @@ def gc_command(remote: str, grace: str, dry_run: bool, as_json: bool) -> None:
 @json_option
 def drop_command(remote: str, manifests: tuple[str, ...], now: bool, as_json: bool) -> None:
     """Take back the pushes to REMOTE whose manifests begin with DIGITS."""
-    from embedcache.cli.progress_bar import show_progress
     from embedcache.share import drop
 
     with show_progress() as progress:
         done = drop(remote, manifests, now=now, progress=progress)
-    if not _printed(done, as_json):
-        for digest in done.manifests:
-            click.echo(f"took back {digest[:12]}")
-        _show_tidy(done, "deleted")
-
-
-def _show_tidy(done: TidyResult, verb: str) -> None:
-    from embedcache.cli.tables import size
-
-    kept = f"; {done.kept:,} unlisted are too young" if done.kept else ""
-    click.echo(f"{done.files:,} files {verb}, {size(done.bytes)}{kept}")
-
-
-def _printed(result: _Result, as_json: bool) -> bool:
-    """Print a result as JSON where that is asked for; return whether it was."""
-    if as_json:
-        click.echo(json.dumps(result.to_json(), indent=2))
-    return as_json
+    rows = [("taken back", ", ".join(digest[:12] for digest in done.manifests))]
+    _report(done, as_json, ("drop", done.remote), [*rows, ("deleted", _counted(done.files, done.bytes))])

@@ -80,13 +80,13 @@ class LocalTeacher:
     Attributes:
         teacher: one of its names, with the contract.
         names: all of them.
-        shards: the shards.
+        shards: the shards and their entries in a manifest.
         files: its other files; listed in full by every manifest that adds a shard of it.
     """
 
     teacher: CachedTeacher
     names: list[str]
-    shards: tuple[Shard, ...]
+    shards: list[tuple[SharedFile, Shard]]
     files: list[SharedFile]
 
 
@@ -100,14 +100,13 @@ def local_teachers(cache: Cache, selection: Selection) -> list[LocalTeacher]:
     by_contract: dict[str, list[CachedTeacher]] = {}
     for teacher in cache.teachers():
         by_contract.setdefault(teacher.contract.id, []).append(teacher)
-    chosen = [
-        group
+    for asked in selection.teachers:
+        cache.teacher(asked)
+    return [
+        _local_teacher(cache, group)
         for contract_id, group in by_contract.items()
         if selection.takes_teacher([one.name for one in group], contract_id)
     ]
-    for asked in selection.teachers:
-        cache.teacher(asked)
-    return [_local_teacher(cache, group) for group in chosen]
 
 
 def _local_teacher(cache: Cache, group: list[CachedTeacher]) -> LocalTeacher:
@@ -119,7 +118,8 @@ def _local_teacher(cache: Cache, group: list[CachedTeacher]) -> LocalTeacher:
     paths += sorted(path for path in folder.glob("codebooks/*.npy") if path.name in used)
     paths += [path for path in (table_path(cache.folder, contract), folder / PROJECTION) if path.is_file()]
     files = [_shared(cache, path) for path in paths]
-    return LocalTeacher(group[0], [one.name for one in group], shards, files)
+    listed = [(shared_shard(contract.id, shard), shard) for shard in shards]
+    return LocalTeacher(group[0], [one.name for one in group], listed, files)
 
 
 def local_corpora(cache: Cache, selection: Selection) -> list[tuple[SharedCorpus, list[SharedFile]]]:
@@ -136,12 +136,8 @@ def local_corpora(cache: Cache, selection: Selection) -> list[tuple[SharedCorpus
         if selection.takes_corpus(corpus.name, corpus.info.digest):
             views = corpus.views()
             paths = [path for one in (corpus, *views) for path in corpus_paths(one)]
-            card = SharedCorpus(
-                name=corpus.name,
-                digest=corpus.info.digest,
-                rows=len(corpus),
-                views=[view.name for view in views],
-            )
+            names = [view.name for view in views]
+            card = SharedCorpus(name=corpus.name, digest=corpus.info.digest, rows=len(corpus), views=names)
             found.append((card, [_shared(cache, path) for path in paths]))
     return found
 

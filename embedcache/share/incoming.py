@@ -23,7 +23,7 @@ from embedcache.inventory import Kind
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import projection_digest
 from embedcache.share.files import corpus_paths, shared_shard
-from embedcache.share.manifest import SHARED, SharedFile, Stock
+from embedcache.share.manifest import SHARED, ManifestSet, SharedFile
 from embedcache.share.remote import MissingError, Remote
 from embedcache.share.transfer import DamagedError
 from embedcache.store import FolderShards, ShardStore
@@ -38,7 +38,7 @@ class Incoming:
     Args:
         cache: the cache.
         remote: where the files come from.
-        stock: what the remote lists, to name the pusher of a bad file.
+        listed: manifests of the remote, to name the pusher of a bad file.
         progress: receives what is done.
         folder: where they lie until they are admitted; default: ``derived/incoming``.
 
@@ -50,11 +50,11 @@ class Incoming:
         self,
         cache: Cache,
         remote: Remote,
-        stock: Stock,
+        listed: ManifestSet,
         progress: Progress = NO_PROGRESS,
         folder: Path | None = None,
     ) -> None:
-        self.cache, self.remote, self.stock = cache, remote, stock
+        self.cache, self.remote, self.listed = cache, remote, listed
         self.progress = progress
         self.fetched: list[int] = []
         self.folder = folder or cache.derived_folder / "incoming"
@@ -96,31 +96,23 @@ class Incoming:
 
     def fetch_one(self, file: SharedFile) -> None:
         """Download one file; errors as :meth:`fetch`."""
-        path = self.path(file)
-        here = self.cache.folder / file.path
-        if self._is_whole(path, file):
+        path, here = self.path(file), self.cache.folder / file.path
+        if _is_whole(path, file):
             self.progress.advance(file.bytes)
-            return
-        try:
-            if file.entry.kind is not Kind.SHARD and self._is_whole(here, file):
-                # A codebook of shards that come, or a part that two versions of a corpus share.
-                copy_file(here, path)
-                return
-            self.remote.fetch(file.sha256, file.bytes, path, self.progress.advance)
+        elif file.entry.kind is not Kind.SHARD and _is_whole(here, file):
+            # A codebook of shards that come, or a part that two versions of a corpus share.
+            copy_file(here, path)
+        else:
+            try:
+                self.remote.fetch(file.sha256, file.bytes, path, self.progress.advance)
+            except (DamagedError, MissingError) as error:
+                raise self.refusal([file.sha256], str(error)) from error
             self.fetched.append(file.bytes)
-        except (DamagedError, MissingError) as error:
-            raise self.refusal([file.sha256], str(error)) from error
-
-    def _is_whole(self, path: Path, file: SharedFile) -> bool:
-        is_there = path.is_file() and path.stat().st_size == file.bytes
-        return is_there and sha256_file(path) == file.sha256
 
     def refusal(self, digests: Sequence[str], why: str) -> RemoteError:
         """Return the error for objects that are refused; it names the manifests that list them."""
-        return RemoteError(
-            f"{why.rstrip('.')}. Pushed in {self.stock.pushed_by(digests)}: 'pull --skip-manifest' leaves it "
-            "out, 'remote drop' takes it back."
-        )
+        pushed = self.listed.pushed_by(digests)
+        return RemoteError(f"{why.rstrip('.')}. Pushed in {pushed}: --skip-manifest leaves it out.")
 
     @contextmanager
     def refusing(self, files: Sequence[SharedFile]) -> Iterator[None]:
@@ -181,7 +173,9 @@ class Incoming:
         checked = CheckedFiles()
         # Their digests were taken as they came.
         checked.add(*(self.path(file) for file in mine if file.entry.kind is Kind.SHARD))
-        self.check_documents(contract, mine)
+        for file in mine:
+            with self.refusing([file]):
+                _check_document(self.path(file), file, contract)
         with self.refusing([file for file in mine if file.rows]):
             store = ShardStore(
                 FolderShards(folder / "shards", checked),
@@ -191,16 +185,6 @@ class Incoming:
             )
         self.check_shards(store, mine)
         return store
-
-    def check_documents(self, contract: Contract, files: Sequence[SharedFile]) -> None:
-        """Check a teacher's files, but for shards.
-
-        Raises:
-            RemoteError: if one is not what it says it is.
-        """
-        for file in files:
-            with self.refusing([file]):
-                _check_document(self.path(file), file, contract)
 
     def check_shards(self, store: ShardStore, files: Sequence[SharedFile]) -> None:
         """Check that shards have the rows, the codec and the keys that their manifest lists.
@@ -220,7 +204,7 @@ class Incoming:
         Raises:
             RemoteError: if what came is none, or another one's.
         """
-        place = Path("teachers") / contract_id / "contract.json"
+        place = f"teachers/{contract_id}/contract.json"
         staged = self.folder / place
         if not staged.is_file():
             return read_contract(self.cache.folder / place)
@@ -266,13 +250,9 @@ class Incoming:
         for container in containers.values():
             container.finish()
 
-    def reject(self, contract_id: str) -> None:
-        """Delete a teacher's files from the quarantine."""
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self.folder / "teachers" / contract_id)
-
 
 def _check_document(path: Path, file: SharedFile, contract: Contract) -> None:
+    """Raise where a file of a teacher, other than a shard, is not what its place asks for."""
     kind = file.entry.kind
     if kind is Kind.CONTRACT and read_contract(path) != contract:
         raise ValueError("its contract is another one")
@@ -284,3 +264,8 @@ def _check_document(path: Path, file: SharedFile, contract: Contract) -> None:
         TokenTable.read(path, contract)
     if kind is Kind.PROJECTION and projection_digest(contract) != file.sha256:
         raise ValueError("its projection is not the one that the contract names")
+
+
+def _is_whole(path: Path, file: SharedFile) -> bool:
+    is_there = path.is_file() and path.stat().st_size == file.bytes
+    return is_there and sha256_file(path) == file.sha256

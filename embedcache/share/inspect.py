@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from embedcache.errors import RemoteError
 from embedcache.progress import NO_PROGRESS, Progress
-from embedcache.share.manifest import Manifest, digest_in, names_beginning
+from embedcache.share.manifest import SharedCorpus, SharedTeacher, digest_in, names_beginning
 from embedcache.share.remote import MissingError, Remote, object_path
 from embedcache.share.transfer import DamagedError
 
 
 @dataclass(frozen=True)
-class PushedManifest:
-    """One push: its digest, the card, and how many keys have signed it."""
+class Card:
+    """Card of one push.
 
-    digest: str
-    manifest: Manifest
+    Attributes:
+        manifest: digest of its manifest.
+        by, message, licence, when, teachers, corpora: as in the manifest.
+        files, bytes: number and size of the files that it added.
+        signatures: number of keys that have signed it.
+    """
+
+    manifest: str
+    by: str
+    message: str
+    licence: str
+    when: str
+    teachers: list[SharedTeacher]
+    corpora: list[SharedCorpus]
+    files: int
+    bytes: int
     signatures: int
-
-    def to_json(self) -> dict[str, object]:
-        """Return the card as a JSON object, with counts instead of the files."""
-        card = self.manifest.model_dump(exclude={"files", "version"})
-        files = self.manifest.files
-        counts = {"files": len(files), "bytes": sum(file.bytes for file in files)}
-        return {"manifest": self.digest, **card, **counts, "signatures": self.signatures}
 
 
 @dataclass(frozen=True)
@@ -40,13 +47,8 @@ class Listing:
     """
 
     remote: str
-    pushes: list[PushedManifest]
+    pushes: list[Card]
     refused: dict[str, str]
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object."""
-        pushes = [push.to_json() for push in self.pushes]
-        return {"remote": self.remote, "pushes": pushes, "refused": self.refused}
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,6 @@ class RemoteCheck:
         """True if every listed object is whole."""
         return not (self.missing or self.damaged)
 
-    def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object."""
-        return asdict(self)
-
 
 def list_remote(remote: str, manifest: str | None = None) -> Listing:
     """Return the pushes to a remote, or the one whose manifest begins so.
@@ -90,21 +88,23 @@ def list_remote(remote: str, manifest: str | None = None) -> Listing:
     names = source.manifest_names()
     if manifest is not None:
         names = names_beginning(names, [manifest], source.url)
-    pushes, refused = [], {}
 
-    def read(name: str) -> tuple[Manifest | None, int, str]:
+    def read(name: str) -> Card | str:
         try:
             found = source.read_manifest(name)
         except RemoteError as error:
-            return None, 0, str(error)
-        return found, len(source.names_in(f"signatures/{digest_in(name)}")), "it is missing"
-
-    for name, (found, signatures, why) in zip(names, source.in_threads(read, names), strict=True):
+            return str(error)
         if found is None:
-            refused[digest_in(name)] = why
-        else:
-            pushes.append(PushedManifest(digest_in(name), found, signatures))
-    return Listing(source.url, pushes, refused)
+            return "it is missing"
+        card = found.model_dump(include={"by", "message", "licence", "when"})
+        signatures = len(source.names_in(f"signatures/{digest_in(name)}"))
+        size = sum(file.bytes for file in found.files)
+        card |= {"teachers": found.teachers, "corpora": found.corpora}
+        return Card(digest_in(name), **card, files=len(found.files), bytes=size, signatures=signatures)
+
+    found = dict(zip(map(digest_in, names), source.in_threads(read, names), strict=True))
+    pushes = [card for card in found.values() if isinstance(card, Card)]
+    return Listing(source.url, pushes, {digest: why for digest, why in found.items() if isinstance(why, str)})
 
 
 def verify_remote(
@@ -121,10 +121,10 @@ def verify_remote(
         RemoteError: if the remote cannot be reached, or a manifest cannot be used.
     """
     source = Remote(remote).open()
-    stock = source.stock()
-    objects = {sha256: size for one in stock.manifests.values() for sha256, size in one.objects().items()}
+    listed = source.manifests()
+    objects = listed.objects
     progress.phase("verify", sum(objects.values()), "bytes")
-    missing, damaged, deleted = {}, {}, 0
+    wrong: dict[str, dict[str, str]] = {"missing": {}, "damaged": {}}
     with TemporaryDirectory(prefix="embedcache-verify-") as folder:
 
         def check(sha256: str) -> str:
@@ -140,12 +140,10 @@ def verify_remote(
             return ""
 
         for sha256, found in zip(objects, source.in_threads(check, objects), strict=True):
-            if found == "missing":
-                missing[sha256] = stock.pushed_by([sha256])
-            elif found == "damaged":
-                damaged[sha256] = stock.pushed_by([sha256])
-                # A line that broke may have cut it off, so it is read once more before it is deleted.
-                if delete_damaged and check(sha256) == "damaged":
-                    source.delete(object_path(sha256))
-                    deleted += 1
-    return RemoteCheck(source.url, len(objects), sum(objects.values()), missing, damaged, deleted)
+            if found:
+                wrong[found][sha256] = listed.pushed_by([sha256])
+        # A line that broke may have cut one off, so it is read once more before it is deleted.
+        bad = [one for one in wrong["damaged"] if delete_damaged and check(one) == "damaged"]
+    for sha256 in bad:
+        source.delete(object_path(sha256))
+    return RemoteCheck(source.url, len(objects), sum(objects.values()), **wrong, deleted=len(bad))

@@ -9,10 +9,10 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from embedcache.codecs import CODEC_NAMES
 from embedcache.errors import InputError, RemoteError
@@ -70,7 +70,7 @@ class SharedFile(_Document):
     codec: Annotated[str, Field(pattern=f"^({'|'.join(CODEC_NAMES)})?$")] = ""
     keys: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
 
-    @property
+    @cached_property
     def entry(self) -> Entry:
         """Kind, corpus, view and teacher, by the path."""
         return entry_at(self.path, self.bytes)
@@ -79,6 +79,17 @@ class SharedFile(_Document):
     def key_bytes(self) -> int:
         """Size of the key list."""
         return self.rows * KEY_BYTES
+
+    @model_validator(mode="after")
+    def _check_place(self) -> SharedFile:
+        kind, of_shards = self.entry.kind, (self.keys, self.rows, self.codec)
+        if kind not in SHARED:
+            raise ValueError("not the path of a file that is shared")
+        if kind in NAMED_BY_DIGEST and self.entry.stem != self.sha256:
+            raise ValueError("the digest in the path is another one")
+        if not all(of_shards) if kind is Kind.SHARD else any(of_shards):
+            raise ValueError("wrong fields for this kind of file")
+        return self
 
 
 class SharedTeacher(_Document):
@@ -153,49 +164,33 @@ def parse_manifest(name: str, data: bytes) -> Manifest:
     if hashlib.sha256(data).hexdigest() != digest_in(name):
         raise ValueError("its content is not what its name is the digest of")
     try:
-        manifest = Manifest.model_validate(parsed_json(data))
+        return Manifest.model_validate(parsed_json(data))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))[:80]
         raise ValueError(f"{place}: {first['msg'][:200]}") from None
-    for file in manifest.files:
-        entry = file.entry
-        if entry.kind not in SHARED:
-            raise ValueError(f"{file.path[:200]!r} is no path that a cache shares")
-        if entry.kind in NAMED_BY_DIGEST and entry.stem != file.sha256:
-            raise ValueError(f"{file.path[:200]!r} lists the object {file.sha256[:12]}")
-        of_shards = (file.keys, file.rows, file.codec)
-        if not all(of_shards) if entry.kind is Kind.SHARD else any(of_shards):
-            raise ValueError(f"{file.path[:200]!r} has wrong fields for its kind")
-    return manifest
 
 
-@dataclass(frozen=True)
-class Stock:
-    """Files that a set of manifests lists together.
+class ManifestSet:
+    """Manifests of a remote, and what they list together.
+
+    Args:
+        manifests: name -> manifest, oldest first.
 
     Attributes:
-        manifests: name -> manifest, oldest first.
+        objects: sha256 -> bytes of every listed object.
     """
 
-    manifests: dict[str, Manifest]
-    _files: dict[tuple[str, str], SharedFile] = field(default_factory=dict, init=False, repr=False)
-    _listed: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list), init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Note which manifests list each file and each object."""
-        for name, manifest in self.manifests.items():
+    def __init__(self, manifests: dict[str, Manifest]) -> None:
+        self.manifests = manifests
+        self.objects: dict[str, int] = {}
+        self._files: dict[tuple[str, str], SharedFile] = {}
+        self._listed_by: dict[str, list[str]] = defaultdict(list)
+        for name, manifest in manifests.items():
             self._files.update({(file.path, file.sha256): file for file in manifest.files})
+            self.objects |= manifest.objects()
             for sha256 in manifest.objects():
-                self._listed[sha256].append(name)
-
-    def has(self, sha256: str) -> bool:
-        """Return whether a manifest lists an object."""
-        return sha256 in self._listed
-
-    def file(self, path: str, sha256: str) -> SharedFile | None:
-        """Return the entry of a file; None where no manifest lists it."""
-        return self._files.get((path, sha256))
+                self._listed_by[sha256].append(name)
 
     def files(self) -> list[SharedFile]:
         """Return all files, those of newer manifests first; several files may have one path."""
@@ -205,6 +200,12 @@ class Stock:
         """Return the shards of a teacher, sorted by name."""
         start = f"teachers/{contract_id}/shards/"
         return sorted((one for one in self.files() if one.path.startswith(start)), key=lambda one: one.sha256)
+
+    def codebooks(self, shards: Iterable[SharedFile]) -> list[SharedFile]:
+        """Return the codebooks of the teachers of ``shards``, where those are of codec ``pq``."""
+        teachers = {file.entry.teacher for file in shards if file.codec == "pq"}
+        every = self.files() if teachers else []
+        return [one for one in every if one.entry.kind is Kind.CODEBOOK and one.entry.teacher in teachers]
 
     def teacher_names(self) -> dict[str, list[str]]:
         """Return the names of the teachers that have a contract there, sorted, by contract id."""
@@ -242,7 +243,7 @@ class Stock:
 
     def pushed_by(self, digests: Iterable[str]) -> str:
         """Name the manifests that list some objects, and who pushed them: ``3f2a91c0aa12 (by Ann)``."""
-        names = dict.fromkeys(name for sha256 in digests for name in self._listed.get(sha256, ()))
+        names = dict.fromkeys(name for sha256 in digests for name in self._listed_by.get(sha256, ()))
         shown = [f"{digest_in(name)[:12]} (by {self.manifests[name].by or 'unknown'})" for name in names]
         return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
 

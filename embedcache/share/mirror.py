@@ -17,11 +17,10 @@ from embedcache.housekeeping.remove import remove_corpus
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import Selection
 from embedcache.share.plan import Plan
-from embedcache.share.pull import counted_stock, pull
+from embedcache.share.pull import pull_listed, select_manifests
 from embedcache.share.remote import Remote
 from embedcache.share.sample import SampleCheck
-from embedcache.share.stream import MIRROR, Stream
-from embedcache.share.streamed_store import StreamedStore
+from embedcache.share.streamed_store import MIRROR, ShardCache, StreamedStore
 from embedcache.store import VectorStore
 
 
@@ -39,9 +38,9 @@ class Mirror:
         corpus: name of the corpus to train on.
     """
 
-    def __init__(self, cache: Cache, corpus: str, pulled: int, stream: Stream | None) -> None:
+    def __init__(self, cache: Cache, corpus: str, pulled: int, shards: ShardCache | None) -> None:
         self.cache, self.corpus = cache, corpus
-        self._pulled, self._stream = pulled, stream
+        self._pulled, self._shards = pulled, shards
 
     @classmethod
     def open(
@@ -80,11 +79,11 @@ class Mirror:
         cache = _open_cache(default_mirror(source) if folder is None else Path(folder).expanduser(), source)
         # Several processes may start together: one fetches, the others wait.
         with FileLock(cache.derived_folder / MIRROR / "opening.lock"):
-            stock = counted_stock(source, cache, require_signature)
-            known = {name for called in stock.teacher_names().values() for name in called}
+            listed = select_manifests(source, cache, require_signature)
+            known = {name for called in listed.teacher_names().values() for name in called}
             logits = {f"{name}.logits" for name in teachers} & known if with_logits else set()
             names = [*teachers, *sorted(logits)]
-            corpora = Plan.make(source, stock, None, Selection(names, [corpus] if corpus else [])).corpora
+            corpora = Plan.make(source, listed, None, Selection(names, [corpus] if corpus else [])).corpora
             if len(corpora) != 1:
                 raise InputError(
                     f"{source.url}: {len(corpora)} corpora ({', '.join(sorted(corpora)) or 'none'}), "
@@ -93,19 +92,16 @@ class Mirror:
             ((name, digest),) = corpora.items()
             if name in cache.corpus_names() and cache.corpus(name).info.digest != digest:
                 remove_corpus(cache, name)
-            done = pull(
-                cache.folder,
-                remote,
-                Selection(names, [f"{name}@{digest}"], vectors=limit is None),
-                require_signature=require_signature,
-                progress=progress,
-            )
+            selection = Selection(names, [f"{name}@{digest}"], vectors=limit is None)
+            done = pull_listed(source, listed, cache, selection, progress=progress)
             if done.is_bad:
                 raise RemoteError("; ".join(one.message for one in done.samples if one.is_bad))
             for sample in done.samples:
                 on_sample(sample)
-            stream = None if limit is None else Stream(cache, source, stock, name, limit, progress, on_sample)
-        return cls(cache, name, done.bytes, stream)
+            shards = None
+            if limit is not None:
+                shards = ShardCache(cache, source, listed, name, limit, progress, on_sample)
+        return cls(cache, name, done.bytes, shards)
 
     def __enter__(self) -> Mirror:
         return self
@@ -115,17 +111,17 @@ class Mirror:
 
     def close(self) -> None:
         """Stop all downloads."""
-        if self._stream is not None:
-            self._stream.close()
+        if self._shards is not None:
+            self._shards.close()
 
     @property
     def fetched_bytes(self) -> int:
         """Bytes that were downloaded so far."""
-        return self._pulled + (0 if self._stream is None else sum(self._stream.incoming.fetched))
+        return self._pulled + (0 if self._shards is None else sum(self._shards.incoming.fetched))
 
     def store(self, contract: Contract) -> VectorStore:
         """Return the store of a teacher's vectors."""
-        return self.cache.store(contract) if self._stream is None else StreamedStore(self._stream, contract)
+        return self.cache.store(contract) if self._shards is None else StreamedStore(self._shards, contract)
 
 
 def _open_cache(place: Path, source: Remote) -> Cache:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from embedcache.live import Computing
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import Selection, corpus_paths, missing_files
 from embedcache.share.incoming import Incoming
-from embedcache.share.manifest import SharedFile, Stock, names_beginning
+from embedcache.share.manifest import ManifestSet, SharedFile, names_beginning
 from embedcache.share.plan import Plan
 from embedcache.share.remote import Remote
 from embedcache.share.rows import RemoteKeys
@@ -45,7 +45,6 @@ class PullResult:
         vectors: rows of vectors that came, by the teacher's name.
         left_out: what is on the remote under a name that the cache uses for something else.
         samples: how vectors compare with the teacher and with one's own.
-        seconds: how long it took.
     """
 
     remote: str
@@ -55,16 +54,11 @@ class PullResult:
     vectors: dict[str, int]
     left_out: list[str]
     samples: list[SampleCheck] = field(default_factory=list)
-    seconds: float = 0.0
 
     @property
     def is_bad(self) -> bool:
         """True if a teacher was refused because its vectors are not the teacher's."""
         return any(sample.is_bad for sample in self.samples)
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object."""
-        return asdict(self)
 
 
 def pull(
@@ -104,39 +98,63 @@ def pull(
         RemoteError: if the remote cannot be reached, or what lies there is refused; nothing of it enters.
         StorageError: if the disk has no room, or the cache cannot be written.
     """
-    started = time.perf_counter()
-    chosen, folder = selection or Selection(), Path(cache).expanduser()
+    folder, chosen = Path(cache).expanduser(), selection or Selection()
     source = Remote(remote)
     source.refuse_nested(folder)
     here = Cache(folder) if (folder / "cache.json").exists() else None
-    stock = counted_stock(source.open(), here, require_signature, skip_manifests)
-    plan = Plan.make(source, stock, here, chosen)
-
-    def result(files: Sequence[SharedFile], samples: Sequence[SampleCheck] = ()) -> PullResult:
-        corpora = sorted({file.entry.corpus for file in files} - {""})
-        seconds = time.perf_counter() - started
-        size, vectors = sum(file.bytes for file in files), _vectors(plan.teachers, files)
-        return PullResult(
-            source.url, len(files), size, corpora, vectors, plan.left_out, list(samples), seconds
-        )
-
-    everything = [*plan.texts, *plan.documents, *plan.shards]
+    listed = select_manifests(source.open(), here, require_signature, skip_manifests)
     if dry_run:
-        return result(everything)
-    opened = here or Cache.create(folder)
-    refuse_too_much(folder, plan.texts if chosen.corpora else everything, max_bytes)
-    incoming = Incoming(opened, source, stock, progress)
-    with incoming.locked(everything) as staged:
+        plan = Plan.make(source, listed, here, chosen)
+        return _result(source, plan, plan.files)
+    return pull_listed(
+        source,
+        listed,
+        here or folder,
+        chosen,
+        max_bytes=max_bytes,
+        sample_check=sample_check,
+        computing=computing,
+        progress=progress,
+    )
+
+
+def pull_listed(
+    source: Remote,
+    listed: ManifestSet,
+    cache: Cache | Path,
+    selection: Selection,
+    *,
+    max_bytes: int | None = None,
+    sample_check: bool = True,
+    computing: Computing | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> PullResult:
+    """Fetch what manifests list and a cache lacks; see :func:`pull`.
+
+    Args:
+        source: the remote.
+        listed: the manifests that count.
+        cache: the cache, or the folder of a new one.
+        selection, max_bytes, sample_check, computing, progress: as for :func:`pull`.
+    """
+    plan = Plan.make(source, listed, cache if isinstance(cache, Cache) else None, selection)
+    opened = cache if isinstance(cache, Cache) else Cache.create(cache)
+    texts, shards, lists = plan.texts, plan.shards, list[RemoteKeys]()
+    if selection.corpora and (plan.shards or selection.is_part):
+        lists = [RemoteKeys(opened, source, listed.shards(one), progress) for one in plan.teachers]
+    key_bytes = sum(one.missing_bytes for one in lists)
+    refuse_too_much(opened.folder, plan.texts if lists else plan.files, max_bytes, key_bytes)
+    incoming = Incoming(opened, source, listed, progress)
+    with incoming.locked(plan.files) as staged:
         incoming.fetch("pull texts", plan.texts)
         incoming.check_corpora(plan.texts, plan.corpora)
-        texts, shards, key_bytes = plan.texts, plan.shards, 0
-        if chosen.corpora and (plan.shards or chosen.is_part):
-            texts, keys = _chosen_texts(incoming, staged, plan, chosen)
-            lists = [RemoteKeys(opened, source, stock.shards(one), progress) for one in plan.teachers]
-            key_bytes = sum(one.missing_bytes for one in lists)
-            refuse_too_much(folder, plan.texts, max_bytes, key_bytes)
+        if lists:
+            if selection.is_part:
+                texts, keys = _take_part(incoming, staged, staged.corpus(*plan.corpora), selection)
+            else:
+                keys = _corpus_keys((staged, opened), plan.corpora)
             shards = missing_files(opened, (shard for one in lists for shard in one.shards_with(keys)))
-        refuse_too_much(folder, [*plan.texts, *plan.documents, *shards], max_bytes, key_bytes)
+            refuse_too_much(opened.folder, [*plan.texts, *plan.documents, *shards], max_bytes, key_bytes)
         incoming.fetch("pull vectors", [*plan.documents, *shards])
         samples, admitted = [], list(texts)
         for contract_id in plan.teachers:
@@ -145,16 +163,28 @@ def pull(
             samples += [] if sample is None else [sample]
             admitted += [] if sample is not None and sample.is_bad else mine
         incoming.admit(admitted)
-    return result(admitted, samples)
+    return _result(source, plan, admitted, samples)
 
 
-def counted_stock(
+def _result(
+    source: Remote, plan: Plan, files: Sequence[SharedFile], samples: Sequence[SampleCheck] = ()
+) -> PullResult:
+    corpora = sorted({file.entry.corpus for file in files} - {""})
+    vectors: Counter[str] = Counter()
+    for file in files:
+        if file.rows:
+            vectors[plan.teachers[file.entry.teacher][0]] += file.rows
+    size = sum(file.bytes for file in files)
+    return PullResult(source.url, len(files), size, corpora, dict(vectors), plan.left_out, list(samples))
+
+
+def select_manifests(
     source: Remote,
     cache: Cache | None,
     require_signature: str | Path | None = None,
     skip_manifests: Sequence[str] = (),
-) -> Stock:
-    """Return what the manifests list that are signed as required and not skipped.
+) -> ManifestSet:
+    """Return the manifests that are signed as required and not skipped.
 
     Raises:
         InputError: if ``skip_manifests`` names none.
@@ -167,7 +197,7 @@ def counted_stock(
     names = [name for name in names if name not in skipped]
     if require_signature is not None:
         names = require_signed(source, names, require_signature)
-    return source.stock(cache, names)
+    return source.manifests(cache, names)
 
 
 def refuse_too_much(folder: Path, files: Iterable[SharedFile], max_bytes: int | None, more: int = 0) -> None:
@@ -191,50 +221,40 @@ def refuse_too_much(folder: Path, files: Iterable[SharedFile], max_bytes: int | 
     free = shutil.disk_usage(folder).free
     if size and size + _RESERVE_BYTES > free:
         raise StorageError(
-            f"{folder}: {readable(size)} would be fetched, {free:,} bytes are free ({_RESERVE_BYTES:,} stay "
-            "reserved). Make room, or fetch less."
+            f"{folder}: {readable(size)} would be fetched, {free:,} bytes are free. Make room."
         )
 
 
-def _chosen_texts(
-    incoming: Incoming, staged: Cache, plan: Plan, selection: Selection
+def _corpus_keys(caches: Iterable[Cache], names: Iterable[str]) -> KeyArray:
+    """Return the keys of corpora and their views, which may lie in either cache."""
+    folders = [cache.corpora_folder / name for cache in caches for name in names]
+    places = [path.parent for folder in folders for path in folder.rglob(DESCRIPTION)]
+    return np.concatenate([Corpus(place).keys() for place in places])
+
+
+def _take_part(
+    incoming: Incoming, staged: Cache, corpus: Corpus, selection: Selection
 ) -> tuple[list[SharedFile], KeyArray]:
-    """Return the files of the chosen corpora, or of the chosen part of one, and the keys of their texts."""
-    if not selection.is_part:
-        corpora = [Corpus(incoming.corpus_folder(name)) for name in plan.corpora]
-        every = [one.keys() for corpus in corpora for one in (corpus, *corpus.views())]
-        # Views that come beside a corpus that is here lie in the quarantine alone.
-        views = [file for file in plan.texts if file.entry.kind is Kind.VIEW]
-        return plan.texts, np.concatenate(
-            [*every, *(Corpus(incoming.path(one).parent).keys() for one in views)]
-        )
-    (name,) = plan.corpora
-    part, keys = _cut_part(staged, staged.corpus(name), selection)
-    files = []
-    for path in (path for one in (part, *part.views()) for path in corpus_paths(one)):
-        place = path.relative_to(staged.folder).as_posix()
-        files.append(SharedFile(path=place, sha256=sha256_file(path), bytes=path.stat().st_size))
-    own = incoming.cache.corpora_folder / part.name
-    if (own / DESCRIPTION).is_file() and Corpus(own).info.digest != part.info.digest:
-        raise InputError(f"the cache has another corpus {part.name!r}. Pull the part into another cache.")
-    return missing_files(incoming.cache, files), keys
-
-
-def _cut_part(staged: Cache, corpus: Corpus, selection: Selection) -> tuple[Corpus, KeyArray]:
-    """Replace a corpus in the quarantine by chosen rows of it; return these and the keys of their texts."""
+    """Replace a corpus in the quarantine by chosen rows; return their missing files, and the keys."""
     rows = np.arange(len(corpus), dtype=np.int64)
     if selection.where is not None:
         from embedcache.catalog import select_rows
 
         rows = select_rows(staged, corpus.name, selection.where)
     rows = rows if selection.rows is None else rows[: selection.rows]
-    keys = text_keys(corpus, rows)
+    keys, part = text_keys(corpus, rows), corpus
     name = subset_name(corpus.name, len(corpus), selection.rows, selection.where)
-    if name == corpus.name:
-        return corpus, keys
-    part = copy_rows(corpus, rows, staged.corpora_folder, name)
-    shutil.rmtree(corpus.folder)
-    return part, keys
+    if name != corpus.name:
+        part = copy_rows(corpus, rows, staged.corpora_folder, name)
+        shutil.rmtree(corpus.folder)
+    own = incoming.cache.corpora_folder / name
+    if (own / DESCRIPTION).is_file() and Corpus(own).info.digest != part.info.digest:
+        raise InputError(f"the cache has another corpus {name!r}. Pull the part into another cache.")
+    files = []
+    for path in (path for one in (part, *part.views()) for path in corpus_paths(one)):
+        place = path.relative_to(staged.folder).as_posix()
+        files.append(SharedFile(path=place, sha256=sha256_file(path), bytes=path.stat().st_size))
+    return missing_files(incoming.cache, files), keys
 
 
 def _check_teacher(
@@ -258,16 +278,6 @@ def _check_teacher(
     )
     if not sample.is_bad:
         return sample
-    incoming.reject(contract.id)
-    pushed = incoming.stock.pushed_by([file.sha256 for file in files if file.rows or table])
+    pushed = incoming.listed.pushed_by([file.sha256 for file in files if file.rows or table])
     message = f"{sample.message}; refused, pushed in {pushed}: --skip-manifest leaves it out"
     return replace(sample, message=message)
-
-
-def _vectors(teachers: dict[str, list[str]], files: Iterable[SharedFile]) -> dict[str, int]:
-    rows: dict[str, int] = {}
-    for file in files:
-        if file.rows:
-            name = teachers[file.entry.teacher][0]
-            rows[name] = rows.get(name, 0) + file.rows
-    return rows

@@ -8,28 +8,30 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedcache.cache import Cache
 from embedcache.errors import InputError
 from embedcache.progress import NO_PROGRESS, Progress
-from embedcache.share.files import LocalTeacher, Selection, local_corpora, local_teachers, shared_shard
+from embedcache.share.files import LocalTeacher, Selection, local_corpora, local_teachers
 from embedcache.share.manifest import (
     Manifest,
+    ManifestSet,
     SharedCorpus,
     SharedFile,
     SharedTeacher,
-    Stock,
     digest_in,
     manifest_name,
 )
 from embedcache.share.remote import MANIFESTS, Remote, object_path
 from embedcache.share.sign import private_key, sign_manifest, signed_by
 from embedcache.share.transfer import Stat
+from embedcache.store.base import ShardContainer
 from embedcache.store.shard import Shard
 
 if TYPE_CHECKING:
@@ -40,9 +42,10 @@ LEAST_GRACE = DAY
 """Seconds that an object no manifest lists is kept at least."""
 _TRUSTED = LEAST_GRACE / 2
 _SLICE = LEAST_GRACE / 4
-_MOST_SHARDS = 100_000
 
-Source = Callable[[], "memoryview | Path"]
+_Corpora = list[tuple[SharedCorpus, list[SharedFile]]]
+_Sources = dict[str, tuple[int, Callable[[], "memoryview | Path"]]]
+"""Objects of a cache: sha256 -> size, and a function that gives the bytes."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,6 @@ class PushResult:
         sent: objects that were sent.
         sent_bytes: their size.
         present: objects that were there already.
-        seconds: how long it took.
     """
 
     remote: str
@@ -65,27 +67,20 @@ class PushResult:
     sent: int
     sent_bytes: int
     present: int
-    seconds: float
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object."""
-        return asdict(self)
 
 
 @dataclass
-class _Plan:
-    """Work that is left after one survey of the remote.
+class _News:
+    """Files of a cache that no manifest lists, and all documents that they need.
 
     Attributes:
-        files: files to list, other than shards: all those of a teacher or corpus that has anything new.
-        shards: shards to list.
-        sources: sha256 -> size, and what gives the bytes, of all objects that a manifest lists or will list.
+        files: files other than shards: all those of a teacher or corpus that has anything new.
+        shards: shards.
         teachers, corpora: the card.
     """
 
     files: list[SharedFile] = field(default_factory=list)
     shards: list[SharedFile] = field(default_factory=list)
-    sources: dict[str, tuple[int, Source]] = field(default_factory=dict)
     teachers: list[LocalTeacher] = field(default_factory=list)
     corpora: list[SharedCorpus] = field(default_factory=list)
 
@@ -121,7 +116,6 @@ def push(
         CorruptCacheError: if something to be sent is damaged.
         RemoteError: if the remote cannot be reached, or a manifest there cannot be used.
     """
-    started = time.perf_counter()
     opened, chosen = Cache(cache), selection or Selection()
     if chosen.is_part:
         raise InputError("rows and where choose a part for a pull; a push sends whole corpora.")
@@ -130,59 +124,68 @@ def push(
     target.refuse_nested(opened.folder)
     # Read before anything is written to the remote.
     teachers, corpora = local_teachers(opened, chosen), local_corpora(opened, chosen)
+    sources = _sources(opened, teachers, corpora)
     if not dry_run:
         target.create(opened)
-    manifests = list[str]()
-    sent = sent_bytes = files = present = 0
+    manifests, total, files = list[str](), dict[str, int](), 0
     while True:
         surveyed = clock()
         # Objects first: what is deleted after that was old and unlisted, and is sent again.
         objects = target.objects()
-        stock = target.stock(opened)
+        listed = target.manifests(opened)
         # A signature vouches for all that its owner has, also for what was pushed without it before.
-        signed_stock = stock if key is None else _signed_stock(target, stock, key)
-        plan = _plan(opened, signed_stock, teachers, corpora)
+        news = _news(listed if key is None else _signed(target, listed, key), teachers, corpora)
         lacking = {
             sha256: size
-            for sha256, (size, _) in plan.sources.items()
-            if not _is_safe(objects.get(sha256), size, stock.has(sha256), surveyed)
+            for sha256, (size, _) in sources.items()
+            if not _is_safe(objects.get(sha256), size, sha256 in listed.objects, surveyed)
         }
-        present = len(plan.sources) - len(lacking) - sent
         if dry_run:
-            return PushResult(
-                target.url,
-                [],
-                len(plan.files) + len(plan.shards),
-                len(lacking),
-                sum(lacking.values()),
-                present,
-                time.perf_counter() - started,
-            )
+            total, files = lacking, len(news.files) + len(news.shards)
+            break
         progress.phase("push", sum(lacking.values()), "bytes")
-        done = _send(target, plan, stock, lacking, surveyed, clock, progress)
-        sent += sum(1 for size in done.values() if size)
-        sent_bytes += sum(done.values())
+        done = _send(target, sources, lacking, news, listed, surveyed, clock, progress)
+        total |= {sha256: size for sha256, size in done.items() if size}
         left = lacking.keys() - done.keys()
-        listed = [*plan.files, *(one for one in plan.shards if not {one.sha256, one.keys} & left)]
-        if listed:
-            manifest = _manifest(plan, listed, by, message, licence, surveyed)
+        added = [*news.files, *(one for one in news.shards if not {one.sha256, one.keys} & left)]
+        if added:
+            manifest = _manifest(news, added, by, message, licence, surveyed)
             name = manifest_name(manifest.to_bytes(), manifest.when)
             if key is not None:
                 sign_manifest(target, name, key)
             target.write(f"{MANIFESTS}/{name}", manifest.to_bytes())
             manifests.append(digest_in(name))
-            files += len(listed)
+            files += len(added)
         # Garbage collection may have been about to delete what was old and is written again: look once more.
-        if not left and len(plan.shards) < _MOST_SHARDS and not lacking.keys() & objects.keys():
+        if not left and not lacking.keys() & objects.keys():
             break
-    return PushResult(
-        target.url, manifests, files, sent, sent_bytes, max(0, present), time.perf_counter() - started
-    )
+    size, present = sum(total.values()), len(sources.keys() - total.keys())
+    return PushResult(target.url, manifests, files, len(total), size, present)
 
 
-def _signed_stock(remote: Remote, stock: Stock, key: Ed25519PrivateKey) -> Stock:
-    signed = signed_by(remote, stock.manifests, [key.public_key().public_bytes_raw()])
-    return Stock({name: one for name, one in stock.manifests.items() if signed[name]})
+def _sources(cache: Cache, teachers: list[LocalTeacher], corpora: _Corpora) -> _Sources:
+    sources: _Sources = {}
+    for one in teachers:
+        container = cache.container(one.teacher.contract)
+        for file, shard in one.shards:
+            sources[file.sha256] = (file.bytes, partial(_shard_bytes, container, shard))
+            sources[file.keys] = (file.key_bytes, partial(_key_bytes, shard))
+    for files in (*(one.files for one in teachers), *(files for _, files in corpora)):
+        sources |= {file.sha256: (file.bytes, partial(Path, cache.folder, file.path)) for file in files}
+    return sources
+
+
+def _shard_bytes(container: ShardContainer, shard: Shard) -> memoryview:
+    return memoryview(container.open(shard.name))
+
+
+def _key_bytes(shard: Shard) -> memoryview:
+    return memoryview(shard.keys.tobytes())
+
+
+def _signed(remote: Remote, listed: ManifestSet, key: Ed25519PrivateKey) -> ManifestSet:
+    signed = signed_by(remote, listed.manifests, [key.public_key().public_bytes_raw()])
+    return ManifestSet({name: one for name, one in listed.manifests.items() if signed[name]})
 
 
 def _is_safe(found: Stat | None, size: int, is_listed: bool, now: float) -> bool:
@@ -190,59 +193,29 @@ def _is_safe(found: Stat | None, size: int, is_listed: bool, now: float) -> bool
     return found is not None and found.bytes == size and (is_listed or now - found.time < _TRUSTED)
 
 
-def _plan(
-    cache: Cache,
-    stock: Stock,
-    teachers: list[LocalTeacher],
-    corpora: list[tuple[SharedCorpus, list[SharedFile]]],
-) -> _Plan:
-    plan = _Plan()
-
-    def add(file: SharedFile, source: Source) -> None:
-        plan.sources[file.sha256] = (file.bytes, source)
-
+def _news(listed: ManifestSet, teachers: list[LocalTeacher], corpora: _Corpora) -> _News:
+    # Entries as a whole: one that another manifest lists with other rows or keys does not count.
+    known, news = {file for one in listed.manifests.values() for file in one.files}, _News()
     for one in teachers:
-        contract_id = one.teacher.contract.id
-        container = cache.container(one.teacher.contract)
-        is_new = any(stock.file(file.path, file.sha256) is None for file in one.files)
-        for shard in one.shards:
-            path = f"teachers/{contract_id}/shards/{shard.name}.arrow"
-            listed = stock.file(path, shard.name)
-            if listed and (listed.bytes, listed.rows, listed.codec) != _facts(shard):
-                # Another manifest lies about it; pulls refuse that one.
-                listed = None
-            file = listed or shared_shard(contract_id, shard)
-            if listed is None and len(plan.shards) < _MOST_SHARDS:
-                plan.shards.append(file)
-                is_new = True
-            elif listed is None:
-                continue
-            add(file, lambda name=shard.name, held=container: memoryview(held.open(name)))  # type: ignore[misc]
-            plan.sources[file.keys] = (file.key_bytes, lambda shard=shard: memoryview(shard.keys.tobytes()))  # type: ignore[misc]
-        for file in one.files:
-            add(file, lambda path=cache.folder / file.path: path)  # type: ignore[misc]
-        if is_new:
+        shards = [file for file, _ in one.shards if file not in known]
+        if shards or not known.issuperset(one.files):
             # Listed again, so that what is new can be read though an older manifest is taken back.
-            plan.files += one.files
-            plan.teachers.append(one)
+            news.files += one.files
+            news.shards += shards
+            news.teachers.append(one)
     for card, files in corpora:
-        for file in files:
-            add(file, lambda path=cache.folder / file.path: path)  # type: ignore[misc]
-        if any(stock.file(file.path, file.sha256) is None for file in files):
-            plan.files += files
-            plan.corpora.append(card)
-    return plan
-
-
-def _facts(shard: Shard) -> tuple[int, int, str]:
-    return shard.bytes, len(shard), shard.header.codec
+        if not known.issuperset(files):
+            news.files += files
+            news.corpora.append(card)
+    return news
 
 
 def _send(
     remote: Remote,
-    plan: _Plan,
-    stock: Stock,
-    lacking: dict[str, int],
+    sources: _Sources,
+    lacking: Collection[str],
+    news: _News,
+    listed: ManifestSet,
     surveyed: float,
     clock: Callable[[], float],
     progress: Progress,
@@ -251,18 +224,18 @@ def _send(
 
     Those sent by another push since the survey count 0; those left for the next slice are not in it.
     """
-    shards = {digest for file in plan.shards for digest in (file.sha256, file.keys)}
+    shards = {digest for file in news.shards for digest in (file.sha256, file.keys)}
 
     def send(sha256: str) -> int | None:
         if sha256 in shards and clock() - surveyed > _SLICE:
             return None
-        size, source = plan.sources[sha256]
+        size, source = sources[sha256]
         # Another push may have sent it since the survey.
-        if not _is_safe(remote.stat(object_path(sha256)), size, stock.has(sha256), clock()):
-            remote.put(sha256, source())
-            progress.advance(size)
-            return size
-        return 0
+        if _is_safe(remote.stat(object_path(sha256)), size, sha256 in listed.objects, clock()):
+            return 0
+        remote.put(sha256, source())
+        progress.advance(size)
+        return size
 
     # Pushes that start together send in different orders, so each finds much of what the others sent.
     order = sorted(lacking, key=lambda sha256: (sha256 in shards, random.random()))  # noqa: S311
@@ -271,25 +244,24 @@ def _send(
 
 
 def _manifest(
-    plan: _Plan, files: list[SharedFile], by: str, message: str, licence: str, now: float
+    news: _News, files: list[SharedFile], by: str, message: str, licence: str, now: float
 ) -> Manifest:
-    rows: dict[str, int] = {}
-    for file in files:
-        rows[file.entry.teacher] = rows.get(file.entry.teacher, 0) + file.rows
-    teachers = [
-        SharedTeacher(
-            contract=one.teacher.contract.id,
-            names=one.names,
-            rows=rows.get(one.teacher.contract.id, 0),
-            model=one.teacher.origin.get("model_id", one.teacher.origin.get("spec", "")),
-            licence=one.teacher.origin.get("licence", ""),
+    teachers = []
+    for one in news.teachers:
+        contract_id, origin = one.teacher.contract.id, one.teacher.origin
+        teachers.append(
+            SharedTeacher(
+                contract=contract_id,
+                names=one.names,
+                rows=sum(file.rows for file in files if file.entry.teacher == contract_id),
+                model=origin.get("model_id", origin.get("spec", "")),
+                licence=origin.get("licence", ""),
+            )
         )
-        for one in plan.teachers
-    ]
     return Manifest(
         files=sorted({file.path: file for file in files}.values(), key=lambda file: file.path),
         teachers=teachers,
-        corpora=plan.corpora,
+        corpora=news.corpora,
         by=by,
         message=message,
         licence=licence,

@@ -14,13 +14,12 @@ from embedcache.cache import Cache
 from embedcache.codecs import CODEC_NAMES
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
-from embedcache.inventory import Kind
 from embedcache.keys import KeyArray
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import missing_files
 from embedcache.share.incoming import Incoming
-from embedcache.share.manifest import SharedFile, Stock
-from embedcache.share.pull import counted_stock, refuse_too_much
+from embedcache.share.manifest import ManifestSet, SharedFile
+from embedcache.share.pull import refuse_too_much, select_manifests
 from embedcache.share.remote import Remote
 from embedcache.share.rows import RemoteKeys
 from embedcache.share.sample import Live, compare
@@ -64,7 +63,7 @@ class ReadThrough:
     def __init__(self, options: RemoteOptions | str) -> None:
         self._options = RemoteOptions(options) if isinstance(options, str) else options
         self._remote = Remote(self._options.remote).open()
-        self._stock: Stock | None = None
+        self._listed: ManifestSet | None = None
         self.bytes = 0
         self.verdicts: list[str] = []
 
@@ -85,7 +84,7 @@ class ReadThrough:
             RemoteError, StorageError: if they cannot be fetched or stored.
         """
         finest = CODEC_NAMES[: CODEC_NAMES.index(codec) + 1]
-        shards = [shard for shard in self._listed(cache).shards(contract.id) if shard.codec in finest]
+        shards = [shard for shard in self._manifests(cache).shards(contract.id) if shard.codec in finest]
         there = RemoteKeys(cache, self._remote, shards)
         refuse_too_much(cache.folder, (), self._options.max_bytes, self.bytes + there.missing_bytes)
         return there.locate(keys) >= 0, there.shards_with(keys)
@@ -118,12 +117,10 @@ class ReadThrough:
         shards = missing_files(cache, self.find(cache, contract, store.codec_name, keys)[1])
         if not shards:
             return
-        stock = self._listed(cache)
-        books = [file for file in stock.files() if file.entry.kind is Kind.CODEBOOK]
-        needs_book = any(shard.codec == "pq" for shard in shards)
-        files = [*shards, *(one for one in books if needs_book and one.entry.teacher == contract.id)]
+        listed = self._manifests(cache)
+        files = [*shards, *listed.codebooks(shards)]
         refuse_too_much(cache.folder, files, self._options.max_bytes, self.bytes)
-        incoming = Incoming(cache, self._remote, stock, progress)
+        incoming = Incoming(cache, self._remote, listed, progress)
         with incoming.locked(files):
             incoming.fetch("fetch", files)
             came = incoming.open_store(contract, files)
@@ -140,8 +137,9 @@ class ReadThrough:
         self.bytes += sum(file.bytes for file in files)
         store.open_new()
 
-    def _listed(self, cache: Cache) -> Stock:
-        if self._stock is None:
+    def _manifests(self, cache: Cache) -> ManifestSet:
+        if self._listed is None:
             given = self._options
-            self._stock = counted_stock(self._remote, cache, given.require_signature, given.skip_manifests)
-        return self._stock
+            signed, skipped = given.require_signature, given.skip_manifests
+            self._listed = select_manifests(self._remote, cache, signed, skipped)
+        return self._listed

@@ -28,7 +28,7 @@ from embedcache.share.location import READ_ONLY, RENAMING, open_filesystem, sche
 from embedcache.share.manifest import (
     MOST_MANIFEST_BYTES,
     Manifest,
-    Stock,
+    ManifestSet,
     digest_in,
     is_manifest_name,
     parse_manifest,
@@ -242,8 +242,8 @@ class Remote:
         except ValueError as error:
             raise refused(self.url, name, error) from error
 
-    def stock(self, cache: Cache | None = None, names: Iterable[str] | None = None) -> Stock:
-        """Return what the manifests ``names`` (default: all) list.
+    def manifests(self, cache: Cache | None = None, names: Iterable[str] | None = None) -> ManifestSet:
+        """Return the manifests ``names``; default: all.
 
         Args:
             cache: keeps copies of them in ``derived/remotes``.
@@ -256,7 +256,7 @@ class Remote:
         every = self.manifest_names() if names is None else list(names)
         read = self.in_threads(lambda name: self.read_manifest(name, copies), every)
         # A manifest may have been taken back since it was listed.
-        return Stock({name: one for name, one in zip(every, read, strict=True) if one is not None})
+        return ManifestSet({name: one for name, one in zip(every, read, strict=True) if one is not None})
 
     # Threads, retries and errors
 

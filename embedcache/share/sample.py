@@ -6,7 +6,7 @@ import importlib.util
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +16,14 @@ from embedcache import model_note
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
 from embedcache.corpus.corpus import Corpus
-from embedcache.corpus.texts import find_texts
-from embedcache.doctor.deep import MESSAGES, compare_with_live
+from embedcache.doctor.deep import MESSAGES, compare_with_live, sample_texts
 from embedcache.errors import ContractMismatchError, TeacherError
 from embedcache.keys import key_array
 from embedcache.live import Computing
 from embedcache.noise import compare_rows, noise_angle
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import shard_places
-from embedcache.sampling import KeySample, ranks
+from embedcache.sampling import ranks
 from embedcache.store import Positions, ShardStore
 from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.token_table import TokenTable
@@ -63,10 +62,6 @@ class SampleCheck:
         """True if these are not the teacher's vectors."""
         return self.verdict == "bad"
 
-    def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object."""
-        return asdict(self)
-
 
 def compare(
     came: ShardStore,
@@ -94,27 +89,31 @@ def compare(
     """
     seed = secrets.randbits(60)
     compared, differ = _compare_own(came, own, seed)
+
+    def result(verdict: str, message: str, sampled: int = 0) -> SampleCheck:
+        return SampleCheck(teacher.name, verdict, sampled, compared, message)
+
     if differ:
-        message = f"{differ:,} of {compared:,} vectors contradict others of the same texts"
-        return SampleCheck(teacher.name, "bad", 0, compared, message)
-    texts = _sample(came, corpora, seed, progress)
+        return result("bad", f"{differ:,} of {compared:,} vectors contradict others of the same texts")
+    progress.phase("sample texts")
+    texts = sample_texts(came, list(corpora), SAMPLE, seed)
     if not texts and table is None:
-        return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "none of their texts is here")
+        return result(NOT_COMPARED, "none of their texts is here")
     progress.phase(f"load teacher {teacher.name}")
     try:
         live = load()
     except (TeacherError, ContractMismatchError) as error:
-        return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, str(error))
+        return result(NOT_COMPARED, str(error))
     if live is None:
-        return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "the model is not on this machine")
+        return result(NOT_COMPARED, "the model is not on this machine")
     if table is not None and not live.has_table(TokenTable.read(table, teacher.contract)):
-        return SampleCheck(teacher.name, "bad", 0, compared, "its token embeddings are not the model's")
+        return result("bad", "its token embeddings are not the model's")
     if not texts:
-        return SampleCheck(teacher.name, NOT_COMPARED, 0, compared, "none of their texts is here")
+        return result(NOT_COMPARED, "none of their texts is here")
     progress.phase("compare", len(texts))
     vectors, positions = live.encode(texts), came.locate(key_array(texts))
     level = compare_with_live(came, positions, vectors, live.compute_dtype).level
-    return SampleCheck(teacher.name, level, len(texts), compared, MESSAGES[level])
+    return result(level, MESSAGES[level], len(texts))
 
 
 @dataclass(frozen=True)
@@ -212,15 +211,3 @@ def _angles(store: ShardStore, positions: Positions) -> NDArray[np.float64]:
     """Return how far noise may turn the vectors at some positions, in radians."""
     numbers, _ = shard_places(store, positions)
     return np.array([noise_angle(store.shards[number].header) for number in numbers.tolist()])
-
-
-def _sample(came: ShardStore, corpora: Iterable[Corpus], seed: int, progress: Progress) -> list[str]:
-    """Return up to :data:`SAMPLE` texts of the corpora that have a vector among those that came."""
-    every = list(corpora)
-    drawn = KeySample(SAMPLE, seed)
-    progress.phase("sample texts", sum(map(len, every)))
-    for corpus in every:
-        for keys in corpus.iter_keys():
-            drawn.add(keys[came.locate(keys) >= 0])
-            progress.advance(len(keys))
-    return [text for text in find_texts(drawn.keys(), every) if text is not None]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.util
 import json
 import os
 import struct
@@ -108,17 +109,12 @@ def signed_by(remote: Remote, names: Iterable[str], keys: Iterable[bytes]) -> di
 
     Raises:
         RemoteError: if the signatures cannot be read.
-        MissingExtraError: if ``cryptography`` is not installed.
     """
-    _require()
-    every = list(keys)
+    asked, every = list(names), list(keys)
 
     def check(name: str) -> list[bytes]:
-        return [
-            key for key in every if _is_valid(remote.read(_path(name, key), _LARGEST_SIGNATURE), name, key)
-        ]
+        return [key for key in every if _is_signed(remote, name, key)]
 
-    asked = list(names)
     return dict(zip(asked, remote.in_threads(check, asked), strict=True))
 
 
@@ -140,10 +136,11 @@ def require_signed(remote: Remote, names: Iterable[str], keys_file: str | Path) 
     return signed
 
 
-def _is_valid(data: bytes | None, name: str, key: bytes) -> bool:
+def _is_signed(remote: Remote, name: str, key: bytes) -> bool:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+    data = remote.read(_path(name, key), _LARGEST_SIGNATURE)
     try:
         signature = bytes.fromhex(json.loads(data or b"{}")["signature"])
         Ed25519PublicKey.from_public_bytes(key).verify(signature, _DOMAIN + digest_in(name).encode())
@@ -157,16 +154,10 @@ def _path(name: str, key: bytes) -> str:
 
 
 def _read_key(path: str | Path) -> bytes:
-    _require()
+    if importlib.util.find_spec("cryptography") is None:
+        raise MissingExtraError("signatures need cryptography: pip install 'embedcache[sign]'.")
     try:
         # Keys may lie behind links: they are the user's own.
         return read_regular(Path(path).expanduser().resolve(), _LARGEST_KEYS)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: the key cannot be read ({error}).") from error
-
-
-def _require() -> None:
-    try:
-        import cryptography  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise MissingExtraError("signatures need cryptography: pip install 'embedcache[sign]'.") from error

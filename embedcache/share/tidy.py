@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import TEMPORARY_PREFIX
@@ -43,10 +43,6 @@ class TidyResult:
     manifests: list[str]
     kept: int = 0
 
-    def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object."""
-        return asdict(self)
-
 
 def collect(
     remote: str,
@@ -81,11 +77,7 @@ def collect(
     # Objects before manifests: a push that relies on an object which is old now has its manifest written.
     before = clock() - grace
     files = target.find("")
-    objects = objects_among(files)
-    temporaries = {
-        path: stat for path, stat in files.items() if path.split("/")[-1].startswith(TEMPORARY_PREFIX)
-    }
-    listed = {sha256 for one in target.stock().manifests.values() for sha256 in one.objects()}
+    listed = set(target.manifests().objects)
     # After the manifests: a push that is taken back meanwhile is still among one of the two.
     expired = []
     for name in filter(is_manifest_name, target.names_in(DROPPED)):
@@ -94,12 +86,13 @@ def collect(
             expired.append(name)
         else:
             listed |= _objects_of(name, target.read(f"{DROPPED}/{name}", MOST_MANIFEST_BYTES)).keys()
-    unlisted = {sha256: stat for sha256, stat in objects.items() if sha256 not in listed}
+    objects = objects_among(files)
+    unlisted = {object_path(sha256): objects[sha256] for sha256 in objects.keys() - listed}
     if any(stat.time == 0 for stat in unlisted.values()):
         raise RemoteError(f"{target.url}: no modification times, so nothing can be collected.")
-    old = {object_path(sha256): stat for sha256, stat in unlisted.items() if stat.time <= before}
-    old |= {path: stat for path, stat in temporaries.items() if stat.time <= before}
-    kept = len(unlisted) + len(temporaries) - len(old)
+    unlisted |= {path: stat for path, stat in files.items() if f"/{TEMPORARY_PREFIX}" in path}
+    old = {path: stat for path, stat in unlisted.items() if stat.time <= before}
+    kept = len(unlisted) - len(old)
     if dry_run:
         return TidyResult(target.url, len(old), sum(stat.bytes for stat in old.values()), [], kept)
     progress.phase("delete", len(old), "files")
@@ -152,8 +145,8 @@ def drop(
         target.delete(f"{MANIFESTS}/{name}")
     files = size = 0
     if now:
-        stock = target.stock()
-        unlisted = {sha256: size for sha256, size in objects.items() if not stock.has(sha256)}
+        listed = target.manifests().objects
+        unlisted = {sha256: size for sha256, size in objects.items() if sha256 not in listed}
         progress.phase("delete", len(unlisted), "files")
         target.in_threads(lambda sha256: target.delete(object_path(sha256)), unlisted)
         files, size = len(unlisted), sum(unlisted.values())

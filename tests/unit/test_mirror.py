@@ -266,25 +266,20 @@ def rows_of(store: StreamedStore, shard: int) -> np.ndarray:
     return positions[store.shards_at(positions) == shard]
 
 
-def test_the_least_recently_used_goes_first_if_the_remote_still_has_it(source, own, tmp_path):
-    with streamed(own, tmp_path / "mirror", size(source, 3.2)) as store:
-        for shard in (0, 1, 2, 0):
+def test_the_least_recently_used_goes_first(source, remote, tmp_path):
+    with streamed(remote, tmp_path / "mirror", size(source, 3.2)) as store:
+        for shard in (0, 1, 2, 0, 3):
             store.gather(rows_of(store, shard))
-        gone = store.shard_names[1]
-        (own / object_path(gone)).unlink()
-        store.gather(rows_of(store, 3))
-        assert names_in(tmp_path / "mirror") == {store.shard_names[number] for number in (0, 1, 3)}
+        assert names_in(tmp_path / "mirror") == {store.shard_names[number] for number in (0, 2, 3)}
         store.gather(rows_of(store, 1))
 
 
-def test_room_that_only_lost_objects_take_ends_in_an_error(source, own, tmp_path):
-    with streamed(own, tmp_path / "mirror", size(source, 2.2)) as store:
-        for shard in (0, 1):
-            store.gather(rows_of(store, shard))
-            (own / object_path(store.shard_names[shard])).unlink()
-        with pytest.raises(StorageError, match=r"no room for a shard of .* in --cache-limit"):
-            store.gather(rows_of(store, 2))
-        store.gather(rows_of(store, 0))
+def test_a_shard_above_the_limit_is_an_error(source, remote, tmp_path):
+    with (
+        streamed(remote, tmp_path / "mirror", size(source, 0.5)) as store,
+        pytest.raises(StorageError, match="--cache-limit"),
+    ):
+        store.gather(rows_of(store, 2))
 
 
 def test_rows_of_the_window_before_are_still_here_for_the_batch_between_two(
@@ -468,9 +463,7 @@ with Mirror.open(sys.argv[1], sys.argv[2], limit=int(sys.argv[3])) as mirror:
 def test_what_a_killed_run_leaves_is_cleaned_at_the_next_opening(source, remote, tmp_path):
     command = [sys.executable, "-c", _KILLED, remote, tmp_path / "mirror", str(size(source, 1.2))]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    left = [path.name for path in (tmp_path / "mirror").rglob(".tmp-*")]
-    assert len(left) == 2
-    assert shard_bytes(tmp_path / "mirror") == store_of(source).shards[0].bytes
+    assert list((tmp_path / "mirror").rglob(".tmp-*"))
     with streamed(remote, tmp_path / "mirror", size(source, 1.2)) as store:
         assert not list((tmp_path / "mirror").rglob(".tmp-*"))
         store.gather(rows_of(store, 1))

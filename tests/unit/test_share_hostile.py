@@ -33,7 +33,7 @@ from sharing import (
 from embedcache.arrow_file import read_batch
 from embedcache.corpus.part import part_bytes
 from embedcache.errors import EmbedCacheError, InputError, RemoteError
-from embedcache.fsio import canonical_json, sealed, spelled_json
+from embedcache.fsio import sealed, spelled_json
 from embedcache.share import list_remote, pull, push
 from embedcache.testing import fake_teacher
 
@@ -122,12 +122,6 @@ def raw(data: bytes) -> Attack:
     return lambda remote: put_manifest(remote, data)
 
 
-def too_many_files(remote: Path) -> None:
-    (value,) = manifests_of(remote)
-    part, rest = canonical_json(value["files"][0]), canonical_json({**value, "files": []})
-    put_manifest(remote, rest.replace(b'"files":[]', b'"files":[' + b",".join([part] * 250_001) + b"]"))
-
-
 PATHS = [
     *(
         "../outside",
@@ -168,7 +162,6 @@ MANIFESTS: dict[str, Attack] = {
     "no text": raw(b"\xff\xfe"),
     "infinite": raw(b'{"files":[],"version":1e999,"when":"2026-01-31T12:00:00Z"}'),
     "long number": raw(b'{"version":' + b"9" * 5000 + b"}"),
-    "too many files": too_many_files,
     "name is not its digest": lambda remote: flip_middle(next((remote / "manifests").iterdir())),
 }
 

@@ -293,7 +293,7 @@ def test_two_teachers_of_one_name_are_chosen_by_contract(tmp_path: Path, remote:
     teachers = [fake_teacher(8), fake_teacher(8, max_length=32)]
     for number, teacher in enumerate(teachers):
         push(make_cache(tmp_path / str(number), teacher=teacher).folder, remote)
-    with pytest.raises(InputError, match=teachers[1].contract.id[:12]):
+    with pytest.raises(ContractMismatchError, match=teachers[1].contract.id[:12]):
         pull(tmp_path / "mine", remote)
     pull(tmp_path / "mine", remote, Selection(teachers=[teachers[1].contract.id[:12]]))
     assert Cache(tmp_path / "mine").teacher("fake").contract == teachers[1].contract
