@@ -24,7 +24,6 @@ FLOORS = [
     ["cache"],
     [
         "catalog",
-        "derived",
         "gc",
         "inventory",
         "near_texts",
