@@ -22,7 +22,7 @@ from embedcache.share.manifest import ManifestSet, SharedFile
 from embedcache.share.pull import refuse_too_much, select_manifests
 from embedcache.share.remote import Remote
 from embedcache.share.rows import RemoteKeys
-from embedcache.share.sample import Live, compare
+from embedcache.share.sample import LiveTeacher, compare
 from embedcache.teacher.lazy import LazyTeacher, columns_of
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ class ReadThrough:
             incoming.fetch("fetch", files)
             came = incoming.open_store(contract, files)
 
-            def live() -> Live:
-                return Live(teacher.encoder, columns_of(teacher.encoder, contract))
+            def live() -> LiveTeacher:
+                return LiveTeacher(teacher.encoder, columns_of(teacher.encoder, contract))
 
             sample = compare(came, store, incoming.teacher(contract.id), [corpus], live, progress=progress)
             if sample.is_bad:

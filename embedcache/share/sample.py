@@ -68,7 +68,7 @@ def compare(
     own: ShardStore,
     teacher: CachedTeacher,
     corpora: Iterable[Corpus],
-    load: Callable[[], Live | None],
+    load: Callable[[], LiveTeacher | None],
     *,
     table: Path | None = None,
     progress: Progress = NO_PROGRESS,
@@ -117,7 +117,7 @@ def compare(
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveTeacher:
     """A live teacher.
 
     Attributes:
@@ -147,7 +147,7 @@ class Live:
 
 def local_teacher(
     cache: Cache, teacher: CachedTeacher, came: ShardStore, computing: Computing | None = None
-) -> Live | None:
+) -> LiveTeacher | None:
     """Return a teacher whose model is on this machine, else None; nothing is downloaded.
 
     A folder counts only if this machine has noted it, not because a remote names it.
@@ -164,7 +164,7 @@ def local_teacher(
         spec = next((one for one in named if _is_downloaded(one)), None)
     if spec is None:
         return None
-    return Live(computing.encoder(teacher.contract, spec=spec, name=teacher.name, shards=came.shards))
+    return LiveTeacher(computing.encoder(teacher.contract, spec=spec, name=teacher.name, shards=came.shards))
 
 
 def _is_downloaded(spec: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distill.cli.main import cli as distill_cli
-from embedcache import build
+from embedcache import EncodeOptions, build
 from embedcache.cli.main import cli as embedcache_cli
 from embedcache.testing import sentences
 
@@ -31,7 +31,7 @@ def test_every_command_of_the_page_works(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     Path("sentences.txt").write_text("".join(f"{text}\n" for text in TEXTS[:240]), encoding="utf-8")
     Path("more.txt").write_text("".join(f"{text}\n" for text in TEXTS[60:]), encoding="utf-8")
-    build("sentences.txt", teacher="minilm-l6", cache="ann", shard_rows=64)
+    build("sentences.txt", teacher="minilm-l6", cache="ann", encode=EncodeOptions(shard_rows=64))
     found = commands()
     assert len(found) > 15
     for program, *arguments in found:

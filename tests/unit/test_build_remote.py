@@ -94,11 +94,6 @@ def test_a_coarser_codec_is_not_taken(tmp_path: Path) -> None:
     assert rows_encoded(as_coarse) == 0
 
 
-def test_a_remote_without_this_teacher(team: Path, tmp_path: Path) -> None:
-    mine = built(tmp_path / "mine", TEXTS[:100], team, teacher=fake_teacher(64, name="other", seed=3))
-    assert rows_encoded(mine) == 100
-
-
 def test_a_finer_codec_is_taken(team: Path, tmp_path: Path) -> None:
     mine = built(tmp_path / "mine", TEXTS[:200], team, codec="int8")
     assert rows_encoded(mine) == 0

@@ -368,20 +368,6 @@ def test_a_mirror_without_its_derived_folder_says_what_to_do(remote, tmp_path):
         Mirror.open(remote, tmp_path / "mirror", limit=10**6)
 
 
-@pytest.mark.parametrize("limit", [None, 10**6])
-def test_what_came_of_the_comparison_is_reported(source, remote, teacher, tmp_path, monkeypatch, limit):
-    samples: list[Any] = []
-    with Mirror.open(remote, tmp_path / "mirror", limit=limit, on_sample=samples.append) as mirror:
-        store = mirror.store(mirror.cache.teacher().contract)
-        if isinstance(store, StreamedStore):
-            for shard in (0, 1, 0):
-                store.admit(rows_of(store, shard), Computing())
-    assert {(one.verdict, one.message) for one in samples} == {
-        ("not compared", "the model is not on this machine")
-    }
-    assert len(samples) == (1 if limit is None else 2)
-
-
 # Damage
 
 

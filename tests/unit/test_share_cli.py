@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pytest
 from damage import flip_middle
 from sharing import (
-    TEXTS,
     content,
     digests_of,
     make_cache,
@@ -187,28 +186,3 @@ def test_options_of_pull(shell: Any, cache: Path, tmp_path: Path) -> None:
     assert shell("pull", tmp_path / "nowhere", *mine).code == 1
     assert shell("pull", "nowhere", *mine).code == 2
     assert shell("remote", "add", "team").code == 2
-
-
-def test_build_from_a_remote(shell: Any, tmp_path: Path, tiny_teacher: Path) -> None:
-    texts, remote = tmp_path / "texts.txt", tmp_path / "remote"
-    texts.write_text("\n".join(TEXTS[:40]))
-    command = ("build", texts, "--teacher", tiny_teacher, "--name", "corpus", "--device", "cpu")
-    assert shell(*command, "--cache", tmp_path / "theirs").code == 0
-    shell("push", remote, "--cache", tmp_path / "theirs")
-    texts.write_text("\n".join(TEXTS[:50]))
-    mine = (*command, "--cache", tmp_path / "mine", "--remote", remote)
-    planned = shell(*mine, "--dry-run", "--json")
-    assert planned.code == 0
-    assert (planned.json["encoded"], planned.json["fetched"]) == (10, 40)
-    sizes = [path.stat().st_size for path in (tmp_path / "theirs").glob("teachers/*/shards/*")]
-    assert planned.json["remote_bytes"] == sum(sizes)
-    assert not (tmp_path / "mine").exists()
-    assert shell(*mine, "--max-bytes", "1KB").code == 2
-    done = shell(*mine, "--json")
-    assert done.code == 0
-    assert (done.json["encoded"], done.json["fetched"]) == (10, 40)
-    # The live teacher is noted in this cache, so a pull into it is compared.
-    push = shell("push", remote, "--cache", tmp_path / "mine", "--json")
-    assert push.json["files"] > 0
-    pulled = shell("pull", remote, "--cache", tmp_path / "theirs", "--json").json
-    assert [sample["verdict"] for sample in pulled["samples"]] != ["bad"]

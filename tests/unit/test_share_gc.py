@@ -306,13 +306,6 @@ def test_drop_now_deletes_the_texts_and_keeps_what_others_list(two: Path) -> Non
     assert not any((two / "dropped").iterdir())
 
 
-def test_a_dropped_push_can_be_pushed_again(two: Path, tmp_path: Path) -> None:
-    drop(str(two), [digests_of(two)[0]], now=True)
-    push(tmp_path / "cache", str(two))
-    pull(tmp_path / "mine", str(two), sample_check=False)
-    assert content(tmp_path / "mine").items() >= content(tmp_path / "cache").items()
-
-
 def test_a_manifest_that_cannot_be_used_can_be_dropped(two: Path) -> None:
     bad = put_manifest(two, b"nonsense", alone=False)
     drop(str(two), [bad[:12]])
@@ -332,18 +325,6 @@ def test_a_drop_that_cannot_read_drops_nothing(two: Path, monkeypatch: pytest.Mo
     with pytest.raises(RemoteError):
         drop(str(two), [digests_of(two)[0]])
     assert {path.name for path in two.glob("manifests/*")} == before
-
-
-def test_a_manifest_is_dropped_as_it_is(two: Path) -> None:
-    (path, _) = sorted(two.glob("manifests/*"))
-    data = path.read_bytes()
-    drop(str(two), [path.name[-69:-5]])
-    assert (two / "dropped" / path.name).read_bytes() == data
-    # One that is none keeps nothing, and stops nothing.
-    (two / "dropped" / path.name).write_bytes(b"nonsense")
-    age_all(two, 15 * DAY)
-    collect(str(two))
-    assert holes(two) == []
 
 
 def test_a_short_read_deletes_nothing(remote: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from sharing import (
 )
 
 from embedcache.cache import Cache
-from embedcache.errors import ContractMismatchError, EmbedCacheError, InputError, RemoteError, StorageError
+from embedcache.errors import ContractMismatchError, EmbedCacheError, InputError, StorageError
 from embedcache.projection import extend, write_derived
 from embedcache.share import Selection, pull, push, verify_remote
 from embedcache.share.incoming import Incoming
@@ -139,20 +139,6 @@ def test_manifests_are_deltas_and_nothing_is_sent_twice(tmp_path: Path, remote: 
     assert two["teachers"][0]["rows"] == 40
 
 
-def test_two_caches_that_overlap_give_their_union(tmp_path: Path, remote: str) -> None:
-    mine = make_cache(tmp_path / "mine", TEXTS[:120])
-    theirs = make_cache(tmp_path / "theirs", TEXTS[:80], name="theirs")
-    push(mine.folder, remote)
-    before = {name: path.stat().st_mtime_ns for name, path in objects_in(remote).items()}
-    sent = push(theirs.folder, remote)
-    # Both have the first two shards, with the same names.
-    assert {n: p.stat().st_mtime_ns for n, p in objects_in(remote).items() if n in before} == before
-    assert sent.sent == len(objects_in(remote)) - len(before)
-    for cache in (mine, theirs):
-        pull(cache.folder, remote)
-    assert content(mine.folder) == content(theirs.folder)
-
-
 @pytest.mark.parametrize("harm", ["missing", "truncated"])
 def test_the_next_push_heals_a_missing_or_truncated_object(tmp_path: Path, remote: str, harm: str) -> None:
     mine = make_cache(tmp_path / "mine")
@@ -173,14 +159,6 @@ def test_damaged_files_are_not_pushed(tmp_path: Path, remote: str, pattern: str)
     with pytest.raises(EmbedCacheError, match=path.name[:12]):
         push(mine.folder, remote)
     assert manifests_of(remote) == []
-
-
-def test_a_dry_push_writes_nothing(tmp_path: Path, remote: str) -> None:
-    mine = make_cache(tmp_path / "mine")
-    told = push(mine.folder, remote, dry_run=True)
-    assert not Path(remote).exists()
-    done = push(mine.folder, remote)
-    assert (told.sent, told.sent_bytes, told.files) == (done.sent, done.sent_bytes, done.files)
 
 
 def test_a_push_of_a_selection(tmp_path: Path, remote: str) -> None:
@@ -423,13 +401,6 @@ def test_a_disk_without_room_is_an_error_before_anything_is_fetched(
     with pytest.raises(StorageError, match="1,000 bytes are free"):
         pull(tmp_path / "theirs", remote)
     assert counted == []
-
-
-def test_nothing_was_pushed(tmp_path: Path, remote: str) -> None:
-    empty = Cache.create(tmp_path / "empty")
-    assert push(empty.folder, remote).manifests == []
-    with pytest.raises(RemoteError, match="nothing"):
-        pull(tmp_path / "theirs", remote)
 
 
 @pytest.mark.parametrize("taken", ["corpus", "teacher"])

@@ -10,7 +10,7 @@ import pytest
 from sharing import digests_of, make_cache, manifests_of, put_manifest
 
 from embedcache.errors import EmbedCacheError, InputError, MissingExtraError, RemoteError
-from embedcache.share import Selection, add_remote, list_remotes, pull, push, remove_remote
+from embedcache.share import add_remote, list_remotes, pull, push, remove_remote
 from embedcache.share.location import checked_url, open_filesystem
 from embedcache.share.names import CONFIG_VARIABLE, is_remote, url_of
 
@@ -194,26 +194,6 @@ def test_a_remote_of_another_version_is_refused(tmp_path: Path, version: object,
 def test_read_only_remotes_are_not_pushed_to(url: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="read-only"):
         push(make_cache(tmp_path / "cache").folder, url)
-
-
-def test_the_first_push_to_an_empty_remote_makes_it(tmp_path: Path) -> None:
-    (tmp_path / "remote").mkdir()
-    push(make_cache(tmp_path / "cache").folder, str(tmp_path / "remote"))
-    marker = json.loads((tmp_path / "remote" / "embedcache-remote.json").read_text())
-    assert marker["version"] == 2
-    with pytest.raises(EmbedCacheError):
-        make_cache(tmp_path / "remote")
-
-
-def test_a_folder_with_a_question_mark(tmp_path: Path) -> None:
-    push(make_cache(tmp_path / "mine").folder, str(tmp_path / "a?b"))
-    assert pull(tmp_path / "theirs", str(tmp_path / "a?b")).vectors
-
-
-def test_a_push_refuses_a_part(tmp_path: Path) -> None:
-    cache = make_cache(tmp_path / "mine")
-    with pytest.raises(InputError):
-        push(cache.folder, str(tmp_path / "remote"), Selection(corpora=["corpus"], rows=5))
 
 
 def test_an_entry_that_lies_about_my_shard_is_replaced_by_my_own(tmp_path: Path) -> None:

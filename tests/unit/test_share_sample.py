@@ -18,9 +18,8 @@ from sharing import (
 )
 
 from embedcache.cache import Cache
-from embedcache.errors import RemoteError, TeacherError
+from embedcache.errors import TeacherError
 from embedcache.share import Selection, pull, push
-from embedcache.share.remote import Remote
 from embedcache.share.sample import SAMPLE
 from embedcache.teacher.token_table import TokenTable, table_path
 from embedcache.testing import FakeEncoder, fake_teacher
@@ -60,19 +59,6 @@ def test_nothing_of_a_teacher_with_bad_vectors_enters(tmp_path: Path, bad: str) 
     for word in (digests_of(bad)[0][:12], "Mallory", "--skip-manifest"):
         assert word in sample.message
     assert "Ann" not in sample.message
-
-
-@pytest.mark.usefixtures("alive")
-def test_without_the_manifest_the_rest_enters(tmp_path: Path, bad: str) -> None:
-    good = make_cache(tmp_path / "good", TEXTS[60:180], shard_rows=50)
-    push(good.folder, bad, by="Ann")
-    assert pull(tmp_path / "mine", bad).is_bad
-    assert Cache(tmp_path / "mine").teachers() == []
-    done = pull(tmp_path / "mine", bad, skip_manifests=[digests_of(bad)[0][:12]])
-    assert [sample.verdict for sample in done.samples] == ["ok"]
-    mine = Cache(tmp_path / "mine")
-    assert np.array_equal(mine.lookup(TEXTS[60:180]), good.lookup(TEXTS[60:180]))
-    assert (mine.lookup(TEXTS[60:61]) != Cache(tmp_path / "bad").lookup(TEXTS[60:61])).any()
 
 
 @pytest.mark.usefixtures("alive")
@@ -130,12 +116,6 @@ def test_a_remote_cannot_name_a_folder_as_the_model(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("embedcache.live.Computing.encoder", never)
     (sample,) = pull(tmp_path / "mine", str(tmp_path / "remote")).samples
     assert sample.verdict == "not compared"
-
-
-@pytest.mark.usefixtures("alive")
-def test_the_comparison_can_be_left_out(tmp_path: Path, bad: str) -> None:
-    done = pull(tmp_path / "mine", bad, sample_check=False)
-    assert (done.samples, done.vectors) == ([], {"fake": 120})
 
 
 @pytest.mark.usefixtures("alive")
@@ -201,15 +181,3 @@ def test_pushes_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     assert "Ann" in sample.message
     assert "Mallory" in sample.message
     assert pull(tmp_path / "mine", remote, skip_manifests=[digests_of(remote)[1]]).vectors
-
-
-def test_a_broken_line_blames_no_push(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    push(make_cache(tmp_path / "good").folder, str(tmp_path / "remote"), by="Ann")
-
-    def broken(*_: object) -> None:
-        raise RemoteError("no route")
-
-    monkeypatch.setattr(Remote, "fetch", broken)
-    with pytest.raises(RemoteError) as stopped:
-        pull(tmp_path / "mine", str(tmp_path / "remote"))
-    assert "Ann" not in str(stopped.value)
