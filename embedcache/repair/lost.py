@@ -23,7 +23,7 @@ from embedcache.store.containers.base import is_shard_name
 from embedcache.store.containers.lmdb import SEAL
 from embedcache.teacher.options import DEFAULT_SHARD_ROWS
 from embedcache.verify.files import peek_shard
-from embedcache.verify.rows import rows_without_vector
+from embedcache.verify.rows import find_rows, rows_without_vector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,20 +54,25 @@ class LostShards:
 
     def add_lmdb(self, file: Path) -> None:
         """Add the shards of a damaged or missing LMDB file. It is not handed to liblmdb."""
-        names, self.in_lmdb = _sealed_names(file), True
+        sealed, peeked, self.in_lmdb = _sealed_names(file), list[Shard](), True
+        names = sealed or set[str]()
         if file.is_file() and file.stat().st_size:
             with file.open("rb") as handle:
                 data = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-            # Names of shards that were deleted may still stand in the file.
-            expected = {match[1].decode() for match in _NAME.finditer(data)} if names is None else names
+            if sealed is None:
+                # Names of shards that were deleted may still stand in it.
+                names = {match[1].decode() for match in _NAME.finditer(data)}
             for candidates in _arrow_files(data):
                 found = {hashlib.sha256(one).hexdigest(): one for one in candidates}
-                whole = {name: one for name, one in found.items() if name in expected}
-                self.kept |= whole
-                shards = [] if whole else [peek_shard(one, "", str(file)) for one in candidates]
-                self.peeked += [shard for shard in shards if shard is not None][:1]
-        missing = 1 if names is None else len(names - self.kept.keys())
-        self.unknown += max(0, missing - len(self.peeked))
+                self.kept |= {name: one for name, one in found.items() if name in names}
+                if not found.keys() & names:
+                    shards = (peek_shard(one, "", str(file)) for one in candidates)
+                    peeked += [shard for shard in shards if shard is not None][:1]
+        unknown = len(names - self.kept.keys() - {shard.name for shard in self.peeked})
+        self.peeked += peeked[:unknown]
+        self.unknown += max(0, unknown - len(peeked))
+        if not names and not self.peeked:
+            self.unknown += 1
 
 
 def _sealed_names(file: Path) -> set[str] | None:
@@ -151,7 +156,7 @@ def plan_windows(lost: LostShards, corpora: Sequence[Corpus], store: ShardStore)
         corpora: sound corpora and views.
         store: the teacher's sound shards.
     """
-    numbers, rows = _find_rows([shard.keys for shard in lost.peeked], corpora)
+    numbers, rows = find_rows([shard.keys for shard in lost.peeked], corpora)
     windows, start, without_text = [], 0, 0
     for shard in lost.peeked:
         part = slice(start, start + len(shard))
@@ -178,7 +183,7 @@ def _fill(
     if lost.unknown + len(lost.peeked) == 1:
         rows_each = max(rows_each, DEFAULT_SHARD_ROWS)
     done = np.concatenate([np.empty(0, KEY_DTYPE), *(window.keys for window in planned)])
-    for corpus, missing in rows_without_vector(corpora, store, is_lost=True):
+    for corpus, missing in rows_without_vector(corpora, store):
         lacking = np.flatnonzero(missing.mask)
         keys = missing.keys(lacking)
         is_planned = KeyIndex(done).locate(keys) >= 0
@@ -187,22 +192,3 @@ def _fill(
         number = next(number for number, one in enumerate(corpora) if one is corpus)
         for rows in missing.windows(rows_each):
             yield Window(missing.keys(rows), np.full(len(rows), number), rows)
-
-
-def _find_rows(
-    parts: Sequence[KeyArray], corpora: Sequence[Corpus]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the number of the first corpus that holds each key, -1 where none does, and the row there."""
-    keys = np.concatenate([np.empty(0, KEY_DTYPE), *parts])
-    index, numbers, rows = KeyIndex(keys), np.full(len(keys), -1), np.zeros(len(keys), np.int64)
-    for number, corpus in enumerate(corpora if len(keys) else ()):
-        start = 0
-        for part in corpus.iter_keys():
-            places = index.locate(part)
-            fresh = np.flatnonzero(places >= 0)[::-1]
-            fresh = fresh[numbers[places[fresh]] < 0]
-            numbers[places[fresh]], rows[places[fresh]] = number, start + fresh
-            start += len(part)
-    # A key that comes twice was found at its first place.
-    firsts = index.locate(keys)
-    return numbers[firsts], rows[firsts]

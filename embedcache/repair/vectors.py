@@ -101,7 +101,7 @@ class VectorRepair:
 
     def _restore_shards(self, contract: Contract) -> None:
         findings = self._work.damage(*_KINDS, folder=f"teachers/{contract.id}/")
-        lost, shards = self._lost(contract.id), self._verifier.checks.shards
+        lost, shards = self._lost(contract.id, contract), self._verifier.checks.shards
         shards[contract.id] |= lost.kept
         store = self._verifier.sound_store(contract)
         plan = Plan([], 0) if is_derived(contract) else plan_windows(lost, self._work.texts, store)
@@ -118,24 +118,26 @@ class VectorRepair:
             made = self._store(contract, plan, encoder, codec, in_lmdb=lost.in_lmdb)
         self._report(findings, lost, plan, made)
 
-    def _lost(self, contract_id: str) -> LostShards:
+    def _lost(self, contract_id: str, contract: Contract | None = None) -> LostShards:
         """Return the lost shards of a teacher."""
-        folder, lost = f"teachers/{contract_id}/", LostShards()
+        folder, verifier = f"teachers/{contract_id}/", self._verifier
+        lost = LostShards([] if contract is None else verifier.lost_shards(contract))
+        known = {shard.name for shard in lost.peeked}
         for finding in self._work.damage(Kind.SHARD, folder=f"{folder}shards/"):
             path = self._work.folder / finding.path
-            data = FolderShards(path.parent).open(path.stem) if path.is_file() else None
-            shard = peek_shard(data, path.stem, finding.path) if data is not None else None
+            if not path.is_file() or path.stem in known:
+                continue
+            data = FolderShards(path.parent).open(path.stem)
+            shard = peek_shard(data, path.stem, finding.path)
             if shard is not None and shard.header.contract.id == contract_id:
                 lost.peeked.append(shard)
-            elif data is None or hashlib.sha256(data).hexdigest() != path.stem:
+            elif hashlib.sha256(data).hexdigest() != path.stem:
                 lost.unknown += 1
-        undecodable = {shard.name: shard for shard in self._verifier.undecodable(contract_id)}
-        store, damaged = f"{folder}vectors.mdb", self._work.damage(Kind.STORE, folder=folder)
-        has_file = bool(self._verifier.files(contract_id, Kind.STORE))
-        has_files = bool(self._verifier.files(contract_id, Kind.SHARD))
-        if has_file and store not in self._verifier.damaged and not undecodable and not has_files:
-            lost.unknown += len(damaged)
-        elif has_file or damaged:
+        undecodable = {shard.name: shard for shard in verifier.undecodable(contract_id)}
+        store, has_files = f"{folder}vectors.mdb", bool(verifier.files(contract_id, Kind.SHARD))
+        has_store = bool(verifier.files(contract_id, Kind.STORE))
+        is_missing = not has_store and bool(self._work.damage(Kind.STORE, folder=folder))
+        if is_missing or (has_store and (store in verifier.damaged or undecodable or has_files)):
             lost.add_lmdb(self._work.folder / store)
             for name, data in list(lost.kept.items()):
                 shard = peek_shard(data, name, store)
@@ -183,12 +185,9 @@ class VectorRepair:
             self._work.progress.phase("encode", plan.rows)
             for batch in self._encode(encoder, plan.windows):
                 store.put(batch)
-        if isinstance(store.container, FolderShards):
-            lost = self._verifier.lost_files(contract.id)
-            store.container.checked.forget(*(path.rpartition("/")[2] for path in lost))
         store.finish()
         if is_derived(contract):
-            for texts, _ in rows_without_vector(self._work.texts, store, is_lost=True):
+            for texts, _ in rows_without_vector(self._work.texts, store):
                 for _ in extend(self._cache, self._known_as(contract), texts):
                     pass
         return self._cache.container(contract).names()

@@ -70,6 +70,12 @@ class SortedKeys:
         found[order] = search_sorted(self._words[0], self._words[1], places, first[order], second[order])
         return found
 
+    def in_order(self) -> KeyArray:
+        """Return the keys in the order of their places."""
+        pairs = np.zeros((len(self), 2), np.uint64)
+        pairs[self._words[2]] = self._words[:2].T
+        return pairs.reshape(-1).view(KEY_DTYPE)
+
     def distinct(self) -> Iterator[KeyArray]:
         """Yield the distinct keys in ascending order, in blocks."""
         last = None
@@ -136,6 +142,31 @@ class IndexedShards:
     keys: SortedKeys
     path: Path | None = None
 
+    def parts(self) -> list[KeyArray]:
+        """Return the keys of each shard, in its order; this takes 16 bytes a row.
+
+        Raises:
+            IndexError: if a place is none of the shards'.
+        """
+        return np.split(self.keys.in_order(), np.cumsum([rows for _, _, rows in self.shards])[:-1])
+
+
+def read_index(path: Path) -> IndexedShards | None:
+    """Return an index file, mapped; None if it is none. Its digest, which is its name, is not compared."""
+    try:
+        with open_regular(path) as handle:
+            table = npy.read_array(handle, allow_pickle=False)
+            npy.read_magic(handle)
+            shape, _, _ = npy.read_array_header_1_0(handle)
+            keys = SortedKeys(_map_words(handle, handle.tell(), shape))
+    except (OSError, ValueError, EOFError):
+        return None
+    if table.dtype != TABLE_DTYPE or table["rows"].sum() != len(keys):
+        return None
+    decode = partial(bytes.decode, encoding="ascii", errors="replace")
+    shards = [(decode(name), decode(codec), rows) for name, codec, rows in table.tolist()]
+    return IndexedShards(shards, keys, path)
+
 
 class IndexFolder:
     """Index files of a store, ``<sha256>.npy``: a table of shards and an array of words after each other.
@@ -161,21 +192,9 @@ class IndexFolder:
         return found
 
     def _open(self, path: Path) -> IndexedShards | None:
-        try:
-            if not self._checked.knows(path):
-                return None
-            with open_regular(path) as handle:
-                table = npy.read_array(handle, allow_pickle=False)
-                npy.read_magic(handle)
-                shape, _, _ = npy.read_array_header_1_0(handle)
-                keys = SortedKeys(_map_words(handle, handle.tell(), shape))
-        except (OSError, ValueError, EOFError):
-            return None
-        if table.dtype != TABLE_DTYPE or table["rows"].sum() != len(keys):
-            return None
-        decode = partial(bytes.decode, encoding="ascii", errors="replace")
-        shards = [(decode(name), decode(codec), rows) for name, codec, rows in table.tolist()]
-        return IndexedShards(shards, keys, path)
+        with suppress(OSError):
+            return read_index(path) if self._checked.knows(path) else None
+        return None
 
     def write(
         self, shards: list[ShardRow], parts: Sequence[KeyArray], merged: Iterable[IndexedShards]

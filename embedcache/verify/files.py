@@ -21,7 +21,7 @@ from embedcache.corpus.view_record import read_record
 from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError, StorageError
 from embedcache.fsio import parsed_json, read_sealed_json
 from embedcache.inventory import Entry, Kind, entry_at
-from embedcache.keys import KEY_BYTES
+from embedcache.keys import KEY_BYTES, KeyArray
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import PROJECTION, is_derived, projection_digest
 from embedcache.store import FolderShards, Shard
@@ -126,8 +126,13 @@ def peek_shard(data: pa.Buffer, name: str, where: str) -> Shard | None:
         return None
     except (pa.ArrowException, LookupError, TypeError, ValueError, OSError, OverflowError, MemoryError):
         return None
+    return bare_shard(name, where, header, keys)
+
+
+def bare_shard(name: str, where: str, header: ShardHeader, keys: KeyArray) -> Shard:
+    """Return a shard of which only header and keys are known."""
     rest = Stored(np.empty((0, 0), np.float16)), np.empty(0, np.int32), np.empty(0, np.bool_)
-    return Shard(name, where, data.size, header, get_codec("float16"), keys, *rest)
+    return Shard(name, where, 0, header, get_codec("float16"), keys, *rest)
 
 
 # Readers raise where a file is not what it should be, and yield what else there is to say.

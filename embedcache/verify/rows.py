@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embedcache.corpus.columns import ColumnReader
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, View
 from embedcache.corpus.part import ORIGINAL, key_view
 from embedcache.corpus.readers import RowBatch
 from embedcache.errors import CorruptCacheError, InputError
+from embedcache.key_index import KeyIndex
+from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.missing import MissingRows
 from embedcache.store import ShardStore
 from embedcache.verify.findings import first_line
@@ -57,29 +60,47 @@ def _wrong_in_part(corpus: Corpus, number: int, first_row: int, columns: ColumnR
     return ""
 
 
-def rows_without_vector(
-    texts: Iterable[Corpus], store: ShardStore, *, is_lost: bool = False
-) -> list[tuple[Corpus, MissingRows]]:
-    """Return the corpora and embedded views that lack vectors, and their rows.
+def rows_without_vector(texts: Iterable[Corpus], store: ShardStore) -> list[tuple[Corpus, MissingRows]]:
+    """Return the corpora and embedded views that have only some vectors; if none has, those without any.
 
-    A teacher need not have encoded every corpus and view: those with some vectors count. If they lack none,
-    corpora without any count, and at last the view with the most.
+    A teacher need not have encoded every corpus and view of a cache.
 
     Args:
         texts: corpora and views.
         store: the teacher's vectors.
-        is_lost: True if shards are known to be lost; else views with few vectors were never encoded.
     """
-    some, none, few = [], [], dict[float, tuple[Corpus, MissingRows]]()
+    some, none = [], []
     for corpus in texts:
-        coverage = ViewCoverage.of(corpus, store) if isinstance(corpus, View) else None
-        if coverage is not None and not coverage.embedded:
+        if isinstance(corpus, View) and not ViewCoverage.of(corpus, store).is_embedded:
             continue
         missing = MissingRows.of(corpus, store)
-        if coverage is not None and not coverage.is_embedded:
-            few[coverage.embedded / coverage.own] = (corpus, missing)
-        elif 0 < len(missing) < missing.distinct:
+        if 0 < len(missing) < missing.distinct:
             some.append((corpus, missing))
         elif len(missing):
             none.append((corpus, missing))
-    return some or none or ([few[max(few)]] if is_lost and few else [])
+    return some or none
+
+
+def find_rows(
+    parts: Sequence[KeyArray], corpora: Sequence[Corpus]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the number of the first corpus that holds each key, -1 where none does, and the row there.
+
+    Args:
+        parts: arrays of keys, which count as one.
+        corpora: corpora and views.
+    """
+    keys = np.concatenate([np.empty(0, KEY_DTYPE), *parts])
+    index, numbers, rows = KeyIndex(keys), np.full(len(keys), -1), np.zeros(len(keys), np.int64)
+    for number, corpus in enumerate(corpora if len(keys) else ()):
+        start = 0
+        for part in corpus.iter_keys():
+            places = index.locate(part)
+            # Of a text in several rows the first is taken: written last.
+            fresh = np.flatnonzero(places >= 0)[::-1]
+            fresh = fresh[numbers[places[fresh]] < 0]
+            numbers[places[fresh]], rows[places[fresh]] = number, start + fresh
+            start += len(part)
+    # A key that comes twice was found at its first place.
+    firsts = index.locate(keys)
+    return numbers[firsts], rows[firsts]

@@ -18,15 +18,16 @@ from embedcache.corpus.corpus import DESCRIPTION, Corpus, View, read_info
 from embedcache.corpus.part import ORIGINAL
 from embedcache.corpus.view_record import RECIPE, read_record
 from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError
-from embedcache.fsio import require_directory
+from embedcache.fsio import require_directory, sha256_file
 from embedcache.inventory import QUARANTINE, Entry, Kind, entry_at, list_files
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import is_derived
-from embedcache.store import MemoryShards, Shard, ShardStore
-from embedcache.store.checked import CHECKED, read_checked
-from embedcache.verify.files import RULES, FileChecks, damage, note, peek_shard
+from embedcache.store import FolderShards, MemoryShards, Shard, ShardStore
+from embedcache.store.index import read_index
+from embedcache.store.shard import ShardHeader
+from embedcache.verify.files import RULES, FileChecks, bare_shard, damage, note, peek_shard
 from embedcache.verify.findings import Finding, Verification
-from embedcache.verify.rows import check_rows, rows_without_vector
+from embedcache.verify.rows import check_rows, find_rows, rows_without_vector
 
 
 def verify(cache: str | Path, *, progress: Progress = NO_PROGRESS) -> Verification:
@@ -116,21 +117,37 @@ class Verifier:
         codebooks = self.folder / "teachers" / contract.id / "codebooks"
         return ShardStore(container, contract, codebooks=codebooks)
 
-    def lost_files(self, contract_id: str) -> set[str]:
-        """Return shards and LMDB files that were here, by the notes on checked files and the quarantine."""
-        folder = f"teachers/{contract_id}"
-        noted = set[str]()
-        with suppress(OSError, ValueError):
-            note = read_checked(self.folder / "derived" / "index" / contract_id / CHECKED)
-            noted = {name.decode(errors="replace") for name in note["name"].tolist()}
-        known = {f"{folder}/shards/{name}" for name in noted} | {f"{folder}/{name}" for name in noted}
-        aside = {one.path.removeprefix(f"{QUARANTINE}/") for one in self.entries} - self._paths
-        known |= {path for path in aside if path.startswith(f"{folder}/")}
-        if self.files(contract_id, Kind.STORE):
-            # Which shards it lost when it was made again is not known.
-            store = f"{folder}/vectors.mdb"
-            return {store} if f"{QUARANTINE}/{store}" in self._paths else set()
-        return {path for path in known - self._paths if entry_at(path).kind in (Kind.SHARD, Kind.STORE)}
+    def lost_shards(self, contract: Contract) -> list[Shard]:
+        """Return shards that were here, by an index or in quarantine, and whose texts lack vectors now.
+
+        They have a header and keys, but no vectors.
+        """
+        checks, folder = self.checks, self.folder / "derived" / "index" / contract.id
+        present = {**checks.shards[contract.id], **checks.undecodable[contract.id]}.keys()
+        found: dict[str, Shard] = {}
+        for path in sorted(folder.glob("[!.]*.npy")):
+            index = read_index(path)
+            # It may have come with a copy of the cache, so it is not among the files noted on this machine.
+            names = [name for name, _, _ in index.shards] if index is not None else []
+            if index is None or present >= set(names) or sha256_file(path) != path.stem:
+                continue
+            with suppress(IndexError):
+                for (name, codec, rows), keys in zip(index.shards, index.parts(), strict=True):
+                    header = ShardHeader(contract, codec, None, rows, {}, {})
+                    found.setdefault(name, bare_shard(name, path.as_posix(), header, keys))
+        for entry in self.entries:
+            if entry.path.startswith(f"{QUARANTINE}/teachers/{contract.id}/shards/"):
+                shard = peek_shard(FolderShards(self.folder / entry.folder).open(entry.stem), entry.stem, "")
+                if shard is not None and shard.header.contract == contract:
+                    found.setdefault(entry.stem, shard)
+        lost = [shard for name, shard in sorted(found.items()) if name not in present]
+        store = self.sound_store(contract)
+        numbers, start, missed = find_rows([shard.keys for shard in lost], self.texts)[0], 0, []
+        for shard in lost:
+            if ((numbers[start : start + len(shard)] >= 0) & (store.locate(shard.keys) < 0)).any():
+                missed.append(shard)
+            start += len(shard)
+        return missed
 
     def _check_corpora(self) -> Iterator[Finding]:
         names = sorted({one.corpus for one in self.entries if one.path.startswith("corpora/")} - {""})
@@ -223,22 +240,19 @@ class Verifier:
             if path not in self._paths:
                 findings.append(damage(path, "it is missing"))
         yield from findings
-        if not self._has_damage(folder, findings):
-            yield from self._check_coverage(contract_id)
-
-    def _check_coverage(self, contract_id: str) -> Iterator[Finding]:
-        """Report texts without a vector: damage where a shard is known to be lost."""
         contract = self.contract(contract_id)
         if contract is None:
             return
-        lost = sorted(self.lost_files(contract_id))
-        lacking = rows_without_vector(self.texts, self.sound_store(contract), is_lost=bool(lost))
-        lost = lost if lacking else []
-        for path in lost:
-            yield damage(path, "it is missing: it was here, and texts have no vector without it")
+        lost = [] if Kind.STORE not in there and Kind.SEAL in there else self.lost_shards(contract)
+        place = "vectors.mdb#{}" if Kind.STORE in there else "shards/{}.arrow"
+        for path in (f"{folder}/{place.format(shard.name)}" for shard in lost):
+            if not {path, path.partition("#")[0]} & self.damaged:
+                yield damage(path, "it is missing: it was here, and texts have no vector without it")
+        if lost or self._has_damage(folder, findings):
+            return
         names = " or ".join(entry.stem for entry in self.files(contract_id, Kind.NAME))
         command = "distill kb project" if is_derived(contract) else "embedcache build"
-        for texts, missing in () if lost else lacking:
+        for texts, missing in rows_without_vector(self.texts, self.sound_store(contract)):
             what = f"{len(missing):,} of {missing.distinct:,} texts have no vector of teacher {names}"
             path = (texts.folder / DESCRIPTION).relative_to(self.folder).as_posix()
             yield note(path, what, f"'{command}' makes them, if they are wanted")

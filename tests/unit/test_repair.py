@@ -106,8 +106,8 @@ def test_what_is_known_comes_back_with_the_same_bytes(
     assert done.left == []
     assert done.rows_encoded == encoder.rows_encoded <= plan.rows_encoded
     assert_whole(cache)
-    if (pattern, way) != ("teachers/*/vectors.mdb", "deleted"):
-        assert content_of(cache) == content_of(sound_caches[kind])
+    assert content_of(cache) == content_of(sound_caches[kind])
+    if way != "deleted":
         assert encoder.rows_encoded <= 2 * SHARD_ROWS
     assert mended(cache).fixes == ()
 
@@ -227,9 +227,8 @@ def test_only_the_corpora_that_a_teacher_had_encoded_are_encoded_again(
             path.unlink()
     encoder = FakeEncoder(TEACHER)
     mended(cache, encoder)
-    if damaged == 1 and store == "lmdb":
-        assert encoder.rows_encoded == 50
-        assert content_of(cache) == before
+    assert encoder.rows_encoded == 50 * damaged
+    assert content_of(cache) == before
     for name in ("first", "second"):
         assert len(Cache(cache).lookup(texts[name], "fake")) == 50
 
