@@ -230,7 +230,7 @@ class VectorRepair:
         for finding, name in zip(findings, names, strict=True):
             own, rest = rows.get(name, 0) + rest, 0
             if without_text:
-                detail = f"no corpus has the texts of {without_text:,} rows"
+                detail = f"no sound corpus has the texts of {without_text:,} rows"
                 self._work.done(finding, LOST, detail, own)
                 without_text = 0
             elif finding.kind == Kind.SEAL.value:

@@ -115,7 +115,7 @@ def test_repair_says_what_it_has_no_text_for(own_cache, data, encoded, teacher_f
     whole[len(whole) // 2] ^= 0xFF
     shard.write_bytes(whole)
     (fix,) = repair(own_cache).fixes
-    assert "no corpus has the texts" in fix.detail
+    assert "no sound corpus has the texts" in fix.detail
     # It is moved aside, and the next evaluation encodes them again.
     assert not shard.exists()
     encoded.clear()
