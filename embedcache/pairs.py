@@ -1,7 +1,7 @@
-"""Pairs of texts: a row of two texts is one text with a separator, so keys, views and files need nothing new.
+"""Pairs of texts: a row of two texts is one text with a separator, so keys and files need nothing new.
 
-The separator is the control character that ASCII has for it, the unit separator. A tokenizer makes of such a
-text what the model's own makes of two: both, with the model's tokens between them, each with its token type.
+The separator is ASCII's unit separator. Tokenizing such a text gives both texts, with the model's own tokens
+between them and the token types of each.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import Literal
 
 Reads = Literal["texts", "pairs"]
-"""What a classifier was taught on."""
+"""Input of a classifier."""
 
 SEPARATOR = "\x1f"
-"""What stands between the two texts of a pair; no single text may hold it."""
+"""Character between the two texts of a pair; no single text may hold it."""
 
 
 def join_pair(first: str, second: str) -> str:
@@ -40,6 +40,6 @@ def split_pair(text: str) -> tuple[str, str] | None:
 
 
 def what_is_read(texts: Iterable[str]) -> Reads | None:
-    """Return whether ``texts`` are single ones or pairs; None where there are none, or some of both."""
+    """Return the kind of ``texts``: single ones or pairs; None where there are none, or some of both."""
     kinds: set[Reads] = {"pairs" if SEPARATOR in text else "texts" for text in texts}
     return kinds.pop() if len(kinds) == 1 else None

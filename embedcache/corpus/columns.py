@@ -38,7 +38,7 @@ class ColumnReader:
 
         every: dict[str, Any] = {ORIGINAL: batch.texts, "id": batch.ids, "label": batch.labels}
         given = {name: values for name, values in every.items() if values is not None}
-        kinds = {name: sorted({type(value).__name__ for value in values}) for name, values in given.items()}
+        kinds = {name: set(map(type, values)) for name, values in given.items()}
         types = {name: _STORED_AS.get(type(values[0]), "") for name, values in given.items() if values}
         if not self.types:
             self.types = types
@@ -46,8 +46,9 @@ class ColumnReader:
         if types != self.types or any(len(v) != len(batch.texts) for v in given.values()):
             found = ", ".join(f"{len(values)} {name}s" for name, values in given.items())
             raise InputError(f"a batch of {found} ({types}): expected as many of each, of {self.types}")
-        if mixed := [name for name, names in kinds.items() if len(names) > 1 or not types[name]]:
-            raise InputError(f"{mixed[0]}s of type {', '.join(kinds[mixed[0]])}: expected str, int or float")
+        if mixed := [name for name, found in kinds.items() if len(found) > 1 or not types[name]]:
+            found = ", ".join(sorted(kind.__name__ for kind in kinds[mixed[0]]))
+            raise InputError(f"{mixed[0]}s of type {found}: expected str, int or float")
         try:
             keys = key_array(batch.texts)
             columns = {name: pa.array(values, self.types[name]) for name, values in given.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -27,7 +28,7 @@ _WRONG_SHARE, _WRONG_LEAST = 0.01, 3
 _LONGEST_HEADER_CELL, _MOST_HEADER_WORDS = 60, 3
 _LONGEST_FIELD = 1 << 26
 # Python 3.10's csv refuses NUL; decoding UTF-8 never gives this surrogate, so it can stand in on the way.
-_NUL_STAND_IN = "\udc00"
+_NUL_STAND_IN = "\udc00" if sys.version_info < (3, 11) else ""
 
 _Record: TypeAlias = tuple[int, list[str] | Problem]
 
@@ -135,7 +136,9 @@ def _tsv_records(lines: Iterator[bytes], delimiter: str, name: str) -> Iterator[
 
 def _csv_records(lines: Iterator[bytes], delimiter: str, name: str) -> Iterator[_Record]:
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
-    decoded = (line.decode("utf-8", "surrogateescape").replace("\0", _NUL_STAND_IN) for line in lines)
+    decoded = (line.decode("utf-8", "surrogateescape") for line in lines)
+    if _NUL_STAND_IN:
+        decoded = (line.replace("\0", _NUL_STAND_IN) for line in decoded)
     records = csv.reader(decoded, delimiter=delimiter, strict=True)
     while True:
         number = records.line_num + 1
@@ -152,7 +155,9 @@ def _csv_records(lines: Iterator[bytes], delimiter: str, name: str) -> Iterator[
                 ) from error
             yield number, Problem.MALFORMED_CSV
             continue
-        yield number, [field.replace(_NUL_STAND_IN, "\0") for field in fields]
+        if _NUL_STAND_IN:
+            fields = [field.replace(_NUL_STAND_IN, "\0") for field in fields]
+        yield number, fields
 
 
 def decoded_line(line: bytes) -> str:

@@ -5,7 +5,6 @@ Where a part ends and its bytes depend on the rows alone, so the same rows give 
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from embedcache.arrow_file import read_batch
 from embedcache.corpus.documents import STRICT, Digest, damaged
-from embedcache.fsio import file_state, sha256_file
+from embedcache.fsio import file_state, regular_size, sha256_file
 from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
 
 if TYPE_CHECKING:
@@ -122,9 +121,8 @@ def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBa
 
     path = folder / part.file_name
     try:
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise ValueError("it is not a plain file; a cache holds its files itself")
-        # The batch keeps the mapping, not the file: thousands of parts would run out of open files.
+        regular_size(path)
+        # Arrow keeps the mapping, not the file: thousands of parts would run out of open files.
         with pa.memory_map(str(path), "r") as source:
             batch = read_batch(source.read_buffer())
         if not batch.schema.equals(part_schema(types)):
@@ -151,13 +149,8 @@ def _has_digest(path: Path, sha256: str) -> bool:
     if _sound.get(path.absolute()) != state:
         if sha256_file(path) != sha256:
             return False
-        remember_sound(path, state)
+        _sound[path.absolute()] = state
     return True
-
-
-def remember_sound(path: Path, state: list[int]) -> None:
-    """Spare :func:`open_part` reading a part whose digest was found right when the file was in ``state``."""
-    _sound[path.absolute()] = state
 
 
 def checked_column(folder: Path, part: Part, batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -185,16 +185,15 @@ def _rows(
 ) -> Generator[_Row, None, None]:
     labels, left = _LabelType(), math.inf if options.limit is None else options.limit
     for source, kind in sources:
-        for row in _kept(source, kind, options, labels, report, left):
-            yield row
-            left -= 1
+        left -= yield from _kept(source, kind, options, labels, report, left)
         if not left:
             return
 
 
 def _kept(
     source: Source, kind: str, options: ReadOptions, labels: _LabelType, report: ReadReport, most: float
-) -> Iterator[_Row]:
+) -> Generator[_Row, None, int]:
+    """Yield the kept rows of a source, ``most`` of them, and return how many."""
     name, wanted, conditions = source_name(source), options.columns, RowConditions(options.rows)
     own = ReadReport()
     with_id, with_label, pairs = wanted.id is not None, wanted.label is not None, options.reads_pairs
@@ -220,6 +219,7 @@ def _kept(
                     break
     if not own.rows:
         raise InputError(f"{name}: no rows to read as {kind}: {_why_none(own, conditions)}")
+    return own.rows
 
 
 def _why_none(own: ReadReport, conditions: RowConditions) -> str:
@@ -267,9 +267,10 @@ def text_problem(text: object) -> Problem | None:
 
 
 def _value_problem(value: object, missing: Problem) -> Problem | None:
-    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
-        return missing
-    return Problem.INVALID_UTF8 if isinstance(value, str) and not is_utf8(value) else None
+    if isinstance(value, str) and value:
+        return None if is_utf8(value) else Problem.INVALID_UTF8
+    null = value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+    return missing if null else None
 
 
 def _label_problem(label: object) -> Problem | None:
@@ -277,9 +278,8 @@ def _label_problem(label: object) -> Problem | None:
         return problem
     if isinstance(label, int):
         return None if -(2**63) <= label < 2**63 else Problem.BAD_LABEL
-    if isinstance(label, float):
-        return None if math.isfinite(label) else Problem.BAD_LABEL
-    return None if isinstance(label, str) else Problem.BAD_LABEL
+    usable = isinstance(label, str) or (isinstance(label, float) and math.isfinite(label))
+    return None if usable else Problem.BAD_LABEL
 
 
 class _LabelType:

@@ -311,16 +311,17 @@ def test_whatever_fails_wherever_the_same_call_finishes(
     monkeypatch.setattr(fsio, "on_write_step", undisturbed)
     stored(tmp_path / "undisturbed", *new, replace=True)
     assert undisturbed.steps > 15
-    if failure == "kill":
-        # The dead clean nothing up.
-        monkeypatch.setattr(fsio, "_remove", lambda temporary: None)
     for step in range(undisturbed.steps):
         folder = tmp_path / f"{step}"
         shutil.copytree(tmp_path / "start", folder)
         error = OSError(errno.ENOSPC, "full") if failure == "disk full" else KeyboardInterrupt()
         monkeypatch.setattr(fsio, "on_write_step", Failing(step, error))
-        with suppress(StorageError if failure == "disk full" else KeyboardInterrupt):
-            stored(folder, *new, replace=True)
+        with pytest.MonkeyPatch.context() as patch:
+            if failure == "kill":
+                # The dead clean nothing up.
+                patch.setattr(Path, "unlink", lambda path, missing_ok=False: None)
+            with suppress(StorageError if failure == "disk full" else KeyboardInterrupt):
+                stored(folder, *new, replace=True)
         monkeypatch.setattr(fsio, "on_write_step", None)
         for path in folder.rglob("*.arrow"):
             assert path.name.startswith(TEMPORARY_PREFIX) or sha256_file(path) == path.stem

@@ -26,7 +26,14 @@ from embedcache.corpus import view_store
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.view_record import record_from_json
 from embedcache.corpus.view_store import MakeRows, remove_view, stale_views, store_view
-from embedcache.errors import CorruptCacheError, InputError, MissingExtraError, StorageError, TeacherError
+from embedcache.errors import (
+    CacheFormatError,
+    CorruptCacheError,
+    InputError,
+    MissingExtraError,
+    StorageError,
+    TeacherError,
+)
 from embedcache.keys import key_array
 from embedcache.testing import sentences, tiny_encoder
 from embedcache.views.edits import Draws, edit_maker, put, synonym_maker, words_of_share
@@ -633,7 +640,7 @@ def test_rows_of_one_recipe_never_go_by_the_name_of_another(corpus: Corpus, tmp_
         corpus.view("x")
     (views / "y").rename(tmp_path / "elsewhere")
     (views / "y").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CorruptCacheError, match="symbolic link"):
+    with pytest.raises(CacheFormatError, match="symbolic link"):
         corpus.view("y")
 
 
