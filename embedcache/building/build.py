@@ -8,19 +8,28 @@ same shards.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+import numpy as np
+from filelock import FileLock, Timeout
+
 from embedcache.building.job import Job
-from embedcache.building.outputs import BuildOutput, Encoded, fill, refuse_untrained
+from embedcache.building.outputs import BuildOutput, Encoded, encode_missing, refuse_untrained
 from embedcache.building.result import BuildResult
 from embedcache.building.views import make_views
 from embedcache.cache import Cache
+from embedcache.codecs import pq
+from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.readers import ReadOptions
+from embedcache.errors import StorageError
+from embedcache.fsio import make_directory
 from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
+from embedcache.reuse import reuse_rows
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
 from embedcache.teacher.resolve import is_local, origin_of
 from embedcache.teacher.token_table import TokenTable, table_path
@@ -131,11 +140,12 @@ def build(
         table.write(path, outputs[0].store.contract)
     before = [one.store.bytes_on_disk for one in outputs]
     distinct, encoded = 0, Encoded()
-    for texts in [corpus, *map(corpus.view, job.views.embed)]:
-        if texts is not corpus:
-            missing = [MissingRows.of(texts, one.store) for one in outputs]
-        distinct += missing[0].distinct
-        encoded += fill(opened, outputs, texts, missing, job.teacher, encode.shard_rows, job.remote, progress)
+    with _other_build(opened) as is_other:
+        for texts in [corpus, *map(corpus.view, job.views.embed)]:
+            if texts is not corpus:
+                missing = [MissingRows.of(texts, one.store) for one in outputs]
+            distinct += missing[0].distinct
+            encoded += _fill(opened, job, outputs, texts, missing, is_other, progress)
     for one, size in zip(outputs, before, strict=True):
         one.count(bytes_written=one.store.bytes_on_disk - size)
         one.store.finish()
@@ -156,6 +166,72 @@ def build(
         token_embeddings=None if table is None else (len(table.word), table.word.shape[1]),
     )
     return opened
+
+
+def _fill(
+    cache: Cache,
+    job: Job,
+    outputs: Sequence[BuildOutput],
+    texts: Corpus,
+    missing: Sequence[MissingRows],
+    is_other: bool,
+    progress: Progress,
+) -> Encoded:
+    """Store the missing rows of ``texts`` in each output: reused, fetched, or encoded."""
+    shard_rows = job.encode.shard_rows
+    for output, rows in zip(outputs, missing, strict=True):
+        output.count(cached=rows.distinct - len(rows))
+        reused = reuse_rows(output.related, output.store, rows.keys(), shard_rows, progress)
+        output.count(reused=reused.rows, coarser=reused.coarser)
+        if reused.rows:
+            rows.refresh(output.store)
+        if job.remote is not None and (before := len(rows)):
+            job.remote.fetch(cache, output.store, rows.keys(), texts, job.teacher, progress)
+            rows.refresh(output.store)
+            output.count(fetched=before - len(rows))
+    total = Encoded()
+    for lacking, rows in _groups(outputs, missing):
+        stores = [output.store for output in lacking]
+        # A codebook is learnt from the first shard.
+        backwards = is_other and all(store.codec_name != pq.NAME for store in stores)
+        encoder = job.teacher.encoder
+        done = encode_missing(
+            texts, rows, encoder, stores, shard_rows, backwards=backwards, progress=progress
+        )
+        total += done
+        for output in lacking:
+            output.count(encoded=done.rows)
+    return total
+
+
+def _groups(
+    outputs: Sequence[BuildOutput], missing: Sequence[MissingRows]
+) -> list[tuple[Sequence[BuildOutput], MissingRows]]:
+    """Return the rows that all outputs lack, then those that one alone lacks, each with its outputs."""
+    everywhere = np.logical_and.reduce([rows.mask for rows in missing])
+    groups: list[tuple[Sequence[BuildOutput], MissingRows]] = [
+        (outputs, replace(missing[0], mask=everywhere))
+    ]
+    for output, rows in zip(outputs, missing, strict=True):
+        groups.append(([output], replace(rows, mask=rows.mask & ~everywhere)))
+    return [(lacking, rows) for lacking, rows in groups if len(rows)]
+
+
+@contextmanager
+def _other_build(cache: Cache) -> Iterator[bool]:
+    """Yield whether another build into ``cache`` runs on this machine; the two share the work."""
+    lock, is_other = FileLock(cache.derived_folder / "build.lock"), False
+    try:
+        make_directory(cache.derived_folder)
+        lock.acquire(blocking=False)
+    except Timeout:
+        is_other = True
+    except (OSError, StorageError, NotImplementedError):
+        pass  # a read-only cache, or a file system without locks
+    try:
+        yield is_other
+    finally:
+        lock.release()
 
 
 def _token_table(folder: Path, teacher: LazyTeacher) -> TokenTable:
@@ -196,10 +272,10 @@ def grouped(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
     rest["device"] = found["encode"].device
     found["views"] = take(ViewOptions, seed="view_seed", embed="embed_views")
-    if any(name in rest for name in ("remote", "max_bytes", "require_signature", "skip_manifests")):
+    remote, limits = rest.pop("remote", None), ("max_bytes", "require_signature", "skip_manifests")
+    given = {name: rest.pop(name) for name in limits if name in rest}
+    if remote is not None:
         from embedcache.share.read_through import RemoteOptions
 
-        rest.setdefault("remote", None)
-        remote = take(RemoteOptions)
-        found["remote"] = remote if remote.remote is not None else None
+        found["remote"] = RemoteOptions(remote, **given)
     return {**rest, **found}

@@ -24,12 +24,10 @@ from embedcache.building.views import make_views
 from embedcache.cache import Cache
 from embedcache.codecs import CODEC_NAMES, FLOAT_CODECS, get_codec, pq
 from embedcache.key_index import KeyIndex
-from embedcache.keys import KEY_BYTES, KEY_DTYPE, key_array
+from embedcache.keys import KEY_BYTES, KEY_DTYPE
 from embedcache.missing import MissingRows
 from embedcache.progress import Progress
 from embedcache.reuse import find_reusable
-from embedcache.store import MemoryShards, ShardStore
-from embedcache.store.base import VectorBatch
 from embedcache.teacher.outputs import LOGITS
 
 if TYPE_CHECKING:
@@ -45,10 +43,11 @@ PROBE_SECONDS = 4.0
 """Time the teacher runs, in each of two ways."""
 LIVE_BATCH_ROWS = 128
 """Rows of a training step that runs the teacher itself."""
+ROWS_READ_A_SECOND = 500_000
+"""Vectors that a training reads from a cache."""
 
 # A key, a 32-bit count of tokens and one bit beside each vector.
 _BYTES_BESIDE = KEY_BYTES + 4 + 1 / 8
-_READ_ROWS, _READ_BATCH_ROWS, _READ_SECONDS = 4096, 512, 0.2
 _NO_KEYS = np.empty(0, dtype=KEY_DTYPE)
 
 
@@ -166,12 +165,12 @@ def _estimate(
     progress.phase("time the teacher")
     build = count / _rate(encoder.encode, sample)
     live = rows / _rate(_in_batches(encoder), sample)
-    reading = rows / _reading_rate(contract, output.store.codec_name)
+    reading = rows / ROWS_READ_A_SECOND
     return Estimate(
         tokens=tokens,
         tokens_error=error,
         truncated_share=truncated,
-        bytes=_bytes(contract, output.result.encoded + output.result.reused, job.encode.shard_rows),
+        bytes=_bytes(contract, output.result.encoded + output.result.reused),
         build_seconds=build,
         live_epoch_seconds=live,
         cached_epoch_seconds=reading,
@@ -204,33 +203,12 @@ def _in_batches(encoder: Encoder) -> Callable[[list[str]], object]:
     return encode
 
 
-def _reading_rate(contract: Contract, codec: str) -> float:
-    """Return how many vectors a second a store reads in random batches; ``pq`` is measured as int8."""
-    generator = np.random.default_rng(0)
-    vectors = generator.normal(size=(_READ_ROWS, contract.dimension)).astype(np.float32)
-    keys = key_array(str(number) for number in range(_READ_ROWS))
-    tokens, truncated = np.ones(_READ_ROWS, np.int32), np.zeros(_READ_ROWS, np.bool_)
-    store = ShardStore(MemoryShards(), contract, "int8" if codec == pq.NAME else codec)
-    store.put(VectorBatch(keys, vectors, tokens, truncated))
-    rows, started = 0, time.perf_counter()
-    while (seconds := time.perf_counter() - started) < _READ_SECONDS:
-        store.vectors(generator.integers(_READ_ROWS, size=_READ_BATCH_ROWS))
-        rows += _READ_BATCH_ROWS
-    return rows / seconds
-
-
-def _bytes(contract: Contract, rows: int, shard_rows: int) -> dict[str, int]:
-    """Return the size of the shards of ``rows`` vectors by codec."""
-    store = ShardStore(MemoryShards(), contract, "float32")
-    one = np.ones((1, contract.dimension), np.float32)
-    store.put(VectorBatch(key_array([""]), one, np.ones(1, np.int32), np.zeros(1, np.bool_)))
-    overhead = math.ceil(rows / shard_rows) * (store.bytes_on_disk - one.nbytes)
-    sizes = {}
+def _bytes(contract: Contract, rows: int) -> dict[str, int]:
+    """Return the size of ``rows`` stored vectors by codec, without the headers of shards."""
+    sizes, width = {}, contract.dimension
     for name in FLOAT_CODECS if contract.output == LOGITS else CODEC_NAMES:
-        width, book = contract.dimension, 0
-        if name == pq.NAME:
-            width, book = pq.stored_width(width), 4 * pq.CENTROIDS * width
-        else:
-            width = get_codec(name).bytes_per_row(width)
-        sizes[name] = round(rows * (width + _BYTES_BESIDE) + overhead + book)
+        is_pq = name == pq.NAME
+        vector = pq.stored_width(width) if is_pq else get_codec(name).bytes_per_row(width)
+        codebook = 4 * pq.CENTROIDS * width if is_pq else 0
+        sizes[name] = round(rows * (vector + _BYTES_BESIDE) + codebook)
     return sizes

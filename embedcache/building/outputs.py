@@ -20,14 +20,13 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
-from embedcache.reuse import default_codec, related_stores, reuse_rows
+from embedcache.reuse import default_codec, related_stores
 from embedcache.store import ShardStore, VectorBatch
-from embedcache.teacher.lazy import LazyTeacher, columns_of
+from embedcache.teacher.lazy import columns_of
 from embedcache.teacher.options import DEFAULT_SHARD_ROWS, EncodeOptions
 from embedcache.teacher.outputs import EMBEDDING, LOGITS
 
 if TYPE_CHECKING:
-    from embedcache.share.read_through import ReadThrough
     from embedcache.teacher.batching import EncodedTexts
     from embedcache.teacher.encode import Encoder
 
@@ -93,55 +92,6 @@ def refuse_untrained(outputs: Sequence[BuildOutput], missing: Sequence[MissingRo
             pq.refuse_too_few(min(len(rows), shard_rows))
 
 
-def fill(
-    cache: Cache,
-    outputs: Sequence[BuildOutput],
-    texts: Corpus,
-    missing: Sequence[MissingRows],
-    teacher: LazyTeacher,
-    shard_rows: int,
-    remote: ReadThrough | None = None,
-    progress: Progress = NO_PROGRESS,
-) -> Encoded:
-    """Store the missing rows of ``texts`` in each output: reused, fetched, or encoded.
-
-    Raises:
-        TeacherError, NonFiniteVectorError, StorageError, RemoteError, CorruptCacheError: as the steps do.
-    """
-    for output, rows in zip(outputs, missing, strict=True):
-        output.count(cached=rows.distinct - len(rows))
-        reused = reuse_rows(output.related, output.store, rows.keys(), shard_rows, progress)
-        output.count(reused=reused.rows, coarser=reused.coarser)
-        if reused.rows:
-            rows.refresh(output.store)
-        if remote is not None and (before := len(rows)):
-            remote.fetch(cache, output.store, rows.keys(), texts, teacher, progress)
-            rows.refresh(output.store)
-            output.count(fetched=before - len(rows))
-    total = Encoded()
-    for lacking, rows in _groups(outputs, missing):
-        stores = [output.store for output in lacking]
-        total += encode_missing(
-            texts, rows, teacher.encoder, stores, shard_rows=shard_rows, progress=progress
-        )
-        for output in lacking:
-            output.count(encoded=len(rows))
-    return total
-
-
-def _groups(
-    outputs: Sequence[BuildOutput], missing: Sequence[MissingRows]
-) -> list[tuple[Sequence[BuildOutput], MissingRows]]:
-    """Return the rows that all outputs lack, then those that one alone lacks, each with its outputs."""
-    everywhere = np.logical_and.reduce([rows.mask for rows in missing])
-    groups: list[tuple[Sequence[BuildOutput], MissingRows]] = [
-        (outputs, replace(missing[0], mask=everywhere))
-    ]
-    for output, rows in zip(outputs, missing, strict=True):
-        groups.append(([output], replace(rows, mask=rows.mask & ~everywhere)))
-    return [(lacking, rows) for lacking, rows in groups if len(rows)]
-
-
 @dataclass(frozen=True)
 class Encoded:
     """Counts of what was encoded.
@@ -169,11 +119,14 @@ def encode_missing(
     missing: MissingRows,
     encoder: Encoder,
     stores: Sequence[ShardStore],
-    *,
     shard_rows: int = DEFAULT_SHARD_ROWS,
+    *,
+    backwards: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> Encoded:
     """Encode missing rows of a corpus and store their vectors, a shard at a time in corpus order.
+
+    Rows that another build has stored meanwhile are left out, whole shards at a time.
 
     Args:
         corpus: the corpus.
@@ -181,6 +134,7 @@ def encode_missing(
         encoder: the teacher.
         stores: receive the vectors, each of a contract of ``encoder.teachers``.
         shard_rows: rows per shard.
+        backwards: begin with the last shard, because another build has begun with the first.
         progress: receives the phase ``encode``.
 
     Raises:
@@ -192,11 +146,17 @@ def encode_missing(
         return Encoded()
     progress.phase("encode", len(missing))
     started, before = time.perf_counter(), replace(encoder.times)
-    shown = truncated = 0
+    shown = encoded_rows = truncated = 0
     taken: deque[NDArray[np.int64]] = deque()
 
     def windows() -> Iterator[list[str]]:
-        for rows in missing.windows(shard_rows):
+        others = 0
+        in_order = list(missing.windows(shard_rows))
+        for rows in reversed(in_order) if backwards else in_order:
+            others += sum(store.open_new() for store in stores)
+            if others and all((store.locate(missing.keys(rows)) >= 0).all() for store in stores):
+                progress.advance(len(rows))
+                continue
             taken.append(rows)
             yield corpus.texts(rows)
 
@@ -217,11 +177,12 @@ def encode_missing(
             for store in stores:
                 vectors = np.ascontiguousarray(encoded.vectors[:, columns_of(encoder, store.contract)])
                 store.put(VectorBatch(keys, vectors, encoded.tokens, encoded.truncated, encoder.provenance))
+            encoded_rows += len(rows)
             truncated += int(encoded.truncated.sum())
             report()
     times, seconds = encoder.times, time.perf_counter() - started
     tokens, halved = times.tokens - before.tokens, times.batches_halved - before.batches_halved
-    return Encoded(len(missing), truncated, tokens, halved, seconds)
+    return Encoded(encoded_rows, truncated, tokens, halved, seconds)
 
 
 def _refuse_non_finite(encoded: EncodedTexts, corpus: Corpus, rows: NDArray[np.int64]) -> None:

@@ -35,7 +35,7 @@ from embedcache.store import ShardStore
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import Teacher, load_teacher
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
-from embedcache.testing import sentences
+from embedcache.testing import FakeEncoder, fake_teacher, sentences
 from embedcache.views.plan import ViewOptions
 
 TEXTS = sentences(50)
@@ -470,3 +470,30 @@ def test_a_column_of_the_source_is_a_view(tmp_path: Path, build: Build) -> None:
     with pytest.raises(InputError, match="--overwrite"):
         build(source, **column)
     assert build(source, **column, overwrite=True).corpus().view("column-fr").texts()[0] == "Le chat dort."
+
+
+@pytest.mark.parametrize("codec", ["float16", "pq"])
+def test_two_builds_at_once_share_the_work_and_write_the_same_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    texts = sentences(256 * 12)
+    source, put, nested = corpus_file(tmp_path, texts), ShardStore.put, []
+
+    def run(cache: str) -> BuildResult:
+        encoder = FakeEncoder(fake_teacher(16))
+        settings = EncodeOptions(codec=codec, shard_rows=256)
+        return result(embedcache.build(source, teacher=encoder, cache=tmp_path / cache, encode=settings))
+
+    def build_beside(store: ShardStore, batch: Any) -> None:
+        put(store, batch)
+        if not nested:
+            nested.append(None)
+            nested.append(run("shared"))
+
+    assert run("alone").encoded == len(texts)
+    monkeypatch.setattr(ShardStore, "put", build_beside)
+    first = run("shared")
+    assert first.encoded == 256
+    assert nested[1] is not None
+    assert nested[1].encoded == len(texts) - 256
+    assert files(tmp_path / "shared") == files(tmp_path / "alone")
