@@ -91,7 +91,7 @@ def test_bytes_are_those_on_disk(run: Run, tmp_path: Path, codec: str) -> None:
     planned, done = run(None, True, codec=codec), run(codec=codec)
     assert planned.estimate is not None
     books = sum(path.stat().st_size for path in tmp_path.glob("cache/teachers/*/codebooks/*"))
-    assert done.bytes_written + books == pytest.approx(planned.estimate.bytes[codec], abs=2500)
+    assert done.bytes_written + books == pytest.approx(planned.estimate.bytes[codec], abs=3000)
 
 
 def test_tokens_are_counted_or_sampled(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
