@@ -24,12 +24,6 @@ from embedcache.share.streamed_store import MIRROR, ShardCache, StreamedStore
 from embedcache.store import VectorStore
 
 
-def default_mirror(remote: Remote) -> Path:
-    """Return the default folder of a remote's mirror, in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "embedcache" / "mirrors" / remote.id
-
-
 class Mirror:
     """A cache with copies of a remote's files; a context manager that stops all downloads when it exits.
 
@@ -60,7 +54,7 @@ class Mirror:
 
         Args:
             remote: name or URL of the remote.
-            folder: the mirror's folder; default: :func:`default_mirror`.
+            folder: the mirror's folder; default: one of the remote in the user's cache folder.
             teachers: names or beginnings of contract ids; default: all.
             corpus: ``NAME`` or ``NAME@DIGEST``; default: the only one on the remote.
             require_signature: file of public ed25519 keys; only manifests that one of them signed count.
@@ -76,7 +70,9 @@ class Mirror:
             StorageError: if the disk has no room.
         """
         source = Remote(remote).open()
-        cache = _open_cache(default_mirror(source) if folder is None else Path(folder).expanduser(), source)
+        user = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        place = Path(folder or f"{user}/embedcache/mirrors/{source.id}").expanduser()
+        cache = _open_cache(place, source)
         # Several processes may start together: one fetches, the others wait.
         with FileLock(cache.derived_folder / MIRROR / "opening.lock"):
             listed = select_manifests(source, cache, require_signature)
