@@ -1,4 +1,4 @@
-"""Files appear whole or not at all, and a failing write says what to do."""
+"""Files appear whole or not at all, a failing write says why, and no link is followed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from embedcache import fsio
-from embedcache.errors import MissingInputError, StorageError
-from embedcache.fsio import TEMPORARY_PREFIX
+from embedcache.errors import CacheFormatError, StorageError
 
 
 def failing(code: int):
@@ -21,166 +20,165 @@ def failing(code: int):
     return fail
 
 
-def test_bytes_are_written_and_replaced(tmp_path: Path) -> None:
-    target = tmp_path / "new" / "folder" / "file"
-    fsio.write_bytes(target, b"one")
-    fsio.write_bytes(target, b"two")
-    assert target.read_bytes() == b"two"
-    assert os.listdir(target.parent) == ["file"]  # noqa: PTH208 - hidden files count
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_bytes_are_durable_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events = []
+def test_bytes_are_durable_before_their_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events, target = [], tmp_path / "new" / "folder" / "file"
     fsync, replace = os.fsync, os.replace
 
     def logged_fsync(descriptor: int) -> None:
-        place = Path(f"/proc/self/fd/{descriptor}").readlink()
-        events.append("folder" if place == tmp_path else "file")
+        events.append(Path(f"/proc/self/fd/{descriptor}").readlink())
         fsync(descriptor)
 
     def logged_replace(*paths: Path) -> None:
-        assert paths[0].read_bytes() == b"data"
         events.append("rename")
         replace(*paths)
 
     monkeypatch.setattr(os, "fsync", logged_fsync)
     monkeypatch.setattr(os, "replace", logged_replace)
-    fsio.write_bytes(tmp_path / "file", b"data")
-    assert events == ["file", "rename", "folder"]
+    fsio.write_bytes(target, b"da", b"ta")
+    assert target.read_bytes() == b"data"
+    assert names_in(target.parent) == ["file"]
+    # A file is only as durable as the names of the folders above it.
+    assert events[:2] == [tmp_path, tmp_path / "new"]
+    assert events[3:] == ["rename", target.parent]
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
-@pytest.mark.parametrize(
-    ("code", "remedy"),
-    [
-        (errno.ENOSPC, "the disk is full; make room and run the same command again"),
-        (errno.EDQUOT, "quota"),
-        (errno.EROFS, "the file system is read-only; choose a folder that can be written"),
-        (errno.EACCES, "permission denied; choose a folder that can be written"),
-        (
-            errno.EIO,
-            "Input/output error; see to the disk and run the same command again: what is stored stays",
-        ),
-    ],
-)
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
 def test_a_failing_write_leaves_the_old_file_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, code: int, remedy: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, code: int
 ) -> None:
     target = tmp_path / "file"
     fsio.write_bytes(target, b"old")
     monkeypatch.setattr(os, function, failing(code))
-    with pytest.raises(StorageError, match=remedy) as caught:
+    with pytest.raises(StorageError, match=f"^cannot write {target}: .+$"):
         fsio.write_bytes(target, b"new")
-    assert str(target) in str(caught.value)
-    assert "\n" not in str(caught.value)
     assert target.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208 - hidden files count
+    assert names_in(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize(
-    ("error", "shown"),
-    [(OSError(errno.EROFS, "Read-only file system"), StorageError), (KeyboardInterrupt(), KeyboardInterrupt)],
-    ids=["read-only", "ctrl-c"],
-)
-def test_a_clean_up_that_fails_does_not_hide_the_first_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, shown: type[BaseException]
+@pytest.mark.parametrize("error", [OSError(errno.EROFS, "Read-only"), KeyboardInterrupt()])
+@pytest.mark.parametrize("can_remove", [True, False])
+def test_what_fails_first_is_raised_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, can_remove: bool
 ) -> None:
     def fail() -> None:
-        with fsio.temporary_sibling(tmp_path / "file"):
-            raise error
-
-    monkeypatch.setattr(Path, "unlink", failing(errno.EACCES))
-    with pytest.raises(shown) as caught:
-        fail()
-    assert "permission" not in str(caught.value)
-
-
-def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
-    def interrupted() -> None:
         with fsio.temporary_sibling(tmp_path / "file") as temporary:
             temporary.write_bytes(b"half")
-            assert temporary.name.startswith(TEMPORARY_PREFIX)
-            raise KeyboardInterrupt
+            raise error
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert os.listdir(tmp_path) == []  # noqa: PTH208 - hidden files count
+    if not can_remove:
+        monkeypatch.setattr(Path, "unlink", failing(errno.EACCES))
+    with pytest.raises(StorageError if isinstance(error, OSError) else KeyboardInterrupt):
+        fail()
+    left = names_in(tmp_path)
+    assert all(name.startswith(fsio.TEMPORARY_PREFIX) for name in left)
+    assert len(left) == (not can_remove)
 
 
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageError, match="it is a file, not a folder"):
-        fsio.make_directory(tmp_path / "file")
-    with pytest.raises(StorageError, match="a part of the path is a file"):
-        fsio.make_directory(tmp_path / "file" / "below")
+    with pytest.raises(StorageError, match="folder"):
+        fsio.make_directory(tmp_path / place)
 
 
-def synced_folders(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Return a list that fills with the folders that are synced."""
-    found: list[Path] = []
-    fsync = os.fsync
-
-    def logged(descriptor: int) -> None:
-        place = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if place.is_dir():
-            found.append(place)
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", logged)
-    return found
-
-
-def test_a_new_folder_is_as_durable_as_what_is_put_into_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced = synced_folders(monkeypatch)
-    fsio.make_directory(tmp_path / "a" / "b" / "c")
-    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
-    synced.clear()
-    fsio.make_directory(tmp_path / "a" / "b" / "d")
-    assert synced == [tmp_path / "a" / "b"]
-    synced.clear()
-    fsio.make_directory(tmp_path / "a" / "b" / "d")
-    assert synced == []
-
-
-@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
-def test_a_file_system_whose_folders_cannot_be_synced_is_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+@pytest.mark.parametrize(("code", "is_harmless"), [(errno.EINVAL, True), (errno.EIO, False)])
+def test_folders_that_cannot_be_synced_are_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, is_harmless: bool
 ) -> None:
     fsync = os.fsync
 
-    def refused(descriptor: int) -> None:
-        if Path(f"/proc/self/fd/{descriptor}").readlink().is_dir():
-            raise OSError(code, os.strerror(code))
-        fsync(descriptor)
+    def refuse(descriptor: int) -> None:
+        (failing(code) if Path(f"/proc/self/fd/{descriptor}").readlink().is_dir() else fsync)(descriptor)
 
-    monkeypatch.setattr(os, "fsync", refused)
-    fsio.write_bytes(tmp_path / "new" / "file", b"data")
-    assert (tmp_path / "new" / "file").read_bytes() == b"data"
+    monkeypatch.setattr(os, "fsync", refuse)
+    if is_harmless:
+        fsio.write_bytes(tmp_path / "new" / "file", b"data")
+    else:
+        with pytest.raises(StorageError):
+            fsio.write_bytes(tmp_path / "file", b"data")
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match=f"no cache at {tmp_path}/none"):
-        fsio.require_directory(tmp_path / "none", "cache")
+@pytest.mark.parametrize("has_links", [True, False])
+def test_of_two_new_files_of_one_name_the_first_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    if not has_links:
+        monkeypatch.setattr(os, "link", failing(errno.ENOTSUP))
+    for number, expected in enumerate((True, False)):
+        with fsio.temporary_sibling(tmp_path / "file") as temporary:
+            temporary.write_bytes(bytes([number]))
+            assert fsio.commit_new(temporary, tmp_path / "file") is expected
+    assert (tmp_path / "file").read_bytes() == b"\0"
+
+
+# JSON
 
 
 def test_canonical_json_has_one_spelling() -> None:
     assert fsio.canonical_json({"b": 1, "a": ["ü", None, True]}) == '{"a":["ü",null,true],"b":1}'.encode()
-    assert fsio.canonical_json({"a": 1, "b": 2}) == fsio.canonical_json({"b": 2, "a": 1})
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises(ValueError, match="JSON"):
         fsio.canonical_json({"a": float("nan")})
 
 
-@pytest.mark.parametrize("text", ["NaN", '{"a": Infinity}', "[-Infinity]", "{", "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "NaN", '{"a": Infinity}', "[" * 17 + "]" * 17, "[" * 100_000, '{"a":' * 300 + "1"]
+)
 def test_what_is_no_json_is_a_value_error(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no JSON|Expecting|nested too deep"):
+    with pytest.raises(ValueError, match=r".+"):
         fsio.parsed_json(text.encode())
-    assert fsio.parsed_json(b"[1.5, null]") == [1.5, None]
 
 
-@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1])
+def test_sealed_json_comes_back_and_any_change_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "sealed.json"
+    fsio.write_sealed_json(path, {"a": ["ü", 1.5, None]})
+    assert fsio.read_sealed_json(path) == {"a": ["ü", 1.5, None]}
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r".+"):
+            fsio.read_sealed_json(path)
+    path.write_bytes(whole)
+    with pytest.raises(ValueError, match="bytes"):
+        fsio.read_sealed_json(path, len(whole) - 1)
+
+
+# Reading
+
+
+@pytest.mark.parametrize("kind", ["link", "loop", "folder", "pipe", "device"])
+def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "outside").write_text("x")
+    path = tmp_path / "path"
+    make = {
+        "link": lambda: path.symlink_to(tmp_path / "outside"),
+        "loop": lambda: path.symlink_to(path),
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "device": lambda: path.symlink_to("/dev/zero"),
+    }
+    make[kind]()
+    for read in (fsio.open_regular, fsio.read_regular, fsio.map_regular, fsio.regular_size):
+        with pytest.raises(ValueError, match="a cache holds its files itself"):
+            read(path)
+
+
+def test_a_folder_that_is_a_link_is_not_entered(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    assert fsio.inside(tmp_path, "a", "b", "missing") == tmp_path / "a" / "b" / "missing"
+    fsio.refuse_links(tmp_path, 2)
+    (tmp_path / "a" / "link").symlink_to(tmp_path)
+    fsio.refuse_links(tmp_path, 1)
+    for refused in (lambda: fsio.inside(tmp_path, "a", "link", "a"), lambda: fsio.refuse_links(tmp_path, 2)):
+        with pytest.raises(CacheFormatError, match="symbolic link"):
+            refused()
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) + 1])
 def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path: Path, size: int) -> None:
-    data = bytes(range(256)) * (size // 256 + 1)
-    (tmp_path / "file").write_bytes(data[:size])
-    assert fsio.sha256_file(tmp_path / "file") == hashlib.sha256(data[:size]).hexdigest()
+    (tmp_path / "file").write_bytes(bytes(size))
+    assert fsio.sha256_file(tmp_path / "file") == hashlib.sha256(bytes(size)).hexdigest()

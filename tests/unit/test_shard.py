@@ -101,12 +101,6 @@ def test_the_bytes_of_a_shard_never_change(tmp_path: Path, codec: str) -> None:
     assert sha256_file(path) == GOLDEN[codec]
 
 
-def test_two_writes_give_the_same_file(tmp_path: Path) -> None:
-    first, second = written(tmp_path / "one"), written(tmp_path / "two")
-    assert first.name == second.name
-    assert first.read_bytes() == second.read_bytes()
-
-
 def test_anything_that_differs_gives_another_name(tmp_path: Path) -> None:
     plain = batch()
     names = {
@@ -171,18 +165,6 @@ def test_a_header_that_claims_something_else_is_found(
         opened(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_rewriting_alone_is_no_damage(shard_path: Path, tmp_path: Path) -> None:
-    # The damages above and below are found for what they are, not for how they were made.
-    assert len(opened(rewritten(shard_path, tmp_path / "0.arrow")).keys) == ROWS
-
-
-def test_another_contract_is_carried_not_hidden(shard_path: Path, tmp_path: Path) -> None:
-    other = example_contract(pooling="cls")
-    shard = opened(rewritten(shard_path, tmp_path / "0.arrow", contract=other.to_json()))
-    assert shard.header.contract == other
-    assert shard.header.contract != example_contract()
 
 
 def test_a_newer_version_asks_for_an_upgrade(shard_path: Path, tmp_path: Path) -> None:
@@ -250,15 +232,6 @@ def test_a_shard_cut_off_anywhere_is_found(shard_path: Path, data: st.DataObject
         opened(path)
 
 
-@given(st.binary(max_size=300))
-def test_random_bytes_are_no_shard(shard_path: Path, data: bytes) -> None:
-    path = shard_path.with_name("random")
-    for content in (data, b"ARROW1\0\0" + data + b"ARROW1"):
-        path.write_bytes(content)
-        with pytest.raises(CorruptCacheError):
-            opened(path)
-
-
 @settings(max_examples=300)
 @given(st.data())
 def test_a_flipped_bit_is_a_clean_error_or_an_opened_shard(shard_path: Path, data: st.DataObject) -> None:
@@ -273,15 +246,6 @@ def test_a_flipped_bit_is_a_clean_error_or_an_opened_shard(shard_path: Path, dat
         return
     assert shard.keys.shape == shard.tokens.shape == shard.truncated.shape == (ROWS,)
     assert shard.stored.vector.shape == (ROWS, 8)
-
-
-def test_flipped_vectors_open_and_are_seen(shard_path: Path) -> None:
-    damaged = bytearray(shard_path.read_bytes())
-    damaged[damaged.index(batch().vectors.astype(np.float16).tobytes()) + 16] ^= 1
-    path = shard_path.with_name("vector")
-    path.write_bytes(damaged)
-    assert not np.array_equal(opened(path).stored.vector, opened(shard_path).stored.vector)
-    assert sha256_file(path) != shard_path.stem
 
 
 def test_compressed_columns_are_refused(shard_path: Path, tmp_path: Path) -> None:
