@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from functools import cached_property
@@ -22,7 +21,7 @@ from embedcache.repair.lost import LostShards, Plan, Window, plan_windows
 from embedcache.store import FolderShards, LmdbShards, Shard, VectorBatch
 from embedcache.store.containers.lmdb import SEAL
 from embedcache.verify import Finding
-from embedcache.verify.files import UPGRADE, peek_shard
+from embedcache.verify.files import UPGRADE, peek_file, peek_shard
 from embedcache.verify.findings import first_line
 from embedcache.verify.rows import rows_without_vector
 
@@ -127,11 +126,10 @@ class VectorRepair:
             path = self._work.folder / finding.path
             if not path.is_file() or path.stem in known:
                 continue
-            data = FolderShards(path.parent).open(path.stem)
-            shard = peek_shard(data, path.stem, finding.path)
+            shard, digest = peek_file(path)
             if shard is not None and shard.header.contract.id == contract_id:
                 lost.peeked.append(shard)
-            elif hashlib.sha256(data).hexdigest() != path.stem:
+            elif digest != path.stem:
                 lost.unknown += 1
         undecodable = {shard.name: shard for shard in verifier.undecodable(contract_id)}
         store, has_files = f"{folder}vectors.mdb", bool(verifier.files(contract_id, Kind.SHARD))

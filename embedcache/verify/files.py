@@ -129,6 +129,15 @@ def peek_shard(data: pa.Buffer, name: str, where: str) -> Shard | None:
     return bare_shard(name, where, header, keys)
 
 
+def peek_file(path: Path) -> tuple[Shard | None, str]:
+    """Return header and keys of the shard in a file, as :func:`peek_shard`, and the sha256 of its bytes."""
+    try:
+        data = FolderShards(path.parent).open(path.stem)
+    except CorruptCacheError:  # it is empty
+        return None, ""
+    return peek_shard(data, path.stem, str(path)), hashlib.sha256(data).hexdigest()
+
+
 def bare_shard(name: str, where: str, header: ShardHeader, keys: KeyArray) -> Shard:
     """Return a shard of which only header and keys are known."""
     rest = Stored(np.empty((0, 0), np.float16)), np.empty(0, np.int32), np.empty(0, np.bool_)

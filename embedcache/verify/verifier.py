@@ -22,10 +22,10 @@ from embedcache.fsio import require_directory, sha256_file
 from embedcache.inventory import QUARANTINE, Entry, Kind, entry_at, list_files
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import is_derived
-from embedcache.store import FolderShards, MemoryShards, Shard, ShardStore
+from embedcache.store import MemoryShards, Shard, ShardStore
 from embedcache.store.index import read_index
 from embedcache.store.shard import ShardHeader
-from embedcache.verify.files import RULES, FileChecks, bare_shard, damage, note, peek_shard
+from embedcache.verify.files import RULES, FileChecks, bare_shard, damage, note, peek_file, peek_shard
 from embedcache.verify.findings import Finding, Verification
 from embedcache.verify.rows import check_rows, find_rows, rows_without_vector
 
@@ -135,9 +135,9 @@ class Verifier:
                 for (name, codec, rows), keys in zip(index.shards, index.parts(), strict=True):
                     header = ShardHeader(contract, codec, None, rows, {}, {})
                     found.setdefault(name, bare_shard(name, path.as_posix(), header, keys))
-        for entry in self.entries:
-            if entry.path.startswith(f"{QUARANTINE}/teachers/{contract.id}/shards/"):
-                shard = peek_shard(FolderShards(self.folder / entry.folder).open(entry.stem), entry.stem, "")
+        for entry in (one for one in self.entries if one.kind is Kind.QUARANTINED):
+            if entry_at(entry.path.removeprefix(f"{QUARANTINE}/")).kind is Kind.SHARD:
+                shard, _ = peek_file(self.folder / entry.path)
                 if shard is not None and shard.header.contract == contract:
                     found.setdefault(entry.stem, shard)
         lost = [shard for name, shard in sorted(found.items()) if name not in present]

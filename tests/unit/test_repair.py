@@ -139,6 +139,15 @@ def test_what_was_damaged_is_kept_in_quarantine(fresh: MakeCopy) -> None:
     kept = [cache / QUARANTINE / f"{path.relative_to(cache)}.1" for path in paths]
     assert [path.read_bytes() for path in kept] == damaged
     assert len([path for path in (cache / QUARANTINE).rglob("*") if path.is_file()]) == 4
+    assert verify(cache).findings == ()
+
+
+def test_an_emptied_shard_comes_back_without_an_index(fresh: MakeCopy) -> None:
+    cache = fresh("arrow")
+    shutil.rmtree(cache / "derived")
+    only(cache, "teachers/*/shards/*.arrow").write_bytes(b"")
+    assert outcomes(mended(cache)) == {ENCODED}
+    assert_whole(cache)
 
 
 def test_a_dry_run_writes_nothing(fresh: MakeCopy) -> None:
