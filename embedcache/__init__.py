@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from embedcache.building.build import build
     from embedcache.cache import Cache
     from embedcache.cache import Cache as open  # noqa: A004, N813 - embedcache.open("./cache") is the interface
-    from embedcache.catalog.query import query
     from embedcache.copying.copy import copy
     from embedcache.copying.options import CopyOptions
     from embedcache.corpus.readers import ReadOptions
+    from embedcache.exporting import export
+    from embedcache.querying import query
     from embedcache.share.pull import pull
     from embedcache.share.push import push
     from embedcache.share.read_through import RemoteOptions
@@ -38,10 +39,11 @@ _PLACES = {
     "TeacherOptions": "embedcache.teacher.options:TeacherOptions",
     "ViewOptions": "embedcache.views.plan:ViewOptions",
     "copy": "embedcache.copying.copy:copy",
+    "export": "embedcache.exporting:export",
     "open": "embedcache.cache:Cache",
     "pull": "embedcache.share.pull:pull",
     "push": "embedcache.share.push:push",
-    "query": "embedcache.catalog.query:query",
+    "query": "embedcache.querying:query",
 }
 __all__ = [
     "Cache",
@@ -55,6 +57,7 @@ __all__ = [
     "__version__",
     "build",
     "copy",
+    "export",
     "open",
     "pull",
     "push",

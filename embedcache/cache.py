@@ -365,11 +365,11 @@ class Cache:
 
     def query(self, sql: str, **options: Any) -> Any:
         """Run one SELECT over the cache; see :func:`embedcache.query`."""
-        return load("embedcache.catalog.query:query")(self, sql, **options)
+        return load("embedcache.querying:query")(self, sql, **options)
 
     def export(self, out: str | Path, **options: Any) -> Any:
-        """Write rows and their vectors to files; see :func:`embedcache.export.export_rows`."""
-        return load("embedcache.export:export_rows")(self, out, **options)
+        """Write rows and their vectors to files; see :func:`embedcache.export`."""
+        return load("embedcache.exporting:export")(self, out, **options)
 
 
 def refuse_one_string(texts: Sequence[str]) -> None:

@@ -199,7 +199,7 @@ def _queue_rows(
 
 def _select(cache: Cache, corpus: Corpus, teacher: str, where: str) -> tuple[NDArray[np.bool_], int]:
     """Return which rows satisfy ``where``, and how many do; tokens are those that ``teacher`` saw."""
-    from embedcache.catalog import select_rows
+    from embedcache.querying import select_rows
 
     found = select_rows(cache, corpus.name, where, teacher=teacher)
     if not len(found):

@@ -8,14 +8,17 @@ from embedcache import EmbedCacheError, __version__
 from embedcache.cli.build import build_command
 from embedcache.cli.copy import copy_command
 from embedcache.cli.doctor import doctor_command
-from embedcache.cli.explain import explain_command
-from embedcache.cli.export import export_command
 from embedcache.cli.guard import guarded
-from embedcache.cli.housekeeping import gc_command, rm_command
-from embedcache.cli.inspect import info_command, ls_command, teachers_command
-from embedcache.cli.query import query_command, stats_command
+from embedcache.cli.inspect import (
+    explain_command,
+    info_command,
+    ls_command,
+    teachers_command,
+    views_command,
+)
+from embedcache.cli.query import export_command, query_command
 from embedcache.cli.share import pull_command, push_command, remote_command
-from embedcache.cli.show import show_command, views_command
+from embedcache.cli.tidy import gc_command, rm_command
 from embedcache.cli.verify import repair_command, verify_command
 
 
@@ -40,8 +43,6 @@ cli.add_command(query_command)
 cli.add_command(remote_command)
 cli.add_command(repair_command)
 cli.add_command(rm_command)
-cli.add_command(show_command)
-cli.add_command(stats_command)
 cli.add_command(teachers_command)
 cli.add_command(verify_command)
 cli.add_command(views_command)

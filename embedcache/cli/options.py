@@ -83,8 +83,7 @@ reader_options = all_of(
 )
 
 _trust = _flag("--trust-remote-code", "Run code that comes with the model.")
-contract_options = all_of(
-    click.option("--teacher", required=True, metavar="SPEC", help="Alias, hub id with @revision, or folder."),
+setting_options = all_of(
     click.option("--pooling", help="mean, cls, cls-before-pooler, pooler or last.  [default: the model's]"),
     click.option("--prompt", help="Text put before every sentence.  [default: the teacher's own]"),
     _count("--max-length", "Tokens after which a text is cut.  [default: the teacher's own]"),
@@ -95,6 +94,10 @@ contract_options = all_of(
         help="Scale vectors to length one.  [default: as the teacher]",
     ),
     _trust,
+)
+contract_options = all_of(
+    click.option("--teacher", required=True, metavar="SPEC", help="Alias, hub id with @revision, or folder."),
+    setting_options,
 )
 
 _machine = all_of(

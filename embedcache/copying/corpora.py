@@ -124,7 +124,7 @@ def choose_corpora(caches: Sequence[Cache], here: Cache | None, options: CopyOpt
         there = None if options.overwrite or options.where is not None else _corpus_in(here, name)
         views = _common_views(name, [*([(here, there)] if here and there else []), *holders])
         if options.where is not None:
-            from embedcache.catalog import select_rows
+            from embedcache.querying import select_rows
 
             teacher = options.teachers[0].partition("=")[0] if len(options.teachers) == 1 else None
             rows = select_rows(source, corpus.name, options.where, teacher=teacher)

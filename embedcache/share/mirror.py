@@ -13,7 +13,7 @@ from embedcache.cache import Cache
 from embedcache.contract import Contract
 from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import make_directory, read_sealed_json, write_sealed_json
-from embedcache.housekeeping.remove import remove_corpus
+from embedcache.gc import remove_corpus
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import Selection
 from embedcache.share.plan import Plan

@@ -238,7 +238,7 @@ def _take_part(
     """Replace a corpus in the quarantine by chosen rows; return their missing files, and the keys."""
     rows = np.arange(len(corpus), dtype=np.int64)
     if selection.where is not None:
-        from embedcache.catalog import select_rows
+        from embedcache.querying import select_rows
 
         rows = select_rows(staged, corpus.name, selection.where)
     rows = rows if selection.rows is None else rows[: selection.rows]

@@ -1,4 +1,4 @@
-"""A small cache of two corpora and a teacher for each codec, for tests of the catalog and of the export."""
+"""A small cache of two corpora and a teacher for each codec, for tests of what reads a cache."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from distill.evaluation.cached_teacher import find_cached
 from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.errors import EmbedCacheError, InputError
-from embedcache.housekeeping import collect_garbage
+from embedcache.gc import collect_garbage
 from embedcache.keys import key_array
 from embedcache.repair import repair
 from embedcache.teacher.encode import Encoder
@@ -100,7 +100,7 @@ def test_garbage_collection_takes_them_only_where_it_is_asked_to(own_cache, data
     contract = cache.teacher("tiny").contract
     assert not [one for one in collect_garbage(cache, hours=0) if one.path.endswith(".arrow")]
     assert (cache.store(contract).locate(key_array(NEW)) >= 0).all()
-    taken = collect_garbage(cache, hours=0, unused_vectors=True)
+    taken = collect_garbage(cache, hours=0, unused=True)
     assert len([one for one in taken if one.path.endswith(".arrow")]) == 1
     store = Cache(own_cache).store(contract)
     assert (store.locate(key_array(NEW)) < 0).all()

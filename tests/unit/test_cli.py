@@ -21,7 +21,7 @@ from embedcache import __version__
 from embedcache.cache import Cache
 from embedcache.cli import options, progress_bar
 from embedcache.cli.main import cli, main
-from embedcache.cli.tables import bars, print_table, size
+from embedcache.cli.tables import print_table, size
 from embedcache.codecs import CODEC_NAMES
 from embedcache.corpus.sources import FORMATS
 from embedcache.errors import StorageError
@@ -299,13 +299,6 @@ def test_tables_are_whole_and_hold_no_markup(capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     assert name in out
     assert "[red]1" in out
-
-
-def test_the_longest_bar_is_of_the_largest_count() -> None:
-    lengths = [
-        str(cell).count("█") for cell in bars("texts", [("a", 5), ("b", 10), ("c", 0)]).columns[1].cells
-    ]
-    assert lengths == [20, 40, 0]
 
 
 def test_the_package_runs_as_the_command_does() -> None:

@@ -35,7 +35,7 @@ from test_verify import reseal
 
 from embedcache.cache import Cache
 from embedcache.errors import CacheFormatError
-from embedcache.housekeeping.remove import remove_corpus
+from embedcache.gc import remove_corpus
 from embedcache.inventory import QUARANTINE
 from embedcache.live import Computing
 from embedcache.projection import PROJECTION, extend, write_derived

@@ -1,0 +1,226 @@
+"""A cache in SQL: DuckDB tables over its files, and rows of a corpus selected by a condition.
+
+The database holds no data. Its tables read the mapped files column by column, and decode vectors only where a
+statement asks for them. DuckDB's settings keep a statement from files, extensions and settings.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.cache import Cache
+from embedcache.errors import InputError
+from embedcache.querying.tables import TABLES, corpus_table, create_table
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+DEFAULT_MEMORY = "1GB"
+_BATCH_ROWS = 8192
+T = TypeVar("T")
+# These may give other rows another time, so they cannot select rows to train on.
+_CHANGING = "SELECT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'"
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """Rows of a query; they are computed while they are read."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+def query(cache: Cache | str | Path, sql: str, *, memory: str = DEFAULT_MEMORY) -> pa.Table:
+    """Run one SELECT over the tables of a cache (:data:`TABLES`) and return its rows.
+
+    Args:
+        cache: the cache or its folder.
+        sql: the statement, in DuckDB's SQL.
+        memory: memory DuckDB may use; beyond, it uses a temporary folder.
+
+    Raises:
+        InputError: if it is not one SELECT, is wrong, or reads anything but the cache.
+        CorruptCacheError: if a file of the cache is damaged.
+    """
+    import pyarrow as pa
+
+    with open_query(cache, sql, memory=memory) as result:
+        return pa.Table.from_batches(list(result.batches), result.schema)
+
+
+@contextmanager
+def open_query(cache: Cache | str | Path, sql: str, *, memory: str = DEFAULT_MEMORY) -> Iterator[QueryResult]:
+    """Yield the rows of a SELECT as a stream; arguments and errors as :func:`query`."""
+    import pyarrow as pa
+
+    tables = [table for table in TABLES if table in _words(sql)]
+    with _connect(open_cache(cache), tables or list(TABLES), memory) as connection:
+        with _explained(tables):
+            kinds = [statement.type.name for statement in connection.extract_statements(sql)]
+            if len(kinds) != 1 or kinds[0] not in ("SELECT", "EXPLAIN"):
+                raise InputError(f"expected one SELECT, found {', '.join(kinds) or 'nothing'}")
+            reader = _interruptible(connection, lambda: connection.sql(sql).to_arrow_reader(_BATCH_ROWS))
+        schema = _distinct(reader.schema)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with _explained(tables):
+                while (batch := _interruptible(connection, lambda: next(reader, None))) is not None:
+                    yield pa.record_batch(batch.columns, schema=schema)
+
+        yield QueryResult(schema, batches())
+
+
+def select_rows(
+    cache: Cache | str | Path,
+    corpus: str | None,
+    where: str,
+    *,
+    teacher: str | None = None,
+) -> NDArray[np.int64]:
+    """Return the rows of a corpus for which a condition is true, ascending; int64, shape (n,).
+
+    Args:
+        cache: the cache or its folder.
+        corpus: name of the corpus; None means the only one.
+        where: expression in DuckDB's SQL over ``row``, ``key``, ``text``, ``characters``, ``id`` and
+            ``label`` where the corpus has them, and a teacher's ``tokens`` and ``truncated`` (NULL where it
+            has no vector). Subqueries may read the tables of the cache.
+        teacher: teacher whose ``tokens`` and ``truncated`` are meant; default: the only one.
+
+    Raises:
+        InputError: if the condition is wrong, or could give other rows another time.
+        CorruptCacheError: if a file of the cache is damaged.
+    """
+    opened, words = open_cache(cache), _words(where)
+    chosen = opened.corpus(corpus)
+    seen = None
+    if words & {"tokens", "truncated"}:
+        seen = opened.store(opened.teacher(teacher).contract)
+    with _connect(opened, [table for table in TABLES if table in words]) as connection:
+        connection.register("_selected", corpus_table(chosen, seen))
+        rows = connection.sql("SELECT *, length(text) AS characters FROM _selected")
+        columns = f"the columns are {', '.join(rows.columns)}"
+        changing = {name for (name,) in connection.execute(_CHANGING).fetchall()} - set(rows.columns)
+        if found := sorted(words & changing):
+            raise InputError(
+                f"--where {where!r}: {found[0]} gives other rows every time; "
+                "for a tenth of the rows use hash(key) % 10 = 0"
+            )
+        with _explained(hint=f"--where {where!r} is no condition on rows; {columns}"):
+            kinds = [str(kind) for kind in rows.select(where).types]
+            if kinds != ["BOOLEAN"]:
+                raise InputError(f"--where {where!r} gives {', '.join(kinds)}, expected true or false")
+            selected = rows.filter(where).select("row")
+            return np.sort(_interruptible(connection, selected.fetchnumpy)["row"])
+
+
+def open_cache(cache: Cache | str | Path) -> Cache:
+    """Return the cache, opened if it is given as a folder."""
+    return cache if isinstance(cache, Cache) else Cache(cache)
+
+
+def _words(sql: str) -> set[str]:
+    """Return the words of a statement in lower case, those inside strings left out."""
+    return set(re.findall(r"\w+", re.sub(r"'(?:[^']|'')*'", " ", sql.lower())))
+
+
+@contextmanager
+def _connect(
+    cache: Cache, tables: Iterable[str], memory: str = DEFAULT_MEMORY
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yield a connection that sees some of :data:`TABLES` and nothing else."""
+    import duckdb
+
+    config: dict[str, Any] = {
+        "enable_external_access": False,
+        # A statement could read Python variables otherwise.
+        "python_enable_replacements": False,
+        "memory_limit": memory,
+        # DuckDB creates it when needed and removes it.
+        "temp_directory": str(Path(tempfile.gettempdir()) / f"embedcache-{uuid.uuid4().hex}"),
+    }
+    try:
+        connection = duckdb.connect(":memory:", config=config)
+    except duckdb.Error as error:
+        raise InputError(f"{_one_line(error)}; expected a size of --memory such as 2GB") from error
+    try:
+        for table in tables:
+            create_table(connection, cache, table)
+        connection.execute("SET lock_configuration = true")
+        yield connection
+    finally:
+        connection.close()
+
+
+def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
+    """Return the result of ``work``, which Ctrl-C ends: DuckDB itself does not always notice it."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            result.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    try:
+        thread.start()
+        return result.result()
+    except KeyboardInterrupt:
+        while thread.is_alive():
+            # An interrupt before the statement has begun is lost.
+            connection.interrupt()
+            thread.join(0.02)
+        raise
+
+
+@contextmanager
+def _explained(tables: Iterable[str] = (), hint: str = "") -> Iterator[None]:
+    """Turn DuckDB's errors, also those of its Arrow streams, into an :class:`InputError` of one line."""
+    import duckdb
+    import pyarrow as pa
+
+    try:
+        yield
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        message = _one_line(error)
+        if message.startswith("Out of Memory"):
+            hint = "allow more with --memory"
+        elif message.startswith("Permission Error"):
+            hint = f"a statement reads the tables {', '.join(TABLES)} and nothing else"
+        elif not hint:
+            columns = "; ".join(f"{table}({', '.join(TABLES[table])})" for table in tables)
+            hint = columns or f"the tables are {', '.join(TABLES)}"
+        raise InputError(f"{message}; {hint}") from error
+
+
+def _distinct(schema: pa.Schema) -> pa.Schema:
+    """Return a schema in which a second column ``key`` is called ``key_2``."""
+    import pyarrow as pa
+
+    fields: dict[str, pa.Field] = {}
+    for field in schema:
+        name, number = field.name, 1
+        while name in fields:
+            number += 1
+            name = f"{field.name}_{number}"
+        fields[name] = field.with_name(name)
+    return pa.schema(list(fields.values()))
+
+
+def _one_line(error: Exception) -> str:
+    message = str(error).split("\n\nLINE ")[0].split("\nPossible solutions:")[0]
+    return " ".join(message.split())

@@ -1,0 +1,181 @@
+"""Exports hold the rows asked for with their vectors, and appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from catalog_helpers import (
+    KINDS,
+    LABELS,
+    ROWS,
+    TEXTS,
+    add_corpus,
+    add_teacher,
+    add_view,
+    batch,
+    make_cache,
+    vectors_of,
+)
+from click.testing import CliRunner, Result
+
+import embedcache
+from embedcache import exporting
+from embedcache.cache import Cache
+from embedcache.cli.query import export_command
+from embedcache.errors import InputError, MissingVectorsError, StorageError
+from embedcache.exporting import ROWS_FILE, VECTORS_FILE, export
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    return make_cache(tmp_path_factory.mktemp("export") / "c")
+
+
+@pytest.fixture
+def gappy(tmp_path: Path) -> Cache:
+    """Return a cache whose corpus of ten rows has six vectors, and whose view has none of its own."""
+    cache = Cache.create(tmp_path / "gappy")
+    add_view(add_corpus(cache, "c", TEXTS[:10]), "crop=crop")
+    add_teacher(cache, "t", [batch(TEXTS[:6])])
+    return cache
+
+
+def read(path: Path) -> tuple[list[dict[str, object]], np.ndarray]:
+    """Return the rows of an export of either kind, and their vectors."""
+    if path.is_dir():
+        return pq.read_table(path / ROWS_FILE).to_pylist(), np.load(path / VECTORS_FILE, allow_pickle=False)
+    table = pq.read_table(path)
+    kind = table.schema.field("vector").type.value_type.to_pandas_dtype()
+    vectors = np.array(table["vector"].to_pylist(), kind)
+    return table.drop_columns("vector").to_pylist(), vectors
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x"])
+@pytest.mark.parametrize("codec", KINDS)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_an_export_holds_rows_and_vectors(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, codec: str, dtype: str
+) -> None:
+    monkeypatch.setattr(exporting, "_BATCH_ROWS", 77)
+    done = export(cache, tmp_path / name, corpus="news", teacher=codec, dtype=dtype)
+    rows, vectors = read(done.path)
+    assert rows == [
+        {"row": n, "text": text, "id": f"id-{n}", "label": LABELS[n]} for n, text in enumerate(TEXTS)
+    ]
+    assert vectors.dtype == dtype
+    np.testing.assert_array_equal(vectors, vectors_of(cache, codec, TEXTS).astype(dtype))
+    assert (done.rows, done.missing, done.corpus, done.teacher) == (ROWS, 0, "news", codec)
+    size = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert done.bytes == size
+
+
+def test_other_programs_read_it(cache: Cache, tmp_path: Path) -> None:
+    export(cache, tmp_path / "x.parquet", corpus="plain", teacher="pq")
+    assert pq.read_schema(tmp_path / "x.parquet").field("vector").type == pa.list_(pa.float32(), 8)
+    read_back = duckdb.read_parquet(str(tmp_path / "x.parquet")).aggregate("count(*), len(any_value(vector))")
+    assert read_back.fetchall() == [(5, 8)]
+
+
+def test_where_and_limit_select_rows(cache: Cache, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    done = embedcache.export(
+        cache.folder, path, corpus="news", teacher="int8", where="label = 1 AND NOT truncated", limit=3
+    )
+    rows, vectors = read(path)
+    wanted = [n for n, text in enumerate(TEXTS) if LABELS[n] == 1 and len(text.split()) < 9][:3]
+    assert [row["row"] for row in rows] == wanted
+    np.testing.assert_array_equal(vectors, vectors_of(cache, "int8", [TEXTS[n] for n in wanted]))
+    assert done.rows == 3
+
+
+def test_a_view_has_the_vectors_of_its_texts(gappy: Cache, tmp_path: Path) -> None:
+    with pytest.raises(MissingVectorsError, match="embed-views crop"):
+        export(gappy, tmp_path / "x", view="crop")
+    texts = gappy.corpus().view("crop").texts()
+    add_teacher(gappy, "t", [batch(texts)])
+    export(gappy, tmp_path / "x", view="crop")
+    rows, vectors = read(tmp_path / "x")
+    assert rows == [{"row": n, "text": text} for n, text in enumerate(texts)]
+    np.testing.assert_array_equal(vectors, gappy.lookup(texts))
+
+
+def test_rows_without_a_vector_are_an_error_or_left_out(gappy: Cache, tmp_path: Path) -> None:
+    with pytest.raises(MissingVectorsError, match="4 of 10"):
+        export(gappy, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    done = export(gappy, tmp_path / "x", skip_missing=True)
+    assert (done.rows, done.missing, len(read(done.path)[1])) == (6, 4, 6)
+    for where in ("row > 100", "row > 7"):
+        with pytest.raises(InputError, match="no rows"):
+            export(gappy, tmp_path / "y", where=where, skip_missing=True)
+
+
+def test_a_vector_that_does_not_fit_names_its_row(tmp_path: Path) -> None:
+    cache = Cache.create(tmp_path / "c")
+    add_corpus(cache, "c", TEXTS[:3])
+    rows = batch(TEXTS[:3])
+    rows.vectors[1, 2] = 1e6
+    add_teacher(cache, "t", [rows])
+    with pytest.raises(InputError, match="row 1 is too large"):
+        export(cache, tmp_path / "x", dtype="float16")
+    assert not (tmp_path / "x").exists()
+    assert export(cache, tmp_path / "x", dtype="float16", where="row <> 1").rows == 2
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x"])
+def test_an_export_is_replaced_only_when_asked_and_complete(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = tmp_path / name
+    export(cache, path, corpus="plain", teacher="int8")
+    with pytest.raises(InputError, match="--overwrite"):
+        export(cache, path, corpus="plain", teacher="int8")
+    assert export(cache, path, corpus="plain", teacher="int8", limit=2, overwrite=True).rows == 2
+
+    def full(*arguments: object, **settings: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pq.ParquetWriter, "write_batch", full)
+        with pytest.raises(StorageError):
+            export(cache, path, corpus="plain", teacher="int8", overwrite=True)
+    assert len(read(path)[0]) == 2
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x"])
+def test_other_things_are_never_replaced(cache: Cache, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="not an earlier export"):
+        export(cache, tmp_path / name, corpus="plain", teacher="int8", overwrite=True)
+    assert (tmp_path / name / "mine.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "noun"),
+    [({"path": "x.npy"}, "parquet"), ({"dtype": "int8"}, "float16"), ({"corpus": "no"}, "news")],
+)
+def test_wrong_arguments_are_named(cache: Cache, tmp_path: Path, settings: dict[str, str], noun: str) -> None:
+    options = {"path": "x", "corpus": "plain", "teacher": "int8", **settings}
+    with pytest.raises(InputError, match=noun):
+        export(cache, tmp_path / options.pop("path"), **options)  # type: ignore[arg-type]
+
+
+def run(cache: Cache, *words: object) -> Result:
+    return CliRunner().invoke(export_command, [*map(str, words), "--cache", str(cache.folder)])
+
+
+def test_the_command(gappy: Cache, tmp_path: Path) -> None:
+    shown = run(gappy, "--output", tmp_path / "x", "--skip-missing").output
+    assert "6 rows" in shown
+    assert "4 left out" in shown
+    words = ("--output", tmp_path / "y.parquet", "--where", "row < 4", "--limit", 2, "--dtype", "float16")
+    assert json.loads(run(gappy, *words, "--json").stdout)["rows"] == 2
+    assert isinstance(run(gappy, *words).exception, InputError)

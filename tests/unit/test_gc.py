@@ -1,0 +1,377 @@
+"""Garbage collection and removal lose nothing that anything needs, wherever they are interrupted."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from catalog_helpers import TEXTS, add_corpus, add_teacher, add_view, batch
+from click.testing import CliRunner
+from flat_build import build
+from kill_helpers import cut_off_at
+
+from embedcache import fsio
+from embedcache.cache import Cache
+from embedcache.cli.main import cli
+from embedcache.corpus.corpus import Corpus
+from embedcache.errors import CorruptCacheError, InputError
+from embedcache.fsio import read_sealed_json, write_sealed_json
+from embedcache.gc import collect_garbage, remove_corpus, remove_teacher, remove_view
+from embedcache.inventory import QUARANTINE
+from embedcache.testing import FakeEncoder, fake_teacher
+
+KINDS = ["arrow", "lmdb"]
+
+
+def filled(folder: Path, kind: str = "arrow") -> Cache:
+    """Return a cache of corpus ``words`` with view ``crop``, and a teacher with ten shards of its texts."""
+    cache = Cache.create(folder)
+    corpus = add_corpus(cache, "words", TEXTS[:100])
+    add_view(corpus, "crop=crop")
+    add_teacher(cache, "tiny", [batch(TEXTS[n : n + 10], seed=n) for n in range(0, 100, 10)], kind=kind)
+    return cache
+
+
+def age(folder: Path, hours: float = 48) -> None:
+    then = time.time() - hours * 3600
+    for path in [folder, *folder.rglob("*")]:
+        os.utime(path, (then, then))
+
+
+def files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def vectors(cache: Cache) -> int:
+    return len(cache.store(cache.teacher("tiny").contract))
+
+
+def test_a_healthy_cache_has_no_garbage(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    cache.lookup(TEXTS[:3])
+    before = files(tmp_path)
+    assert collect_garbage(cache, hours=0, unused=True, quarantine=True) == []
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "collected"),
+    [
+        ("corpora/words/.tmp-1-corpus.json", "corpora/words/.tmp-1-corpus.json"),
+        (f"corpora/words/{'0' * 64}.arrow", f"corpora/words/{'0' * 64}.arrow"),
+        (f"corpora/words/views/crop/{'0' * 64}.arrow", f"corpora/words/views/crop/{'0' * 64}.arrow"),
+        ("corpora/never/x.arrow", "corpora/never"),
+        ("corpora/words/views/never/.tmp-draft-1", "corpora/words/views/never"),
+        (f"teachers/{'1' * 64}/shards/.tmp-2-x.arrow", f"teachers/{'1' * 64}"),
+        (f"derived/index/{'1' * 64}/x.mdb", f"derived/index/{'1' * 64}"),
+        ("derived/tokens/.tmp-3/ids.bin", "derived/tokens/.tmp-3"),
+        ("derived/tokens/gone/ids.bin", "derived/tokens/gone"),
+        ("derived/incoming/a/b", "derived/incoming"),
+        ("derived/remotes/a", "derived/remotes"),
+    ],
+)
+def test_leftovers_go_as_a_whole_once_nobody_has_touched_them_for_an_hour(
+    tmp_path: Path, path: str, collected: str
+) -> None:
+    cache = filled(tmp_path)
+    kept = files(tmp_path)
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"left over")
+    age(tmp_path, 2)
+    os.utime(file)
+    assert collect_garbage(cache) == []
+    age(tmp_path, 2)
+    (found,) = collect_garbage(cache, dry_run=True)
+    assert (found.path, found.bytes, file.exists()) == (str(tmp_path / collected), 9, True)
+    assert collect_garbage(cache) == [found]
+    assert files(tmp_path) == kept
+    assert len(cache.lookup(TEXTS[:100])) == 100
+
+
+def test_what_is_in_use_stays(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    kept = tmp_path / "derived" / "tokens" / "mine" / "tokens.json"
+    write_sealed_json(kept, {"corpus": cache.corpus().info.digest})
+    strange = tmp_path / "corpora" / "words" / "views" / "original"
+    strange.mkdir()
+    old, young = (tmp_path / "corpora" / "words" / "views" / "new" / f".tmp-draft-{n}" for n in range(2))
+    old.parent.mkdir()
+    old.write_text("old")
+    age(tmp_path)
+    young.write_text("of a build that is still making this view")
+    assert collect_garbage(cache) == []
+    assert kept.exists()
+    assert strange.exists()
+    assert old.exists()
+
+
+def test_a_view_of_a_replaced_corpus_is_garbage(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    recipe = tmp_path / "corpora" / "words" / "views" / "crop" / "recipe.json"
+    write_sealed_json(recipe, {**read_sealed_json(recipe), "of": "0" * 64})
+    age(tmp_path)
+    assert [one.path for one in collect_garbage(cache)] == [str(recipe.parent)]
+
+
+def test_a_replaced_index_goes_when_it_was_replaced_long_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = filled(tmp_path)
+    cache.lookup(TEXTS[:1])
+    folder = tmp_path / "derived" / "index" / cache.teacher().contract.id
+    current = set(folder.glob("*.npy"))
+    old = folder / f"{'2' * 64}.npy"
+    old.write_bytes(b"an index")
+    age(old)
+    # The index in use was made a moment ago, so readers elsewhere may still have the old one.
+    assert collect_garbage(cache) == []
+    later = time.time() + 2 * 3600
+    monkeypatch.setattr("embedcache.gc.time.time", lambda: later)
+    assert [one.path for one in collect_garbage(cache)] == [str(old)]
+    assert set(folder.glob("*.npy")) == current
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unused_vectors_go_only_when_asked_and_a_day_old(tmp_path: Path, kind: str) -> None:
+    cache = filled(tmp_path, kind)
+    remove_corpus(cache, "words")
+    add_corpus(cache, "words", TEXTS[:15])
+    age(tmp_path, 20)
+    assert collect_garbage(cache) == []
+    assert collect_garbage(cache, unused=True) == []
+    age(tmp_path, 25)
+    assert len(collect_garbage(cache, unused=True, dry_run=True)) == 8
+    assert vectors(cache) == 100
+    assert len(collect_garbage(cache, unused=True)) == 8
+    # A shard with one text of the corpus stays whole.
+    assert vectors(cache) == 20
+    assert len(cache.lookup(TEXTS[:15])) == 15
+
+
+def test_vectors_of_a_view_and_both_of_a_repeated_text_are_used(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    texts = cache.corpus().view("crop").texts()
+    add_teacher(cache, "tiny", [batch(texts), batch(TEXTS[:1], seed=9)])
+    age(tmp_path)
+    assert collect_garbage(cache, unused=True) == []
+    remove_view(cache, "words", "crop")
+    age(tmp_path)
+    assert len(collect_garbage(cache, unused=True)) == 1
+
+
+def built(folder: Path, kind: str) -> Cache:
+    """Build a hundred texts, ten a shard."""
+    source = folder.with_name("words.txt")
+    source.write_text("".join(f"{text}\n" for text in TEXTS[:100]))
+    teacher = fake_teacher(8, name="tiny")
+    return build(
+        source, teacher=teacher, encoder=FakeEncoder(teacher), cache=folder, shard_rows=10, store=kind
+    )
+
+
+def once_at(monkeypatch: pytest.MonkeyPatch, step: str, part: str, then: Callable[[], object]) -> list[Path]:
+    """Do ``then`` at the first write step whose path has ``part``; return a list that then has the path."""
+    seen: list[Path] = []
+
+    def hook(reached: str, path: Path) -> None:
+        if not seen and reached == step and part in str(path):
+            seen.append(path)
+            then()
+
+    monkeypatch.setattr(fsio, "on_write_step", hook)
+    return seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lost", ["corpus", "name"])
+def test_a_build_that_runs_while_vectors_are_collected_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, lost: str
+) -> None:
+    cache = built(tmp_path / "c", kind)
+    if lost == "corpus":
+        remove_corpus(cache, "words")
+        where = ("remove", "shards") if kind == "arrow" else ("lmdb-committed", "vectors.mdb")
+    else:
+        (cache.teacher_folder(cache.teacher().contract) / "names" / "tiny.json").unlink()
+        (cache.folder / ".tmp-0").write_text("deleted before the teacher")
+        where = ("remove", ".tmp-0")
+    seen = once_at(monkeypatch, *where, lambda: built(cache.folder, kind))
+    age(cache.folder)
+    collect_garbage(cache, unused=True)
+    assert seen
+    assert len(Cache(cache.folder).lookup(TEXTS[:100])) == 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_build_does_not_count_on_vectors_collected_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    cache = built(tmp_path / "c", kind)
+    remove_corpus(cache, "words")
+    freed: list[object] = []
+
+    def collect() -> None:
+        age(cache.folder / "teachers")
+        freed.extend(collect_garbage(Cache(cache.folder), unused=True))
+
+    once_at(monkeypatch, "create", "corpus.json", collect)
+    assert len(built(cache.folder, kind).lookup(TEXTS[:100])) == 100
+    assert freed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_build_has_just_written_is_never_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    freed: list[object] = []
+
+    def collect(step: str, path: Path) -> None:
+        if (step, path.parent.name) == ("recorded", "shards") or step == "lmdb-committed":
+            freed.extend(collect_garbage(Cache(tmp_path / "c"), hours=0, unused=True))
+
+    monkeypatch.setattr(fsio, "on_write_step", collect)
+    assert len(built(tmp_path / "c", kind).lookup(TEXTS[:100])) == 100
+    assert freed == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_of_a_teacher_without_a_name_go_only_when_asked(tmp_path: Path, kind: str) -> None:
+    cache = filled(tmp_path, kind)
+    teacher = cache.teacher()
+    folder = cache.teacher_folder(teacher.contract)
+    (folder / "names" / "tiny.json").unlink()
+    age(tmp_path)
+    collect_garbage(cache)
+    cache.register_teacher("tiny", teacher.contract, {})
+    assert vectors(cache) == 100
+    (folder / "names" / "tiny.json").unlink()
+    age(tmp_path)
+    collect_garbage(cache, unused=True)
+    assert not folder.exists()
+
+
+def test_the_quarantine_goes_only_when_asked(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    (tmp_path / QUARANTINE).mkdir(parents=True)
+    (tmp_path / QUARANTINE / "x").write_bytes(b"12345")
+    age(tmp_path)
+    assert collect_garbage(cache) == []
+    assert [one.bytes for one in collect_garbage(cache, quarantine=True)] == [5]
+
+
+def test_nothing_is_deleted_from_a_damaged_cache(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    (tmp_path / "corpora" / "words" / "views" / "crop" / "recipe.json").write_text("{")
+    (tmp_path / ".tmp-x").write_text("")
+    age(tmp_path)
+    before = files(tmp_path)
+    with pytest.raises(CorruptCacheError):
+        collect_garbage(cache, unused=True)
+    assert files(tmp_path) == before
+
+
+def test_a_removed_corpus_or_view_keeps_vectors_and_may_be_damaged(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    (tmp_path / "corpora" / "words" / "views" / "crop" / "recipe.json").write_text("{")
+    assert remove_view(cache, "words", "crop") > 0
+    assert cache.corpus().view_names() == []
+    (tmp_path / "corpora" / "words" / "corpus.json").write_text("{")
+    assert remove_corpus(cache, "words") > 0
+    assert not (tmp_path / "corpora" / "words").exists()
+    assert vectors(cache) == 100
+
+
+def test_a_teacher_goes_with_its_last_name(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    contract = cache.teacher().contract
+    cache.register_teacher("alias", contract, {})
+    assert remove_teacher(cache, "alias") == 0
+    assert vectors(cache) == 100
+    assert remove_teacher(cache, "tiny") > 0
+    assert cache.teachers() == []
+    assert not cache.teacher_folder(contract).exists()
+    assert not (tmp_path / "derived" / "index" / contract.id).exists()
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+@pytest.mark.parametrize("what", ["corpus", "view", "teacher"])
+def test_an_interrupted_removal_leaves_no_half_and_gc_finishes_it(
+    tmp_path: Path, what: str, stop: int
+) -> None:
+    cache = filled(tmp_path)
+    folder = {
+        "corpus": tmp_path / "corpora" / "words",
+        "view": tmp_path / "corpora" / "words" / "views" / "crop",
+        "teacher": cache.teacher_folder(cache.teacher().contract),
+    }[what]
+    with cut_off_at(stop):
+        if what == "view":
+            remove_view(cache, "words", "crop")
+        else:
+            (remove_corpus if what == "corpus" else remove_teacher)(
+                cache, "words" if what == "corpus" else "tiny"
+            )
+    if stop == 1:
+        assert cache.corpus().view("crop").texts()
+        assert vectors(cache) == 100
+        return
+    assert (cache.corpus_names() == []) == (what == "corpus")
+    assert (cache.teachers() == []) == (what == "teacher")
+    collect_garbage(cache, hours=0, unused=what == "teacher")
+    assert not folder.exists()
+
+
+def test_a_view_half_deleted_by_gc_is_no_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = filled(tmp_path)
+    recipe = tmp_path / "corpora" / "words" / "views" / "crop" / "recipe.json"
+    write_sealed_json(recipe, {**read_sealed_json(recipe), "of": "0" * 64})
+    age(tmp_path)
+
+    def stop(step: str, path: Path) -> None:
+        if path.parent == recipe.parent:
+            assert (step, path) == ("remove", recipe)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(fsio, "on_write_step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        collect_garbage(cache)
+    assert list(recipe.parent.glob("*.arrow"))
+    assert Corpus(tmp_path / "corpora" / "words").view_names() == ["crop"]
+
+
+def run(cache: Cache, *words: str, answer: str = "") -> tuple[int, str]:
+    done = CliRunner().invoke(cli, [*words, "--cache", str(cache.folder)], input=answer)
+    return done.exit_code, done.output
+
+
+def test_rm_asks_first(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    for answer in ("n\n", ""):
+        assert run(cache, "rm", "view", "words/crop", answer=answer)[0] == 1
+    assert cache.corpus().view_names() == ["crop"]
+    assert run(cache, "rm", "view", "words/crop", answer="y\n")[0] == 0
+    assert run(cache, "rm", "corpus", "words", "--yes")[0] == 0
+    assert run(cache, "rm", "teacher", "tiny", "--yes")[0] == 0
+    assert (cache.corpora(), cache.teachers()) == ([], [])
+
+
+@pytest.mark.parametrize("what", [("view", "words/x"), ("view", "x/crop"), ("corpus", "x"), ("teacher", "x")])
+def test_rm_names_what_there_is(tmp_path: Path, what: tuple[str, str]) -> None:
+    words = ["rm", *what, "--yes", "--cache", str(filled(tmp_path).folder)]
+    error = CliRunner().invoke(cli, words).exception
+    assert isinstance(error, InputError)
+    assert any(name in str(error) for name in ("crop", "words", "tiny"))
+
+
+def test_gc_prints_what_it_frees(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    (tmp_path / ".tmp-x").write_text("12345")
+    assert "0 found" in run(cache, "gc")[1]
+    code, shown = run(cache, "gc", "--older", "0", "--dry-run")
+    assert (code, "5 B would be freed" in shown) == (0, True)
+    assert '"bytes": 5' in run(cache, "gc", "--older", "0", "--json")[1]
+    assert not (tmp_path / ".tmp-x").exists()

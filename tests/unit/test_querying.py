@@ -1,0 +1,474 @@
+"""Queries: tables over a cache's files, what a statement cannot reach, output formats, and ``--where``."""
+# ruff: noqa: S608 - the statements are made here
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from catalog_helpers import KINDS, LABELS, ROWS, TEXTS, add_corpus, add_teacher, batch, make_cache, vectors_of
+from click.testing import CliRunner, Result
+from corpus_helpers import small_parts
+
+import embedcache
+from embedcache.cache import Cache
+from embedcache.cli.query import query_command
+from embedcache.codecs import get_codec
+from embedcache.errors import CorruptCacheError, EmbedCacheError, InputError, StorageError
+from embedcache.fsio import read_sealed_json, write_sealed_json
+from embedcache.keys import key
+from embedcache.querying import TABLES, open_query, query, select_rows
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    return make_cache(tmp_path_factory.mktemp("query") / "c")
+
+
+def ask(cache: Cache, sql: str) -> list[dict[str, Any]]:
+    return query(cache, sql).to_pylist()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_tables_have_the_documented_columns_also_in_an_empty_cache(
+    cache: Cache, tmp_path: Path, table: str
+) -> None:
+    for one in (cache, Cache.create(tmp_path / "c")):
+        described = {row["column_name"]: row["column_type"] for row in ask(one, f"DESCRIBE {table}")}
+        expected = dict(TABLES[table])
+        if one is cache:
+            expected |= {"rows": {"label": "BIGINT"}, "vectors": {"vector": "FLOAT[8]"}}.get(table, {})
+        assert described == expected
+
+
+def test_rows_and_views_are_those_of_the_corpora(cache: Cache) -> None:
+    rows = ask(cache, "SELECT * FROM rows WHERE corpus = 'news' ORDER BY row")
+    assert [row["text"] for row in rows] == TEXTS
+    assert [row["key"] for row in rows] == [key(text) for text in TEXTS]
+    assert [(row["characters"], row["id"], row["label"]) for row in rows] == [
+        (len(text), f"id-{n}", LABELS[n]) for n, text in enumerate(TEXTS)
+    ]
+    assert ask(cache, "SELECT DISTINCT id, label FROM rows WHERE corpus = 'plain'") == [
+        {"id": None, "label": None}
+    ]
+    views = ask(cache, "SELECT text FROM views WHERE corpus = 'news' AND view = 'crop' ORDER BY row")
+    assert [row["text"] for row in views] == cache.corpus("news").view("crop").texts()
+    counts = ask(cache, "SELECT corpus, view, count(*) AS n FROM views GROUP BY ALL")
+    assert {tuple(row.values()) for row in counts} == {
+        ("news", "crop", ROWS), ("news", "other", ROWS), ("plain", "crop", 5)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", KINDS)
+def test_vectors_are_those_of_the_python_api(cache: Cache, codec: str) -> None:
+    found = {row["key"]: row for row in ask(cache, f"SELECT * FROM vectors WHERE teacher = '{codec}'")}
+    assert len(found) == ROWS - 1
+    given = np.array([found[key(text)]["vector"] for text in TEXTS], np.float32)
+    assert given.tobytes() == vectors_of(cache, codec, TEXTS).tobytes()
+    assert [found[key(text)]["tokens"] for text in TEXTS] == [len(text.split()) for text in TEXTS]
+    assert [found[key(text)]["truncated"] for text in TEXTS] == [len(text.split()) >= 9 for text in TEXTS]
+    store = cache.store(cache.teacher(codec).contract)
+    shards = {bytes(k): shard.name for shard in store.shards for k in shard.keys}
+    assert all(row["shard"] == shards[k] for k, row in found.items())
+    assert {(row["codec"], row["contract"]) for row in found.values()} == {(codec, store.contract.id)}
+
+
+def test_teachers_shards_and_corpora_are_described(cache: Cache) -> None:
+    for row in ask(cache, "FROM teachers"):
+        store = cache.store(cache.teacher(row["teacher"]).contract)
+        contract = store.contract.to_json()
+        assert {name: row[name] for name in contract if name != "version"} == {
+            name: value for name, value in contract.items() if name != "version"
+        }
+        assert (row["vectors"], row["shards"], row["store"]) == (ROWS - 1, 2, KINDS[row["teacher"]])
+        assert (row["bytes"], json.loads(row["origin"])) == (store.bytes_on_disk, {"spec": row["teacher"]})
+    shards = ask(cache, "FROM shards WHERE codec = 'pq'")
+    assert sum(row["rows"] for row in shards) == ROWS - 1
+    assert all(row["codebook"] and 0.5 < row["worst_cosine"] <= row["mean_cosine"] < 1 for row in shards)
+    assert json.loads(shards[0]["provenance"]) == {"compute_dtype": "float32"}
+    assert ask(cache, "SELECT corpus, rows, digest, has_ids FROM corpora WHERE has_labels") == [
+        {"corpus": "news", "rows": ROWS, "digest": cache.corpus("news").info.digest, "has_ids": True}
+    ]
+
+
+def test_texts_join_with_their_vectors(cache: Cache) -> None:
+    found = ask(
+        cache,
+        "SELECT array_cosine_similarity(a.vector, b.vector) AS cosine FROM vectors a "
+        "JOIN vectors b USING (key) JOIN rows r USING (key) "
+        "WHERE a.teacher = 'float32' AND b.teacher = 'float16' AND r.corpus = 'news'",
+    )
+    assert len(found) == ROWS
+    assert min(row["cosine"] for row in found) > 0.99999
+
+
+def test_a_key_of_two_shards_shows_once_as_the_store_answers(tmp_path: Path) -> None:
+    cache = Cache.create(tmp_path / "c")
+    add_corpus(cache, "c", [*TEXTS[:20], "no vector"])
+    add_teacher(cache, "t", [batch(TEXTS[:20], seed=1), batch([*TEXTS[:20], "more"], seed=2)])
+    found = ask(cache, "SELECT text, vector FROM rows LEFT JOIN vectors USING (key) ORDER BY row")
+    given = np.array([row["vector"] for row in found[:-1]], np.float32)
+    assert given.tobytes() == cache.lookup(TEXTS[:20]).tobytes()
+    assert found[-1] == {"text": "no vector", "vector": None}
+    assert ask(cache, "SELECT vectors FROM teachers") == [{"vectors": 21}]
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [
+        ([[1, 2], [0.5, 1.5]], "DOUBLE"),
+        ([[1, 2], ["good", "bad"]], "VARCHAR"),
+        ([[1, 2], None], "BIGINT"),
+        ([None, None], "VARCHAR"),
+    ],
+)
+def test_labels_of_several_types_are_one_column(tmp_path: Path, labels: list[Any], kind: str) -> None:
+    cache = Cache.create(tmp_path / "c")
+    for number, own in enumerate(labels):
+        add_corpus(cache, f"corpus-{number}", TEXTS[:2], labels=own)
+    described = {row["column_name"]: row["column_type"] for row in ask(cache, "DESCRIBE rows")}
+    assert described["label"] == kind
+    found = [row["label"] for row in ask(cache, "SELECT label FROM rows ORDER BY corpus, row")]
+    wanted = [value for own in labels for value in (own or [None, None])]
+    assert found == ([None if v is None else str(v) for v in wanted] if kind == "VARCHAR" else wanted)
+
+
+def test_widths_and_names_of_teachers(tmp_path: Path) -> None:
+    cache = Cache.create(tmp_path / "c")
+    narrow = add_teacher(cache, "narrow", [batch(TEXTS[:3])])
+    cache.register_teacher("alias", narrow.contract, {})
+    add_teacher(cache, "wide", [batch(TEXTS[:3], dimension=12)], dimension=12)
+    sql = "SELECT teacher, sum(len(vector))::INTEGER AS n FROM vectors GROUP BY ALL ORDER BY 1"
+    assert ask(cache, sql) == [{"teacher": "alias", "n": 24}, {"teacher": "wide", "n": 36}]
+    assert ask(cache, "SELECT names FROM teachers WHERE teacher = 'alias'") == [
+        {"names": ["alias", "narrow"]}
+    ]
+
+
+def test_only_what_a_statement_asks_for_is_read(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*arguments: object, **settings: object) -> None:
+        raise AssertionError("read")
+
+    monkeypatch.setattr(type(get_codec("float16")), "decode", never)
+    assert ask(cache, "SELECT count(*) AS n FROM vectors WHERE teacher = 'float16'") == [{"n": ROWS - 1}]
+    monkeypatch.setattr(Cache, "store", never)
+    assert ask(cache, "SELECT count(*) AS n FROM rows") == [{"n": ROWS + 5}]
+
+
+def test_views_of_other_rows_are_left_out_and_damage_is_an_error(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "c")
+    recipe = cache.corpora_folder / "plain" / "views" / "crop" / "recipe.json"
+    write_sealed_json(recipe, {**read_sealed_json(recipe), "of": "0" * 64})
+    assert ask(cache, "SELECT DISTINCT corpus FROM views") == [{"corpus": "news"}]
+    recipe.write_text("{")
+    with pytest.raises(CorruptCacheError):
+        ask(cache, "FROM views")
+    part = next((cache.corpora_folder / "plain").glob("*.arrow"))
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(CorruptCacheError):
+        ask(cache, "FROM rows")
+
+
+def test_a_query_writes_nothing_but_derived_files(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "c")
+
+    def content() -> dict[Path, bytes]:
+        files = [path for path in cache.folder.rglob("*") if path.is_file() and "derived" not in path.parts]
+        return {path: path.read_bytes() for path in files if not path.name.endswith("-lock")}
+
+    before = content()
+    ask(cache, "SELECT * FROM rows JOIN vectors USING (key) ORDER BY ALL")
+    assert content() == before
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "FROM '{0}'",
+        'FROM "{0}"',
+        "FROM read_csv('{0}')",
+        "FROM read_text('{0}')",
+        "FROM read_blob('{0}')",
+        "FROM read_json('{0}')",
+        "FROM read_parquet('{0}')",
+        "FROM sniff_csv('{0}')",
+        "FROM glob('{0}')",
+        "FROM rows, LATERAL (FROM glob('/*'))",
+        "FROM query('FROM read_text(''{0}'')')",
+        "SELECT (SELECT max(content) FROM read_text('{0}'))",
+        "FROM a_python_variable",
+        "SELECT getenv('HOME')",
+        "FROM enable_logging(storage = 'file', storage_path = '{1}/log')",
+        "EXPLAIN ANALYZE COPY rows TO '{1}/x.csv'",
+        "COPY rows TO '{1}/x.csv'",
+        "EXPORT DATABASE '{1}/x'",
+        "ATTACH '{1}/x.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "LOAD '{0}'",
+        "SET enable_external_access = true",
+        "SET threads = 3",
+        "RESET lock_configuration",
+        "PRAGMA threads = 3",
+        "CREATE TABLE x (i INTEGER)",
+        "CREATE SECRET (TYPE s3)",
+        "INSERT INTO rows VALUES (1)",
+        "WITH t AS (DELETE FROM rows RETURNING *) FROM t",
+        "DROP VIEW rows",
+        "SELECT 1; SELECT 2",
+        "-- nothing",
+    ],
+)
+def test_a_statement_reaches_nothing_but_the_cache(cache: Cache, tmp_path: Path, sql: str) -> None:
+    a_python_variable = pa.table({"a": [1]})
+    secret = tmp_path / "secret.csv"
+    secret.write_text("a,b\n1,2\n")
+    with pytest.raises(InputError) as caught:
+        query(cache, sql.format(secret, tmp_path))
+    assert caught.value.exit_code == 2
+    assert list(tmp_path.iterdir()) == [secret]
+    assert len(a_python_variable) == 1
+
+
+def test_settings_stay_as_they_are_inside_a_select(cache: Cache, tmp_path: Path) -> None:
+    # With a function as well: what is locked is the database.
+    (row,) = ask(
+        cache,
+        "SELECT current_setting('enable_external_access') AS a, current_setting('lock_configuration') AS b",
+    )
+    assert row == {"a": False, "b": True}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "VALUES (1)",
+        "DESCRIBE rows",
+        "SUMMARIZE shards",
+        "EXPLAIN FROM rows",
+        "WITH RECURSIVE a AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM a WHERE x < 3) FROM a",
+        "PIVOT rows ON corpus IN ('news', 'plain') USING count(*) GROUP BY label",
+        "SELECT 'DROP TABLE rows; -- not one' AS text;",
+        "SELECT * FROM range(3), unnest([1, 2])",
+    ],
+)
+def test_whatever_selects_is_answered(cache: Cache, sql: str) -> None:
+    assert query(cache, sql).num_rows > 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "noun"),
+    [
+        ("SELEC 1", "SELEC"),
+        ("SELECT nope FROM rows", "rows(corpus, row,"),
+        ("SELECT text::INTEGER FROM rows", "Conversion"),
+        ("SELECT error('late') FROM rows WHERE row = 200", "late"),
+        ("FROM vektors", "the tables are rows, views, vectors, shards, teachers, corpora"),
+    ],
+)
+def test_an_error_is_one_line_with_what_there_is(cache: Cache, sql: str, noun: str) -> None:
+    with pytest.raises(InputError) as caught:
+        query(cache, sql)
+    assert noun in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_memory_is_bounded(cache: Cache) -> None:
+    with pytest.raises(InputError, match="--memory"):
+        query(cache, "SELECT a.text FROM rows a, rows b ORDER BY hash(a.text || b.text)", memory="1MB")
+    with pytest.raises(InputError, match="--memory"):
+        query(cache, "SELECT 1", memory="much")
+
+
+def test_rows_come_before_the_last_is_computed(cache: Cache) -> None:
+    with open_query(cache, "SELECT i FROM range(1000000000000) t(i)") as result:
+        assert next(result.batches).num_rows <= 8192
+
+
+def test_columns_of_one_name_are_numbered(cache: Cache) -> None:
+    assert query(cache, "SELECT 1 AS a, 2 AS a, 3 AS a_2").to_pylist() == [{"a": 1, "a_2": 2, "a_2_2": 3}]
+
+
+def test_the_package_and_its_folder_are_enough(cache: Cache) -> None:
+    assert embedcache.query(cache.folder, "SELECT count(*) AS n FROM corpora").to_pylist() == [{"n": 2}]
+
+
+def run(cache: Cache, *arguments: object) -> Result:
+    words = [*map(str, arguments), "--cache", str(cache.folder)]
+    return CliRunner().invoke(query_command, words)
+
+
+SQL = (
+    "SELECT row, key, text, vector, row > 1 AS late, NULL AS gap FROM rows JOIN vectors USING (key) "
+    "WHERE corpus = 'news' AND teacher = 'int8' ORDER BY row"
+)
+
+
+@pytest.mark.parametrize("output_format", ["json", "csv", "parquet"])
+def test_files_read_back_equal(cache: Cache, tmp_path: Path, output_format: str) -> None:
+    target = tmp_path / f"x.{output_format}"
+    outcome = run(cache, SQL, "--output", target)
+    assert (outcome.exit_code, outcome.stdout, f"{ROWS} rows" in outcome.stderr) == (0, "", True)
+    expected = ask(cache, SQL)
+    if output_format == "parquet":
+        assert pq.read_table(target).to_pylist() == expected
+        return
+    assert run(cache, SQL, "--format", output_format).stdout == target.read_text(encoding="utf-8")
+    expected = [{**row, "key": row["key"].hex()} for row in expected]
+    with target.open(encoding="utf-8", newline="") as file:
+        if output_format == "json":
+            assert [json.loads(line) for line in file] == expected
+            return
+        for found, row in zip(csv.DictReader(file), expected, strict=True):
+            assert (found["text"], found["key"], found["gap"]) == (row["text"], row["key"], "")
+            assert (json.loads(found["vector"]), json.loads(found["late"])) == (row["vector"], row["late"])
+
+
+@pytest.mark.parametrize(
+    ("sql", "value"),
+    [
+        ("(SELECT sum(i) FROM range(5) t(i))", 10),
+        ("1.50::DECIMAL(10, 2)", 1.5),
+        ("'nan'::FLOAT", None),
+        ("DATE '2020-01-02'", "2020-01-02"),
+        ("{'a': 1, 'b': 'ab'::BLOB}", {"a": 1, "b": "6162"}),
+        ("[1.5::FLOAT, NULL]", [1.5, None]),
+        ("18446744073709551615::UBIGINT", 2**64 - 1),
+    ],
+)
+def test_values_that_json_has_no_type_for(cache: Cache, sql: str, value: object) -> None:
+    assert json.loads(run(cache, f"SELECT {sql} AS x", "--format", "json").stdout) == {"x": value}
+
+
+def test_the_table_is_cut_and_harmless(cache: Cache, tmp_path: Path) -> None:
+    shown = run(cache, "SELECT row, vector FROM rows JOIN vectors USING (key)").stdout
+    assert "50 rows; there are more" in shown
+    assert "… 8]" in shown
+    odd = Cache.create(tmp_path / "c")
+    add_corpus(odd, "odd", ["\x1b[2Jgone [bold]not markup[/]", "x" * 500])
+    shown = run(odd, "FROM rows").stdout
+    assert "\x1b" not in shown
+    assert "[bold]" in shown
+    assert "x" * 100 not in shown
+
+
+def test_files_are_replaced_only_when_asked_and_appear_whole(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "x.csv"
+    target.write_text("mine")
+    assert isinstance(run(cache, "SELECT 1", "--output", target).exception, InputError)
+    assert isinstance(
+        run(cache, "SELECT error('x') FROM rows", "--output", target, "--overwrite").exception, InputError
+    )
+    assert target.read_text() == "mine"
+    assert run(cache, "SELECT 1 AS a", "--output", target, "--overwrite").exit_code == 0
+    assert target.read_text() == "a\n1\n"
+
+    def full(step: str, path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("embedcache.fsio.on_write_step", full)
+    error = run(cache, "SELECT 1", "--output", tmp_path / "y.parquet").exception
+    assert isinstance(error, StorageError)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize(
+    "words", [("--format", "parquet"), ("--output", "x"), ("--output", "x.csv", "--format", "table")]
+)
+def test_wrong_usage_is_an_error(cache: Cache, words: tuple[str, ...]) -> None:
+    assert run(cache, "SELECT 1", *words).exit_code == 2
+
+
+def test_ctrl_c_ends_a_query(cache: Cache) -> None:
+    sql = "SELECT count(*) FROM range(2000000000) a, range(2000000000) b WHERE a.range % 7 = b.range % 5"
+    command = [sys.executable, "-m", "embedcache", "query", sql, "--cache", str(cache.folder)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    time.sleep(1.5)
+    os.kill(process.pid, signal.SIGINT)
+    try:
+        _, error = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in error
+
+
+WHERE = {
+    "true": range(ROWS),
+    "row BETWEEN 3 AND 5": [3, 4, 5],
+    "row IN (5, 3) -- a comment": [3, 5],
+    "id = 'id-7' OR label = 1 AND row < 5": [1, 4, 7],
+    "text LIKE '%kůň%'": [ROWS - 2],
+    "characters = (SELECT max(characters) FROM rows WHERE corpus = 'news') AND row < 0": [],
+    "key IN (SELECT key FROM rows WHERE corpus = 'plain')": [0, 1, 2, 3, 4, ROWS - 1],
+    "text = 'random()'": [],
+    "tokens >= 9": [n for n, text in enumerate(TEXTS) if len(text.split()) >= 9],
+    "NOT truncated AND label = 0": [
+        n for n, text in enumerate(TEXTS) if len(text.split()) < 9 and LABELS[n] == 0
+    ],
+    "tokens IS NULL": [],
+}
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("rows_a_part", [None, 40])
+def test_a_condition_selects_rows_in_order(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, rows_a_part: int | None
+) -> None:
+    if rows_a_part is not None:
+        small_parts(monkeypatch, rows=rows_a_part)
+        cache = make_cache(tmp_path / "c")
+        assert len(cache.corpus("news").parts) > 1
+    assert select_rows(cache, "news", where, teacher="int8").tolist() == list(WHERE[where])
+
+
+def test_rows_without_a_vector_have_no_tokens(tmp_path: Path) -> None:
+    cache = Cache.create(tmp_path / "c")
+    add_corpus(cache, "c", TEXTS[:10])
+    add_teacher(cache, "t", [batch(TEXTS[:4])])
+    assert select_rows(cache, None, "tokens > 0").tolist() == [0, 1, 2, 3]
+    assert select_rows(cache, None, "NOT tokens > 0").tolist() == []
+    assert select_rows(cache.folder, None, "tokens IS NULL").tolist() == [4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("where", "noun"),
+    [
+        ("", "Parser"),
+        ("row", "BIGINT"),
+        ("row < 3, true", "BOOLEAN, BOOLEAN"),
+        ("row < 3) OR (true", "syntax"),
+        ("row < 3; DROP VIEW rows", "condition"),
+        ("true LIMIT 3", "condition"),
+        ("true UNION SELECT 1", "condition"),
+        ("sum(row) > 1", "aggregate"),
+        ("nope > 1", "nope"),
+        ("random() < 0.5", "random"),
+        ("current_date > '2020-01-01'", "current_date"),
+        ("text IN (SELECT content FROM read_text('/etc/hostname'))", "Permission"),
+        ("text::INTEGER = 1", "Conversion"),
+    ],
+)
+def test_what_is_no_condition_is_refused(cache: Cache, where: str, noun: str) -> None:
+    with pytest.raises(InputError, match=noun):
+        select_rows(cache, "news", where)
+
+
+def test_a_missing_column_names_those_there_are(cache: Cache) -> None:
+    with pytest.raises(InputError, match=r"label.*the columns are row, key, text, characters"):
+        select_rows(cache, "plain", "label = 1")
+    with pytest.raises(EmbedCacheError, match="several teachers"):
+        select_rows(cache, "news", "tokens > 1")
