@@ -19,7 +19,7 @@ from embedcache.fsio import read_sealed_json
 from embedcache.key_index import KeyIndex
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store import Shard, ShardStore
-from embedcache.store.containers.base import is_shard_name
+from embedcache.store.base import is_shard_name
 from embedcache.store.containers.lmdb import SEAL
 from embedcache.teacher.options import DEFAULT_SHARD_ROWS
 from embedcache.verify.files import peek_shard

@@ -18,7 +18,7 @@ from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.view_record import read_record
 from embedcache.errors import CorruptCacheError, EmbedCacheError, InputError, RemoteError
-from embedcache.fsio import commit_new, copy_file, make_directory, sha256_file
+from embedcache.fsio import commit_new, copy_file, make_directory, refuse_links, sha256_file
 from embedcache.inventory import Kind
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import projection_digest
@@ -57,7 +57,10 @@ class Incoming:
         self.cache, self.remote, self.listed = cache, remote, listed
         self.progress = progress
         self.fetched: list[int] = []
-        self.folder = folder or cache.derived_folder / "incoming"
+        if folder is None:
+            folder = cache.derived_folder / "incoming"
+            refuse_links(folder, 5)  # as deep as any path in a cache
+        self.folder = folder
 
     @contextmanager
     def locked(self, files: Iterable[SharedFile]) -> Iterator[Cache]:

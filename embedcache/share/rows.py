@@ -16,8 +16,7 @@ from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.manifest import SharedFile
 from embedcache.share.remote import Remote
 from embedcache.store.base import Positions
-from embedcache.store.index import SortedKeys
-from embedcache.store.reading_order import reading_rank
+from embedcache.store.index import SortedKeys, reading_rank
 
 
 class RemoteKeys:

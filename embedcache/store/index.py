@@ -19,13 +19,13 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from embedcache.codecs import CODEC_NAMES
 from embedcache.errors import StorageError
 from embedcache.fsio import commit, open_regular, sha256_file, temporary_sibling
 from embedcache.key_index import halves, search_sorted
 from embedcache.keys import KEY_DTYPE, KeyArray
 from embedcache.store.base import Positions
 from embedcache.store.checked import CheckedFiles
-from embedcache.store.reading_order import reading_rank
 
 ShardRow = tuple[str, str, int]
 """Name, codec and rows of a shard."""
@@ -35,6 +35,11 @@ _ROWS_A_BLOCK = 1 << 20
 _MOST_PASSES = 64
 # Index files of this process; it deletes no others.
 _written_here: set[Path] = set()
+
+
+def reading_rank(codec: str, name: str) -> tuple[int, str]:
+    """Return the sort key of shards: a key is read in the finest codec, and there in the first name."""
+    return CODEC_NAMES.index(codec), name
 
 
 class SortedKeys:
@@ -159,7 +164,7 @@ def read_index(path: Path) -> IndexedShards | None:
             npy.read_magic(handle)
             shape, _, _ = npy.read_array_header_1_0(handle)
             keys = SortedKeys(_map_words(handle, handle.tell(), shape))
-    except (OSError, ValueError, EOFError):
+    except (OSError, TypeError, ValueError, EOFError):
         return None
     if table.dtype != TABLE_DTYPE or table["rows"].sum() != len(keys):
         return None
