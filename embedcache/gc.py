@@ -1,7 +1,7 @@
 """Garbage collection, and removal of corpora, views and teachers.
 
-Something young may be in the making by another process, so only what nobody has touched for a while is
-garbage. A removal first deletes the file that makes a thing visible; killed after that, gc deletes the rest.
+Another process may still be writing what is young, so only what was not touched for a while is garbage. A
+removal first deletes the file that makes a thing visible; killed after that, gc deletes the rest.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def collect_garbage(
 
     Args:
         cache: the cache.
-        hours: keep what was touched within so many hours; default: 1, and 24 with ``unused``.
+        hours: keep what was touched within this many hours; default: 1, with ``unused`` 24.
         unused: also delete shards without a text of any corpus or view, and teachers without a name.
         quarantine: also delete what ``repair`` quarantined.
         dry_run: delete nothing.

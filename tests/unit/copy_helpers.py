@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from catalog_helpers import add_corpus
+from small_caches import add_corpus
 
 from embedcache.cache import Cache
 from embedcache.codecs import Vectors

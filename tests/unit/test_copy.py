@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from catalog_helpers import add_corpus, add_view
 from click.testing import CliRunner
 from copy_helpers import CONTRACT, TEXTS, cache_of, files, other_vectors, shard_names, vectors_of
 from damage import flip_middle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kill_helpers import cut_off_at
+from small_caches import add_corpus, add_view
 
 from embedcache.cache import Cache
 from embedcache.cli.main import cli

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from catalog_helpers import TEXTS, add_corpus, add_teacher, add_view, batch
 from click.testing import CliRunner, Result
+from small_caches import TEXTS, add_corpus, add_teacher, add_view, batch
 
 from embedcache.cache import Cache
 from embedcache.cli.main import cli

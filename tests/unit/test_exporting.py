@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from catalog_helpers import (
+from click.testing import CliRunner, Result
+from small_caches import (
     KINDS,
     LABELS,
     ROWS,
@@ -22,7 +23,6 @@ from catalog_helpers import (
     make_cache,
     vectors_of,
 )
-from click.testing import CliRunner, Result
 
 import embedcache
 from embedcache import exporting

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from catalog_helpers import TEXTS, add_corpus, add_teacher, add_view, batch
 from click.testing import CliRunner
 from flat_build import build
 from kill_helpers import cut_off_at
+from small_caches import TEXTS, add_corpus, add_teacher, add_view, batch
 
 from embedcache import fsio
 from embedcache.cache import Cache

@@ -7,10 +7,10 @@ import statistics
 from pathlib import Path
 
 import pytest
-from catalog_helpers import LABELS, ROWS, TEXTS, add_corpus, add_teacher, add_view, batch, make_cache
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
+from small_caches import LABELS, ROWS, TEXTS, add_corpus, add_teacher, add_view, batch, make_cache
 
 from embedcache.cache import Cache
 from embedcache.cli.main import cli

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from catalog_helpers import KINDS, LABELS, ROWS, TEXTS, add_corpus, add_teacher, batch, make_cache, vectors_of
 from click.testing import CliRunner, Result
 from corpus_helpers import small_parts
+from small_caches import KINDS, LABELS, ROWS, TEXTS, add_corpus, add_teacher, batch, make_cache, vectors_of
 
 import embedcache
 from embedcache.cache import Cache
