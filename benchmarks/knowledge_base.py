@@ -21,7 +21,7 @@ from distill.retrieval_classifier import DEFAULT_BETA, student_encoder
 from distill.vectors import unit
 from embedcache.cache import Cache
 from embedcache.codecs import Vectors
-from embedcache.key_index import first_occurrences
+from embedcache.keys import first_occurrences
 
 K, TAU = 10, 0.07
 

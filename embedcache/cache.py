@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedcache import model_note
 from embedcache.cache_marker import CACHE_MARKER, CACHE_VERSION, REMOTE_MARKER, check_marker, refuse_remote
-from embedcache.cached_teacher import CachedTeacher, read_contract, read_origin
+from embedcache.cached_teacher import CachedTeacher, note_model, noted_model, read_contract, read_origin
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import Corpus
@@ -241,11 +240,11 @@ class Cache:
 
     def remember_model(self, contract: Contract, source: str) -> None:
         """Note where a teacher's model lies on this machine; never shared."""
-        model_note.write(self.derived_folder, contract.id, source)
+        note_model(self.derived_folder, contract.id, source)
 
     def model_source(self, teacher: CachedTeacher) -> str:
         """Return what to load ``teacher``'s model from: the noted place, else what it was built as."""
-        if (source := model_note.read(self.derived_folder, teacher.contract.id)) is not None:
+        if (source := noted_model(self.derived_folder, teacher.contract.id)) is not None:
             return source
         revision = teacher.origin.get("revision")
         spec = teacher.origin.get("spec", teacher.name)

@@ -1,13 +1,14 @@
-"""Teachers that a cache holds vectors of, as their files describe them."""
+"""Teachers of a cache: their contracts, origins, and the places of their models on this machine."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from embedcache.contract import CONTRACT_VERSION, Contract
-from embedcache.errors import CorruptCacheError
-from embedcache.fsio import parsed_json, read_regular, read_sealed_json, spelled_json
+from embedcache.errors import CorruptCacheError, StorageError
+from embedcache.fsio import parsed_json, read_regular, read_sealed_json, spelled_json, write_sealed_json
 
 REMEDY = "'embedcache repair' writes it again; vectors are kept"
 
@@ -65,3 +66,24 @@ def read_origin(path: Path) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise CorruptCacheError(f"{path} is damaged ({error}): {REMEDY}") from error
     return origin
+
+
+def model_note_path(derived: Path, contract_id: str) -> Path:
+    """Return the file that notes the place of a teacher's model on this machine; it is never shared."""
+    return derived / "models" / f"{contract_id}.json"
+
+
+def note_model(derived: Path, contract_id: str, source: str) -> None:
+    """Note the folder of a teacher's model; without permission to write, nothing is noted."""
+    if noted_model(derived, contract_id) != source:
+        with suppress(StorageError):
+            write_sealed_json(model_note_path(derived, contract_id), {"source": source})
+
+
+def noted_model(derived: Path, contract_id: str) -> str | None:
+    """Return the noted folder of a teacher's model; None without a sound note."""
+    try:
+        source = read_sealed_json(model_note_path(derived, contract_id))["source"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return source if isinstance(source, str) else None

@@ -1,7 +1,8 @@
-"""Folders of several files that appear whole, or not at all."""
+"""Folders: several files that appear at once, and locks."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import uuid
@@ -46,3 +47,29 @@ def folder_that_appears(target: Path, *, overwrite: bool) -> Iterator[Path]:
             old.rename(target)
         shutil.rmtree(old, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def locked_folder(folder: Path, *, or_unlocked: bool = False) -> Iterator[None]:
+    """Have others that lock the same folder wait until the block ends.
+
+    Args:
+        folder: the folder; it has to be there.
+        or_unlocked: run the block though the file system cannot lock folders, as not every one can.
+
+    Raises:
+        StorageError: if the folder cannot be opened or locked.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise explain_os_error(error, folder) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if not or_unlocked:
+                raise explain_os_error(error, folder) from error
+        yield
+    finally:
+        os.close(descriptor)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from embedcache import model_note
 from embedcache.cache import Cache
+from embedcache.cached_teacher import model_note_path
 from embedcache.corpus import view_store
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, read_info
 from embedcache.corpus.origin import note_path
@@ -23,7 +23,7 @@ from embedcache.corpus.view_record import RECIPE, VIEWS, is_recorded, read_recor
 from embedcache.errors import InputError
 from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, read_sealed_json, remove_file
 from embedcache.inventory import QUARANTINE
-from embedcache.key_index import KeyIndex
+from embedcache.keys import KeyIndex
 from embedcache.store import FolderShards, LmdbShards, Shard, ShardStore
 from embedcache.views.recipe import is_view_name
 
@@ -271,7 +271,7 @@ def remove_teacher(cache: Cache, name: str) -> int:
         remove_file(folder / "contract.json")
         _delete(folder)
         _delete(cache.derived_folder / "index" / teacher.contract.id)
-        remove_file(model_note.path(cache.derived_folder, teacher.contract.id))
+        remove_file(model_note_path(cache.derived_folder, teacher.contract.id))
     return freed
 
 

@@ -15,10 +15,10 @@ from embedcache.corpus.origin import read_note
 from embedcache.corpus.part import ORIGINAL
 from embedcache.corpus.view_record import VIEWS, read_record
 from embedcache.errors import CorruptCacheError, InputError
-from embedcache.key_index import first_occurrences
+from embedcache.keys import first_occurrences
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.store import Shard, ShardStore
-from embedcache.token_table import table_path
+from embedcache.teacher.token_table import table_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

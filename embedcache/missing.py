@@ -9,10 +9,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.corpus.corpus import Corpus
-from embedcache.key_index import first_occurrences, take_keys
-from embedcache.keys import KeyArray
+from embedcache.corpus.corpus import Corpus, View
+from embedcache.keys import KeyArray, first_occurrences, take_keys
 from embedcache.store.base import Positions
+
+_COVERAGE_ROWS = 65536
 
 
 class Locator(Protocol):
@@ -68,3 +69,42 @@ class MissingRows:
         rows = np.flatnonzero(self.mask)
         for start in range(0, len(rows), rows_each):
             yield rows[start : start + rows_each]
+
+
+@dataclass(frozen=True)
+class ViewCoverage:
+    """Coverage of a view by vectors: rows with a text of their own, and how many of them have a vector.
+
+    Attributes:
+        own: rows whose text is not that of the corpus.
+        embedded: how many of them have a vector.
+    """
+
+    own: int
+    embedded: int
+
+    @classmethod
+    def of(cls, view: View, store: Locator) -> ViewCoverage:
+        """Look up the texts of ``view`` that are its own in ``store``.
+
+        Raises:
+            CorruptCacheError: if a part of the view or of its corpus is missing or damaged.
+        """
+        own = embedded = 0
+        for start in range(0, len(view), _COVERAGE_ROWS):
+            rows = np.arange(start, min(start + _COVERAGE_ROWS, len(view)))
+            keys = view.keys_of(rows)
+            changed = keys[keys != view.of.keys_of(rows)]
+            own += len(changed)
+            embedded += int(np.count_nonzero(store.locate(changed) >= 0))
+        return cls(own, embedded)
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the view was given to the teacher: most of its own texts have a vector."""
+        return 2 * self.embedded > self.own
+
+    @property
+    def missing(self) -> int:
+        """Rows whose own text has no vector."""
+        return self.own - self.embedded

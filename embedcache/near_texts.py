@@ -9,8 +9,7 @@ import numpy as np
 
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.folding import fold
-from embedcache.key_index import KeyIndex
-from embedcache.keys import key_array
+from embedcache.keys import KeyIndex, key_array
 from embedcache.progress import NO_PROGRESS, Progress
 
 _MOST_ROWS = 5

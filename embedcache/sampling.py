@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.key_index import KeyIndex
-from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
+from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, KeyIndex
 
 SAMPLE_CHARACTERS = 1 << 26
 """A sample of texts is halved, and halved again, as soon as they are longer than this together."""

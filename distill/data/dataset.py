@@ -22,8 +22,7 @@ from embedcache.codecs import Vectors
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.part import ORIGINAL
-from embedcache.key_index import first_occurrences
-from embedcache.keys import KeyArray
+from embedcache.keys import KeyArray, first_occurrences
 from embedcache.store import VectorStore
 
 if TYPE_CHECKING:

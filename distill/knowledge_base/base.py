@@ -43,10 +43,8 @@ from distill.knowledge_base.header import (
 )
 from distill.knowledge_base.index import NeighbourIndex
 from distill.layout import KNOWLEDGE_BASE
-from embedcache.folders import folder_that_appears
-from embedcache.key_index import KeyIndex
-from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray
-from embedcache.locked_folder import locked_folder
+from embedcache.folders import folder_that_appears, locked_folder
+from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, KeyIndex
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from distill.knowledge_base.student import (
 from distill.layout import KNOWLEDGE_BASE
 from embedcache.cache import Cache
 from embedcache.errors import CorruptCacheError
-from embedcache.key_index import first_occurrences
-from embedcache.keys import key_array
+from embedcache.keys import first_occurrences, key_array
 
 if TYPE_CHECKING:
     from embedcache.cache import CachedTeacher

@@ -31,8 +31,7 @@ from distill.retrieval_classifier import DEFAULT_BETA, open_encoder
 from distill.training.selection import refuse_test_file
 from distill.vectors import unit
 from embedcache.cache import Cache
-from embedcache.key_index import KeyIndex
-from embedcache.keys import key_array
+from embedcache.keys import KeyIndex, key_array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from distill.knowledge_base.base import contains
 from distill.knowledge_base.header import Origin
 from distill.knowledge_base.vote import softmax
 from distill.vectors import unit
-from embedcache.key_index import first_occurrences
+from embedcache.keys import first_occurrences
 
 if TYPE_CHECKING:
     from embedcache.cache import Cache, CachedTeacher

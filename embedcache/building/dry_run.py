@@ -23,8 +23,7 @@ from embedcache.building.result import BuildResult, Estimate, ViewResult
 from embedcache.building.views import make_views
 from embedcache.cache import Cache
 from embedcache.codecs import CODEC_NAMES, FLOAT_CODECS, get_codec, pq
-from embedcache.key_index import KeyIndex
-from embedcache.keys import KEY_BYTES, KEY_DTYPE
+from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyIndex
 from embedcache.missing import MissingRows
 from embedcache.progress import Progress
 from embedcache.reuse import find_reusable

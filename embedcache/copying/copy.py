@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from embedcache import model_note
 from embedcache.cache import Cache
+from embedcache.cached_teacher import noted_model
 from embedcache.codecs import FLOAT_CODECS
 from embedcache.contract import Contract, describe_differences
 from embedcache.copying.conflicts import Holder, VectorConflict, VectorConflictError, Wanted
@@ -24,7 +24,7 @@ from embedcache.copying.shards import ShardPlan, ShardsWritten, plan_shards, wri
 from embedcache.corpus.subset import text_keys
 from embedcache.errors import ContractMismatchError, InputError
 from embedcache.fsio import sha256_file
-from embedcache.key_index import KeyIndex
+from embedcache.keys import KeyIndex
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import PROJECTION, projection_digest
 from embedcache.teacher.outputs import LOGITS
@@ -235,8 +235,8 @@ def _write_teacher(cache: Cache, contract: Contract, names: Names, sources: Sequ
             copy_file(table, folder / table.name, sha256_file(table))
         if projection is not None and source.teacher_folder(contract).exists():
             copy_file(source.teacher_folder(contract) / PROJECTION, folder / PROJECTION, projection)
-        note = model_note.read(source.derived_folder, contract.id)
-        if note is not None and model_note.read(cache.derived_folder, contract.id) is None:
+        note = noted_model(source.derived_folder, contract.id)
+        if note is not None and noted_model(cache.derived_folder, contract.id) is None:
             cache.remember_model(contract, note)
     for name, origin in names.items():
         cache.register_teacher(name, contract, dict(origin))

@@ -14,7 +14,7 @@ from embedcache.codecs.quality import measure
 from embedcache.copying.conflicts import Holder, Mask, VectorConflict, Wanted, find_conflicts
 from embedcache.copying.options import LAST
 from embedcache.fsio import canonical_json
-from embedcache.key_index import first_occurrences
+from embedcache.keys import first_occurrences
 from embedcache.progress import Progress
 from embedcache.store import Shard, ShardStore, VectorBatch
 

@@ -33,8 +33,7 @@ from embedcache.fsio import (
     write_bytes,
     write_sealed_json,
 )
-from embedcache.key_index import first_occurrences
-from embedcache.keys import KEY_DTYPE, key_array
+from embedcache.keys import KEY_DTYPE, first_occurrences, key_array
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from embedcache.corpus.corpus import Corpus
-from embedcache.key_index import KeyIndex
-from embedcache.keys import KeyArray
+from embedcache.keys import KeyArray, KeyIndex
 
 
 def find_texts(keys: KeyArray, corpora: Iterable[Corpus]) -> list[str | None]:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from embedcache.corpus.corpus import Corpus
 from embedcache.doctor.findings import EXAMPLES, Finding, judge
-from embedcache.key_index import first_occurrences
-from embedcache.keys import KEY_DTYPE, KeyArray
+from embedcache.keys import KEY_DTYPE, KeyArray, first_occurrences
 from embedcache.progress import Progress
 from embedcache.sampling import KeySample
 from embedcache.store import Positions, ShardStore

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from embedcache.corpus.corpus import Corpus
 from embedcache.fsio import read_sealed_json
-from embedcache.key_index import KeyIndex
-from embedcache.keys import KEY_DTYPE, KeyArray
+from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.store import Shard, ShardStore
 from embedcache.store.base import is_shard_name
 from embedcache.store.containers.lmdb import SEAL

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedcache import model_note
 from embedcache.cache import CACHE_MARKER, read_origin
+from embedcache.cached_teacher import noted_model
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import DESCRIPTION, Corpus, View
 from embedcache.corpus.readers import ReadReport
@@ -170,7 +170,7 @@ def _origin(work: Work, contract: Contract, name: str) -> tuple[str, dict[str, s
         name: the damaged name; ``NAME`` where all are lost.
     """
     given = work.computing.teacher_model
-    specs = [given, model_note.read(work.folder / "derived", contract.id), name if name in ALIASES else None]
+    specs = [given, noted_model(work.folder / "derived", contract.id), name if name in ALIASES else None]
     for spec in specs:
         with suppress(TeacherError):
             if spec is not None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embedcache import model_note
 from embedcache.cache import Cache, CachedTeacher
+from embedcache.cached_teacher import noted_model
 from embedcache.codecs import Vectors
 from embedcache.corpus.corpus import Corpus
 from embedcache.doctor.deep import MESSAGES, compare_with_live, sample_texts
@@ -157,7 +157,7 @@ def local_teacher(
         ContractMismatchError: if it is another one.
     """
     computing = computing or Computing()
-    spec = computing.teacher_model or model_note.read(cache.derived_folder, teacher.contract.id)
+    spec = computing.teacher_model or noted_model(cache.derived_folder, teacher.contract.id)
     if spec is None or not Path(spec).expanduser().is_dir():
         # A pusher chose both.
         named = (teacher.origin.get("spec", ""), teacher.name)

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from embedcache.codecs import CODEC_NAMES
 from embedcache.errors import StorageError
 from embedcache.fsio import commit, open_regular, sha256_file, temporary_sibling
-from embedcache.key_index import halves, search_sorted
-from embedcache.keys import KEY_DTYPE, KeyArray
+from embedcache.keys import KEY_DTYPE, KeyArray, halves, search_sorted
 from embedcache.store.base import Positions
 from embedcache.store.checked import CheckedFiles
 

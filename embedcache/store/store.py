@@ -26,8 +26,7 @@ from embedcache.codecs import (
 )
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, CorruptCacheError, InputError
-from embedcache.key_index import halves
-from embedcache.keys import KEY_DTYPE, KeyArray
+from embedcache.keys import KEY_DTYPE, KeyArray, halves
 from embedcache.store.base import Positions, ShardContainer, VectorBatch
 from embedcache.store.checked import CheckedFiles
 from embedcache.store.index import IndexFolder, ShardRow, StoreIndex

@@ -12,12 +12,10 @@ from embedcache.corpus.corpus import DESCRIPTION, Corpus, View
 from embedcache.corpus.part import ORIGINAL, key_view
 from embedcache.corpus.readers import RowBatch
 from embedcache.errors import CorruptCacheError, InputError
-from embedcache.key_index import KeyIndex
-from embedcache.keys import KEY_DTYPE, KeyArray
-from embedcache.missing import MissingRows
+from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
+from embedcache.missing import MissingRows, ViewCoverage
 from embedcache.store import ShardStore
 from embedcache.verify.findings import first_line
-from embedcache.view_coverage import ViewCoverage
 
 
 def check_rows(corpus: Corpus, skip: Collection[str] = ()) -> Iterator[tuple[str, str]]:

@@ -18,9 +18,9 @@ LONGEST = 400
 FLOORS = [
     ["errors"],
     ["folding", "lazy", "keys", "pairs", "fsio", "arrow_file", "sizes", "progress"],
-    ["key_index", "folders", "locked_folder", "codecs", "contract"],
-    ["store", "corpus", "teacher", "sampling", "views", "model_note", "token_layout", "noise"],
-    ["token_table", "scan", "cached_teacher", "cache_marker"],
+    ["folders", "codecs", "contract"],
+    ["store", "corpus", "teacher", "sampling", "views", "noise"],
+    ["scan", "cached_teacher", "cache_marker"],
     ["cache"],
     [
         "inventory",
@@ -29,7 +29,6 @@ FLOORS = [
         "projection",
         "querying",
         "reuse",
-        "view_coverage",
     ],
     [
         "copying",

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedcache import key_index
-from embedcache.key_index import KeyIndex, first_occurrences
-from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, key, key_array
+from embedcache import keys as keys_module
+from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, KeyIndex, first_occurrences, key, key_array
 
 # Few halves, so that keys often share their first eight bytes, their last eight, or all.
 HALVES = st.sampled_from([b"\0" * 8, b"\0" * 7 + b"\1", b"\1" + b"\0" * 7, b"abcdefgh", b"\xff" * 8])
@@ -71,7 +70,7 @@ def test_first_occurrences_agree_with_a_set(keys: list[bytes], edges: list[int],
     seen: set[bytes] = set()
     expected = [not (one in seen or seen.add(one)) for one in keys]  # type: ignore[func-returns-value]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_index, "PARTITION_KEYS", partition)
+        patch.setattr(keys_module, "PARTITION_KEYS", partition)
         found = first_occurrences(np.split(array(keys), sorted(edges)))
     assert found.dtype == np.bool_
     assert found.tolist() == expected
@@ -82,7 +81,7 @@ def test_first_occurrences_agree_with_a_set(keys: list[bytes], edges: list[int],
 def test_first_occurrences_agree_with_the_index(
     monkeypatch: pytest.MonkeyPatch, partition: int, part_rows: int
 ) -> None:
-    monkeypatch.setattr(key_index, "PARTITION_KEYS", partition)
+    monkeypatch.setattr(keys_module, "PARTITION_KEYS", partition)
     keys = random_keys(20_000, repeated=4000)
     found = first_occurrences([keys[start : start + part_rows] for start in range(0, len(keys), part_rows)])
     assert np.flatnonzero(found).tolist() == KeyIndex(keys).first_places().tolist()
@@ -114,4 +113,4 @@ def test_first_occurrences_need_a_byte_a_row_and_a_partition(tmp_path: Path) -> 
         done.set()
         watcher.join()
     # What a sort of everything would take is 16 bytes a row for the keys alone, and as much for their order.
-    assert peak[0] - before < rows + 100 * key_index.PARTITION_KEYS
+    assert peak[0] - before < rows + 100 * keys_module.PARTITION_KEYS

@@ -43,9 +43,9 @@ from embedcache.cache import Cache
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import CorruptCacheError, InputError, StorageError
+from embedcache.folders import locked_folder
 from embedcache.fsio import read_sealed_json
 from embedcache.keys import key_array
-from embedcache.locked_folder import locked_folder
 from embedcache.testing import sentences
 
 MORE = sentences(25, seed=77, longest=9)
@@ -564,7 +564,7 @@ def test_a_base_that_another_builds_meanwhile_is_not_replaced_unasked(run, cache
 def test_one_process_writes_at_a_time(run, monkeypatch):
     script = (
         "import sys, pathlib\n"
-        "from embedcache.locked_folder import locked_folder\n"
+        "from embedcache.folders import locked_folder\n"
         "print('ready', flush=True)\n"
         "with locked_folder(pathlib.Path(sys.argv[1])): print('in')\n"
     )
