@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from distill.cli.evaluate import ALL, table_console
+from distill.cli.ticker import watched
 from distill.evaluation.suites import SUITES
-from embedcache.cli.progress import watched
 
 _DRAWS = 2000  # as distill.evaluation.comparison.DRAWS, which loads numpy
 

@@ -88,9 +88,9 @@ def fetch_command(
     """
     import json
 
+    from distill.cli.ticker import watched
     from distill.errors import FetchError
     from distill.evaluation.fetch import fetch_suite, missing, tables_of
-    from embedcache.cli.progress import watched
 
     tables = tables_of(suite)
     unknown = sorted(set(only) - {table.file for table in tables})

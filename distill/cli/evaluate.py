@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from distill.cli.ticker import watched
 from distill.evaluation.options import BOOTSTRAP, EvaluationOptions
 from distill.evaluation.suites import SUITES
 from distill.evaluation.tasks import SNLI_PAIRS
-from embedcache.cli.progress import watched
 
 if TYPE_CHECKING:
     from rich.console import Console

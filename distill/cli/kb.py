@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from distill.cli.kb_show import describe_chosen, show_built, show_choice, write_table
+from distill.cli.ticker import watched
 from embedcache.cli.options import F, all_of
-from embedcache.cli.progress import watched
 
 if TYPE_CHECKING:
     from distill.knowledge_base.base import KnowledgeBase

@@ -53,8 +53,8 @@ def _watch() -> Iterator[Watch]:
     import time
 
     from distill.cli.progress import describe as describe_training
+    from distill.cli.ticker import progress_line, ticker
     from distill.pipeline.step import Watch
-    from embedcache.cli.progress import progress_line, ticker
     from embedcache.cli.progress_bar import LineProgress
 
     with ticker() as show:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from distill.cli.kb import column_options, machine_options
-from embedcache.cli.progress import watched
+from distill.cli.ticker import watched
 from embedcache.sizes import counted
 
 if TYPE_CHECKING:

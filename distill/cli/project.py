@@ -56,9 +56,9 @@ def project_command(
     """
     import json
 
+    from distill.cli.ticker import watched
     from distill.projection import extend_projection, project
     from distill.projection.train import ProjectionSettings
-    from embedcache.cli.progress import watched
 
     given = {key: value for key, value in training.items() if value is not None}
     if only_apply:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from distill.cli.ticker import watched
 from distill.evaluation.suites import SUITES
-from embedcache.cli.progress import watched
 
 _ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".svg": "svg"}
 

@@ -191,7 +191,7 @@ def _progress() -> Iterator[
     from datetime import timedelta
 
     from distill.cli.progress import describe
-    from embedcache.cli.progress import ticker
+    from distill.cli.ticker import ticker
 
     name, started = "", 0.0
 

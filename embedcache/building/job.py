@@ -141,7 +141,13 @@ class Job:
         return corpus
 
     def result(self, corpus: Corpus, outputs: Sequence[OutputResult], **counts: Any) -> BuildResult:
-        """Return the result of this build: ``counts`` beside what is known of corpus and outputs."""
+        """Return the result of this build.
+
+        Args:
+            corpus: its corpus.
+            outputs: the result of each output.
+            counts: further fields of the result.
+        """
         first = outputs[0]
         return BuildResult(
             corpus=self.name,

@@ -49,7 +49,7 @@ class BuildOutput:
 
     @classmethod
     def open(cls, cache: Cache, name: str, contract: Contract, encode: EncodeOptions) -> BuildOutput:
-        """Open the store of an output in the codec asked for, or the one that fits what is there.
+        """Open the store of an output, in the codec of the options or of the stored vectors.
 
         Raises:
             InputError, ContractMismatchError, CorruptCacheError: as :meth:`embedcache.cache.Cache.store`.

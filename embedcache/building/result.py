@@ -37,7 +37,7 @@ class OutputResult:
 
 @dataclass(frozen=True)
 class ViewResult:
-    """What became of a view.
+    """Outcome of a view.
 
     Attributes:
         name: its name.
@@ -78,7 +78,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What a build did, or what a dry run says it would do.
+    """Result of a build, or forecast of a dry run.
 
     Attributes:
         corpus: name of the corpus.

@@ -35,7 +35,7 @@ class TeacherOptions:
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """What a build keeps of its teacher, and how the teacher computes it.
+    """Outputs that a build stores, and how the teacher computes them.
 
     Attributes:
         output: ``embedding``, ``logits`` (of the classifier in the teacher's folder), or

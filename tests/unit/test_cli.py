@@ -26,6 +26,7 @@ from embedcache.codecs import CODEC_NAMES
 from embedcache.corpus.sources import FORMATS
 from embedcache.errors import StorageError
 from embedcache.store.containers.choose import STORE_KINDS
+from embedcache.teacher.aliases import ALIASES
 from embedcache.testing import sentences
 
 TEXTS = sentences(20)
@@ -278,6 +279,16 @@ def test_build_offers_what_the_library_does() -> None:
     kinds = (ReadOptions, TeacherOptions, EncodeOptions, ViewOptions, RemoteOptions)
     of_library = {renamed.get(field.name, field.name) for kind in kinds for field in dataclasses.fields(kind)}
     assert offered == of_library | {"sources", "cache", "teacher_name", "overwrite", "dry_run", "as_json"}
+
+
+def test_teachers_lists_the_aliases(shell: Shell) -> None:
+    found = json.loads(shell("teachers", "--json").out)
+    assert found.keys() == ALIASES.keys()
+    assert found["e5-small"]["prompt"]
+    table = shell("teachers").out
+    for name, alias in ALIASES.items():
+        assert name in table
+        assert alias.model_id in table
 
 
 def test_the_choices_are_those_of_the_library() -> None:

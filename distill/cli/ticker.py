@@ -1,4 +1,4 @@
-"""One line that says how far a command is: kept up to date on a terminal, written now and then into a log."""
+"""Progress of a command as one line: live on a terminal, every half minute in a log."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from embedcache.cli.tables import size
 
 _LINE_SECONDS = 30.0
 _RATED_SECONDS = 0.1
-"""A rate over less time says nothing; it can be a billion rows a second."""
+"""A rate over less time means nothing."""
 _MOST_SECONDS_LEFT = 100 * 24 * 3600.0
-"""More time left than this is no forecast: next to nothing is done yet, or others are waited for."""
+"""A longer forecast is none."""
 
 
 @contextmanager
