@@ -49,7 +49,11 @@ def commands() -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize(
     ("page", "words"), commands(), ids=lambda v: v if isinstance(v, str) else " ".join(v)
 )
-def test_every_documented_command_parses(page: str, words: list[str]) -> None:
+def test_every_documented_command_parses(
+    page: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # README exports it once.
+    monkeypatch.setenv("EMBEDCACHE_CACHE", "demo/cache")
     group = GROUPS[words[0]]
     assert isinstance(group, click.Group)
     # With its parent: a command keeps the help option of the context that first asked for it.
