@@ -11,9 +11,9 @@ import numpy as np
 from embedcache.cache import Cache
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.near_texts import NearText, Occurrence, find_near, find_occurrences
 from embedcache.errors import TeacherError
 from embedcache.keys import key_array
-from embedcache.near_texts import NearText, Occurrence, find_near, find_occurrences
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.querying import by_contract
 from embedcache.store import ShardStore

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from distill.evaluation.set_items import Items
-from embedcache.folding import fold
+from embedcache.corpus.folding import fold
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from distill.errors import DataError
 from distill.evaluation.entities import Catalogue, names_in, read_catalogue
-from embedcache.folding import fold
+from embedcache.corpus.folding import fold
 from embedcache.fsio import make_directory, write_bytes
 
 PAIRS, TEXTS = "pairs.tsv", "texts.tsv"

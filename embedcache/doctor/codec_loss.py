@@ -8,30 +8,31 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.codecs import CODEC_NAMES, Codec, Vectors, get_codec, measure, pq
+from embedcache.codecs import CODEC_NAMES, Vectors, get_codec, measure, pq
+from embedcache.doctor.geometry import random_cosines, unit
 from embedcache.errors import InputError
 from embedcache.progress import NO_PROGRESS, Progress
 
-MOST_PAIRS = 100_000
 MOST_QUERIES = 500
 NEIGHBOURS = 10
 
 
 @dataclass(frozen=True)
 class CodecLoss:
-    """Size and loss of a codec; figures that could not be measured are None.
+    """Size and loss of a codec; all figures are None where the vectors do not fit it.
 
     Attributes:
         codec: its name.
         bytes_per_vector: bytes of a vector in a shard, its scale included.
-        mean_cosine, worst_cosine: between vectors and what comes back of them.
-        rank_agreement: Spearman correlation of the cosines of pairs, before and after.
+        mean_cosine, worst_cosine: between vectors before and after.
+        rank_agreement: Spearman correlation of the cosines of pairs, before and after; None where all are
+            equal.
         neighbours_kept: share of the ten nearest neighbours that stay.
         note: reason why nothing was measured.
     """
 
     codec: str
-    bytes_per_vector: int
+    bytes_per_vector: int | None = None
     mean_cosine: float | None = None
     worst_cosine: float | None = None
     rank_agreement: float | None = None
@@ -45,7 +46,7 @@ def compare_codecs(
     """Yield the loss of every codec on one half of the vectors; ``pq`` is trained on the other half.
 
     Args:
-        vectors: float32, shape (n, d), not zero.
+        vectors: float32, shape (n, d), not zero; n is at least 24.
         seed: seed of the halves, the codebook and the pairs.
         progress: receives phases.
     """
@@ -53,66 +54,36 @@ def compare_codecs(
     scored, training = np.array_split(vectors[order], 2)
     for name in CODEC_NAMES:
         progress.phase(f"measure {name}")
-        width = vectors.shape[1]
-        size = pq.stored_width(width) if name == pq.NAME else get_codec(name).bytes_per_row(width)
         try:
             codec = pq.train(training, seed=seed) if name == pq.NAME else get_codec(name)
-            yield _loss(codec, size, scored, seed)
+            stored = codec.encode(scored)
         except InputError as error:
-            yield CodecLoss(name, size, note=str(error))
-
-
-def _loss(codec: Codec, size: int, vectors: Vectors, seed: int) -> CodecLoss:
-    stored = codec.encode(vectors)
-    error = measure(codec, vectors, stored)
-    decoded = codec.decode(stored).astype(np.float32, copy=False)
-    return CodecLoss(
-        codec.name,
-        size,
-        error.mean_cosine,
-        error.worst_cosine,
-        rank_agreement(vectors, decoded, seed),
-        neighbours_kept(vectors, decoded),
-    )
+            yield CodecLoss(name, note=str(error))
+            continue
+        loss, size = measure(codec, scored, stored), codec.bytes_per_row(vectors.shape[1])
+        before, after = unit(scored), unit(codec.decode(stored))
+        ranks, kept = rank_agreement(before, after, seed), neighbours_kept(before, after)
+        yield CodecLoss(name, size, loss.mean_cosine, loss.worst_cosine, ranks, kept)
 
 
 def rank_agreement(before: Vectors, after: Vectors, seed: int = 0) -> float | None:
     """Return Spearman's correlation of the cosines of random pairs of rows; None where all are equal."""
     from scipy.stats import spearmanr
 
-    if len(before) < 2:
-        return None
-    generator = np.random.default_rng(seed)
-    first = generator.integers(len(before), size=MOST_PAIRS)
-    second = (first + generator.integers(1, len(before), size=MOST_PAIRS)) % len(before)
-    pairs = np.unique(np.sort(np.stack([first, second]), axis=0), axis=1)
-    cosines = [_cosines(_unit(vectors), pairs) for vectors in (before, after)]
-    if any(len(np.unique(one)) < 2 for one in cosines):
+    cosines = [random_cosines(vectors, seed) for vectors in (before, after)]
+    if any(np.ptp(one) == 0 for one in cosines):
         return None
     return float(spearmanr(*cosines).statistic)
 
 
-def neighbours_kept(before: Vectors, after: Vectors) -> float | None:
-    """Return the share of the ten nearest neighbours of 500 rows that stay; None for ten rows and fewer."""
-    if len(before) <= NEIGHBOURS + 1:
-        return None
-    old, new = (_neighbours(_unit(vectors)) for vectors in (before, after))
+def neighbours_kept(before: Vectors, after: Vectors) -> float:
+    """Return the share of the ten nearest neighbours of 500 rows that stay; rows have length one."""
+    old, new = map(_neighbours, (before, after))
     return float((new[:, :, None] == old[:, None, :]).any(axis=2).mean())
 
 
-def _unit(vectors: Vectors) -> Vectors:
-    norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    unit: Vectors = (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
-    return unit
-
-
-def _cosines(unit: Vectors, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
-    blocks = np.array_split(pairs, 32, axis=1)
-    return np.concatenate([np.einsum("nd,nd->n", unit[a], unit[b], dtype=np.float64) for a, b in blocks])
-
-
-def _neighbours(unit: Vectors) -> NDArray[np.int64]:
-    cosines = unit[:MOST_QUERIES] @ unit.T
+def _neighbours(vectors: Vectors) -> NDArray[np.int64]:
+    cosines = vectors[:MOST_QUERIES] @ vectors.T
     np.fill_diagonal(cosines, -np.inf)
     nearest: NDArray[np.int64] = np.argpartition(-cosines, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
     return nearest

@@ -18,15 +18,17 @@ from embedcache.codecs import Vectors
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.texts import find_texts
 from embedcache.doctor.findings import EXAMPLES, Finding, Level
+from embedcache.doctor.sampling import sample_keys
 from embedcache.errors import InputError
-from embedcache.keys import key_array
+from embedcache.keys import KEY_DTYPE, key_array
 from embedcache.live import Computing, compute_dtypes
 from embedcache.noise import COMPUTE_COSINE
 from embedcache.progress import NO_PROGRESS, Progress
-from embedcache.sampling import KeySample
+from embedcache.reuse import shard_places
 from embedcache.store import Positions, ShardStore
 
-SECTION = "deep"
+LIVE = "live teacher"
+"""Name of the finding."""
 MARGIN = 0.1
 """Relative distance beyond the noise that another device or library version may cause."""
 MESSAGES: dict[Level, str] = {
@@ -40,30 +42,19 @@ _MOST_LOST = 0.7
 
 @dataclass(frozen=True)
 class LiveComparison:
-    """Stored vectors beside the live teacher's.
+    """Stored vectors beside the live teacher's; arrays of shape (n,).
 
     Attributes:
-        distances: distance beyond what the codec loses, relative to the length of the live vector, float64,
-            shape (n,); NaN for a vector that is not finite.
-        noise: distance that two runs of the teacher explain, shape (n,).
-        shards: number of each row's shard, shape (n,).
+        differs: rows beyond the noise.
+        wrong: rows beyond noise and margin: vectors of another text or teacher.
+        noise: relative distance that two runs of the teacher explain.
+        shards: number of each row's shard.
     """
 
-    distances: NDArray[np.float64]
+    differs: NDArray[np.bool_]
+    wrong: NDArray[np.bool_]
     noise: NDArray[np.float64]
     shards: NDArray[np.int64]
-
-    @property
-    def differs(self) -> NDArray[np.bool_]:
-        """Rows beyond the noise."""
-        differs: NDArray[np.bool_] = ~(self.distances <= self.noise)
-        return differs
-
-    @property
-    def wrong(self) -> NDArray[np.bool_]:
-        """Rows beyond noise and margin: vectors of another text or teacher."""
-        wrong: NDArray[np.bool_] = ~(self.distances <= self.noise + MARGIN)
-        return wrong
 
     @property
     def level(self) -> Level:
@@ -83,14 +74,16 @@ def compare_with_live(
         compute_dtype: dtype that the live teacher computed in.
     """
     stored = store.vectors(positions)
-    shards = np.searchsorted(np.cumsum([len(shard) for shard in store.shards]), positions, side="right")
+    shards, _ = shard_places(store, positions)
     lost, noise = np.empty(len(live)), np.empty(len(live))
     for number in np.unique(shards).tolist():
         rows, shard = shards == number, store.shards[number]
         # A codec rounds to the nearest value: a vector moved by e comes back at most 2 e farther away.
         lost[rows] = _distances(shard.codec.decode(shard.codec.encode(live[rows])), live[rows])
         noise[rows] = _run_noise(shard.header.provenance.get("compute_dtype")) + _run_noise(compute_dtype)
-    return LiveComparison(_distances(stored, live) - np.minimum(lost, _MOST_LOST), noise, shards)
+    distances = _distances(stored, live) - np.minimum(lost, _MOST_LOST)
+    # Not a number is no distance within the noise.
+    return LiveComparison(~(distances <= noise), ~(distances <= noise + MARGIN), noise, shards)
 
 
 def _distances(found: NDArray[np.floating], expected: Vectors) -> NDArray[np.float64]:
@@ -152,13 +145,13 @@ def check_deep(
         folder = cache.teacher_folder(teacher.contract)
         advice += f" Delete shards {', '.join(names[:EXAMPLES])}{more} from {folder}, and build again."
     examples = tuple((texts[row],) for row in np.flatnonzero(found.wrong)[:EXAMPLES].tolist())
-    return Finding(SECTION, "live teacher", figure, wrong / len(texts), found.level, advice, examples)
+    return Finding(LIVE, figure, wrong / len(texts), found.level, advice, examples)
 
 
 def sample_texts(store: ShardStore, corpora: Sequence[Corpus], sample: int, seed: int) -> list[str]:
     """Return a random sample of the distinct texts of corpora and views that have a vector."""
-    drawn = KeySample(sample, seed)
+    drawn = np.empty(0, KEY_DTYPE)
     for corpus in corpora:
         for keys in corpus.iter_keys():
-            drawn.add(keys[store.locate(keys) >= 0])
-    return [text for text in find_texts(drawn.keys(), corpora) if text is not None]
+            drawn = sample_keys(np.concatenate([drawn, keys[store.locate(keys) >= 0]]), sample, seed)
+    return [text for text in find_texts(drawn, corpora) if text is not None]

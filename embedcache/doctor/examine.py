@@ -1,4 +1,4 @@
-"""Examination of a cache: every section, and the result."""
+"""Examination of a cache, and its result."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from pathlib import Path
 from embedcache.cache import Cache
 from embedcache.corpus.texts import find_texts
 from embedcache.doctor.codec_loss import CodecLoss, compare_codecs
-from embedcache.doctor.deep import check_deep, sample_texts
+from embedcache.doctor.deep import LIVE, check_deep, sample_texts
 from embedcache.doctor.findings import LEVELS, Finding, Level
-from embedcache.doctor.geometry import measure_geometry
+from embedcache.doctor.geometry import LEAST_SAMPLE, measure_geometry
 from embedcache.doctor.overlap import find_overlap, read_evaluation_sets
-from embedcache.doctor.scan import DistinctRows, JudgedVectors, scan_corpus, scan_vectors
+from embedcache.doctor.scan import (
+    corpus_positions,
+    distinct_rows,
+    own_positions,
+    scan_corpus,
+    scan_vectors,
+)
 from embedcache.errors import InputError
 from embedcache.keys import KeyArray
 from embedcache.live import Computing
 from embedcache.progress import NO_PROGRESS, Progress
-from embedcache.sampling import KeySample
 
 CODEC_SAMPLE = 10_000
 
@@ -32,7 +37,7 @@ class Diagnosis:
         teacher: name of the teacher.
         contract_id: sha256 of its contract.
         stored_as: codecs of the stored vectors.
-        findings: figures with their verdicts, by section.
+        findings: figures with their verdicts.
         codecs: size and loss of each codec; empty unless they were compared.
     """
 
@@ -51,7 +56,7 @@ class Diagnosis:
     @property
     def has_wrong_vectors(self) -> bool:
         """True if the deep check found vectors that are not the teacher's."""
-        return any(one.section == "deep" and one.level == "bad" for one in self.findings)
+        return any(one.name == LIVE and one.level == "bad" for one in self.findings)
 
     def to_json(self) -> dict[str, object]:
         """Return the diagnosis as a JSON object."""
@@ -79,7 +84,7 @@ def examine(
         corpus: judge the vectors of this corpus; default: all vectors and all corpora.
         evaluation_sets: files and folders of texts that must not be trained on.
         deep: number of texts to encode again with the live teacher.
-        codecs: compare the codecs.
+        codecs: compare the codecs, on at least 50 vectors.
         sample: vectors whose geometry is measured; time grows with its square.
         seed: seed of all samples.
         computing: how to run the teacher for the deep check.
@@ -93,13 +98,16 @@ def examine(
     opened = cache if isinstance(cache, Cache) else Cache(cache)
     cached = opened.teacher(teacher)
     corpora = opened.corpora() if corpus is None else [opened.corpus(corpus)]
+    views = [view for one in corpora for view in one.views()]
     sets = read_evaluation_sets(evaluation_sets)
     if sets and not corpora:
         raise InputError(f"{opened.folder}: no corpus to compare with evaluation sets")
     store = opened.store(cached.contract)
-    if not len(store):
+    rows = [distinct_rows(one) for one in corpora]
+    found = [corpus_positions(*one, store, progress) for one in zip(corpora, rows, strict=True)]
+    judged = found[0][found[0] >= 0] if corpus is not None else own_positions(store)
+    if not len(judged):
         raise InputError(f"{opened.folder}: no vectors of {cached.name!r}. Run 'embedcache build' first.")
-    views = [view for one in corpora for view in one.views()]
 
     def texts_of(keys: KeyArray) -> list[str]:
         texts = find_texts(keys, [*corpora, *views])
@@ -110,25 +118,20 @@ def examine(
     if deep:
         texts = sample_texts(store, [*corpora, *views], deep, seed)
         checked = [check_deep(opened, cached, texts, computing=computing, progress=progress)]
-    rows = [DistinctRows(one) for one in corpora]
     findings: list[Finding] = []
-    for one in rows:
-        findings += scan_corpus(one, store, may_be_foreign=len(rows) > 1, progress=progress)
-    judged = JudgedVectors(store, rows[0] if corpus is not None else None)
-    scanned, drawn = scan_vectors(judged, texts_of, KeySample(sample, seed), progress)
+    for one, numbers, positions in zip(corpora, rows, found, strict=True):
+        findings += scan_corpus(one, numbers, positions, may_be_foreign=len(corpora) > 1)
+    scanned, drawn = scan_vectors(store, judged, texts_of, sample, seed, progress)
     vectors = store.vectors(store.locate(drawn))
     progress.phase("measure geometry")
     findings += [*scanned, *measure_geometry(vectors, drawn, texts_of, seed=seed)]
     # Views are trained on as well.
-    others = [DistinctRows(view) for view in views] if sets else []
-    findings += find_overlap([*rows, *others], sets, progress)
+    others = [(view, distinct_rows(view)) for view in views] if sets else []
+    findings += find_overlap([*zip(corpora, rows, strict=True), *others], sets, progress)
+    codecs = codecs and len(vectors) >= LEAST_SAMPLE
     losses = compare_codecs(vectors[:CODEC_SAMPLE], seed=seed, progress=progress) if codecs else ()
-    stored_as = sorted({shard.header.codec for shard in store.shards})
+    stored_as = tuple(sorted({shard.header.codec for shard in store.shards}))
+    everything = (*findings, *checked)
     return Diagnosis(
-        str(opened.folder),
-        cached.name,
-        cached.contract.id,
-        tuple(stored_as),
-        (*findings, *checked),
-        tuple(losses),
+        str(opened.folder), cached.name, cached.contract.id, stored_as, everything, tuple(losses)
     )

@@ -19,7 +19,6 @@ class Finding:
     """A figure and its verdict.
 
     Attributes:
-        section: ``scan``, ``geometry``, ``overlap`` or ``deep``.
         name: name of the figure.
         figure: the figure as text.
         value: the number that is judged.
@@ -28,7 +27,6 @@ class Finding:
         examples: groups of texts it was seen on; texts of equal or near vectors are one group.
     """
 
-    section: str
     name: str
     figure: str
     value: float
@@ -49,68 +47,41 @@ class Threshold:
 _REBUILD = "'embedcache explain TEXT' names the shard. Delete it and build again, or leave the text out."
 
 THRESHOLDS = {
-    "missing vectors": Threshold(
-        0, 0, "These texts cannot be trained on. Build the corpus again, or project it again."
-    ),
-    "repeated texts": Threshold(
-        0.1, 0.5, "A text is trained on once, so the corpus is smaller than it looks. See its source."
-    ),
-    "respelled texts": Threshold(
-        0.05, 0.25, "These differ from another only in case, spacing or punctuation. Thin them out."
-    ),
+    "missing vectors": Threshold(0, 0, "Not trained on. Build the corpus again, or project it again."),
+    "repeated texts": Threshold(0.1, 0.5, "A text is trained on once: the corpus is smaller than it looks."),
+    "respelled texts": Threshold(0.05, 0.25, "Equal but for case, spacing and punctuation. Thin them out."),
     "largest label": Threshold(0.9, 0.99, "One label dominates. A classifier learns little of the others."),
     "NaN or infinite": Threshold(0, 0, f"Such a vector spoils every weight. {_REBUILD}"),
     "zero vectors": Threshold(0, 0, f"Such a vector has no direction. {_REBUILD}"),
     # Largest deviation from length one, as a multiple of what codec and compute dtype round.
-    "lengths of vectors": Threshold(
-        1, 1, "The contract promises length one: some are not its vectors. --deep names their shards."
-    ),
+    "lengths of vectors": Threshold(1, 1, "The contract promises length one. --deep names the shards."),
     # Longest vector as a multiple of the mean. A loss on differences follows the squares.
     "outliers": Threshold(10, inf, "The longest vector dominates losses such as mse. Use a cosine loss."),
     # Spellings that a tokenizer does not tell apart share a vector; mostly fewer than one text in a hundred.
     "identical vectors": Threshold(
-        0.01, 0.1, "No student can tell these texts apart. See what they share (case, script, the cut)."
+        0.01, 0.1, "A student cannot tell these texts apart. See what they share."
     ),
     "truncated texts": Threshold(
-        0.05, 0.25, "The teacher saw only their beginning. Split them, or build with a larger --max-length."
+        0.05, 0.25, "Only their beginning was seen. Split them, or raise --max-length."
     ),
-    "near-identical vectors": Threshold(
-        0.05, 0.25, "Texts with a cosine of 0.999 and more are one target twice. Thin them out."
-    ),
+    "near-identical vectors": Threshold(0.05, 0.25, "Such texts are one target twice. Thin them out."),
     # Contrastively trained teachers lie at 0 to 0.3, bare masked language models at 0.5 to 0.8.
-    "mean cosine": Threshold(
-        0.5, 0.9, "All vectors point one way, so a cosine says little. Use a teacher trained for similarity."
-    ),
+    "mean cosine": Threshold(0.5, 0.9, "All vectors point one way. Use a teacher trained for similarity."),
     # Share of the directions that is not in use. Sentence encoders use a third and more.
-    "unused directions": Threshold(
-        0.9, 0.98, "A narrower student would do as well, or the teacher has collapsed."
-    ),
-    "first component": Threshold(
-        0.3, 0.6, "One direction dominates the loss. See what the texts at its ends share (length, language)."
-    ),
-    "dead dimensions": Threshold(
-        0.01, 0.1, "These hardly vary. See --truncate-dim and the model's last layer."
-    ),
+    "unused directions": Threshold(0.9, 0.98, "A narrower student will do, or the teacher has collapsed."),
+    "first component": Threshold(0.3, 0.6, "One direction dominates. See what the texts at its ends share."),
+    "dead dimensions": Threshold(0.01, 0.1, "These hardly vary. See --truncate-dim and the last layer."),
     # Below one in a hundred, a score moves less than between two seeds.
-    "evaluation texts": Threshold(
-        0, 0.01, "These would be trained on. Take them out of the source, or report no score of this set."
-    ),
+    "evaluation texts": Threshold(0, 0.01, "Take these out of the source, or report no score of this set."),
 }
 
 
 def judge(
-    section: str,
-    name: str,
-    value: float,
-    figure: str,
-    *,
-    of: str = "",
-    examples: Sequence[Sequence[str]] = (),
+    name: str, value: float, figure: str, *, of: str = "", examples: Sequence[Sequence[str]] = ()
 ) -> Finding:
     """Return the finding of a figure.
 
     Args:
-        section: section of the report.
         name: name in :data:`THRESHOLDS`.
         value: value to judge; NaN is bad.
         figure: the value as text.
@@ -121,5 +92,5 @@ def judge(
     level: Level = "ok" if value <= threshold.look else "look" if value <= threshold.bad else "bad"
     title = f"{name}: {of}" if of else name
     if level == "ok":
-        return Finding(section, title, figure, value, level)
-    return Finding(section, title, figure, value, level, threshold.advice, tuple(map(tuple, examples)))
+        return Finding(title, figure, value, level)
+    return Finding(title, figure, value, level, threshold.advice, tuple(map(tuple, examples)))

@@ -12,7 +12,6 @@ from embedcache.doctor.findings import EXAMPLES, Finding, judge
 from embedcache.doctor.scan import TextsOf
 from embedcache.keys import KeyArray
 
-SECTION = "geometry"
 LEAST_SAMPLE = 50
 """Figures of fewer vectors are chance."""
 RANDOM_PAIRS = 100_000
@@ -35,33 +34,41 @@ def measure_geometry(vectors: Vectors, keys: KeyArray, texts_of: TextsOf, *, see
     """
     rows, dimension = vectors.shape
     if rows < LEAST_SAMPLE:
-        advice = f"Build at least {LEAST_SAMPLE} vectors to judge their geometry."
-        yield Finding(SECTION, "sample", f"{rows:,} vectors", rows, "look", advice)
+        advice = f"Build at least {LEAST_SAMPLE} vectors to judge geometry and codecs."
+        yield Finding("sample", f"{rows:,} vectors", rows, "look", advice)
         return
-    unit = (vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)).astype(np.float32)
-    near, pairs = _near_pairs(unit, vectors)
+    directions = unit(vectors)
+    near, pairs = _near_pairs(directions, vectors)
     figure = f"{near:,} of {rows:,} sampled"
     examples = [texts_of(keys[pair]) for pair in pairs]
-    yield judge(SECTION, "near-identical vectors", near / rows, figure, examples=examples)
-    cosines = _random_cosines(unit, seed)
+    yield judge("near-identical vectors", near / rows, figure, examples=examples)
+    cosines = random_cosines(directions, seed)
     low, high = np.quantile(cosines, [0.05, 0.95])
     figure = f"{cosines.mean():.3f}, 90 % from {low:.2f} to {high:.2f}"
-    yield judge(SECTION, "mean cosine", float(cosines.mean()), figure)
+    yield judge("mean cosine", float(cosines.mean()), figure)
     covariance = np.atleast_2d(np.cov(vectors, rowvar=False, dtype=np.float64))
     shares = np.clip(np.linalg.eigvalsh(covariance), 0, None)
     shares = shares[shares > 0] / max(shares.sum(), np.finfo(np.float64).tiny)
     # exp of the entropy; 0 where all vectors are the same.
     rank = float(np.exp(-(shares * np.log(shares)).sum())) if len(shares) else 0.0
     figure = f"effective rank {rank:.0f} of {dimension:,}"
-    yield judge(SECTION, "unused directions", 1 - rank / min(dimension, rows - 1), figure)
+    yield judge("unused directions", 1 - rank / min(dimension, rows - 1), figure)
     first = float(shares.max(initial=0))
-    yield judge(SECTION, "first component", first, f"{first:.1%} of the variance")
+    yield judge("first component", first, f"{first:.1%} of the variance")
     variances = np.diagonal(covariance)
     dead = np.count_nonzero(variances <= DEAD_VARIANCE * variances.mean())
-    yield judge(SECTION, "dead dimensions", dead / dimension, f"{dead:,} of {dimension:,}")
+    yield judge("dead dimensions", dead / dimension, f"{dead:,} of {dimension:,}")
 
 
-def _random_cosines(unit: Vectors, seed: int) -> NDArray[np.float64]:
+def unit(vectors: NDArray[np.floating]) -> Vectors:
+    """Return vectors scaled to length one, float32; zeros stay zero."""
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    scaled: Vectors = (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    return scaled
+
+
+def random_cosines(unit: Vectors, seed: int) -> NDArray[np.float64]:
+    """Return the cosines of 100,000 random pairs of different rows, which have length one."""
     generator = np.random.default_rng(seed)
     first = generator.integers(len(unit), size=RANDOM_PAIRS)
     # A step of less than a full round leads to another row.

@@ -17,13 +17,13 @@ from embedcache.cached_teacher import noted_model
 from embedcache.codecs import Vectors
 from embedcache.corpus.corpus import Corpus
 from embedcache.doctor.deep import MESSAGES, compare_with_live, sample_texts
+from embedcache.doctor.sampling import ranks
 from embedcache.errors import ContractMismatchError, TeacherError
 from embedcache.keys import key_array
 from embedcache.live import Computing
 from embedcache.noise import compare_rows, noise_angle
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import shard_places
-from embedcache.sampling import ranks
 from embedcache.store import Positions, ShardStore
 from embedcache.teacher.aliases import ALIASES
 from embedcache.teacher.token_table import TokenTable

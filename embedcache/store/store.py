@@ -294,6 +294,14 @@ class ShardStore:
         """Return the vectors at ``positions`` as float32, shape (n, d)."""
         return self.gather(positions).astype(np.float32, copy=False)
 
+    def keys_at(self, positions: Positions) -> KeyArray:
+        """Return the keys of the rows at ``positions``, dtype ``V16``, shape (n,)."""
+        order, runs = self._runs(positions)
+        keys = np.empty(len(positions), dtype=KEY_DTYPE)
+        for shard, run, rows in runs:
+            keys[run] = shard.keys[rows]
+        return _in_order(keys, order)
+
     def seen(self, positions: Positions) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Return ``tokens`` and ``truncated`` of the rows at ``positions``, each of shape (n,)."""
         order, runs = self._runs(positions)

@@ -17,14 +17,13 @@ LONGEST = 400
 # From the ground up; a module imports from its own floor and from those below it.
 FLOORS = [
     ["errors"],
-    ["folding", "lazy", "keys", "pairs", "fsio", "arrow_file", "sizes", "progress"],
+    ["lazy", "keys", "pairs", "fsio", "arrow_file", "sizes", "progress"],
     ["folders", "codecs", "contract"],
-    ["store", "corpus", "teacher", "sampling", "views", "noise"],
+    ["store", "corpus", "teacher", "views", "noise"],
     ["scan", "cached_teacher", "cache_marker"],
     ["cache"],
     [
         "inventory",
-        "near_texts",
         "missing",
         "projection",
         "querying",

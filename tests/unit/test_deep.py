@@ -126,7 +126,7 @@ def test_another_model_a_missing_one_and_no_texts_are_refused(
     with pytest.raises(TeacherError, match="--teacher-model"):
         examine(cache, deep=10)
     add_corpus(cache, ["one text"], "foreign")
-    with pytest.raises(InputError, match="Build"):
+    with pytest.raises(InputError, match="build"):
         examine(cache, deep=10, corpus="foreign", computing=Computing(teacher_model=tiny_teacher))
 
 

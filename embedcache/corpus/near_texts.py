@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from embedcache.corpus.corpus import Corpus, View
-from embedcache.folding import fold
+from embedcache.corpus.folding import fold
 from embedcache.keys import KeyIndex, key_array
 from embedcache.progress import NO_PROGRESS, Progress
 
