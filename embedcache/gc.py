@@ -17,9 +17,9 @@ import numpy as np
 from embedcache.cache import Cache
 from embedcache.cached_teacher import model_note_path
 from embedcache.corpus import view_store
-from embedcache.corpus.corpus import DESCRIPTION, Corpus, read_info
+from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.description import DESCRIPTION, RECIPE, VIEWS, is_recorded, read_info, read_record
 from embedcache.corpus.origin import note_path
-from embedcache.corpus.view_record import RECIPE, VIEWS, is_recorded, read_record
 from embedcache.errors import InputError
 from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, read_sealed_json, remove_file
 from embedcache.inventory import QUARANTINE

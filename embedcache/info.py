@@ -11,9 +11,9 @@ import numpy as np
 
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.description import VIEWS, read_record
 from embedcache.corpus.origin import read_note
 from embedcache.corpus.part import ORIGINAL
-from embedcache.corpus.view_record import VIEWS, read_record
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.keys import first_occurrences
 from embedcache.progress import NO_PROGRESS, Progress

@@ -60,7 +60,8 @@ def read_sentences(request: Request) -> Sentences:
 
 
 def _read_file(path: Path, text_column: str | None, limit: int | None) -> Sentences:
-    from embedcache.corpus.readers import ReadOptions, ReadReport, expand_sources, read_batches
+    from embedcache.corpus.readers import ReadOptions, ReadReport, read_batches
+    from embedcache.corpus.sources import expand_sources
 
     if path.is_dir():
         raise DataError(

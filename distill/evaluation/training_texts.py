@@ -63,7 +63,8 @@ def file_texts(path: Path) -> TrainingTexts:
     Raises:
         EmbedCacheError: if there is no such file, or it cannot be read.
     """
-    from embedcache.corpus.readers import ReadOptions, ReadReport, expand_sources, read_batches
+    from embedcache.corpus.readers import ReadOptions, ReadReport, read_batches
+    from embedcache.corpus.sources import expand_sources
 
     def stream() -> Iterator[Sequence[str]]:
         for batch in read_batches(expand_sources([path]), ReadOptions(), ReadReport()):

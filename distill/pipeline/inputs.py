@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from embedcache.cache import Cache
 from embedcache.corpus.part import ORIGINAL
-from embedcache.corpus.readers import expand_sources
+from embedcache.corpus.sources import expand_sources
 from embedcache.errors import EmbedCacheError, InputError
 from embedcache.views.recipe import parse_views
 

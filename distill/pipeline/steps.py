@@ -41,7 +41,7 @@ class BuildStep:
 
     def facts(self, done: Done) -> Facts:
         """Return the settings and the digests of the sources, and of a teacher that is a folder."""
-        from embedcache.corpus.readers import expand_sources
+        from embedcache.corpus.sources import expand_sources
 
         settings, sources = self.settings, self.settings.sources
         models = {f"translators.{pair}": model for pair, model in settings.translators.items()}

@@ -15,16 +15,8 @@ from embedcache.building.views import plan_views_of
 from embedcache.cache import Cache
 from embedcache.corpus.corpus import Corpus, check_name
 from embedcache.corpus.origin import SourceNote, observe, read_note, unchanged, write_note
-from embedcache.corpus.readers import (
-    ReadOptions,
-    ReadReport,
-    RowBatch,
-    Source,
-    check_sources,
-    find_sources,
-    read_batches,
-)
-from embedcache.corpus.sources import corpus_name_of
+from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, check_sources, read_batches
+from embedcache.corpus.sources import Source, corpus_name_of, find_sources
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
 from embedcache.progress import NO_PROGRESS, Progress

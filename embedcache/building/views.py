@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from embedcache.building.result import ViewResult
-from embedcache.corpus.column_view import ColumnCells, refuse_missing_column
 from embedcache.corpus.corpus import Corpus
-from embedcache.corpus.readers import ReadOptions, Source
-from embedcache.corpus.view_record import VIEWS, read_record
-from embedcache.corpus.view_store import MakeRows, remove_view, stale_views, store_view
+from embedcache.corpus.description import VIEWS, read_record
+from embedcache.corpus.readers import ReadOptions
+from embedcache.corpus.sources import Source
+from embedcache.corpus.view_store import (
+    ColumnCells,
+    MakeRows,
+    refuse_missing_column,
+    remove_view,
+    stale_views,
+    store_view,
+)
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.views.plan import PlannedView, ViewOptions, plan_views
@@ -89,24 +96,12 @@ def make_views(
             maker_of(view, sources, read),
             replace=overwrite,
             keep_drafts=view.is_slow,
-            on_rows=_advance_to(progress),
+            progress=progress,
         )
         outcome = "there already" if was_there else "remade" if replaces else "made"
         made.append(ViewResult(name, outcome, dict(stored.record.counts)))
     names = {view.name for view in made}
     return made + [ViewResult(name, "removed") for name in stale if name not in names]
-
-
-def _advance_to(progress: Progress) -> Callable[[int], None]:
-    """Return a callback for the number of rows done so far."""
-    done = 0
-
-    def report(rows: int) -> None:
-        nonlocal done
-        progress.advance(rows - done)
-        done = rows
-
-    return report
 
 
 def maker_of(view: PlannedView, sources: Sequence[Source], read: ReadOptions) -> MakeRows:

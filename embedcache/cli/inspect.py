@@ -256,7 +256,8 @@ def explain_command(
 
 
 def _texts_of(file: str, options: Any) -> Iterator[list[str]]:
-    from embedcache.corpus.readers import ReadReport, expand_sources, read_batches
+    from embedcache.corpus.readers import ReadReport, read_batches
+    from embedcache.corpus.sources import expand_sources
 
     return (batch.texts for batch in read_batches(expand_sources([file]), options, ReadReport()))
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from embedcache.cache import Cache
 from embedcache.copying.options import CopyOptions
-from embedcache.corpus.corpus import DESCRIPTION, Corpus, View, check_name
+from embedcache.corpus.corpus import Corpus, View, check_name
+from embedcache.corpus.description import DESCRIPTION, RECIPE, VIEWS, is_recorded, read_record, write_record
 from embedcache.corpus.subset import copy_rows, subset_name
-from embedcache.corpus.view_record import RECIPE, VIEWS, is_recorded, read_record, write_record
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.fsio import (
     commit,

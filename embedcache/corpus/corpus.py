@@ -5,39 +5,33 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter, model_validator
-from pydantic.dataclasses import dataclass
 
-from embedcache.corpus.documents import STRICT, Count, Digest, damaged, read_document
-from embedcache.corpus.part import (
-    COLUMN_TYPES,
-    ORIGINAL,
-    Part,
-    checked_column,
-    key_view,
-    open_part,
-    parts_of_rows,
+from embedcache.corpus.description import (
+    DESCRIPTION,
+    VIEWS,
+    CorpusInfo,
+    ViewRecord,
+    is_recorded,
+    read_info,
+    read_record,
 )
-from embedcache.corpus.view_record import VIEWS, ViewRecord, is_recorded, read_record
+from embedcache.corpus.documents import damaged
+from embedcache.corpus.part import ORIGINAL, Part, key_view, open_part, parts_of_rows
 from embedcache.errors import InputError
-from embedcache.fsio import canonical_json, inside
-from embedcache.keys import KEY_DTYPE, KeyArray
+from embedcache.fsio import inside
+from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.views.recipe import Recipe, is_view_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-CORPUS_VERSION = 2
-DESCRIPTION = "corpus.json"
 
 
 def check_name(name: str, option: str = "--name") -> str:
@@ -71,106 +65,6 @@ class CorpusRef:
         return cls(check_name(name), digest)
 
 
-@dataclass(frozen=True, config=STRICT)
-class Column:
-    """Column of a corpus: the Arrow type it is stored as, and the sha256 over its values in order."""
-
-    type: str
-    digest: Digest
-
-
-@dataclass(frozen=True, config=STRICT)
-class CorpusInfo:
-    """Content of ``corpus.json``.
-
-    Attributes:
-        name: the corpus's name.
-        parts: the files that hold the rows, in order.
-        columns: ``original``, and where rows have them ``id`` and ``label``.
-        skipped: reason -> number of source rows that were left out.
-    """
-
-    name: str
-    parts: Annotated[tuple[Part, ...], Field(min_length=1)]
-    columns: dict[str, Column]
-    skipped: dict[str, Count]
-
-    @model_validator(mode="after")
-    def _check(self) -> CorpusInfo:
-        if ORIGINAL not in self.columns:
-            raise ValueError("it names no texts")
-        for name, column in self.columns.items():
-            if column.type not in COLUMN_TYPES.get(name, ()):
-                raise ValueError(f"column {name[:80]!r} of type {column.type[:80]!r}")
-        # Parts carry the numbers of their rows. A small file named many times would stand for billions.
-        if len({part.sha256 for part in self.parts}) < len(self.parts):
-            raise ValueError("it names a part twice")
-        return self
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return sum(part.rows for part in self.parts)
-
-    @property
-    def digest(self) -> str:
-        """Sha256 over every row's text, id and label, in order: the corpus's identity."""
-        digests = {name: column.digest for name, column in self.columns.items()}
-        return hashlib.sha256(canonical_json(digests)).hexdigest()
-
-    @property
-    def types(self) -> dict[str, str]:
-        """Arrow type of each column."""
-        return {name: column.type for name, column in self.columns.items()}
-
-    @property
-    def has_ids(self) -> bool:
-        """True if rows have ids."""
-        return "id" in self.columns
-
-    @property
-    def has_labels(self) -> bool:
-        """True if rows have labels."""
-        return "label" in self.columns
-
-    def to_json(self) -> dict[str, object]:
-        """Return the content of ``corpus.json``."""
-        value = {"version": CORPUS_VERSION, "rows": self.rows, "digest": self.digest, **asdict(self)}
-        return {**value, "parts": list(value["parts"])}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> CorpusInfo:
-        """Return the description that ``value`` holds, trusting nothing in it.
-
-        Raises:
-            ValueError, KeyError: if it is none.
-        """
-        own = {name: item for name, item in value.items() if name not in ("version", "rows", "digest")}
-        info = TypeAdapter(cls).validate_json(canonical_json(own))
-        if value["rows"] != info.rows or value["digest"] != info.digest:
-            raise ValueError("its rows and digest are not those of its parts and columns")
-        return info
-
-
-def read_info(folder: Path, file_name: str = DESCRIPTION) -> CorpusInfo:
-    """Read the description of the corpus in ``folder``.
-
-    Raises:
-        CorruptCacheError: if it is missing, damaged, a link, or of another name than the folder.
-        CacheFormatError: if a newer version of embedcache wrote it.
-    """
-
-    def parse(value: dict[str, Any]) -> CorpusInfo:
-        if folder.is_symlink():
-            raise ValueError("its folder is a symbolic link; a cache holds its files itself")
-        info = CorpusInfo.from_json(value)
-        if info.name != folder.name:
-            raise ValueError(f"it describes a corpus called {info.name!r}")
-        return info
-
-    return read_document(folder / file_name, CORPUS_VERSION, parse)
-
-
 class Corpus:
     """Corpus inside a cache; its parts are mapped into memory when their rows are asked for.
 
@@ -190,7 +84,6 @@ class Corpus:
         self._starts: NDArray[np.int64] = edges[:-1]
         self._rows = int(edges[-1])
         self._opened: dict[int, pa.RecordBatch] = {}
-        self._columns: dict[tuple[int, str], pa.Array] = {}
 
     @property
     def name(self) -> str:
@@ -217,7 +110,7 @@ class Corpus:
         return [path for path in paths if not path.is_file()]
 
     def part(self, number: int) -> pa.RecordBatch:
-        """Return a part of the corpus, mapped; the content of its columns is not yet checked.
+        """Return a part of the corpus, checked and mapped.
 
         Raises:
             CorruptCacheError: if the part is missing or damaged.
@@ -227,16 +120,8 @@ class Corpus:
         return self._opened[number]
 
     def column(self, number: int, name: str) -> pa.Array:
-        """Return a column (``row``, ``key``, ``original``, ``id``, ``label``) of a part, checked and mapped.
-
-        Raises:
-            CorruptCacheError: if the part is missing or damaged.
-        """
-        if (number, name) not in self._columns:
-            self._columns[number, name] = checked_column(
-                self.folder, self.parts[number], self.part(number), name
-            )
-        return self._columns[number, name]
+        """Return a column (``row``, ``key``, ``original``, ``id``, ``label``) of :meth:`part`."""
+        return self.part(number).column(name)
 
     def iter_keys(self) -> Iterator[KeyArray]:
         """Yield the keys of the original texts, one mapped array of dtype ``V16`` a part."""
@@ -281,8 +166,6 @@ class Corpus:
             InputError: if the corpus was built without ids.
             IndexError, CorruptCacheError: as :meth:`texts`.
         """
-        if not self.info.has_ids:
-            raise InputError(f"corpus {self.name!r} has no ids: build it with --id-column")
         return self._values("id", rows)
 
     def labels(self, rows: NDArray[np.integer] | None = None) -> list[Any]:
@@ -292,8 +175,6 @@ class Corpus:
             InputError: if the corpus was built without labels.
             IndexError, CorruptCacheError: as :meth:`texts`.
         """
-        if not self.info.has_labels:
-            raise InputError(f"corpus {self.name!r} has no labels: build it with --label-column")
         return self._values("label", rows)
 
     def view_names(self) -> list[str]:
@@ -329,10 +210,11 @@ class Corpus:
         return [View(self, name) for name in names if read_record(folder / name).of == self.info.digest]
 
     def _values(self, name: str, rows: NDArray[np.integer] | None) -> list[Any]:
+        if name not in self.info.columns:
+            raise InputError(f"corpus {self.name!r} has no {name}s: build it with --{name}-column")
+        parts = range(len(self.parts))
         if rows is None:
-            return [
-                value for number in range(len(self.parts)) for value in self.column(number, name).to_pylist()
-            ]
+            return [value for number in parts for value in self.column(number, name).to_pylist()]
         import pyarrow as pa
 
         wanted = self._checked(rows)
@@ -392,3 +274,27 @@ class View(Corpus):
     def recipe(self) -> Recipe:
         """Recipe of the texts."""
         return self.record.recipe
+
+
+def find_texts(keys: KeyArray, corpora: Iterable[Corpus]) -> list[str | None]:
+    """Return the text of each key, None where no corpus has it.
+
+    Args:
+        keys: dtype ``V16``, shape (n,).
+        corpora: corpora and views to search.
+
+    Raises:
+        CorruptCacheError: if a corpus is damaged.
+    """
+    index = KeyIndex(keys)
+    found: dict[int, str] = {}
+    for corpus in corpora:
+        start = 0
+        for part in corpus.iter_keys():
+            places = index.locate(part)
+            rows = np.flatnonzero(places >= 0)
+            for place, text in zip(places[rows].tolist(), corpus.texts(start + rows), strict=True):
+                found.setdefault(place, text)
+            start += len(part)
+    # A key that comes twice is found at its first place.
+    return [found.get(place) for place in index.locate(keys).tolist()]

@@ -10,45 +10,60 @@ Neither can be encoded again, which is how the reader finds them, value by value
 
 from __future__ import annotations
 
+import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import Any
 
-from embedcache.corpus.columnar import open_arrow, open_parquet, open_reader
-from embedcache.corpus.delimited import decoded_line, open_delimited
-from embedcache.corpus.memory import MemoryRows, plain
-from embedcache.corpus.source_columns import (
+from embedcache.corpus.sources import (
+    JSON_LIST,
+    MEMORY,
+    MemoryRows,
+    Source,
+    open_bytes,
+    open_file,
+    source_name,
+)
+from embedcache.corpus.tables import (
     Columns,
     Problem,
     RawRow,
     RawRows,
+    decoded_line,
     find_text_column,
-    is_utf8,
+    open_arrow,
+    open_delimited,
+    open_parquet,
+    open_reader,
     refuse_columns,
 )
-from embedcache.corpus.sources import (
-    JSON_LIST,
-    Source,
-    open_bytes,
-    open_file,
-    readable,
-    refuse_foreign,
-    source_name,
-)
-from embedcache.errors import InputError
-
-if TYPE_CHECKING:
-    import io
-
-__all__ = ["Columns", "Problem", "RawRow", "RawRows", "is_utf8", "raw_rows"]
+from embedcache.errors import EmbedCacheError, InputError, MissingInputError
 
 MAX_LINE_BYTES = 1 << 26
 """A longer line is refused: it would have to be held in memory, and is no sentence."""
 
 _BOM = b"\xef\xbb\xbf"
+_HEAD_BYTES, _LEAST_BYTES_TO_JUDGE, _MOST_CONTROLS = 4096, 512, 0.05
+_CONTROLS = bytes({*range(0x20), 0x7F} - set(b"\b\t\n\v\f\r\x1b"))
+
+# First bytes that no text has. Some lines of such a file are UTF-8 by chance, and would be kept as rows.
+_NOT_TEXT = {
+    b"PAR1\x15": "Parquet",
+    b"ARROW1\0\0": "Arrow",
+    b"\xff\xff\xff\xff": "Arrow",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"%PDF-": "a PDF document",
+    b"PK\x03\x04": "a zip archive",
+    b"\xfd7zXZ\0": "xz",
+    b"BZh91AY&SY": "bzip2",
+    b"\x1f\x8b": "gzip inside a compressed file",
+    b"\x28\xb5\x2f\xfd": "zstd inside a compressed file",
+}
 
 
 @contextmanager
@@ -66,7 +81,7 @@ def raw_rows(source: Source, kind: str, wanted: Columns) -> Iterator[RawRows]:
             f"{name}: --delimiter is for CSV and TSV, and this is read as {kind}; pass --format csv"
         )
     with ExitStack() as stack:
-        with readable(name, kind):
+        with _readable(name, kind):
             opened = _open(source, kind, name, wanted, stack)
         yield replace(opened, rows=_guarded(opened.rows, name, kind))
         opened.check()
@@ -77,13 +92,11 @@ def _open(source: Source, kind: str, name: str, wanted: Columns, stack: ExitStac
         return _memory(source, name, wanted)
     if kind in ("parquet", "arrow"):
         path = stack.enter_context(open_file(source))
-        if not path.stat().st_size:
-            raise InputError(f"{name}: no rows to read as {kind}: the file is empty")
+        _refuse_empty(path.stat().st_size, name, kind)
         return (open_parquet if kind == "parquet" else open_arrow)(path, name, wanted, stack)
     stream = stack.enter_context(open_bytes(source))
-    refuse_foreign(stream, name, kind)
-    if not stream.peek(1):
-        raise InputError(f"{name}: no rows to read as {kind}: the file is empty")
+    _refuse_foreign(stream, name, kind)
+    _refuse_empty(len(stream.peek(1)), name, kind)
     lines = _lines(stream, name)
     if kind == "text":
         return _text(lines, name, wanted)
@@ -92,8 +105,13 @@ def _open(source: Source, kind: str, name: str, wanted: Columns, stack: ExitStac
     return open_delimited(lines, kind, name, wanted)
 
 
+def _refuse_empty(size: int, name: str, kind: str) -> None:
+    if not size:
+        raise InputError(f"{name}: no rows to read as {kind}: the file is empty")
+
+
 def _guarded(rows: Iterable[RawRow], name: str, kind: str) -> Iterator[RawRow]:
-    with readable(name, kind):
+    with _readable(name, kind):
         yield from rows
 
 
@@ -166,5 +184,48 @@ def _memory(source: MemoryRows, name: str, wanted: Columns) -> RawRows:
 
 def _plain_row(row: object) -> object:
     if isinstance(row, Mapping):
-        return {str(name): plain(value) for name, value in row.items()}
-    return plain(row)
+        return {str(name): _plain(value) for name, value in row.items()}
+    return _plain(row)
+
+
+def _plain(value: Any) -> object:
+    """Return a value of a row as Python's own type: no NumPy scalar or string, and None for NaN."""
+    if isinstance(value, str):
+        return value if type(value) is str else str(value)
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        value = value.item()
+    return None if isinstance(value, float) and value != value else value
+
+
+@contextmanager
+def _readable(name: str, kind: str) -> Iterator[None]:
+    """Turn what reading damaged data raises into :class:`InputError`."""
+    damage: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, UnicodeDecodeError)
+    if kind in ("parquet", "arrow", MEMORY):
+        import pyarrow as pa
+
+        damage += (pa.ArrowException,)
+    try:
+        yield
+    except EmbedCacheError:
+        raise
+    except damage as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        missing = isinstance(error, FileNotFoundError)
+        raise (MissingInputError if missing else InputError)(
+            f"{name} cannot be read as {kind} ({reason}); copy, download or write it again, or pass "
+            "the right --format"
+        ) from error
+
+
+def _refuse_foreign(stream: io.BufferedReader, name: str, kind: str) -> None:
+    """Raise :class:`InputError` where ``stream`` is no text, as the format ``kind`` is."""
+    head = stream.peek(_HEAD_BYTES)
+    meaning = next((meaning for magic, meaning in _NOT_TEXT.items() if head.startswith(magic)), None)
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    if meaning is None and len(head) >= _LEAST_BYTES_TO_JUDGE and controls > _MOST_CONTROLS * len(head):
+        meaning = "binary data"
+    if meaning is not None:
+        raise InputError(
+            f"{name} looks like {meaning}, expected {kind} in UTF-8; pass the right --format, or convert it"
+        )

@@ -55,11 +55,6 @@ class SourceNote:
     files: tuple[SourceFile, ...]
     options: ReadOptions
 
-    @property
-    def paths(self) -> list[Path]:
-        """Paths of the files, in the order read."""
-        return [Path(file.path) for file in self.files]
-
 
 def observe(sources: Sequence[Source]) -> tuple[SourceFile, ...] | None:
     """Return the state of ``sources``; call it before they are read.

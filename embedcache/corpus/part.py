@@ -110,9 +110,9 @@ class PartCutter:
 def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBatch:
     """Map a part into memory and compare it with ``part`` and ``types``.
 
-    Its digest is taken once a process, and again where the file has changed: a text that is not the one its
-    key was taken of would be encoded, or trained on, as if it were. The content of its columns is not checked
-    here; see :func:`checked_column`.
+    Its digest is taken and its content validated once a process, and again where the file has changed. A text
+    that is not the one its key was taken of would be encoded, or trained on, as if it were; offsets that lead
+    outside the file would end the process.
 
     Raises:
         CorruptCacheError: if it is missing, damaged, a link, or of other rows or columns.
@@ -129,46 +129,22 @@ def open_part(folder: Path, part: Part, types: Mapping[str, str]) -> pa.RecordBa
             raise ValueError(f"columns {batch.schema.names}, not of the names and types expected")
         if batch.num_rows != part.rows:
             raise ValueError(f"{batch.num_rows} rows, expected {part.rows}")
-        batch.validate()
-        if any(column.null_count for column in batch.columns):
-            raise ValueError("gaps in its columns")
-        if not _has_digest(path, part.sha256):
-            raise ValueError("its bytes are not those that its name is the digest of")
+        state = file_state(path)
+        if _sound.get(path.absolute()) != state:
+            batch.validate(full=True)
+            if any(column.null_count for column in batch.columns):
+                raise ValueError("gaps in its columns")
+            if sha256_file(path) != part.sha256:
+                raise ValueError("its bytes are not those that its name is the digest of")
+            _sound[path.absolute()] = state
     # Lengths in a damaged header can be absurd.
     except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         raise damaged(path, error) from error
     return batch
 
 
-# State of the files whose digest was found right.
+# State of the files that were found sound.
 _sound: dict[Path, list[int]] = {}
-
-
-def _has_digest(path: Path, sha256: str) -> bool:
-    state = file_state(path)
-    if _sound.get(path.absolute()) != state:
-        if sha256_file(path) != sha256:
-            return False
-        _sound[path.absolute()] = state
-    return True
-
-
-def checked_column(folder: Path, part: Part, batch: pa.RecordBatch, name: str) -> pa.Array:
-    """Return a column of an opened part once its whole content is found valid.
-
-    Offsets that lead outside the file would end the process, and bytes that are not UTF-8 would be no text.
-
-    Raises:
-        CorruptCacheError: if it is not valid.
-    """
-    import pyarrow as pa
-
-    column = batch.column(name)
-    try:
-        column.validate(full=True)
-    except pa.ArrowException as error:
-        raise damaged(folder / part.file_name, error) from error
-    return column
 
 
 def key_view(column: pa.Array) -> KeyArray:

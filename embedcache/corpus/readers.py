@@ -13,35 +13,18 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
-from embedcache.corpus.conditions import RowConditions
-from embedcache.corpus.formats import Columns, Problem, RawRow, is_utf8, raw_rows
-from embedcache.corpus.memory import MemoryRows
-from embedcache.corpus.sources import (
-    STDIN,
-    Source,
-    expand_sources,
-    find_sources,
-    format_of,
-    source_name,
-)
+from embedcache.corpus.formats import raw_rows
+from embedcache.corpus.sources import STDIN, MemoryRows, Source, format_of, source_name
+from embedcache.corpus.tables import Columns, Problem, RawRow, is_utf8
 from embedcache.errors import InputError
 from embedcache.pairs import SEPARATOR, join_pair
 
-__all__ = [
-    "ReadOptions",
-    "ReadReport",
-    "RowBatch",
-    "Source",
-    "check_sources",
-    "expand_sources",
-    "find_sources",
-    "read_batches",
-    "text_of_row",
-    "text_problem",
-]
-
 Label: TypeAlias = str | int | float
 _Row: TypeAlias = tuple[str, str, Any]
+
+_VALUES_LISTED, _VALUE_SHOWN = 5, 40
+_VALUES_COUNTED = 1000
+"""Of a column of free text nearly every value is another one."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +113,55 @@ class RowBatch:
     labels: list[str] | list[int] | list[float] | None
 
 
+class RowConditions:
+    """Conditions that all have to hold for a row, and the values of rows for which they did not.
+
+    Args:
+        rows: ``COLUMN=VALUE`` each.
+        option: the option that gives them, for messages.
+
+    Attributes:
+        columns: the option and the column of each condition, to be read after all other columns.
+        not_asked: number of rows for which they did not hold.
+
+    Raises:
+        InputError: if one has another form.
+    """
+
+    def __init__(self, rows: Sequence[str], option: str = "--rows") -> None:
+        pairs = [row.partition("=") for row in rows]
+        for row, (column, _, value) in zip(rows, pairs, strict=True):
+            if not column or not value:
+                raise InputError(f"{option} {row!r}: expected COLUMN=VALUE, such as split=train")
+        self._rows, self._option = tuple(rows), option
+        self._wanted = [value for _, _, value in pairs]
+        self._values = [Counter[str]() for _ in rows]
+        self.columns = [(option, column) for column, _, _ in pairs]
+        self.not_asked = 0
+
+    def hold(self, row: RawRow) -> bool:
+        """Return whether a raw row is asked for; one with a problem, which has no columns, passes."""
+        if not self._wanted or len(row) == 4:
+            return True
+        values = [str(value) for value in row[len(row) - len(self._wanted) :]]
+        if values == self._wanted:
+            return True
+        self.not_asked += 1
+        for counter, value in zip(self._values, values, strict=True):
+            if value in counter or len(counter) < _VALUES_COUNTED:
+                counter[value] += 1
+        return False
+
+    def describe_none(self) -> str:
+        """Return the reason why no row was asked for, with the commonest values of each column."""
+        there = "; ".join(
+            f"{column!r} has "
+            + ", ".join(f"{v[:_VALUE_SHOWN]!r} ({n:,})" for v, n in counter.most_common(_VALUES_LISTED))
+            for (_, column), counter in zip(self.columns, self._values, strict=True)
+        )
+        return f"no row of {self.not_asked:,} has {' and '.join(self._rows)}: {there}; change {self._option}"
+
+
 def check_sources(sources: Sequence[Source], options: ReadOptions) -> None:
     """Open every source and find its columns, before anything slow begins.
 
@@ -155,21 +187,7 @@ def read_batches(
         MissingInputError: a file or a column is missing.
         InputError: as ``docs/input.md`` lists; also an unknown format or a limit below 1.
     """
-    return _batches(_rows(_with_formats(sources, options), options, report), options, report, batch_rows)
-
-
-def _with_formats(sources: Sequence[Source], options: ReadOptions) -> list[tuple[Source, str]]:
-    if not sources:
-        raise InputError("no input: name at least one file, or - for standard input")
-    if options.limit is not None and options.limit < 1:
-        raise InputError(f"limit is {options.limit}, expected at least 1; leave it out to read every row")
-    return [(source, format_of(source, options.format)) for source in sources]
-
-
-def _batches(
-    rows: Generator[_Row, None, None], options: ReadOptions, report: ReadReport, batch_rows: int
-) -> Iterator[RowBatch]:
-    with closing(rows):
+    with closing(_kept_rows(sources, options, report)) as rows:
         while batch := list(islice(rows, batch_rows)):
             report.rows += len(batch)
             report.example = report.example or batch[0][0]
@@ -180,54 +198,51 @@ def _batches(
             )
 
 
-def _rows(
-    sources: list[tuple[Source, str]], options: ReadOptions, report: ReadReport
+def _with_formats(sources: Sequence[Source], options: ReadOptions) -> list[tuple[Source, str]]:
+    if not sources:
+        raise InputError("no input: name at least one file, or - for standard input")
+    if options.limit is not None and options.limit < 1:
+        raise InputError(f"limit is {options.limit}, expected at least 1; leave it out to read every row")
+    return [(source, format_of(source, options.format)) for source in sources]
+
+
+def _kept_rows(
+    sources: Sequence[Source], options: ReadOptions, report: ReadReport
 ) -> Generator[_Row, None, None]:
-    labels, left = _LabelType(), math.inf if options.limit is None else options.limit
-    for source, kind in sources:
-        left -= yield from _kept(source, kind, options, labels, report, left)
-        if not left:
-            return
-
-
-def _kept(
-    source: Source, kind: str, options: ReadOptions, labels: _LabelType, report: ReadReport, most: float
-) -> Generator[_Row, None, int]:
-    """Yield the kept rows of a source, ``most`` of them, and return how many."""
-    name, wanted, conditions = source_name(source), options.columns, RowConditions(options.rows)
-    own = ReadReport()
+    labels, wanted, kept = _LabelType(), options.columns, 0
     with_id, with_label, pairs = wanted.id is not None, wanted.label is not None, options.reads_pairs
-    with raw_rows(source, kind, wanted) as rows:
-        report.column = rows.column
-        for row in rows:
-            position, _, id_, label = row[:4]
-            if not conditions.hold(row):
-                report.not_asked += 1
-                continue
-            text = text_of_row(row, pairs=pairs, with_id=with_id, with_label=with_label)
-            if isinstance(text, Problem):
-                own.skip(text.value, f"{name}:{position}")
-                report.skip(text.value, f"{name}:{position}")
-            else:
+    for source, kind in _with_formats(sources, options):
+        name, conditions, own = source_name(source), RowConditions(options.rows), ReadReport()
+        with raw_rows(source, kind, wanted) as rows:
+            report.column = rows.column
+            for row in rows:
+                position, _, id_, label = row[:4]
+                if conditions.columns and not conditions.hold(row):
+                    report.not_asked += 1
+                    continue
+                text = text_of_row(row, pairs=pairs, with_id=with_id, with_label=with_label)
+                if isinstance(text, Problem):
+                    for one in (own, report):
+                        one.skip(text.value, f"{name}:{position}")
+                    continue
                 own.rows += 1
+                kept += 1
                 yield (
                     text,
                     str(id_) if with_id else "",
                     labels.fitted(label, name, position) if with_label else None,
                 )
-                if own.rows == most:
+                if kept == options.limit:
                     break
-    if not own.rows:
-        raise InputError(f"{name}: no rows to read as {kind}: {_why_none(own, conditions)}")
-    return own.rows
-
-
-def _why_none(own: ReadReport, conditions: RowConditions) -> str:
-    if conditions.not_asked and not own.skipped:
-        return conditions.describe_none()
-    found = own.describe_skipped()
-    why = f"every row was skipped: {found}" if found else "it has a header alone"
-    return f"{why}. Expected at least one text; check the file, the format and the text column"
+        if not own.rows:
+            why = (
+                f"every row was skipped: {own.describe_skipped()}" if own.skipped else "it has a header alone"
+            )
+            if conditions.not_asked and not own.skipped:
+                why = conditions.describe_none()
+            raise InputError(f"{name}: no rows to read as {kind}: {why}")
+        if kept == options.limit:
+            return
 
 
 def text_of_row(

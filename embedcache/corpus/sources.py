@@ -1,5 +1,9 @@
 """Sources of a corpus: files named by paths and globs, standard input, rows in memory; and their bytes.
 
+Rows in memory are iterables of strings (a list, a generator, a pandas Series), iterables of dictionaries (a
+Hugging Face dataset), and tables or columns with the Arrow stream interface (pyarrow, polars, pandas).
+Libraries are recognised by their interfaces; none of them is imported.
+
 Compression is recognised by the first bytes, so a gzip file needs no ``.gz``. A file named as compressed that
 is not is refused: it was cut off or mangled on its way. The format follows the ending below the compression:
 ``rows.tsv.gz`` is a TSV file.
@@ -14,17 +18,37 @@ import os
 import shutil
 import sys
 import tempfile
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from embedcache.corpus.memory import MemoryRows, memory_rows
-from embedcache.errors import EmbedCacheError, InputError, MissingInputError
+from embedcache.errors import InputError, MissingInputError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryRows:
+    """Rows in memory.
+
+    Attributes:
+        kind: ``strings``, ``objects`` (mappings of column to value) or ``arrow`` (record batches).
+        read: gives the strings, the mappings, or a ``pyarrow.RecordBatchReader``.
+        once: whether they can be read only once.
+    """
+
+    kind: Literal["strings", "objects", "arrow"]
+    read: Callable[[], Any]
+    once: bool = False
+
+    def __str__(self) -> str:
+        """Return their name in messages."""
+        return "<memory>"
+
 
 STDIN: Literal["-"] = "-"
 
@@ -49,26 +73,10 @@ JSON_LIST = "Write a JSON list one object a line: jq -c '.[]' FILE > FILE.jsonl"
 _ENDINGS = {ending: name for name, endings in FORMATS.items() for ending in endings}
 _COMPRESSIONS = {".gz": ("gzip", b"\x1f\x8b"), ".zst": ("zstd", b"\x28\xb5\x2f\xfd")}
 
-# First bytes that no text has. Some lines of such a file are UTF-8 by chance, and would be kept as rows.
-_NOT_TEXT = {
-    b"PAR1\x15": "Parquet",
-    b"ARROW1\0\0": "Arrow",
-    b"\xff\xff\xff\xff": "Arrow",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-    b"%PDF-": "a PDF document",
-    b"PK\x03\x04": "a zip archive",
-    b"\xfd7zXZ\0": "xz",
-    b"BZh91AY&SY": "bzip2",
-    b"\x1f\x8b": "gzip inside a compressed file",
-    b"\x28\xb5\x2f\xfd": "zstd inside a compressed file",
-}
 _HEAD_BYTES = 4096
-_LEAST_BYTES_TO_JUDGE = 512
-_MOST_CONTROLS = 0.05
-_CONTROLS = bytes({*range(0x20), 0x7F} - set(b"\b\t\n\v\f\r\x1b"))
 _CHUNK_BYTES = 1 << 18
 _ENTRIES_CHECKED = 1000
+_EXPECTED = "expected paths, strings, dictionaries, a data frame, an Arrow table or a datasets.Dataset"
 
 
 def find_sources(given: object) -> list[Source]:
@@ -76,7 +84,7 @@ def find_sources(given: object) -> list[Source]:
 
     A string or path is a file, a glob or ``-``. A list or tuple of strings names files if each of its first
     1,000 entries does: it exists, is ``-``, a glob that matches, or looks like a path. If none does, its
-    entries are texts. Anything else is rows in memory, see :mod:`embedcache.corpus.memory`.
+    entries are texts. Anything else is rows in memory.
 
     Raises:
         MissingInputError: if a file is missing.
@@ -153,6 +161,50 @@ def _names_file(entry: str | os.PathLike[str]) -> bool:
     return Path(entry).exists() or (glob.has_magic(entry) and next(glob.iglob(entry), None) is not None)  # noqa: PTH207
 
 
+def memory_rows(data: object) -> MemoryRows:
+    """Return ``data`` as a source.
+
+    Raises:
+        InputError: if it is no sequence of strings or dictionaries and no table, or empty.
+    """
+    kind = type(data).__name__
+    if isinstance(data, Mapping):
+        raise InputError(f"a {kind} is no list of rows: give one of its splits, or a list of dictionaries")
+    if hasattr(data, "read"):
+        raise InputError(f"a {kind} is an open file: give its path")
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return MemoryRows("arrow", lambda: _reader(data), once=kind == "RecordBatchReader")
+    if hasattr(data, "iloc") and hasattr(data, "columns"):  # a pandas frame without the stream interface
+        import pyarrow as pa
+
+        return MemoryRows("arrow", lambda: pa.Table.from_pandas(data, preserve_index=False).to_reader())
+    if not isinstance(data, Iterable) or isinstance(data, (bytes, bytearray)):
+        raise InputError(f"a {kind} cannot be a source: {_EXPECTED}")
+    rows = iter(data)
+    nothing = object()
+    first = next(rows, nothing)
+    if first is nothing:
+        raise InputError(f"the {kind} is empty: {_EXPECTED}")
+    if first is not None and not isinstance(first, (str, Mapping)) and first == first:
+        raise InputError(f"a {kind} of {type(first).__name__} cannot be a source: {_EXPECTED}")
+    whole: Iterator[object] = chain([first], rows)
+    once = rows is data
+    read = (lambda: whole) if once else (lambda: iter(data))
+    return MemoryRows("objects" if isinstance(first, Mapping) else "strings", read, once)
+
+
+def _reader(data: Any) -> Any:
+    """Return the record batches of a table; a column alone becomes the column ``text``."""
+    import pyarrow as pa
+
+    if not hasattr(data, "__arrow_c_stream__"):
+        return pa.table({"text": pa.array(data)}).to_reader()
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except pa.ArrowInvalid:  # a stream of one column
+        return pa.table({"text": pa.chunked_array(data)}).to_reader()
+
+
 def source_name(source: Source) -> str:
     """Return the name of ``source`` in messages."""
     return "<stdin>" if source == STDIN else str(source)
@@ -195,44 +247,29 @@ def format_of(source: Source, given: str | None = None) -> str:
 
 
 @contextmanager
-def readable(name: str, kind: str) -> Iterator[None]:
-    """Turn what reading damaged data raises into :class:`InputError`."""
-    damage: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, UnicodeDecodeError)
-    if kind in ("parquet", "arrow", MEMORY):
-        import pyarrow as pa
-
-        damage += (pa.ArrowException,)
-    try:
-        yield
-    except EmbedCacheError:
-        raise
-    except damage as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(
-            f"{name} cannot be read as {kind} ({reason}); copy, download or write it again, or pass "
-            "the right --format"
-        ) from error
-
-
-@contextmanager
 def open_bytes(source: FileSource) -> Iterator[io.BufferedReader]:
     """Open ``source`` for reading its bytes, decompressed, in constant memory; standard input stays open.
 
     Raises:
-        MissingInputError: the file is missing.
-        InputError: it cannot be opened, is not compressed as its name says, or is damaged or cut off.
+        InputError: it is not compressed as its name says.
+        OSError, EOFError, zlib.error: it cannot be opened, is damaged or cut off.
     """
-    with readable(source_name(source), "bytes"), ExitStack() as stack:
-        raw: Any = sys.stdin.buffer if source == STDIN else stack.enter_context(_open(source))
-        head, stream = _with_head(raw)
+    with ExitStack() as stack:
+        raw: Any = sys.stdin.buffer if source == STDIN else stack.enter_context(source.open("rb"))
+        head = b""
+        while len(head) < _HEAD_BYTES and (more := raw.read(_HEAD_BYTES - len(head))):
+            head += more
+        stream: io.BufferedReader = io.BufferedReader(_Prefixed(head, raw), _CHUNK_BYTES)
         codec = _codec(source, head)
+        unpacked: Any = None
         if codec == "gzip":
-            _, stream = _with_head(stack.enter_context(gzip.GzipFile(fileobj=stream, mode="rb")))
+            unpacked = gzip.GzipFile(fileobj=stream, mode="rb")
         elif codec == "zstd":
             import pyarrow as pa
 
             unpacked = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), codec)
-            _, stream = _with_head(stack.enter_context(unpacked))
+        if unpacked is not None:
+            stream = io.BufferedReader(stack.enter_context(unpacked), _CHUNK_BYTES)
         yield stream
 
 
@@ -241,12 +278,10 @@ def open_file(source: FileSource) -> Iterator[Path]:
     """Give a path to the decompressed bytes of ``source``, for formats that are not read front to back.
 
     A plain file is given as it is; anything else is unpacked into a temporary file, removed at the end.
-
-    Raises:
-        InputError, MissingInputError: as :func:`open_bytes`.
+    Raises as :func:`open_bytes` does.
     """
     if source != STDIN and source.is_file():
-        with _open(source) as file:
+        with source.open("rb") as file:
             head = file.read(_HEAD_BYTES)
         if _codec(source, head) is None:
             yield source
@@ -258,47 +293,14 @@ def open_file(source: FileSource) -> Iterator[Path]:
         yield Path(copy.name)
 
 
-def refuse_foreign(stream: io.BufferedReader, name: str, kind: str) -> None:
-    """Raise :class:`InputError` where ``stream`` is no text, as the format ``kind`` is."""
-    head = stream.peek(_HEAD_BYTES)
-    meaning = next((meaning for magic, meaning in _NOT_TEXT.items() if head.startswith(magic)), None)
-    controls = len(head) - len(head.translate(None, _CONTROLS))
-    if meaning is None and len(head) >= _LEAST_BYTES_TO_JUDGE and controls > _MOST_CONTROLS * len(head):
-        meaning = "binary data"
-    if meaning is not None:
-        raise InputError(
-            f"{name} looks like {meaning}, expected {kind} in UTF-8; pass the right --format, or convert it"
-        )
-
-
-def _open(path: Path) -> io.BufferedReader:
-    try:
-        return path.open("rb")
-    except FileNotFoundError as error:
-        raise MissingInputError(f"{path} does not exist; check the path") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); expected a readable file") from error
-
-
 def _codec(source: FileSource, head: bytes) -> str | None:
     for codec, magic in _COMPRESSIONS.values():
         if head.startswith(magic):
             return codec
     if source != STDIN and source.suffix.lower() in _COMPRESSIONS:
         codec, _ = _COMPRESSIONS[source.suffix.lower()]
-        raise InputError(
-            f"{source} does not begin as {codec} does; copy or download it again, or rename it if it is not "
-            "compressed"
-        )
+        raise InputError(f"{source} does not begin as {codec} does; copy or download it again, or rename it")
     return None
-
-
-def _with_head(inner: Any) -> tuple[bytes, io.BufferedReader]:
-    """Return the first bytes of ``inner``, and a stream that still begins with them."""
-    head = b""
-    while len(head) < _HEAD_BYTES and (more := inner.read(_HEAD_BYTES - len(head))):
-        head += more
-    return head, io.BufferedReader(_Prefixed(head, inner), _CHUNK_BYTES)
 
 
 class _Prefixed(io.RawIOBase):

@@ -13,13 +13,13 @@ import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedcache.corpus.columns import ColumnReader
-from embedcache.corpus.corpus import DESCRIPTION, Corpus, CorpusInfo, check_name, read_info
-from embedcache.corpus.part import ORIGINAL, Part, PartCutter, part_bytes
+from embedcache.corpus.corpus import Corpus, check_name
+from embedcache.corpus.description import DESCRIPTION, Column, CorpusInfo, read_info
+from embedcache.corpus.part import ORIGINAL, TEXT_TYPE, Part, PartCutter, key_column, part_bytes
 from embedcache.corpus.readers import ReadReport, RowBatch
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, StorageError
 from embedcache.fsio import (
@@ -37,6 +37,8 @@ from embedcache.keys import KEY_DTYPE, first_occurrences, key_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_STORED_AS = {str: TEXT_TYPE, int: "int64", float: "double"}
 
 
 def store_corpus(
@@ -194,3 +196,54 @@ def _remove_unnamed(folder: Path, paths: Iterable[Path]) -> None:
                 remove_file(path)
     with suppress(OSError):
         folder.rmdir()
+
+
+class ColumnReader:
+    """Turn the batches of one corpus into columns, all of the types that the first batch has.
+
+    Attributes:
+        types: column -> Arrow type, once a batch was read.
+    """
+
+    def __init__(self) -> None:
+        self.types: dict[str, str] = {}
+        self._digests: dict[str, hashlib._Hash] = {}
+
+    def read(self, batch: RowBatch) -> dict[str, pa.Array]:
+        """Return ``key`` and the columns of ``batch``, which is not empty.
+
+        Raises:
+            InputError: if a column is missing, new, of another length, or of values that cannot be stored.
+        """
+        import pyarrow as pa
+
+        every: dict[str, Any] = {ORIGINAL: batch.texts, "id": batch.ids, "label": batch.labels}
+        given = {name: values for name, values in every.items() if values is not None}
+        types = {name: _STORED_AS.get(type(values[0]), "") for name, values in given.items() if values}
+        self.types = self.types or types
+        self._digests = self._digests or {name: hashlib.sha256() for name in given}
+        mixed = [
+            name for name, values in given.items() if not types.get(name) or len({*map(type, values)}) > 1
+        ]
+        if mixed or types != self.types or any(len(v) != len(batch.texts) for v in given.values()):
+            found = ", ".join(f"{len(values)} {name}s ({types.get(name)})" for name, values in given.items())
+            raise InputError(
+                f"a batch of {found}: expected as many of each, of one type: str, int or float "
+                f"(before: {self.types})"
+            )
+        try:
+            keys = key_array(batch.texts)
+            columns = {name: pa.array(values, self.types[name]) for name, values in given.items()}
+        except (UnicodeEncodeError, OverflowError, pa.ArrowException) as error:
+            raise InputError(
+                f"a value cannot be stored ({error}); expected text that is UTF-8, numbers of 64 bits"
+            ) from error
+        # Of the values, not of batches: how the reader cut them must not show.
+        self._digests[ORIGINAL].update(keys.tobytes())
+        for name in given.keys() - {ORIGINAL}:
+            self._digests[name].update("".join(f"{value!r}\n" for value in given[name]).encode())
+        return {"key": key_column(keys), **columns}
+
+    def described(self) -> dict[str, Column]:
+        """Return the columns as the corpus's description names them."""
+        return {name: Column(type_, self._digests[name].hexdigest()) for name, type_ in self.types.items()}

@@ -18,7 +18,7 @@ from embedcache.corpus.view_store import store_view
 from embedcache.errors import InputError
 from embedcache.keys import KeyArray
 from embedcache.progress import NO_PROGRESS, Progress
-from embedcache.views.kept import Kept, Made
+from embedcache.views.recipe import Kept, Made
 
 LEFT_OUT = "not in the subset"
 """Reason under which a subset counts the other rows of its corpus as skipped."""

@@ -7,31 +7,38 @@ until the view is complete.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
-from embedcache.corpus.corpus import DESCRIPTION, Corpus, View, read_info
-from embedcache.corpus.readers import ReadReport, RowBatch
-from embedcache.corpus.store import store_corpus
-from embedcache.corpus.view_record import (
+from embedcache.corpus.corpus import Corpus, View
+from embedcache.corpus.description import (
+    DESCRIPTION,
     RECIPE,
     VIEWS,
     ViewRecord,
     is_recorded,
+    read_info,
     read_record,
     write_record,
 )
+from embedcache.corpus.formats import raw_rows
+from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, RowConditions, text_of_row
+from embedcache.corpus.sources import STDIN, MemoryRows, Source, format_of, source_name
+from embedcache.corpus.store import store_corpus
+from embedcache.corpus.tables import Columns, Problem, is_utf8
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, StorageError
-from embedcache.fsio import TEMPORARY_PREFIX, canonical_json, remove_file, write_bytes
-from embedcache.views.kept import Kept, Made
-from embedcache.views.recipe import Recipe
+from embedcache.fsio import TEMPORARY_PREFIX, canonical_json, read_sealed_json, remove_file, write_sealed_json
+from embedcache.progress import NO_PROGRESS, Progress
+from embedcache.views.recipe import Kept, Made, Recipe
 
 CHUNK_ROWS = 4096
 """Rows that are made at a time; where chunks end depends on the corpus alone."""
+
+_MOST_DRAFT_BYTES = 1 << 30
 
 MakeRows: TypeAlias = Callable[[int, list[str]], list[Made]]
 """(First row, texts of a chunk) -> outcome for each."""
@@ -44,7 +51,7 @@ def store_view(
     *,
     replace: bool = False,
     keep_drafts: bool = False,
-    on_rows: Callable[[int], None] | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> tuple[View, bool]:
     """Make a view of ``corpus``, unless it is there.
 
@@ -56,7 +63,7 @@ def store_view(
         make: makes them.
         replace: whether a view of the same name by another recipe may be replaced.
         keep_drafts: whether every chunk is kept at once, because making it again would take long.
-        on_rows: called with the number of rows that are made.
+        progress: receives the rows made.
 
     Returns:
         The view, and whether it was already there.
@@ -70,7 +77,11 @@ def store_view(
     folder = corpus.folder / VIEWS / recipe.name
     there = _record_there(folder, corpus, replace=replace)
     if there is not None and not replace:
-        refuse_other_recipe(there.recipe, recipe)
+        if difference := there.recipe.differences(recipe):
+            raise InputError(
+                f"the corpus has another view called {recipe.name!r} ({difference}): replace it with "
+                f"--overwrite, or name the new one: --view NAME={recipe.kind}..."
+            )
         view = View(corpus, recipe.name)
         # Only reading a source again shows that a column is still the same.
         if not recipe.reads_source and not view.missing_parts():
@@ -82,7 +93,7 @@ def store_view(
         remove_file(folder / RECIPE)
     counts: Counter[str] = Counter()
     drafts = _drafts_of(folder, corpus, recipe) if keep_drafts else None
-    batches = rows_of_view(corpus, make, counts, drafts, on_rows)
+    batches = rows_of_view(corpus, make, counts, drafts, progress)
     try:
         _, was_there = store_corpus(
             folder.parent, recipe.name, batches, ReadReport(), replace=there is None or replace
@@ -128,21 +139,12 @@ def remove_view(corpus: Corpus, name: str) -> None:
             one.rmdir()
 
 
-def refuse_other_recipe(there: Recipe, wanted: Recipe) -> None:
-    """Raise :class:`InputError` where the view that is there has another recipe than the one wanted."""
-    if difference := there.differences(wanted):
-        raise InputError(
-            f"the corpus has another view called {there.name!r} ({difference}): replace it with --overwrite, "
-            f"or name the new one: --view NAME={wanted.kind}..."
-        )
-
-
 def rows_of_view(
     corpus: Corpus,
     make: MakeRows,
     counts: Counter[str],
     drafts: Path | None = None,
-    on_rows: Callable[[int], None] | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> Iterator[RowBatch]:
     """Yield the rows of a view as :func:`store_corpus` takes them.
 
@@ -151,7 +153,7 @@ def rows_of_view(
         make: makes the texts.
         counts: outcomes of the rows are counted here.
         drafts: how the paths of drafts begin, if drafts are kept.
-        on_rows: called with the number of rows that are made.
+        progress: receives the rows made.
 
     Raises:
         CorruptCacheError: if the corpus is damaged.
@@ -161,18 +163,14 @@ def rows_of_view(
     for part in corpus.iter_texts():
         for start in range(0, len(part), CHUNK_ROWS):
             texts = part[start : start + CHUNK_ROWS]
-            made = None if drafts is None else _read_draft(drafts, done, len(texts))
-            if made is None:
-                made = make(done, texts)
-                if drafts is not None:
-                    _write_draft(drafts, done, made)
+            made = make(done, texts) if drafts is None else _drafted(drafts, done, texts, make)
             done += len(texts)
+            settled = []
             for text, new in zip(texts, made, strict=True):
                 counts[new.value if isinstance(new, Kept) else "unchanged" if new == text else "changed"] += 1
-            settled = [text if isinstance(new, Kept) else new for text, new in zip(texts, made, strict=True)]
+                settled.append(text if isinstance(new, Kept) else new)
             yield RowBatch(settled, None, None)
-            if on_rows is not None:
-                on_rows(done)
+            progress.advance(len(texts))
 
 
 def _record_there(folder: Path, corpus: Corpus, *, replace: bool) -> ViewRecord | None:
@@ -189,33 +187,96 @@ def _record_there(folder: Path, corpus: Corpus, *, replace: bool) -> ViewRecord 
     return record if record.of == corpus.info.digest else None
 
 
-# Drafts have temporary names that carry the digest of what determines their texts and of their own bytes, so
-# nothing mistakes them for rows, and a damaged one is made again.
-
-
 def _drafts_of(folder: Path, corpus: Corpus, recipe: Recipe) -> Path:
-    """Return how the paths of the drafts of a view begin."""
+    """Return how the paths of the drafts of a view begin: with the digest of what determines its texts."""
     identity = canonical_json([corpus.info.digest, recipe.to_json(), CHUNK_ROWS])
     return folder / f"{TEMPORARY_PREFIX}draft-{hashlib.sha256(identity).hexdigest()[:16]}"
 
 
-def _write_draft(drafts: Path, first_row: int, made: Sequence[Made]) -> None:
-    values = [[one.value] if isinstance(one, Kept) else one for one in made]
-    data = json.dumps(values, ensure_ascii=False).encode()
-    write_bytes(drafts.with_name(f"{drafts.name}-{first_row}-{hashlib.sha256(data).hexdigest()}.json"), data)
-
-
-def _read_draft(drafts: Path, first_row: int, rows: int) -> list[Made] | None:
-    for path in drafts.parent.glob(f"{drafts.name}-{first_row}-*.json"):
-        with suppress(OSError, ValueError):
-            data = path.read_bytes()
-            if path.stem.rpartition("-")[2] == hashlib.sha256(data).hexdigest():
-                values = json.loads(data)
-                if len(values) == rows:
-                    return [Kept(one[0]) if isinstance(one, list) else str(one) for one in values]
-    return None
+def _drafted(drafts: Path, first_row: int, texts: list[str], make: MakeRows) -> list[Made]:
+    """Return the outcomes of a chunk from its draft, which is sealed; made and kept where there is none."""
+    path = drafts.with_name(f"{drafts.name}-{first_row}.json")
+    with suppress(OSError, ValueError, KeyError):
+        values = read_sealed_json(path, _MOST_DRAFT_BYTES)["made"]
+        if len(values) == len(texts):
+            return [Kept(one[0]) if isinstance(one, list) else str(one) for one in values]
+    made = make(first_row, texts)
+    write_sealed_json(path, {"made": [[one.value] if isinstance(one, Kept) else one for one in made]})
+    return made
 
 
 def _remove_drafts(folder: Path) -> None:
     for path in folder.glob(f"{TEMPORARY_PREFIX}draft-*"):
         remove_file(path)
+
+
+# A column of the source as a view: the source is read again, as the corpus was read and once more for the
+# column; a row that the corpus skipped is skipped here.
+
+
+def refuse_missing_column(sources: Sequence[Source], options: ReadOptions, column: str) -> None:
+    """Check that every source has ``column``, from their first rows.
+
+    Raises:
+        MissingInputError: if a source or the column is missing.
+        InputError: if the column holds no text, or the source can be read only once.
+    """
+    for source in sources:
+        if source == STDIN or (isinstance(source, MemoryRows) and source.once):
+            raise InputError(
+                f"a view of column {column!r} reads {source_name(source)} a second time, which is not "
+                "possible: give a file"
+            )
+        with raw_rows(source, format_of(source, options.format), _wanted(column, options)) as rows:
+            next(rows, None)
+
+
+class ColumnCells:
+    """Cells of a column, chunk by chunk in the order of the corpus's rows.
+
+    Args:
+        sources, options: what the corpus was read from, and how.
+        column: the column.
+    """
+
+    def __init__(self, sources: Sequence[Source], options: ReadOptions, column: str) -> None:
+        self._cells = (cell for source in sources for cell in _cells_of(source, options, column))
+        self._name = f"column {column!r} of {', '.join(source_name(source) for source in sources)[:200]}"
+
+    def make(self, first_row: int, texts: list[str]) -> list[Made]:
+        """Return the cells beside ``texts``, which are the corpus's rows from ``first_row`` on.
+
+        Raises:
+            InputError: if the source has other rows than the corpus, or cannot be read.
+        """
+        found = list(islice(self._cells, len(texts)))
+        if [text for text, _ in found] != texts:
+            raise InputError(
+                f"{self._name} does not fit the corpus from row {first_row} on: the source changed while "
+                "it was read; run the same command again"
+            )
+        return [cell for _, cell in found]
+
+
+def _wanted(column: str, options: ReadOptions) -> Columns:
+    return Columns(text=column, text_option="--view column:NAME", delimiter=options.delimiter)
+
+
+def _cells_of(source: Source, options: ReadOptions, column: str) -> Iterator[tuple[str, Made]]:
+    asked, conditions = options.columns, RowConditions(options.rows)
+    with_id, with_label = asked.id is not None, asked.label is not None
+    kind = format_of(source, options.format)
+    # Side by side, because a row without the cell is still a row of the corpus.
+    with raw_rows(source, kind, asked) as rows, raw_rows(source, kind, _wanted(column, options)) as beside:
+        for row, cell in zip(rows, beside, strict=True):
+            if not conditions.hold(row):
+                continue
+            text = text_of_row(row, pairs=options.reads_pairs, with_id=with_id, with_label=with_label)
+            if not isinstance(text, Problem):
+                yield text, _made(cell[1])
+
+
+def _made(cell: object) -> Made:
+    if not isinstance(cell, str) or not cell or cell.isspace():
+        return Kept.EMPTY_CELL
+    return cell if "\0" not in cell and is_utf8(cell) else Kept.UNUSABLE_CELL

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from embedcache.cache import Cache, CachedTeacher
 from embedcache.codecs import Vectors
-from embedcache.corpus.corpus import Corpus
-from embedcache.corpus.texts import find_texts
+from embedcache.corpus.corpus import Corpus, find_texts
 from embedcache.doctor.findings import EXAMPLES, Finding, Level
 from embedcache.doctor.sampling import sample_keys
 from embedcache.errors import InputError

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from embedcache.cache import Cache
-from embedcache.corpus.texts import find_texts
+from embedcache.corpus.corpus import find_texts
 from embedcache.doctor.codec_loss import CodecLoss, compare_codecs
 from embedcache.doctor.deep import LIVE, check_deep, sample_texts
 from embedcache.doctor.findings import LEVELS, Finding, Level

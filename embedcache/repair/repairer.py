@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from embedcache.cache import CACHE_MARKER, read_origin
 from embedcache.cached_teacher import noted_model
 from embedcache.contract import Contract
-from embedcache.corpus.corpus import DESCRIPTION, Corpus, View
+from embedcache.corpus.corpus import Corpus, View
+from embedcache.corpus.description import DESCRIPTION, ViewRecord, read_record
 from embedcache.corpus.readers import ReadReport
 from embedcache.corpus.store import store_corpus
-from embedcache.corpus.view_record import ViewRecord, read_record
 from embedcache.corpus.view_store import rows_of_view
 from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError, TeacherError
 from embedcache.fsio import TEMPORARY_PREFIX, commit, write_json, write_sealed_json

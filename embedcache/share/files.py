@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedcache.cache import Cache, CachedTeacher
-from embedcache.corpus.corpus import DESCRIPTION, Corpus, CorpusRef
-from embedcache.corpus.view_record import RECIPE
+from embedcache.corpus.corpus import Corpus, CorpusRef
+from embedcache.corpus.description import DESCRIPTION, RECIPE
 from embedcache.errors import InputError
 from embedcache.fsio import sha256_file
 from embedcache.inventory import Kind

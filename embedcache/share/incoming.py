@@ -16,7 +16,7 @@ from embedcache.cache import Cache, CachedTeacher, read_contract, read_origin
 from embedcache.codecs import pq
 from embedcache.contract import Contract
 from embedcache.corpus.corpus import Corpus
-from embedcache.corpus.view_record import read_record
+from embedcache.corpus.description import read_record
 from embedcache.errors import CorruptCacheError, EmbedCacheError, InputError, RemoteError
 from embedcache.fsio import commit_new, copy_file, make_directory, refuse_links, sha256_file
 from embedcache.inventory import Kind

@@ -9,7 +9,7 @@ from embedcache.cache import Cache
 from embedcache.cached_teacher import read_contract
 from embedcache.contract import Contract, describe_differences
 from embedcache.corpus.corpus import Corpus
-from embedcache.corpus.view_record import RECIPE
+from embedcache.corpus.description import RECIPE
 from embedcache.errors import ContractMismatchError, InputError, RemoteError
 from embedcache.fsio import parsed_json, sha256_file
 from embedcache.inventory import Kind

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from embedcache.cache import Cache
-from embedcache.corpus.corpus import DESCRIPTION, Corpus
+from embedcache.corpus.corpus import Corpus
+from embedcache.corpus.description import DESCRIPTION
 from embedcache.corpus.subset import copy_rows, subset_name, text_keys
 from embedcache.errors import InputError, RemoteError, StorageError
 from embedcache.fsio import sha256_file

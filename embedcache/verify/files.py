@@ -15,9 +15,8 @@ import numpy as np
 from embedcache.arrow_file import read_batch
 from embedcache.cache import CACHE_MARKER, CACHE_VERSION, read_contract, read_origin
 from embedcache.codecs import Codec, Stored, get_codec, pq
-from embedcache.corpus.corpus import read_info
+from embedcache.corpus.description import read_info, read_record
 from embedcache.corpus.part import key_view
-from embedcache.corpus.view_record import read_record
 from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError, StorageError
 from embedcache.fsio import parsed_json, read_sealed_json
 from embedcache.inventory import Entry, Kind, entry_at

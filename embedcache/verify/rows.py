@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.corpus.columns import ColumnReader
-from embedcache.corpus.corpus import DESCRIPTION, Corpus, View
+from embedcache.corpus.corpus import Corpus, View
+from embedcache.corpus.description import DESCRIPTION
 from embedcache.corpus.part import ORIGINAL, key_view
 from embedcache.corpus.readers import RowBatch
+from embedcache.corpus.store import ColumnReader
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.missing import MissingRows, ViewCoverage

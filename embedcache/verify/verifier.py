@@ -14,9 +14,9 @@ from pathlib import Path
 
 from embedcache.cache import read_contract, refuse_remote
 from embedcache.contract import Contract
-from embedcache.corpus.corpus import DESCRIPTION, Corpus, View, read_info
+from embedcache.corpus.corpus import Corpus, View
+from embedcache.corpus.description import DESCRIPTION, RECIPE, read_info, read_record
 from embedcache.corpus.part import ORIGINAL
-from embedcache.corpus.view_record import RECIPE, read_record
 from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError
 from embedcache.fsio import require_directory, sha256_file
 from embedcache.inventory import QUARANTINE, Entry, Kind, entry_at, list_files

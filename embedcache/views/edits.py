@@ -13,8 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from embedcache.errors import InputError, MissingExtraError
-from embedcache.views.kept import Kept, Made, Maker
-from embedcache.views.recipe import Recipe
+from embedcache.views.recipe import Kept, Made, Maker, Recipe
 
 CORE = re.compile(r"(\W*)(\w(?:.*\w)?)(\W*)", re.DOTALL)
 """Matches a whole word that has a core: what is before it, the core, what is after it."""

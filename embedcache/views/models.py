@@ -19,8 +19,7 @@ from embedcache.teacher.load import quiet_transformers
 from embedcache.teacher.model_folder import architecture_digest, read_json, weights_digest
 from embedcache.teacher.resolve import resolve
 from embedcache.views.edits import CORE, Draws, put, words_of_share
-from embedcache.views.kept import Kept, Made, Maker
-from embedcache.views.recipe import Recipe
+from embedcache.views.recipe import Kept, Made, Maker, Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor

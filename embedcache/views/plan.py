@@ -8,9 +8,8 @@ from functools import cached_property
 
 from embedcache.errors import InputError
 from embedcache.views.edits import edit_maker, open_lexicon, synonym_maker
-from embedcache.views.kept import Maker
 from embedcache.views.models import ModelFolder, find_model, mask_fill_maker, translation_maker
-from embedcache.views.recipe import KINDS, Recipe, parse_views
+from embedcache.views.recipe import KINDS, Maker, Recipe, parse_views
 
 MASK_MODEL = "google-bert/bert-base-uncased"
 TRANSLATOR = "Helsinki-NLP/opus-mt-{}"

@@ -7,9 +7,10 @@ A recipe is written ``[NAME=]KIND[:ARGUMENTS][*COUNT]``: ``crop``, ``crop:0.2``,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from typing import Annotated, TypeAlias
 
 import pydantic
@@ -30,6 +31,25 @@ _SPEC = re.compile(rf"(?:(?P<name>{_NAME})=)?(?P<kind>[a-z-]+)(?::(?P<rest>.*))?
 _COUNT = re.compile(r"(?P<rest>.*)\*(?P<count>\d{1,4})", re.DOTALL)
 
 _Word = Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,64}$")]
+
+
+class Kept(Enum):
+    """Reason why a row keeps its text; the values are counted and reported."""
+
+    ONE_WORD = "one word"
+    NO_SYNONYM = "no synonym"
+    NOTHING_TO_MASK = "nothing to mask"
+    EMPTY_CELL = "empty cell"
+    UNUSABLE_CELL = "unusable cell"
+    TOO_LONG = "longer than the model reads"
+    EMPTY_OUTPUT = "empty output"
+    SAME_TEXT = "same text"
+    """Of a part of a corpus: unchanged, or kept for one of the reasons that were counted of the whole."""
+
+
+Made: TypeAlias = str | Kept
+Maker: TypeAlias = Callable[[Sequence[str]], list[Made]]
+"""Texts -> outcome for each, which depends on that text alone."""
 
 
 @dataclass(frozen=True)
@@ -134,15 +154,10 @@ class Recipe:
 
     def describe(self) -> str:
         """Return the recipe in words: kind, parameters, seed and sample."""
-        if self.reads_source:
-            return f"column {_shown(self.parameters['column'])}"
-        words = [self.kind, *(f"{name} {_shown(value)}" for name, value in self.parameters.items())]
-        if self.seed is not None:
-            words.append(f"seed {self.seed}")
-        if self.sample:
-            words.append(f"sample {self.sample}")
-        words += [f"model {role} {digest[:12]}" for role, digest in self.models.items()]
-        return ", ".join(words)
+        fields = self._fields()
+        kind = "" if self.reads_source else f"{fields['kind']}, "
+        given = [f"{name} {value}" for name, value in fields.items() if value is not None]
+        return kind + ", ".join(given[1:])
 
     def differences(self, other: Recipe) -> str:
         """Return the fields in which ``other`` differs; empty where both make the same texts."""
@@ -153,7 +168,7 @@ class Recipe:
     def _fields(self) -> dict[str, object]:
         models = {f"model {role}": digest[:12] for role, digest in self.models.items()}
         parameters = {name: _shown(value) for name, value in self.parameters.items()}
-        return {"kind": self.kind, **parameters, "seed": self.seed, "sample": self.sample, **models}
+        return {"kind": self.kind, **parameters, "seed": self.seed, "sample": self.sample or None, **models}
 
 
 def _shown(value: Parameter) -> str:

@@ -15,9 +15,8 @@ from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.view_store import store_view
 from embedcache.store import Shard
 from embedcache.testing import FakeEncoder, sentences
-from embedcache.views.kept import Made
 from embedcache.views.plan import ViewOptions
-from embedcache.views.recipe import Recipe
+from embedcache.views.recipe import Made, Recipe
 
 TEXTS = [*sentences(300, seed=8), "word"]
 VIEWS = ("crop", "delete-words:0.3*2", "delete-one-word", "column:french")

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embedcache.corpus.readers import ReadOptions, ReadReport, expand_sources, read_batches
+from embedcache.corpus.readers import ReadOptions, ReadReport, read_batches
+from embedcache.corpus.sources import expand_sources
 
 ENDINGS = {
     "text": ".txt",

@@ -23,10 +23,11 @@ from hypothesis import strategies as st
 
 from embedcache import fsio
 from embedcache.corpus import part
-from embedcache.corpus.corpus import Corpus, CorpusRef, read_info
-from embedcache.corpus.memory import memory_rows
+from embedcache.corpus.corpus import Corpus, CorpusRef
+from embedcache.corpus.description import read_info
 from embedcache.corpus.origin import SourceNote, note_path, observe, read_note, unchanged, write_note
 from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, read_batches
+from embedcache.corpus.sources import memory_rows
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import (
     CacheFormatError,

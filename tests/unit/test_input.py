@@ -31,18 +31,15 @@ from input_helpers import (
 )
 
 from embedcache.corpus import formats
-from embedcache.corpus.conditions import RowConditions
-from embedcache.corpus.memory import memory_rows
 from embedcache.corpus.readers import (
     ReadOptions,
     ReadReport,
     RowBatch,
+    RowConditions,
     check_sources,
-    expand_sources,
-    find_sources,
     read_batches,
 )
-from embedcache.corpus.sources import corpus_name_of, format_of
+from embedcache.corpus.sources import corpus_name_of, expand_sources, find_sources, format_of, memory_rows
 from embedcache.errors import InputError, MissingInputError
 
 TEXTS = [

@@ -14,8 +14,9 @@ from pair_helpers import joined, pair_file
 
 from embedcache.cache import Cache
 from embedcache.cli.main import cli
-from embedcache.corpus.column_view import ColumnCells
-from embedcache.corpus.readers import ReadOptions, expand_sources
+from embedcache.corpus.readers import ReadOptions
+from embedcache.corpus.sources import expand_sources
+from embedcache.corpus.view_store import ColumnCells
 from embedcache.errors import InputError
 from embedcache.projection import PROJECTION, extend, write_derived
 from embedcache.repair import repair

@@ -14,7 +14,7 @@ from cache_with_views import add_model_view, build_views, write_views_source
 from check_helpers import KINDS, SHARD_ROWS, TEXTS, MakeCopy, copy_of, files_of, flip, only, run
 
 from embedcache.codecs import get_codec
-from embedcache.corpus.corpus import read_info
+from embedcache.corpus.description import read_info
 from embedcache.errors import CacheFormatError, MissingInputError
 from embedcache.fsio import sealed, sha256_file, spelled_json
 from embedcache.store.shard import stored_shard

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from embedcache import fsio
 from embedcache.corpus import view_store
 from embedcache.corpus.corpus import Corpus, View
-from embedcache.corpus.view_record import record_from_json
+from embedcache.corpus.description import record_from_json
 from embedcache.corpus.view_store import MakeRows, remove_view, stale_views, store_view
 from embedcache.errors import (
     CacheFormatError,
@@ -37,7 +37,6 @@ from embedcache.errors import (
 from embedcache.keys import key_array
 from embedcache.testing import sentences, tiny_encoder
 from embedcache.views.edits import Draws, edit_maker, put, synonym_maker, words_of_share
-from embedcache.views.kept import Kept, Made, Maker
 from embedcache.views.models import (
     batches_of_one_length,
     find_model,
@@ -47,7 +46,7 @@ from embedcache.views.models import (
     translation_maker,
 )
 from embedcache.views.plan import PlannedView, ViewOptions, plan_views
-from embedcache.views.recipe import KINDS, Recipe, parse_views
+from embedcache.views.recipe import KINDS, Kept, Made, Maker, Recipe, parse_views
 
 SENTENCES = sentences(200, longest=30)
 EDITS = ["crop", "crop:0.5", "delete-words", "delete-words:0.9", "delete-one-word"]
