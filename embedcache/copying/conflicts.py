@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedcache.codecs import CODEC_NAMES
+from embedcache.codecs import CODEC_NAMES, Vectors
 from embedcache.copying.options import LAST
 from embedcache.errors import InputError
 from embedcache.fsio import canonical_json
 from embedcache.keys import KeyArray
 from embedcache.noise import compare_rows, noise_angle
 from embedcache.progress import Progress
+from embedcache.reuse import shard_places
 from embedcache.store import Shard, ShardStore
 
 _BLOCK_ROWS = 8192
-_SHOWN = 5
 
 Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
 Wanted = Callable[[KeyArray], Mask]
 """Keys (n,) -> bool (n,): the keys whose vectors are copied."""
-
-
-@dataclass(frozen=True)
-class Holder:
-    """Vectors of a teacher in one cache: the cache's label in messages, and the store."""
-
-    label: str
-    store: ShardStore
-    is_target: bool = False
+Stores = Mapping[str, ShardStore]
+"""Folder of a cache -> its vectors of one contract."""
 
 
 @dataclass
@@ -41,7 +36,7 @@ class VectorConflict:
 
     Attributes:
         teacher: its name.
-        kept, left: labels of the cache whose vectors are kept and of the other one.
+        kept, left: folders of the cache whose vectors are kept and of the other one.
         kept_by, left_by: codec and provenance of their vectors.
         decided_by: ``finer codec`` or ``--prefer ...``; empty where nothing decides.
         rows: vectors that are left out.
@@ -58,6 +53,12 @@ class VectorConflict:
     rows: int = 0
     worst_cosine: float = 1.0
     expected_cosine: float = 1.0
+
+    def add(self, rows: int, worst_cosine: float, expected_cosine: float) -> None:
+        """Count further rows."""
+        self.rows += rows
+        if worst_cosine <= self.worst_cosine:
+            self.worst_cosine, self.expected_cosine = worst_cosine, expected_cosine
 
     def describe(self) -> str:
         """Return the conflict in one line."""
@@ -76,23 +77,35 @@ class VectorConflictError(InputError):
         conflicts: those that are not decided.
     """
 
-    def __init__(self, conflicts: Sequence[VectorConflict], prefer: str | None) -> None:
+    def __init__(self, conflicts: Sequence[VectorConflict]) -> None:
         self.conflicts = tuple(conflicts)
-        shown = "; ".join(conflict.describe() for conflict in self.conflicts[:_SHOWN])
-        more = f"; and {len(self.conflicts) - _SHOWN} more" if len(self.conflicts) > _SHOWN else ""
-        remedy = "Choose with --prefer FIRST or LAST."
-        if prefer is not None:
-            remedy = "Vectors of an existing target are never replaced: copy it and the sources elsewhere."
-        super().__init__(f"{shown}{more}. Nothing was copied. {remedy}")
+        shown = "; ".join(conflict.describe() for conflict in self.conflicts)
+        super().__init__(
+            f"{shown}. Nothing was copied. Choose with --prefer FIRST or LAST; vectors of an existing target "
+            "are never replaced."
+        )
+
+
+class _Side(NamedTuple):
+    """Rows of a shard in the cache at ``folder``."""
+
+    folder: str
+    shard: Shard
+    rows: Rows
+
+    @property
+    def way(self) -> Mapping[str, object]:
+        """Codec and provenance."""
+        return {"codec": self.shard.codec.name, **self.shard.header.provenance}
+
+    @property
+    def coarseness(self) -> int:
+        """Number of the codec, the finest first."""
+        return CODEC_NAMES.index(self.shard.codec.name)
 
 
 def find_conflicts(
-    teacher: str,
-    sources: Sequence[Holder],
-    target: Holder | None,
-    prefer: str | None,
-    wanted: Wanted,
-    progress: Progress,
+    teacher: str, sources: Stores, target: Stores, prefer: str | None, wanted: Wanted, progress: Progress
 ) -> tuple[dict[str, Mask], list[VectorConflict]]:
     """Compare the vectors that several caches have of the same texts.
 
@@ -102,7 +115,7 @@ def find_conflicts(
     Args:
         teacher: its name.
         sources: caches with vectors of one contract, the preferred first.
-        target: the cache that is written, where it has such vectors.
+        target: the cache that is written; empty unless it has such vectors.
         prefer: ``FIRST``, ``LAST`` or None; as it is reported.
         wanted: keys that are compared.
         progress: receives the rows compared.
@@ -112,82 +125,59 @@ def find_conflicts(
     """
     lost: dict[str, Mask] = {}
     conflicts: dict[bytes, VectorConflict] = {}
-    seen: set[str] = set()
-    progress.phase(f"compare {teacher}", sum(len(shard) for one in sources for shard in one.store.shards))
-    for number, holder in enumerate(sources):
+    earlier: dict[str, ShardStore] = {}
+    progress.phase(f"compare {teacher}", sum(len(shard) for one in sources.values() for shard in one.shards))
+    for folder, store in sources.items():
+        seen = {shard.name for one in earlier.values() for shard in one.shards}
         # The target comes last: it matters for what the sources together have.
-        others = [*sources[:number], *([] if target is None else [target])]
-        for shard, own in holder.store.own_rows() if others else ():
-            for start in range(0, 0 if shard.name in seen else len(shard), _BLOCK_ROWS):
-                rows = start + np.flatnonzero(own[start : start + _BLOCK_ROWS])
-                rows = rows[wanted(shard.keys[rows])]
-                for other in others:
+        others = {**earlier, **target}
+        for shard, own in store.own_rows() if others else ():
+            rows = np.flatnonzero(own & wanted(shard.keys) & (shard.name not in seen))
+            for start in range(0, len(rows), _BLOCK_ROWS):
+                for other in others.items():
+                    block = rows[start : start + _BLOCK_ROWS]
                     if shard.name in lost:
-                        rows = rows[~lost[shard.name][rows]]
-                    for one in _compare(shard, rows, other.store):
-                        is_finer = _coarseness(shard) < _coarseness(one.shard)
-                        loser, places = (one.shard, one.places) if is_finer else (shard, one.rows)
-                        lost.setdefault(loser.name, np.zeros(len(loser), dtype=np.bool_))[places] = True
-                        sides = ((holder, shard), (other, one.shard))
-                        _note(conflicts, teacher, sides if is_finer else sides[::-1], prefer, one)
+                        block = block[~lost[shard.name][block]]
+                    for kept, left, worst, expected in _compare(_Side(folder, shard, block), *other):
+                        mask = lost.setdefault(left.shard.name, np.zeros(len(left.shard), dtype=np.bool_))
+                        mask[left.rows] = True
+                        key = canonical_json([kept.folder, left.folder, kept.way, left.way])
+                        if key not in conflicts:
+                            decided = f"--prefer {prefer}" if prefer else ""
+                            if kept.shard.codec.name != left.shard.codec.name:
+                                decided = "finer codec"
+                            elif prefer == LAST and kept.folder in target:
+                                decided = ""
+                            conflicts[key] = VectorConflict(
+                                teacher, kept.folder, left.folder, kept.way, left.way, decided
+                            )
+                        conflicts[key].add(len(left.rows), worst, expected)
             progress.advance(len(shard))
-        seen |= {shard.name for shard in holder.store.shards}
+        earlier[folder] = store
     return lost, sorted(conflicts.values(), key=lambda conflict: conflict.worst_cosine)
 
 
-@dataclass(frozen=True)
-class _Beyond:
-    """Rows of a shard that differ beyond noise from those at ``places`` of another shard, and by how much."""
+def _compare(one: _Side, folder: str, store: ShardStore) -> Iterator[tuple[_Side, _Side, float, float]]:
+    """Compare rows with the vectors that another cache reads for their keys.
 
-    rows: NDArray[np.int64]
-    shard: Shard
-    places: NDArray[np.int64]
-    worst_cosine: float
-    expected_cosine: float
-
-
-def _compare(shard: Shard, rows: NDArray[np.int64], other: ShardStore) -> list[_Beyond]:
-    """Compare rows of a shard with the vectors that another store reads for their keys."""
-    positions = other.locate(shard.keys[rows])
-    rows, positions = rows[positions >= 0], positions[positions >= 0]
-    if not len(rows):
-        return []
-    starts = np.cumsum([0, *map(len, other.shards)])
-    numbers = np.searchsorted(starts, positions, side="right") - 1
-    used, inverse = np.unique(numbers, return_inverse=True)
-    angles = np.array([noise_angle(other.shards[one].header) for one in used.tolist()])
-    angles += noise_angle(shard.header)
-    mine = np.asarray(shard.codec.decode(shard.stored.take(rows)), dtype=np.float32)
-    cosines, beyond = compare_rows(mine, other.vectors(positions), angles[inverse])
-    found = []
-    for one, angle in zip(used.tolist(), angles.tolist(), strict=True):
-        those = beyond & (numbers == one)
-        if those.any():
-            worst, expected = float(cosines[those].min()), math.cos(min(angle, math.pi))
-            places = positions[those] - starts[one]
-            found.append(_Beyond(rows[those], other.shards[one], places, worst, expected))
-    return found
+    Yields:
+        For each shard of the other cache the rows that differ beyond noise: those that are kept, those that
+        are left out, their worst cosine, and the lowest that noise explains.
+    """
+    positions = store.locate(one.shard.keys[one.rows])
+    rows, positions = one.rows[positions >= 0], positions[positions >= 0]
+    numbers, places = shard_places(store, positions)
+    for number in np.unique(numbers).tolist():
+        those, other = numbers == number, _Side(folder, store.shards[number], places)
+        angle = noise_angle(one.shard.header) + noise_angle(other.shard.header)
+        found = decoded(one.shard, rows[those])
+        cosines, beyond = compare_rows(found, store.vectors(positions[those]), np.full(len(found), angle))
+        if beyond.any():
+            sides = one._replace(rows=rows[those][beyond]), other._replace(rows=places[those][beyond])
+            left, kept = sides if sides[1].coarseness <= sides[0].coarseness else sides[::-1]
+            yield kept, left, float(cosines[beyond].min()), math.cos(min(angle, math.pi))
 
 
-def _note(
-    conflicts: dict[bytes, VectorConflict],
-    teacher: str,
-    sides: Sequence[tuple[Holder, Shard]],
-    prefer: str | None,
-    found: _Beyond,
-) -> None:
-    """Count rows into the conflict of their two caches and provenances; of ``sides`` the first one wins."""
-    (kept, _), (left, _) = sides
-    ways = [{"codec": shard.codec.name, **shard.header.provenance} for _, shard in sides]
-    decided = f"--prefer {prefer}" if prefer and not (kept.is_target and prefer == LAST) else ""
-    if ways[0]["codec"] != ways[1]["codec"]:
-        decided = "finer codec"
-    new = VectorConflict(teacher, kept.label, left.label, ways[0], ways[1], decided)
-    conflict = conflicts.setdefault(canonical_json([kept.label, left.label, *ways]), new)
-    conflict.rows += len(found.rows)
-    if found.worst_cosine <= conflict.worst_cosine:
-        conflict.worst_cosine, conflict.expected_cosine = found.worst_cosine, found.expected_cosine
-
-
-def _coarseness(shard: Shard) -> int:
-    return CODEC_NAMES.index(shard.codec.name)
+def decoded(shard: Shard, rows: Rows) -> Vectors:
+    """Return the vectors of rows of a shard as float32, shape (n, d)."""
+    return np.asarray(shard.codec.decode(shard.stored.take(rows)), dtype=np.float32)

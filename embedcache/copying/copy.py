@@ -6,9 +6,8 @@ rows are written again as full shards, apart by codec and provenance.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +16,17 @@ from embedcache.cache import Cache
 from embedcache.cached_teacher import noted_model
 from embedcache.codecs import FLOAT_CODECS
 from embedcache.contract import Contract, describe_differences
-from embedcache.copying.conflicts import Holder, VectorConflict, VectorConflictError, Wanted
-from embedcache.copying.corpora import CopiedCorpus, CorpusCopy, choose_corpora, copy_file, refuse_unused
+from embedcache.copying.conflicts import VectorConflict, VectorConflictError, Wanted
+from embedcache.copying.corpora import CorpusCopy, choose_corpora, copy_checked, refuse_unused
 from embedcache.copying.options import CopyOptions
-from embedcache.copying.shards import ShardPlan, ShardsWritten, plan_shards, write_shards
+from embedcache.copying.shards import ShardsWritten, plan_shards, write_shards
 from embedcache.corpus.subset import text_keys
 from embedcache.errors import ContractMismatchError, InputError
 from embedcache.fsio import sha256_file
 from embedcache.keys import KeyIndex
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import PROJECTION, projection_digest
+from embedcache.store import ShardStore
 from embedcache.teacher.outputs import LOGITS
 from embedcache.teacher.token_table import TokenTable, table_path
 
@@ -35,6 +35,16 @@ _LEAST_DIGITS = 6
 
 Names = Mapping[str, Mapping[str, str]]
 """Name of a teacher -> origin of its model."""
+
+
+@dataclass(frozen=True)
+class CopiedCorpus:
+    """Corpus of a copy: its name, rows, views, and whether the target lacked any of it."""
+
+    name: str
+    rows: int
+    views: tuple[str, ...]
+    is_missing: bool
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,6 @@ class CopyResult:
         teachers: its teachers.
         conflicts: conflicts of vectors.
         is_dry_run: whether nothing was written.
-        seconds: duration.
     """
 
     target: str
@@ -74,7 +83,6 @@ class CopyResult:
     teachers: tuple[CopiedTeacher, ...]
     conflicts: tuple[VectorConflict, ...]
     is_dry_run: bool
-    seconds: float
 
     def to_json(self) -> dict[str, object]:
         """Return the result as a JSON object."""
@@ -107,21 +115,30 @@ def copy(
         CorruptCacheError: if a source is damaged.
         StorageError: if the target cannot be written.
     """
-    started, chosen, folder = time.perf_counter(), options or CopyOptions(), Path(target).expanduser()
-    caches = _open_sources(sources, folder)
+    chosen, folder = options or CopyOptions(), Path(target).expanduser()
+    caches = [Cache(source) for source in sources]
+    for cache in caches:
+        if cache.folder.resolve() in (folder.resolve(), *folder.resolve().parents):
+            raise InputError(f"{cache.folder} would be copied into itself. Copy to a new folder.")
     here = Cache(folder) if (folder / "cache.json").exists() else None
     corpora = choose_corpora(caches, here, chosen)
     teachers = _choose_teachers(caches, here, chosen)
     wanted = _wanted(corpora, chosen)
-    plans = {
-        one: _plan(one, next(iter(names)), caches, here, wanted, chosen, progress)
-        for one, names in teachers.items()
-    }
+    plans = {}
+    for contract, names in teachers.items():
+        stores, own = _stores(contract, caches), _stores(contract, [] if here is None else [here])
+        # Logits are stored as floats only.
+        fits = contract.output != LOGITS or chosen.codec in FLOAT_CODECS
+        form = chosen if fits else replace(chosen, codec=None)
+        plans[contract] = plan_shards(next(iter(names)), stores, own, wanted, form, progress)
     conflicts = tuple(conflict for plan in plans.values() for conflict in plan.conflicts)
     undecided = [conflict for conflict in conflicts if not conflict.decided_by]
     if undecided and not dry_run:
-        raise VectorConflictError(undecided, chosen.prefer)
-    copied = tuple(corpus.result(here) for corpus in corpora)
+        raise VectorConflictError(undecided)
+    copied = tuple(
+        CopiedCorpus(one.name, len(one), tuple(view.name for view in one.views), not one.is_in(here))
+        for one in corpora
+    )
     written: dict[Contract, ShardsWritten] = {}
     if not dry_run:
         cache = Cache.create(folder)
@@ -137,21 +154,7 @@ def copy(
         CopiedTeacher(tuple(teachers[one]), one.id, plan.rows, plan.missing, written.get(one))
         for one, plan in plans.items()
     )
-    return CopyResult(str(folder), copied, done, conflicts, dry_run, time.perf_counter() - started)
-
-
-def _open_sources(sources: Sequence[str | Path], target: Path) -> list[Cache]:
-    caches, places = [Cache(source) for source in sources], [target.resolve()]
-    for cache in caches:
-        place = cache.folder.resolve()
-        if any(place == other or place in other.parents or other in place.parents for other in places):
-            raise InputError(
-                f"{cache.folder} is given twice, or lies in another cache. Copy to a new folder."
-            )
-        places.append(place)
-    if not caches:
-        raise InputError("no cache to copy: expected at least one source and the target")
-    return caches
+    return CopyResult(str(folder), copied, done, conflicts, dry_run)
 
 
 def _choose_teachers(
@@ -197,32 +200,9 @@ def _wanted(corpora: Sequence[CorpusCopy], options: CopyOptions) -> Wanted:
     return lambda keys: index.locate(keys) >= 0
 
 
-def _plan(
-    contract: Contract,
-    name: str,
-    caches: Sequence[Cache],
-    here: Cache | None,
-    wanted: Wanted,
-    options: CopyOptions,
-    progress: Progress,
-) -> ShardPlan:
-    holders = [
-        Holder(str(cache.folder), cache.store(contract), is_target=cache is here)
-        for cache in (*([] if here is None else [here]), *caches)
-        if cache.teacher_folder(contract).exists()
-    ]
-    # Logits are stored as floats only.
-    fits = contract.output != LOGITS or options.codec in FLOAT_CODECS
-    return plan_shards(
-        name,
-        [one for one in holders if not one.is_target],
-        next((one for one in holders if one.is_target), None),
-        wanted,
-        codec=options.codec if fits else None,
-        shard_rows=options.shard_rows,
-        prefer=options.prefer,
-        progress=progress,
-    )
+def _stores(contract: Contract, caches: Sequence[Cache]) -> dict[str, ShardStore]:
+    """Return the vectors of a contract by the folder of their cache."""
+    return {str(one.folder): one.store(contract) for one in caches if one.teacher_folder(contract).exists()}
 
 
 def _write_teacher(cache: Cache, contract: Contract, names: Names, sources: Sequence[Cache]) -> None:
@@ -232,9 +212,9 @@ def _write_teacher(cache: Cache, contract: Contract, names: Names, sources: Sequ
         table = table_path(source.folder, contract)
         if table.exists():
             TokenTable.read(table, contract)
-            copy_file(table, folder / table.name, sha256_file(table))
+            copy_checked(table, folder / table.name, sha256_file(table))
         if projection is not None and source.teacher_folder(contract).exists():
-            copy_file(source.teacher_folder(contract) / PROJECTION, folder / PROJECTION, projection)
+            copy_checked(source.teacher_folder(contract) / PROJECTION, folder / PROJECTION, projection)
         note = noted_model(source.derived_folder, contract.id)
         if note is not None and noted_model(cache.derived_folder, contract.id) is None:
             cache.remember_model(contract, note)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,31 +9,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.copying.options import CopyOptions
 from embedcache.corpus.corpus import Corpus, View, check_name
 from embedcache.corpus.description import DESCRIPTION, RECIPE, VIEWS, is_recorded, read_record, write_record
 from embedcache.corpus.subset import copy_rows, subset_name
 from embedcache.errors import CorruptCacheError, InputError
-from embedcache.fsio import (
-    commit,
-    regular_size,
-    remove_file,
-    sha256_file,
-    temporary_sibling,
-    write_sealed_json,
-)
 from embedcache.progress import Progress
-
-
-@dataclass(frozen=True)
-class CopiedCorpus:
-    """Corpus of a copy: its name, rows, views, and whether the target lacked any of it."""
-
-    name: str
-    rows: int
-    views: tuple[str, ...]
-    is_missing: bool
 
 
 @dataclass(frozen=True)
@@ -53,46 +35,46 @@ class CorpusCopy:
     views: tuple[View, ...]
     rows: NDArray[np.int64] | None
 
-    def result(self, here: Cache | None) -> CopiedCorpus:
-        """Return what a copy into a cache adds."""
-        names = tuple(view.name for view in self.views)
-        there = _corpus_in(here, self.name)
+    def __len__(self) -> int:
+        """Return the number of rows that are copied."""
+        return len(self.corpus if self.rows is None else self.rows)
+
+    def is_in(self, cache: Cache | None) -> bool:
+        """Return whether a cache has this corpus with these rows and views."""
+        there = _corpus_in(cache, self.name)
+        if there is None or not {view.name for view in self.views} <= set(there.view_names()):
+            return False
         if self.rows is None:
-            is_same = there is not None and there.info.digest == self.corpus.info.digest
-        else:
-            is_same = there is not None and np.array_equal(there.keys(), self.corpus.keys_of(self.rows))
-        is_missing = there is None or not is_same or not set(names) <= set(there.view_names())
-        return CopiedCorpus(
-            self.name, len(self.corpus if self.rows is None else self.rows), names, is_missing
-        )
+            return there.info.digest == self.corpus.info.digest
+        return np.array_equal(there.keys(), self.corpus.keys_of(self.rows))
 
     def write(self, cache: Cache, *, overwrite: bool, progress: Progress) -> None:
         """Write the corpus and its views."""
+        corpora = cache.corpora_folder
         if self.rows is not None:
-            folder, name = cache.corpora_folder, self.name
             copy_rows(
-                self.corpus, self.rows, folder, name, self.views, overwrite=overwrite, progress=progress
+                self.corpus, self.rows, corpora, self.name, self.views, overwrite=overwrite, progress=progress
             )
             return
-        place, there = cache.corpora_folder / self.name, _corpus_in(cache, self.name)
+        folder, there = corpora / self.name, _corpus_in(cache, self.name)
         parts = sum(len(one.parts) for one in (self.corpus, *self.views))
         progress.phase(f"copy corpus {self.name}", parts, "files")
         if there is None or there.info.digest != self.corpus.info.digest:
-            _copy_parts(self.corpus, place, progress)
-            write_sealed_json(place / DESCRIPTION, replace(self.corpus.info, name=self.name).to_json())
+            _copy_parts(self.corpus, folder, progress)
+            fsio.write_sealed_json(folder / DESCRIPTION, replace(self.corpus.info, name=self.name).to_json())
         for view in self.views:
-            folder = place / VIEWS / view.name
-            if not is_recorded(folder) or read_record(folder) != view.record:
+            place = folder / VIEWS / view.name
+            if not is_recorded(place) or read_record(place) != view.record:
                 # Rows by one recipe must never be seen under another.
-                remove_file(folder / RECIPE)
-                _copy_parts(view, folder, progress)
-                write_sealed_json(folder / DESCRIPTION, view.info.to_json())
-                write_record(folder, view.record)
+                fsio.remove_file(place / RECIPE)
+                _copy_parts(view, place, progress)
+                fsio.write_sealed_json(place / DESCRIPTION, view.info.to_json())
+                write_record(place, view.record)
 
 
 def _copy_parts(corpus: Corpus, folder: Path, progress: Progress) -> None:
     for part in corpus.parts:
-        copy_file(corpus.folder / part.file_name, folder / part.file_name, part.sha256)
+        copy_checked(corpus.folder / part.file_name, folder / part.file_name, part.sha256)
         progress.advance()
 
 
@@ -106,7 +88,7 @@ def choose_corpora(caches: Sequence[Cache], here: Cache | None, options: CopyOpt
     Raises:
         InputError: if one is missing, two of one name have other rows or views, or no row is left.
     """
-    found: dict[str, list[tuple[Cache, Corpus]]] = {}
+    found: dict[str, tuple[Cache, list[Corpus]]] = {}
     unused = dict.fromkeys(options.corpora)
     for cache in caches:
         for corpus in cache.corpora():
@@ -115,14 +97,13 @@ def choose_corpora(caches: Sequence[Cache], here: Cache | None, options: CopyOpt
                 name, _, digest = selected.partition("@")
                 if name == corpus.name and corpus.info.digest.startswith(digest):
                     unused.pop(spec, None)
-                    found.setdefault(check_name(new or name, "--corpus"), []).append((cache, corpus))
+                    found.setdefault(check_name(new or name, "--corpus"), (cache, []))[1].append(corpus)
     refuse_unused("--corpus", unused, [name for cache in caches for name in cache.corpus_names()])
     chosen = []
-    for name, holders in found.items():
-        source, corpus = holders[0]
-        rows = None
+    for name, (source, corpora) in found.items():
+        corpus, rows = corpora[0], None
         there = None if options.overwrite or options.where is not None else _corpus_in(here, name)
-        views = _common_views(name, [*([(here, there)] if here and there else []), *holders])
+        views = _common_views(name, corpora if there is None else [there, *corpora])
         if options.where is not None:
             from embedcache.querying import select_rows
 
@@ -137,33 +118,33 @@ def choose_corpora(caches: Sequence[Cache], here: Cache | None, options: CopyOpt
     return chosen
 
 
-def _common_views(name: str, holders: Sequence[tuple[Cache, Corpus]]) -> tuple[View, ...]:
-    """Return the views that several holders of one corpus have, by name.
+def _common_views(name: str, corpora: Sequence[Corpus]) -> tuple[View, ...]:
+    """Return the views that corpora of one name have, by name.
 
     Raises:
-        InputError: if they hold different corpora, or different views of one name.
+        InputError: if the corpora differ, or two views of one name.
     """
-    views: dict[str, tuple[Cache, View]] = {}
-    first, known = holders[0]
-    for cache, corpus in holders:
-        if corpus.info.digest != known.info.digest:
+    views: dict[str, View] = {}
+    first = corpora[0]
+    for corpus in corpora:
+        if corpus.info.digest != first.info.digest:
             sides = " and ".join(
-                f"{len(one):,} rows in {at.folder} (digest {one.info.digest[:12]})"
-                for at, one in ((first, known), (cache, corpus))
+                f"{len(one):,} rows in {one.folder} (digest {one.info.digest[:12]})"
+                for one in (first, corpus)
             )
             raise InputError(
-                f"corpus {name!r} has {sides}. Choose one with --corpus {name}@DIGEST, rename one with "
-                f"--corpus {name}@DIGEST=NEW, or replace that of the target with --overwrite."
+                f"corpus {name!r} has {sides}. Choose or rename one with --corpus {name}@DIGEST[=NEW], or "
+                "replace that of the target with --overwrite."
             )
         for view in corpus.views():
-            owner, other = views.setdefault(view.name, (cache, view))
+            other = views.setdefault(view.name, view)
             if other.record != view.record:
                 raise InputError(
                     f"view {view.name!r} of corpus {name!r} differs: {other.recipe.describe()} in "
-                    f"{owner.folder}, {view.recipe.describe()} in {cache.folder}. Remove one with "
+                    f"{other.folder}, {view.recipe.describe()} in {view.folder}. Remove one with "
                     "'embedcache rm', or replace that of the target with --overwrite."
                 )
-    return tuple(view for _, (_, view) in sorted(views.items()))
+    return tuple(view for _, view in sorted(views.items()))
 
 
 def refuse_unused(option: str, unused: Mapping[str, None], names: Iterable[str]) -> None:
@@ -173,7 +154,7 @@ def refuse_unused(option: str, unused: Mapping[str, None], names: Iterable[str])
         raise InputError(f"{option} {next(iter(unused))}: not in the sources (found: {known})")
 
 
-def copy_file(source: Path, target: Path, sha256: str) -> None:
+def copy_checked(source: Path, target: Path, sha256: str) -> None:
     """Copy a file of a known digest unless it is there.
 
     Raises:
@@ -181,14 +162,10 @@ def copy_file(source: Path, target: Path, sha256: str) -> None:
         StorageError: if it cannot be written.
     """
     try:
-        regular_size(source)
+        fsio.regular_size(source)
+        if fsio.sha256_file(source) != sha256:
+            raise ValueError(f"expected sha256 {sha256}")
     except (OSError, ValueError) as error:
         raise CorruptCacheError(f"{source} is damaged ({error}). Run 'embedcache repair'.") from error
     if not target.exists():
-        with temporary_sibling(target) as temporary:
-            shutil.copyfile(source, temporary)
-            if sha256_file(temporary) != sha256:
-                raise CorruptCacheError(
-                    f"{source} is damaged (expected sha256 {sha256}): 'embedcache repair'"
-                )
-            commit(temporary, target)
+        fsio.copy_file(source, target)

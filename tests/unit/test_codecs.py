@@ -79,15 +79,6 @@ def test_int8_errs_by_half_a_step_of_the_largest_component(vectors: Vectors) -> 
     assert (np.abs(decoded.astype(np.float64) - vectors) <= bound).all()
 
 
-def test_int8_steps_are_a_127th_of_the_largest_component() -> None:
-    stored = get_codec("int8").encode(
-        np.array([[1.27, -0.634, 0.0], [-254.0, 3.0, 2.9], [0, 0, 0]], np.float32)
-    )
-    assert stored.vector.tolist() == [[127, -63, 0], [-127, 2, 1], [0, 0, 0]]
-    assert stored.scale is not None
-    np.testing.assert_allclose(stored.scale, [0.01, 2.0, 0.0], rtol=1e-6)
-
-
 def test_pq_stores_the_nearest_centroid_of_every_sub_vector() -> None:
     stored = PQ.encode(VECTORS[:200])
     parts = VECTORS[:200].astype(np.float64).reshape(200, 4, 1, 4)
@@ -95,16 +86,6 @@ def test_pq_stores_the_nearest_centroid_of_every_sub_vector() -> None:
     chosen = np.take_along_axis(distances, stored.vector[:, :, None].astype(np.int64), axis=2)[:, :, 0]
     assert (chosen <= distances.min(axis=2) + 1e-6).all()
     assert np.array_equal(PQ.decode(stored), PQ.centroids[np.arange(4), stored.vector].reshape(200, 16))
-
-
-def test_coarser_codecs_lose_more() -> None:
-    unseen = clustered(500, seed=1)
-    losses = [1 - measure(codec_of(name), unseen).mean_cosine for name in CODEC_NAMES]
-    assert losses[0] == 0
-    assert losses == sorted(losses)
-    assert losses[1] < 1e-6
-    assert losses[2] < 1e-4
-    assert losses[3] < 0.03
 
 
 @pytest.mark.parametrize("name", CODEC_NAMES)
@@ -185,25 +166,12 @@ def test_the_codebook_depends_on_vectors_and_seed_and_not_on_threads() -> None:
     assert pq.train(VECTORS[:-1]).codebook != PQ.codebook
 
 
-def test_many_rows_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pq, "MOST_TRAINING_ROWS", 400)
-    sampled = pq.train(VECTORS)
-    assert sampled.codebook == pq.train(VECTORS).codebook
-    assert sampled.codebook not in {PQ.codebook, pq.train(VECTORS[:400]).codebook}
-
-
 @pytest.mark.parametrize(("dimension", "width"), [(1, 1), (2, 1), (3, 1), (6, 2), (7, 7), (8, 2), (10, 5)])
 def test_widths_that_four_does_not_divide(dimension: int, width: int) -> None:
     vectors = np.random.default_rng(0).normal(size=(300, dimension)).astype(np.float32)
     trained = pq.train(vectors)
     assert pq.stored_width(dimension) == trained.width(dimension) == width
     assert np.abs(trained.decode(trained.encode(vectors)) - vectors).mean() < 0.1
-
-
-@pytest.mark.parametrize("vectors", [VECTORS[:256], np.tile(VECTORS[:1], (300, 1))])
-def test_as_many_vectors_as_centroids_come_back_exactly(vectors: Vectors) -> None:
-    exact = pq.train(vectors)
-    np.testing.assert_allclose(exact.decode(exact.encode(vectors)), vectors, atol=1e-6)
 
 
 def test_too_few_vectors_and_other_widths_are_refused() -> None:

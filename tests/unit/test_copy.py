@@ -210,18 +210,6 @@ def test_vectors_of_the_target_are_never_replaced(tmp_path: Path, at_odds: tuple
     assert len(Cache(a).store(CONTRACT)) == rows_of(Cache(a)) == 120
 
 
-def test_of_three_the_preferred_one_is_kept(tmp_path: Path) -> None:
-    cache_of(tmp_path / "a", [vectors_of(TEXTS[:30])])
-    cache_of(tmp_path / "b", [other_vectors(TEXTS[10:20])])
-    cache_of(tmp_path / "c", [other_vectors(TEXTS[10:40], seed=9)])
-    done = copied(tmp_path / "all", *(tmp_path / name for name in "abc"), prefer="LAST")
-    merged = Cache(tmp_path / "all")
-    assert np.array_equal(merged.lookup(TEXTS[10:40]), other_vectors(TEXTS[10:40], seed=9).vectors)
-    assert np.array_equal(merged.lookup(TEXTS[:10]), vectors(TEXTS[:10]))
-    assert {conflict.kept for conflict in done.conflicts} == {str(tmp_path / "c")}
-    assert rows_of(merged) == 40
-
-
 def test_the_finer_codec_wins_a_conflict(tmp_path: Path) -> None:
     cache_of(tmp_path / "a", [other_vectors(TEXTS[:50])], codec="int8")
     cache_of(tmp_path / "b", [vectors_of(TEXTS[30:60])], codec="float32")
@@ -286,15 +274,6 @@ def test_small_shards_become_full_ones(tmp_path: Path, codec: str, kind: str) ->
     assert shard_names(Cache(tmp_path / "again")) == names
 
 
-def test_of_a_text_in_two_codecs_the_finer_row_stays(tmp_path: Path) -> None:
-    cache_of(tmp_path / "a", [vectors_of(TEXTS[:40])], codec="int8")
-    cache_of(tmp_path / "b", [vectors_of(TEXTS[30:50])], codec="float16")
-    copied(tmp_path / "both", tmp_path / "a", tmp_path / "b")
-    assert codecs_of(Cache(tmp_path / "both")) == {"int8": 40, "float16": 20}
-    copied(tmp_path / "out", tmp_path / "both", shard_rows=1000)
-    assert codecs_of(Cache(tmp_path / "out")) == {"int8": 30, "float16": 20}
-
-
 # Parts
 
 
@@ -312,14 +291,6 @@ def test_a_corpus_is_copied_with_the_vectors_of_its_texts(tmp_path: Path, whole:
     assert len(set(shard_names(part)) & set(shard_names(whole))) == 1
     assert verify(part.folder).damage == []
     assert files(whole.folder) == before
-
-
-def test_a_teacher_is_copied_with_all_corpora(tmp_path: Path, whole: Cache) -> None:
-    copied(tmp_path / "part", whole.folder, teachers=["other"])
-    part = Cache(tmp_path / "part")
-    assert [one.name for one in part.teachers()] == ["other"]
-    assert part.corpus_names() == ["news", "plain"]
-    assert shard_names(part, OTHER) == shard_names(whole, OTHER)
 
 
 def test_rows_are_copied_with_their_views_and_vectors(tmp_path: Path, whole: Cache) -> None:
@@ -363,13 +334,11 @@ def test_what_is_not_there_is_an_error(
     assert not (tmp_path / "part").exists()
 
 
-@pytest.mark.parametrize(
-    ("sources", "target"), [("aa", "c"), ("a", "a"), ("ab", "a"), ("a", "a/inside"), ("", "c")]
-)
+@pytest.mark.parametrize(("sources", "target"), [("a", "a"), ("ab", "a"), ("a", "a/inside")])
 def test_a_cache_is_not_copied_into_itself(
     tmp_path: Path, two: tuple[Path, Path], sources: str, target: str
 ) -> None:
-    with pytest.raises(InputError, match="cache"):
+    with pytest.raises(InputError, match="itself"):
         copied(tmp_path / target, *(tmp_path / name for name in sources))
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "text.txt").write_text("dear reader")

@@ -138,16 +138,6 @@ def test_texts_that_share_a_vector_are_shown_together(tmp_path: Path) -> None:
     assert finding(diagnosis, "near-identical vectors").value == 0
 
 
-def test_near_vectors_are_counted_and_shown_in_pairs(tmp_path: Path) -> None:
-    vectors = unit(600)
-    for row in range(0, 80, 2):
-        vectors[row + 1] = vectors[row] + 0.02 * unit(600, seed=9)[row]
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    found = finding(examine(make_cache(tmp_path / "c", vectors)), "near-identical vectors")
-    assert found.value == pytest.approx(80 / 600)
-    assert all(TEXTS.index(b) == TEXTS.index(a) ^ 1 for a, b in found.examples)
-
-
 def test_the_effective_rank_is_that_of_the_singular_values(tmp_path: Path) -> None:
     vectors = np.float32(unit(600) * np.geomspace(1, 0.05, WIDTH) + 0.3)
     diagnosis = examine(make_cache(tmp_path / "c", vectors, normalize=False))
@@ -286,13 +276,6 @@ def test_evaluation_texts_are_counted_whatever_their_spelling(sound: Cache, tmp_
     assert (found.level, found.value) == ("bad", pytest.approx(2 / 5))
     assert found.figure == "2 of 5 texts"
     assert found.examples == ((TEXTS[0],), (TEXTS[1],))
-
-
-@pytest.mark.parametrize(("others", "level"), [(99, "bad"), (101, "look")])
-def test_one_text_in_a_hundred_contaminates(sound: Cache, tmp_path: Path, others: int, level: str) -> None:
-    path = tmp_path / "set.txt"
-    path.write_text("\n".join([TEXTS[7], *(f"other {number}" for number in range(others - 1))]))
-    assert finding(examine(sound, evaluation_sets=[path]), "evaluation texts: set.txt").level == level
 
 
 def test_texts_of_views_and_of_every_corpus_are_compared(tmp_path: Path) -> None:

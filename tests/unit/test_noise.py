@@ -57,20 +57,21 @@ def test_directions_and_lengths_count() -> None:
     assert found[4] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("angle", [0.1, math.pi])
-def test_infinity_is_like_nothing(angle: float) -> None:
-    inf = np.array([[np.inf, 1]], np.float32)
-    x = np.concatenate([turned(0), inf, inf, inf])
-    y = np.concatenate([inf, turned(0), -inf, inf])
-    found, beyond = compare_rows(x, y, np.full(4, angle))
-    assert beyond.tolist() == [True, True, True, False]
-    assert found.tolist() == [-1.0, -1.0, -1.0, 1.0]
-
-
-def test_zeros_and_nan() -> None:
-    zero, one, nan = np.zeros((1, 2), np.float32), turned(0), np.full((1, 2), np.nan, np.float32)
-    x = np.concatenate([zero, zero, nan, one])
-    y = np.concatenate([zero, one, one, nan])
-    found, beyond = compare_rows(x, y, np.full(4, 0.1))
-    assert beyond.tolist() == [False, True, True, True]
-    assert found.tolist() == [1.0, 0.0, -1.0, -1.0]
+@pytest.mark.parametrize(
+    ("x", "y", "cosine", "is_beyond"),
+    [
+        ([0, 0], [0, 0], 1.0, False),
+        ([0, 0], [1, 0], 0.0, True),
+        ([1, 0], [np.nan, np.nan], -1.0, True),
+        ([np.nan, np.nan], [1, 0], -1.0, True),
+        ([1, 0], [np.inf, 1], -1.0, True),
+        ([np.inf, 1], [-np.inf, -1], -1.0, True),
+        ([np.inf, 1], [np.inf, 1], 1.0, False),
+    ],
+)
+def test_zeros_and_infinite_vectors(x: list[float], y: list[float], cosine: float, is_beyond: bool) -> None:
+    a, b = (np.array([row, row], np.float32) for row in (x, y))
+    found, beyond = compare_rows(a, b, np.array([0.1, math.pi]))
+    assert found.tolist() == [cosine, cosine]
+    # No noise makes infinity equal to anything.
+    assert beyond.tolist() == [is_beyond, cosine < 0]
