@@ -85,6 +85,7 @@ def test_explain_knows_pairs(tmp_path: Path) -> None:
     columns = ["--text-column", "premise", "--text2-column", "hypothesis"]
     command = [
         "explain",
+        "--file",
         str(tmp_path / "pairs.tsv"),
         "--teacher",
         "fake",
@@ -93,9 +94,9 @@ def test_explain_knows_pairs(tmp_path: Path) -> None:
         "--json",
     ]
     found = json.loads(CliRunner().invoke(cli, [*command, *columns]).output)
-    assert (found["rows"], found["cached"], found["texts"]) == (30, 30, [])
+    assert (found["rows"], found["teachers"][0]["cached"]) == (30, 30)
     single = json.loads(CliRunner().invoke(cli, [*command, *columns[:2]]).output)
-    assert (single["rows"], single["cached"]) == (30, 0)
+    assert (single["rows"], single["teachers"][0]["cached"]) == (30, 0)
 
 
 def test_views_are_of_single_texts(tmp_path: Path) -> None:
