@@ -1,7 +1,6 @@
 """Seeded samples of distinct texts.
 
-Keys are digests: the texts whose keys rank lowest are a uniform sample, whatever the order and the number of
-repeats.
+Keys are digests, so the texts whose keys rank lowest are a uniform sample. Order and repeats do not matter.
 """
 
 from __future__ import annotations
