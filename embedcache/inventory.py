@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from embedcache.fsio import TEMPORARY_PREFIX
+from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error
 
 DERIVED = "derived"
 QUARANTINE = f"{DERIVED}/quarantine"
@@ -123,9 +123,8 @@ def _walk(folder: Path) -> Iterator[Entry]:
                 found = [(f"{place}/{entry.name}" if place else entry.name, entry) for entry in entries]
         except FileNotFoundError:
             continue
-        except OSError:
-            yield Entry(place, Kind.SPECIAL)
-            continue
+        except OSError as error:
+            raise explain_os_error(error, folder / place) from error
         for path, entry in found:
             if entry.is_dir(follow_symlinks=False):
                 left.append(path)

@@ -69,12 +69,9 @@ def repair_command(cache: str, dry_run: bool, as_json: bool, **computing: Any) -
     if as_json:
         click.echo(json.dumps(done.to_json(), indent=2))
     else:
-        rows = [
-            (one.outcome, one.kind, _short(one.path), f"{one.rows:,}" if one.rows else "", _short(one.detail))
-            for one in done.fixes
-        ]
+        rows = [(one.outcome, one.kind, _short(one.path), _short(one.detail)) for one in done.fixes]
         if rows:
-            print_table(("plan" if dry_run else "done", "kind", "file", "rows", ""), rows)
+            print_table(("plan" if dry_run else "done", "kind", "file", ""), rows)
         left = f", {len(done.left):,} left to do" if done.left else ""
         repaired = counted(len(done.fixes) - len(done.left), "file")
         encoded = f"{counted(done.rows_encoded, 'row')} {'to encode' if dry_run else 'encoded'}"

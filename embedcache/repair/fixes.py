@@ -11,7 +11,7 @@ from embedcache.live import Computing
 from embedcache.verify import Finding, Verifier
 from embedcache.verify.files import UPGRADE
 
-WRITTEN, MADE, ENCODED, MOVED = "written again", "made again", "encoded again", "moved aside"
+MADE, ENCODED, MOVED = "made again", "encoded again", "moved aside"
 LOST, LEFT = "texts missing", "not repaired"
 """Outcomes; the last two need the user."""
 
@@ -25,14 +25,12 @@ class Fix:
         kind: value of its :class:`embedcache.inventory.Kind`.
         outcome: one of the constants above.
         detail: more on it, or what to do.
-        rows: rows encoded for it.
     """
 
     path: str
     kind: str
     outcome: str
     detail: str = ""
-    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,12 +41,14 @@ class Repair:
         cache: the cache's folder.
         dry_run: True if nothing was done.
         fixes: what became of each damaged or missing file.
+        rows_encoded: rows encoded, or to encode.
         seconds: time taken.
     """
 
     cache: str
     dry_run: bool
     fixes: tuple[Fix, ...]
+    rows_encoded: int
     seconds: float
 
     @property
@@ -56,14 +56,9 @@ class Repair:
         """Fixes that need the user."""
         return [fix for fix in self.fixes if fix.outcome in (LOST, LEFT)]
 
-    @property
-    def rows_encoded(self) -> int:
-        """Number of rows encoded."""
-        return sum(fix.rows for fix in self.fixes)
-
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON object."""
-        return {**asdict(self), "whole": not self.left, "rows_encoded": self.rows_encoded}
+        return {**asdict(self), "whole": not self.left}
 
 
 class Work:
@@ -76,8 +71,9 @@ class Work:
 
     Attributes:
         folder: the cache's folder.
-        texts: sound corpora and views; what was repaired is added.
+        texts: sound corpora and views.
         fixes: outcomes so far.
+        rows: rows encoded so far.
     """
 
     def __init__(self, verifier: Verifier, computing: Computing, *, dry_run: bool) -> None:
@@ -85,6 +81,7 @@ class Work:
         self.folder, self.progress, self.texts = verifier.folder, verifier.progress, verifier.texts
         self.findings = verifier.run().damage
         self.fixes: list[Fix] = []
+        self.rows = 0
 
     def damage(self, *kinds: Kind, folder: str = "") -> list[Finding]:
         """Return damage to files of some kinds that is not dealt with, but for what a newer version wrote."""
@@ -92,9 +89,9 @@ class Work:
         found = [one for one in self.findings if one.kind in values and one.path.startswith(folder)]
         return [one for one in found if one.path not in done and one.fix != UPGRADE]
 
-    def done(self, finding: Finding, outcome: str, detail: str = "", rows: int = 0) -> None:
+    def done(self, finding: Finding, outcome: str, detail: str = "") -> None:
         """List what became of a finding."""
-        self.fixes.append(Fix(finding.path, finding.kind, outcome, detail, rows))
+        self.fixes.append(Fix(finding.path, finding.kind, outcome, detail))
 
     def move_aside(self, path: str) -> None:
         """Move a file to the quarantine, where it keeps its path; harmless if it is missing.

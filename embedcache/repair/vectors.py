@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,16 +17,18 @@ from embedcache.errors import CorruptCacheError, EmbedCacheError, NonFiniteVecto
 from embedcache.fsio import commit, temporary_sibling
 from embedcache.inventory import Kind
 from embedcache.projection import extend, is_derived, read_projection
-from embedcache.repair.fixes import ENCODED, LEFT, LOST, MADE, MOVED, WRITTEN, Work
-from embedcache.repair.lost import LostShards, Plan, Window, plan_windows
+from embedcache.repair.fixes import ENCODED, LEFT, LOST, MADE, MOVED, Work
+from embedcache.repair.lost import Window, plan_windows
 from embedcache.store import FolderShards, LmdbShards, Shard, VectorBatch
 from embedcache.store.containers.lmdb import SEAL
 from embedcache.verify import Finding
-from embedcache.verify.files import UPGRADE, peek_file, peek_shard
+from embedcache.verify.files import UPGRADE
 from embedcache.verify.findings import first_line
 from embedcache.verify.rows import rows_without_vector
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from embedcache.teacher.encode import Encoder
 
 _KINDS = (Kind.SHARD, Kind.STORE, Kind.SEAL, Kind.CODEBOOK)
@@ -45,16 +48,6 @@ class VectorRepair:
     @cached_property
     def _cache(self) -> Cache:
         return Cache(self._work.folder)
-
-    def contract(self, contract_id: str) -> Contract | None:
-        """Return a teacher's contract, by its file or a shard, damaged or not; None where nothing has it."""
-        found = self._verifier.contract(contract_id)
-        if found is None:
-            lost = self._lost(contract_id)
-            shards = [*lost.peeked, *(peek_shard(data, name, "") for name, data in lost.kept.items())]
-            found = next((shard.header.contract for shard in shards if shard is not None), None)
-        # The folder's name is the contract's digest, and proves it.
-        return found if found is not None and found.id == contract_id else None
 
     def repair(self, contract: Contract) -> None:
         """Bring back token embeddings, codebooks and shards of a teacher."""
@@ -79,109 +72,94 @@ class VectorRepair:
             table = token_table_of(self._load(contract, ()).teacher)
             self._work.move_aside(finding.path)
             table.write(self._work.folder / finding.path, contract)
-        self._work.done(finding, WRITTEN, "from the model")
+        self._work.done(finding, MADE, "from the model")
 
     def _learn_codebook(self, contract: Contract, finding: Finding) -> None:
         """Learn a codebook again from the first shard. If that gives another one, its shards are lost."""
-        path, checks = self._work.folder / finding.path, self._verifier.checks
-        users = [one for one in self._verifier.undecodable(contract.id) if one.header.codebook == path.stem]
-        plan = plan_windows(LostShards(users), self._work.texts, self._verifier.sound_store(contract))
-        if self._work.dry_run or not plan.windows:
+        path, verifier = self._work.folder / finding.path, self._verifier
+        lost = verifier.checks.lost[contract.id].values()
+        users = [one for one in lost if one.header.codebook == path.stem]
+        windows, _ = plan_windows(users, self._work.texts, verifier.sound_store(contract))
+        if self._work.dry_run or not windows:
             return
-        (batch,) = self._encode(self._load(contract, users), plan.windows[:1])
+        (batch,) = self._encode(self._load(contract, users), windows[:1])
         codec = pq.train(batch.vectors)
         if codec.codebook == path.stem:
+            self._work.rows += len(batch.keys)
             self._work.move_aside(finding.path)
             pq.save(path.parent, codec)
-            for shard in users:
-                data = checks.undecodable[contract.id].pop(shard.name)
-                checks.shards[contract.id][shard.name] = data
-            self._work.done(finding, MADE, "identical", len(batch.keys))
+            names = {shard.name for shard in users}
+            for entry in verifier.files(contract.id, Kind.SHARD):
+                if entry.stem in names:
+                    verifier.checks.check(entry)
+            for entry in verifier.files(contract.id, Kind.STORE):
+                verifier.checks.check(entry)
+            self._work.done(finding, MADE, "identical")
 
     def _restore_shards(self, contract: Contract) -> None:
-        findings = self._work.damage(*_KINDS, folder=f"teachers/{contract.id}/")
-        lost, shards = self._lost(contract.id, contract), self._verifier.checks.shards
-        shards[contract.id] |= lost.kept
-        store = self._verifier.sound_store(contract)
-        plan = Plan([], 0) if is_derived(contract) else plan_windows(lost, self._work.texts, store)
+        work, verifier, folder = self._work, self._verifier, f"teachers/{contract.id}"
+        findings = work.damage(*_KINDS, folder=f"{folder}/")
+        lost = [*verifier.checks.lost[contract.id].values(), *verifier.gone_shards(contract)]
+        known, kept = {shard.name for shard in lost}, verifier.checks.shards[contract.id]
+        is_unknown = any(one.kind == Kind.SHARD.value and _name(one) not in known for one in findings)
+        is_store = any(one.kind == Kind.STORE.value for one in findings)
+        in_lmdb = is_store or bool(verifier.files(contract.id, Kind.STORE))
+        store, windows, without_text = verifier.sound_store(contract), list[Window](), 0
+        if not is_derived(contract):
+            fill = is_unknown or (is_store and not kept)
+            windows, without_text = plan_windows(lost, work.texts, store, fill=fill)
+        work.rows += sum(map(len, windows))
         made: list[str] = []
-        if not self._work.dry_run:
-            encoder = self._load(contract, (*store.shards, *lost.peeked)) if plan.windows else None
+        if not work.dry_run:
+            # Load the teacher before anything is moved.
+            encoder = self._load(contract, (*store.shards, *lost)) if windows else None
             if is_derived(contract):
                 read_projection(self._cache, self._known_as(contract))
-            codec = lost.peeked[0].header.codec if lost.peeked and not store.shards else None
+            codec = lost[0].header.codec if lost and not store.shards else None
+            for name in known:
+                work.move_aside(f"{folder}/shards/{name}.arrow")
+            for finding in findings:
+                if finding.kind != Kind.STORE.value and "#" not in finding.path:
+                    work.move_aside(finding.path)
+            if in_lmdb and any(one.kind != Kind.SEAL.value for one in findings):
+                self._write_lmdb(folder, kept)
             # liblmdb does not open a file twice: let go of what was read.
-            del store
-            shards.pop(contract.id)
-            self._clear(contract, findings, lost)
-            made = self._store(contract, plan, encoder, codec, in_lmdb=lost.in_lmdb)
-        self._report(findings, lost, plan, made)
+            del store, kept
+            verifier.checks.shards.pop(contract.id)
+            made = self._store(contract, windows, encoder, codec, in_lmdb=in_lmdb)
+        self._report(findings, is_encoded=bool(windows), without_text=without_text, made=made)
 
-    def _lost(self, contract_id: str, contract: Contract | None = None) -> LostShards:
-        """Return the lost shards of a teacher."""
-        folder, verifier = f"teachers/{contract_id}/", self._verifier
-        lost = LostShards([] if contract is None else verifier.lost_shards(contract))
-        known = {shard.name for shard in lost.peeked}
-        for finding in self._work.damage(Kind.SHARD, folder=f"{folder}shards/"):
-            path = self._work.folder / finding.path
-            if not path.is_file() or path.stem in known:
-                continue
-            shard, digest = peek_file(path)
-            if shard is not None and shard.header.contract.id == contract_id:
-                lost.peeked.append(shard)
-            elif digest != path.stem:
-                lost.unknown += 1
-        undecodable = {shard.name: shard for shard in verifier.undecodable(contract_id)}
-        store, has_files = f"{folder}vectors.mdb", bool(verifier.files(contract_id, Kind.SHARD))
-        has_store = bool(verifier.files(contract_id, Kind.STORE))
-        is_missing = not has_store and bool(self._work.damage(Kind.STORE, folder=folder))
-        if is_missing or (has_store and (store in verifier.damaged or undecodable or has_files)):
-            lost.add_lmdb(self._work.folder / store)
-            for name, data in list(lost.kept.items()):
-                shard = peek_shard(data, name, store)
-                if name in undecodable or shard is None or shard.header.contract.id != contract_id:
-                    del lost.kept[name]
-        lost.peeked += undecodable.values()
-        return lost
-
-    def _clear(self, contract: Contract, findings: Sequence[Finding], lost: LostShards) -> None:
-        """Move aside what is damaged, so that the store can be opened."""
-        work, folder = self._work, f"teachers/{contract.id}"
-        for name in self._verifier.checks.undecodable[contract.id]:
-            work.move_aside(f"{folder}/shards/{name}.arrow")
-        for finding in findings:
-            if finding.kind != Kind.STORE.value:
-                work.move_aside(finding.path)
-        if not lost.in_lmdb:
-            return
-        files = FolderShards(work.folder / folder / "shards")
-        if files.names() or not lost.kept:
-            # A teacher has one kind of store.
-            for name, data in lost.kept.items():
-                files.add(name, data)
-            work.move_aside(f"{folder}/vectors.mdb")
-            work.move_aside(f"{folder}/{SEAL}")
-            return
-        target = work.folder / folder / "vectors.mdb"
+    def _write_lmdb(self, folder: str, kept: Mapping[str, pa.Buffer]) -> None:
+        """Write the sound shards of a teacher to a new LMDB file, or to files if there are some already."""
+        work, target = self._work, self._work.folder / folder / "vectors.mdb"
+        files = FolderShards(target.parent / "shards")
         with temporary_sibling(target) as temporary:
             container = LmdbShards(temporary)
-            for name in sorted(lost.kept):
-                container.add(name, lost.kept[name])
+            is_new = bool(kept) and not files.names()
+            for name in sorted(kept):
+                (container if is_new else files).add(name, kept[name])
             container.close()
             temporary.with_name(f"{temporary.name}-lock").unlink(missing_ok=True)
             work.move_aside(f"{folder}/vectors.mdb")
             work.move_aside(f"{folder}/{SEAL}")
-            commit(temporary, target)
+            if is_new:
+                commit(temporary, target)
 
     def _store(
-        self, contract: Contract, plan: Plan, encoder: Encoder | None, codec: str | None, *, in_lmdb: bool
+        self,
+        contract: Contract,
+        windows: Sequence[Window],
+        encoder: Encoder | None,
+        codec: str | None,
+        *,
+        in_lmdb: bool,
     ) -> list[str]:
         """Encode and store what is planned, and return the names of all shards."""
         files = FolderShards(self._cache.teacher_folder(contract) / "shards")
         store = self._cache.store(contract, codec, "lmdb" if in_lmdb and not files.names() else None)
         if encoder is not None:
-            self._work.progress.phase("encode", plan.rows)
-            for batch in self._encode(encoder, plan.windows):
+            self._work.progress.phase("encode", sum(map(len, windows)))
+            for batch in self._encode(encoder, windows):
                 store.put(batch)
         store.finish()
         if is_derived(contract):
@@ -218,26 +196,23 @@ class VectorRepair:
             raise TeacherError("no name says which model the teacher is: give it with --teacher-model")
         return CachedTeacher(contract.id[:12], contract, {})
 
-    def _report(self, findings: Sequence[Finding], lost: LostShards, plan: Plan, made: Sequence[str]) -> None:
-        """List what became of the findings; rows of no known shard count for the first of them."""
-        rows = {window.shard: len(window) for window in plan.windows}
-        names = [
-            one.path.rpartition("#" if "#" in one.path else "/")[2].partition(".")[0] for one in findings
-        ]
-        rest, without_text = plan.rows - sum(rows.get(name, 0) for name in names), plan.without_text
-        for finding, name in zip(findings, names, strict=True):
-            own, rest = rows.get(name, 0) + rest, 0
-            if without_text:
-                detail = f"no sound corpus has the texts of {without_text:,} rows"
-                self._work.done(finding, LOST, detail, own)
-                without_text = 0
-            elif finding.kind == Kind.SEAL.value:
-                self._work.done(finding, WRITTEN)
-            elif finding.kind == Kind.STORE.value and lost.in_lmdb:
-                self._work.done(finding, MADE, f"of {len(lost.kept):,} whole shards", own)
-            elif name in made:
-                self._work.done(finding, ENCODED, "identical", own)
-            elif own:
-                self._work.done(finding, ENCODED, "" if self._work.dry_run else "not identical", own)
+    def _report(
+        self, findings: Sequence[Finding], *, is_encoded: bool, without_text: int, made: Sequence[str]
+    ) -> None:
+        """List what became of the findings; texts that are gone count for the first of them."""
+        for number, finding in enumerate(findings):
+            if without_text and number == 0:
+                self._work.done(finding, LOST, f"no sound corpus has the texts of {without_text:,} rows")
+            elif finding.kind in (Kind.SEAL.value, Kind.STORE.value):
+                self._work.done(finding, MADE)
+            elif _name(finding) in made:
+                self._work.done(finding, ENCODED, "identical")
+            elif is_encoded:
+                self._work.done(finding, ENCODED, "" if self._work.dry_run else "not identical")
             else:
                 self._work.done(finding, MOVED, "no text lacks a vector without it")
+
+
+def _name(finding: Finding) -> str:
+    """Return the name of the shard or codebook of a finding."""
+    return finding.path.partition("#")[2] or PurePosixPath(finding.path).stem

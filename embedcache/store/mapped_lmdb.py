@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAP_BYTES = 1 << 40
 """Address space reserved for a file that may grow; it costs neither memory nor disk."""
 
-_REMEDY = "'embedcache repair' saves the shards in it that are whole"
+_REMEDY = "run 'embedcache repair'"
 _RETRIES = 10
 _opened: WeakValueDictionary[tuple[int, int], MappedLmdb] = WeakValueDictionary()
 _opening = threading.Lock()

@@ -1,10 +1,10 @@
-"""Checks of single files, in one table: kind, place of the expected digest, how it is read, what mends it."""
+"""Checks of single files, in one table: kind of file, how it is read, what mends it."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +18,11 @@ from embedcache.codecs import Codec, Stored, get_codec, pq
 from embedcache.corpus.description import read_info, read_record
 from embedcache.corpus.part import key_view
 from embedcache.errors import CacheFormatError, CorruptCacheError, EmbedCacheError, StorageError
-from embedcache.fsio import parsed_json, read_sealed_json
+from embedcache.fsio import parsed_json, read_sealed_json, sha256_file
 from embedcache.inventory import Entry, Kind, entry_at
 from embedcache.keys import KEY_BYTES, KeyArray
 from embedcache.progress import NO_PROGRESS, Progress
-from embedcache.projection import PROJECTION, is_derived, projection_digest
+from embedcache.projection import projection_digest
 from embedcache.store import FolderShards, Shard
 from embedcache.store.containers.lmdb import SEAL
 from embedcache.store.mapped_lmdb import check_structure, open_shared
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 UPGRADE = "upgrade embedcache: a newer version wrote it"
-_BLOCK_BYTES = 1 << 20
+
+
+class _CodebookError(CorruptCacheError):
+    """The codebook of a shard is missing or damaged."""
 
 
 @dataclass
@@ -45,68 +48,94 @@ class FileChecks:
         folder: the cache's folder.
         progress: receives the bytes that are read.
         shards: contract id -> name -> bytes of the sound shards found so far.
-        undecodable: the same of shards whose codebook is missing or damaged.
+        lost: contract id -> name -> header and keys of the damaged shards, and of those without a codebook.
     """
 
     folder: Path
     progress: Progress = NO_PROGRESS
     shards: defaultdict[str, dict[str, pa.Buffer]] = field(default_factory=lambda: defaultdict(dict))
-    undecodable: defaultdict[str, dict[str, pa.Buffer]] = field(default_factory=lambda: defaultdict(dict))
-
-    def path(self, entry: Entry) -> Path:
-        """Return the place of a file."""
-        return self.folder / entry.path
+    lost: defaultdict[str, dict[str, Shard]] = field(default_factory=lambda: defaultdict(dict))
 
     def check(self, entry: Entry) -> list[Finding]:
         """Check a file on its own."""
-        rule, path = RULES[entry.kind], self.path(entry)
+        path = self.folder / entry.path
+        read, fix = RULES[entry.kind]
         try:
-            if rule.expected == _NAME and (digest := self.digest(path)) != entry.stem:
-                return [damage(entry.path, f"{entry.size:,} bytes with the digest {digest[:12]}")]
-            return list(rule.read(self, entry) or ())
+            if entry.kind is Kind.UNKNOWN:
+                return [note(entry.path, f"{entry.size:,} bytes", fix)]
+            if entry.kind is Kind.STORE:
+                return self._check_lmdb(path, entry)
+            if entry.kind is Kind.SHARD:
+                data = FolderShards(path.parent).open(entry.stem)
+                return self._check_shard(data, entry.stem, path, entry.path, entry.teacher)
+            read(path, entry)
         except FileNotFoundError:
             # Replaced or garbage collected since the files were listed.
             return []
         except StorageError as error:
             return [note(entry.path, first_line(error), "verify again later")]
-        except (EmbedCacheError, ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+        except _ERRORS as error:
             return [_refusal(entry.path, error, path, entry.kind)]
         finally:
-            if rule.expected not in _READ_IN_BLOCKS:
-                self.progress.advance(entry.size)
+            self.progress.advance(entry.size)
+        return []
 
-    def digest(self, path: Path) -> str:
-        """Return the sha256 of a file."""
-        digest = hashlib.sha256()
-        with path.open("rb") as handle:
-            while block := handle.read(_BLOCK_BYTES):
-                digest.update(block)
-                self.progress.advance(len(block))
-        return digest.hexdigest()
-
-    def open_shard(self, data: pa.Buffer, name: str, path: str, contract_id: str) -> None:
-        """Count a shard whose digest is right as sound.
-
-        Raises:
-            CorruptCacheError: if it is none, or belongs to another teacher.
-            CacheFormatError: if a newer version of embedcache wrote it.
-        """
+    def _check_shard(
+        self, data: pa.Buffer, name: str, file: Path, path: str, contract_id: str
+    ) -> list[Finding]:
+        """Check a shard in ``file``, and keep what is known of it."""
         folder = self.folder / "teachers" / contract_id / "codebooks"
 
         def find_codec(codec: str, codebook: str | None) -> Codec:
-            return get_codec(codec) if codebook is None else pq.load(folder, codebook)
-
-        peeked = peek_shard(data, name, path)
-        if peeked is not None and peeked.header.contract.id != contract_id:
-            raise ValueError(f"it belongs to the teacher {peeked.header.contract.id[:12]}, not to its folder")
-        if peeked is not None and peeked.header.codebook is not None:
             try:
-                pq.load(folder, peeked.header.codebook)
-            except CorruptCacheError:
-                self.undecodable[contract_id][name] = data
-                return
-        open_shard(data, name, path, find_codec)
+                return get_codec(codec) if codebook is None else pq.load(folder, codebook)
+            except CorruptCacheError as error:
+                raise _CodebookError(str(error)) from error
+
+        lost = self.lost[contract_id]
+        try:
+            if (digest := hashlib.sha256(data).hexdigest()) != name:
+                raise ValueError(f"{data.size:,} bytes with the digest {digest[:12]}")
+            shard = open_shard(data, name, path, find_codec)
+            if (other := shard.header.contract.id) != contract_id:
+                raise ValueError(f"it belongs to the teacher {other[:12]}, not to its folder")
+        except (EmbedCacheError, ValueError) as error:
+            peeked = peek_shard(data, name, path)
+            is_own = peeked is not None and peeked.header.contract.id == contract_id
+            if peeked is not None and is_own:
+                lost[name] = peeked
+            if peeked is not None and is_own and isinstance(error, _CodebookError):
+                book = folder / f"{peeked.header.codebook}.npy"
+                return [] if book.exists() else [damage(book.relative_to(self.folder).as_posix(), MISSING)]
+            return [_refusal(path, error, file, Kind.SHARD)]
         self.shards[contract_id][name] = data
+        lost.pop(name, None)
+        return []
+
+    def _check_lmdb(self, path: Path, entry: Entry) -> list[Finding]:
+        seal = _sealed_digest(path)
+        if not entry.size and not path.with_name(SEAL).exists():
+            # Made by a build that was killed at once.
+            return []
+        # A writer removes the seal before it changes anything.
+        is_changed = seal is not None and sha256_file(path) != seal and seal == _sealed_digest(path)
+        # liblmdb sees the file only once its structure was found sound.
+        check_structure(path)
+        mapped, found = open_shared(path, writable=False), list[Finding]()
+        for key in mapped.list_keys():
+            name, data = key.decode("ascii", "replace"), mapped.get(key)
+            if data is not None:
+                found += self._check_shard(data, name, path, f"{entry.path}#{name}", entry.teacher)
+        if is_changed and not found:
+            raise ValueError("its digest is not the one in its seal")
+        return found
+
+
+def _sealed_digest(path: Path) -> str | None:
+    """Return the digest that the seal of an LMDB file names, None without a sound one."""
+    with suppress(OSError, ValueError, KeyError):
+        return str(read_sealed_json(path.with_name(SEAL))["digest"])
+    return None
 
 
 def peek_shard(data: pa.Buffer, name: str, where: str) -> Shard | None:
@@ -120,21 +149,9 @@ def peek_shard(data: pa.Buffer, name: str, where: str) -> Shard | None:
         column.validate(full=True)
         if column.type != pa.binary(KEY_BYTES) or len(column) != header.rows or column.null_count:
             return None
-        keys = key_view(column).copy()
-    except CacheFormatError:
+        return bare_shard(name, where, header, key_view(column).copy())
+    except (*_ERRORS, pa.ArrowException, OverflowError, MemoryError):
         return None
-    except (pa.ArrowException, LookupError, TypeError, ValueError, OSError, OverflowError, MemoryError):
-        return None
-    return bare_shard(name, where, header, keys)
-
-
-def peek_file(path: Path) -> tuple[Shard | None, str]:
-    """Return header and keys of the shard in a file, as :func:`peek_shard`, and the sha256 of its bytes."""
-    try:
-        data = FolderShards(path.parent).open(path.stem)
-    except CorruptCacheError:  # it is empty
-        return None, ""
-    return peek_shard(data, path.stem, str(path)), hashlib.sha256(data).hexdigest()
 
 
 def bare_shard(name: str, where: str, header: ShardHeader, keys: KeyArray) -> Shard:
@@ -143,161 +160,76 @@ def bare_shard(name: str, where: str, header: ShardHeader, keys: KeyArray) -> Sh
     return Shard(name, where, 0, header, get_codec("float16"), keys, *rest)
 
 
-# Readers raise where a file is not what it should be, and yield what else there is to say.
+# Readers raise where a file is not what it should be.
 
 
-def _marker(checks: FileChecks, entry: Entry) -> None:
-    value = read_sealed_json(checks.path(entry))
+def _read_marker(path: Path, entry: Entry) -> None:
+    value = read_sealed_json(path)
     version = value.get("version")
-    if value.get("format") == CACHE_MARKER["format"] and type(version) is int and version > CACHE_VERSION:
+    if type(version) is int and version > CACHE_VERSION:
         raise CacheFormatError(f"it has format version {str(version)[:20]}, expected {CACHE_VERSION}")
     if value != CACHE_MARKER:
         raise ValueError("its content is not what embedcache writes")
 
 
-def _description(checks: FileChecks, entry: Entry) -> None:
-    read_info(checks.path(entry).parent)
+def _read_named(path: Path, entry: Entry) -> None:
+    _compare(path, entry.stem)
 
 
-def _recipe(checks: FileChecks, entry: Entry) -> None:
-    read_record(checks.path(entry).parent)
-
-
-def _contract(checks: FileChecks, entry: Entry) -> Iterator[Finding]:
-    path = checks.path(entry)
-    if is_derived(read_contract(path)) and not path.with_name(PROJECTION).exists():
-        yield damage(f"{entry.folder}/{PROJECTION}", "it is missing")
-
-
-def _origin(checks: FileChecks, entry: Entry) -> None:
-    read_origin(checks.path(entry))
-
-
-def _sealed(checks: FileChecks, entry: Entry) -> None:
-    read_sealed_json(checks.path(entry))
-
-
-def _codebook(checks: FileChecks, entry: Entry) -> None:
-    pq.load(checks.path(entry).parent, entry.stem)
-
-
-def _token_table(checks: FileChecks, entry: Entry) -> None:
-    TokenTable.read(checks.path(entry), entry.teacher)
-
-
-def _projection(checks: FileChecks, entry: Entry) -> None:
-    path = checks.path(entry)
-    digest = checks.digest(path)
+def _read_projection(path: Path, entry: Entry) -> None:
     with suppress(CorruptCacheError):
-        expected = projection_digest(read_contract(path.with_name("contract.json")))
-        if digest != expected:
-            raise ValueError(f"{entry.size:,} bytes with the digest {digest[:12]}")
+        _compare(path, projection_digest(read_contract(path.with_name("contract.json"))))
 
 
-def _shard(checks: FileChecks, entry: Entry) -> None:
-    data = FolderShards(checks.path(entry).parent).open(entry.stem)
-    checks.open_shard(data, entry.stem, entry.path, entry.teacher)
+def _compare(path: Path, expected: str | None) -> None:
+    if (digest := sha256_file(path)) != expected:
+        raise ValueError(f"its bytes have the digest {digest[:12]}")
 
 
-def _lmdb(checks: FileChecks, entry: Entry) -> Iterator[Finding]:
-    path = checks.path(entry)
-    seal = sealed_digest(path)
-    if not entry.size and not path.with_name(SEAL).exists():
-        # Made by a build that was killed at once.
-        return
-    digest = checks.digest(path)
-    # A writer takes the seal away before it changes anything.
-    if seal is not None and digest != seal and seal == sealed_digest(path):
-        raise ValueError(f"its bytes have the digest {digest[:12]}, not the one sealed")
-    # liblmdb sees the file only once its structure was found sound.
-    check_structure(path)
-    mapped = open_shared(path, writable=False)
-    for key in mapped.list_keys():
-        name, data = key.decode("ascii", "replace"), mapped.get(key)
-        place = f"{entry.path}#{printable(name)}"
-        if data is None or hashlib.sha256(data).hexdigest() != name:
-            yield damage(place, "its bytes do not have the digest that is its name")
-            continue
-        try:
-            checks.open_shard(data, name, place, entry.teacher)
-        except (EmbedCacheError, ValueError) as error:
-            yield _refusal(place, error, path, Kind.SHARD)
-    if seal is None:
-        yield note(entry.path, "it has no seal: its last writer did not end", "the next build seals it")
-
-
-def sealed_digest(path: Path) -> str | None:
-    """Return the digest that the seal of an LMDB file names, None without a sound one."""
-    try:
-        return str(read_sealed_json(path.with_name(SEAL))["digest"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _special(checks: FileChecks, entry: Entry) -> None:
-    path = checks.path(entry)
+def _read_special(path: Path, entry: Entry) -> None:
     what = f"it is a symbolic link to {path.readlink()}" if path.is_symlink() else "it is no regular file"
     raise ValueError(f"{what}; a cache holds its files itself")
 
 
-def _unread(checks: FileChecks, entry: Entry) -> Iterator[Finding]:
-    yield replace(damage(entry.path, f"{entry.size:,} bytes", entry.kind), is_damage=False)
-
-
-def _nothing(checks: FileChecks, entry: Entry) -> None:
-    """Read nothing: rows are checked together with their description."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How files of a kind are checked, and what mends them.
-
-    Attributes:
-        expected: where the digest that a file should have comes from.
-        read: reads a file whose digest is right.
-        fix: what to do about a damaged one.
-    """
-
-    expected: str
-    read: Callable[[FileChecks, Entry], Iterable[Finding] | None]
-    fix: str
-
-
-_NAME, _INSIDE, _NONE = "its name", "inside it", "none"
-_READ_IN_BLOCKS = (_NAME, SEAL, "contract.json")
+_ERRORS = (EmbedCacheError, ValueError, LookupError, TypeError, AttributeError, OSError)
 _WRITE = "'embedcache repair' writes it again"
 _ENCODE = "'embedcache repair' encodes its rows again"
 _READ = "'embedcache build SRC --name {corpus} --overwrite' reads it again; vectors are kept"
-_REMAKE = "'embedcache repair' makes it again, or says how"
-_BUILD_VIEW = "'embedcache build SRC --name {corpus} --view {view}=... --overwrite' makes it again"
+_VIEW = "'embedcache build SRC --name {corpus} --view {view} --overwrite' makes it again; vectors are kept"
+MISSING = "it is missing"
 
-RULES: Mapping[Kind, Rule] = {
-    Kind.MARKER: Rule(_INSIDE, _marker, _WRITE),
-    Kind.CORPUS: Rule(_INSIDE, _description, _READ),
-    Kind.PART: Rule(_NAME, _nothing, _READ),
-    Kind.VIEW: Rule(_INSIDE, _description, _REMAKE),
-    Kind.VIEW_PART: Rule(_NAME, _nothing, _REMAKE),
-    Kind.RECIPE: Rule(_INSIDE, _recipe, _BUILD_VIEW),
-    Kind.CONTRACT: Rule("its folder", _contract, _WRITE),
-    Kind.NAME: Rule(_INSIDE, _origin, _WRITE),
-    Kind.SHARD: Rule(_NAME, _shard, _ENCODE),
-    Kind.STORE: Rule(SEAL, _lmdb, _ENCODE),
-    Kind.SEAL: Rule(_INSIDE, _sealed, _WRITE),
-    Kind.CODEBOOK: Rule(_NAME, _codebook, "'embedcache repair' learns it again"),
-    Kind.TABLE: Rule(_INSIDE, _token_table, "'embedcache repair' reads it from the model again"),
-    Kind.PROJECTION: Rule("contract.json", _projection, "copy it back, or run 'distill kb project' again"),
-    Kind.SPECIAL: Rule(_NONE, _special, "delete it, or put the file itself in its place"),
-    Kind.UNKNOWN: Rule(_NONE, _unread, "embedcache does not read it: move it away, unless it is yours"),
-    Kind.LEFTOVER: Rule(_NONE, _unread, "'embedcache gc' deletes it once it is a day old"),
+RULES: Mapping[Kind, tuple[Callable[[Path, Entry], object], str]] = {
+    Kind.MARKER: (_read_marker, _WRITE),
+    Kind.CORPUS: (lambda path, _: read_info(path.parent), _READ),
+    Kind.PART: (_read_named, _READ),
+    Kind.VIEW: (lambda path, _: read_info(path.parent), _VIEW),
+    Kind.VIEW_PART: (_read_named, _VIEW),
+    Kind.RECIPE: (lambda path, _: read_record(path.parent), _VIEW),
+    Kind.CONTRACT: (lambda path, _: read_contract(path), _WRITE),
+    Kind.NAME: (lambda path, _: read_origin(path), _WRITE),
+    Kind.SHARD: (_read_named, _ENCODE),
+    Kind.STORE: (_read_named, _ENCODE),
+    Kind.SEAL: (lambda path, _: read_sealed_json(path), _WRITE),
+    Kind.CODEBOOK: (
+        lambda path, entry: pq.load(path.parent, entry.stem),
+        "'embedcache repair' learns it again",
+    ),
+    Kind.TABLE: (
+        lambda path, entry: TokenTable.read(path, entry.teacher),
+        "'embedcache repair' reads it from the model again",
+    ),
+    Kind.PROJECTION: (_read_projection, "copy it back, or run 'distill project' again"),
+    Kind.SPECIAL: (_read_special, "delete it, or put the file itself in its place"),
+    Kind.UNKNOWN: (_read_named, "embedcache does not read it: move it away, unless it is yours"),
 }
-"""Kind of file -> where its digest comes from, how it is read, what mends it. Other kinds are not checked."""
+"""Kind of file -> how it is read, what mends it. Shards have their own checks."""
 
 
 def damage(path: str, what: str, kind: Kind | None = None) -> Finding:
     """Return a finding of damage to the file at ``path``, or to a shard in it."""
     entry = entry_at(path.partition("#")[0])
     kind = kind or (Kind.SHARD if "#" in path else entry.kind)
-    fix = RULES[kind].fix.format(corpus=entry.corpus, view=entry.view)
+    fix = RULES[kind][1].format(corpus=entry.corpus, view=entry.view)
     return Finding(printable(path), kind.value, what, fix)
 
 
@@ -307,7 +239,6 @@ def note(path: str, what: str, fix: str) -> Finding:
 
 
 def _refusal(path: str, error: Exception, file: Path, kind: Kind) -> Finding:
-    """Return the finding for an error about ``file``, without the file's name and the error's advice."""
-    text = first_line(error).rpartition(f"{file} ")[2]
-    found = damage(path, f"{text.partition('): ')[0]})" if "): " in text else text, kind)
+    """Return the finding for an error about ``file``, without the file's name."""
+    found = damage(path, first_line(error).rpartition(f"{file} ")[2], kind)
     return replace(found, fix=UPGRADE) if isinstance(error, CacheFormatError) else found

@@ -14,8 +14,7 @@ from embedcache.corpus.readers import RowBatch
 from embedcache.corpus.store import ColumnReader
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.keys import KEY_DTYPE, KeyArray, KeyIndex
-from embedcache.missing import MissingRows, ViewCoverage
-from embedcache.store import ShardStore
+from embedcache.missing import Locator, MissingRows, ViewCoverage
 from embedcache.verify.findings import first_line
 
 
@@ -59,7 +58,7 @@ def _wrong_in_part(corpus: Corpus, number: int, first_row: int, columns: ColumnR
     return ""
 
 
-def rows_without_vector(texts: Iterable[Corpus], store: ShardStore) -> list[tuple[Corpus, MissingRows]]:
+def rows_without_vector(texts: Iterable[Corpus], store: Locator) -> list[tuple[Corpus, MissingRows]]:
     """Return the corpora and embedded views that have only some vectors; if none has, those without any.
 
     A teacher need not have encoded every corpus and view of a cache.

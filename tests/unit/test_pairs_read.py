@@ -124,8 +124,8 @@ def test_verify_finds_a_damaged_projection_and_repair_says_what_to_run(tmp_path:
         (finding,) = verify(cache.folder).findings
         assert finding.is_damage
         assert finding.path.endswith(PROJECTION)
-        assert "distill kb project" in finding.fix
+        assert "distill project" in finding.fix
         (left,) = repair(cache.folder).left
-        assert "distill kb project" in left.detail
+        assert "distill project" in left.detail
     path.write_bytes(data)
     assert not verify(cache.folder).findings

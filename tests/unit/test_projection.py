@@ -339,7 +339,7 @@ def test_the_vectors_that_another_corpus_lacks_are_added_without_training(cache)
     teacher = cache.teacher("base.projected")
     # No build makes them: who looks for what is missing is told so.
     (lacking,) = [one for one in verify(cache.folder).findings if "base.projected" in one.what]
-    assert "'distill kb project' makes them" in lacking.fix
+    assert "'distill project --apply' makes them" in lacking.fix
     found = examine(cache, corpus="more", teacher="base.projected").findings
     assert any("project it again" in one.advice for one in found if one.name == "missing vectors: more")
     assert extend_projection(cache, "base.projected", corpus="more") == 30
