@@ -82,7 +82,8 @@ def test_an_identical_note_of_a_model_is_not_written_again(
     cache = Cache.create(tmp_path)
     cache.remember_model(MEAN, "/models/tiny")
     written = []
-    monkeypatch.setattr("embedcache.model_note.write_sealed_json", lambda path, value: written.append(value))
+    name = "embedcache.cached_teacher.write_sealed_json"
+    monkeypatch.setattr(name, lambda path, value: written.append(value))
     cache.remember_model(MEAN, "/models/tiny")
     assert written == []
     cache.remember_model(MEAN, "/models/other")
@@ -311,7 +312,7 @@ def test_where_the_cache_cannot_be_written_a_model_is_not_remembered(
     def refused(*arguments: object) -> None:
         raise StorageError("read-only")
 
-    monkeypatch.setattr("embedcache.model_note.write_sealed_json", refused)
+    monkeypatch.setattr("embedcache.cached_teacher.write_sealed_json", refused)
     cache.remember_model(MEAN, "/models/tiny")
     assert not (cache.derived_folder / "models").exists()
 
