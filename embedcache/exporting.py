@@ -8,7 +8,7 @@ columns of the same n rows. A text in several rows is written for each.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,10 +54,6 @@ class ExportResult:
     rows: int
     missing: int
     bytes: int
-
-    def to_json(self) -> dict[str, object]:
-        """Return the result as a JSON object."""
-        return {**asdict(self), "path": str(self.path)}
 
 
 def export(
@@ -105,29 +101,23 @@ def export(
     if where is not None:
         rows = select_rows(opened, chosen.name, where, teacher=known.contract.id)
     rows = rows[:limit]
-    has_vector = np.zeros(len(rows), np.bool_)
-    for start, block in enumerate(_blocks(rows)):
-        has_vector[start * _BATCH_ROWS :][: len(block)] = _locate(texts, store, block) >= 0
+    found = [store.locate(texts.keys_of(block)) >= 0 for block in _blocks(rows)]
+    has_vector = np.concatenate([np.zeros(0, np.bool_), *found])
     missing = len(rows) - int(has_vector.sum())
     if missing and not skip_missing:
+        build = f"embedcache build{f' --embed-views {view}' if view else ''}"
         raise MissingVectorsError(
-            f"{missing} of {len(rows)} rows of {texts.title} have no vector of teacher {known.name!r}: build "
-            f"them with 'embedcache build{f' --embed-views {view}' if view else ''}', or leave them out with "
-            "--skip-missing"
+            f"{missing} of {len(rows)} rows of {texts.title} have no vector of teacher {known.name!r}: "
+            f"encode them with '{build}', or leave them out with --skip-missing"
         )
     if len(rows) == missing:
-        raise InputError(
-            f"no rows to export: {len(rows)} of {texts.title} selected, {missing} without vector"
-        )
+        raise InputError(f"no rows to export: {len(rows)} of {texts.title}, {missing} without a vector")
     rows = rows[has_vector]
     progress.phase("export", len(rows))
     source = _Source(texts, store, rows, np.dtype(dtype), progress)
-    if _is_parquet(target):
-        _write_parquet(source, target, overwrite=overwrite)
-    else:
-        _write_npy(source, target, overwrite=overwrite)
-    files = [target] if target.is_file() else list(target.iterdir())
-    size = sum(file.stat().st_size for file in files)
+    write = _write_parquet if _is_parquet(target) else _write_npy
+    write(source, target, overwrite=overwrite)
+    size = sum(file.stat().st_size for file in ([target] if target.is_file() else target.iterdir()))
     return ExportResult(target, chosen.name, view, known.name, len(rows), missing, size)
 
 
@@ -150,11 +140,9 @@ class _Source:
         """Columns beside the vector."""
         import pyarrow as pa
 
-        info = self.texts.info
-        fields = [("row", pa.int64()), ("text", pa.string())]
-        fields += [("id", pa.string())] if info.has_ids else []
-        fields += [("label", pa.type_for_alias(info.types["label"]))] if info.has_labels else []
-        return pa.schema(fields)
+        types = {"row": "int64", "text": "string"}
+        types |= {name: kind for name, kind in self.texts.info.types.items() if name in ("id", "label")}
+        return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in types.items()])
 
     def batches(self) -> Iterator[tuple[pa.RecordBatch, NDArray[np.floating]]]:
         """Yield columns of :attr:`schema`, and vectors of shape (n, d) and the dtype.
@@ -169,7 +157,7 @@ class _Source:
         schema = self.schema
         for rows in _blocks(self.rows):
             columns = [pa.array(values[field.name](rows), field.type) for field in schema]
-            vectors = self.store.vectors(_locate(self.texts, self.store, rows))
+            vectors = self.store.vectors(self.store.locate(self.texts.keys_of(rows)))
             with np.errstate(over="ignore"):
                 cast = vectors.astype(self.dtype, copy=False)
             if not np.isfinite(cast).all():
@@ -185,10 +173,6 @@ class _Source:
 def _blocks(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     for start in range(0, len(rows), _BATCH_ROWS):
         yield rows[start : start + _BATCH_ROWS]
-
-
-def _locate(texts: Corpus, store: ShardStore, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    return store.locate(texts.keys_of(rows))
 
 
 def _write_parquet(source: _Source, target: Path, *, overwrite: bool) -> None:
@@ -251,10 +235,8 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
         return
     if not overwrite:
         raise _exists(target)
-    is_ours = target.is_file() if _is_parquet(target) else target.is_dir()
-    if target.is_dir():
-        is_ours &= {file.name for file in target.iterdir()} <= {VECTORS_FILE, ROWS_FILE}
-    if not is_ours:
+    names = {file.name for file in target.iterdir()} if target.is_dir() else set()
+    if target.is_dir() == _is_parquet(target) or not names <= {VECTORS_FILE, ROWS_FILE}:
         raise InputError(f"{target} is not an earlier export and is not replaced: give another path")
 
 

@@ -73,17 +73,16 @@ def collect_garbage(
         hours = VECTOR_HOURS if unused else LEFTOVER_HOURS
     before = time.time() - hours * 3600
     # Everything is judged before anything is deleted, which touches the folder above it.
-    candidates = dict(_candidates(cache, unused=unused, quarantine=quarantine))
-    old = {path: reason for path, reason in candidates.items() if _is_old(path, reason, before)}
+    candidates = _candidates(cache, unused=unused, quarantine=quarantine)
+    old = [(path, reason) for path, reason in candidates if _is_old(path, reason, before)]
     found = []
-    for path, reason in old.items():
+    for path, reason in old:
         size = tree_bytes(path)
-        if not dry_run:
-            # Another process may have begun to use it.
-            if not _is_old(path, reason, before):
-                continue
-            _delete(path)
-        found.append(Garbage(str(path), reason, size))
+        # Another process may have begun to use it.
+        if dry_run or _is_old(path, reason, before):
+            found.append(Garbage(str(path), reason, size))
+            if not dry_run:
+                _delete(path)
     if unused:
         found += _collect_vectors(cache, before, dry_run=dry_run)
     return found
@@ -97,53 +96,61 @@ def _is_old(path: Path, reason: str, before: float) -> bool:
 
 def _candidates(cache: Cache, *, unused: bool, quarantine: bool) -> Iterator[tuple[Path, str]]:
     """Yield garbage of any age; a folder stands for everything in it."""
-    folders = dict(_folder_candidates(cache, unused=unused))
+    folders = dict(
+        [*_corpus_candidates(cache), *_teacher_candidates(cache, unused), *_derived_candidates(cache)]
+    )
+    if quarantine:
+        folders[cache.folder / QUARANTINE] = "quarantine of repair"
     yield from folders.items()
     for path in cache.folder.rglob(f"{TEMPORARY_PREFIX}*"):
         parents = path.relative_to(cache.folder).parents
         is_inside = any(parent.name.startswith(TEMPORARY_PREFIX) for parent in parents)
         if not is_inside and not any(folder in path.parents for folder in folders):
             yield path, "temporary file of a killed process"
-    for texts in _all_texts(cache):
-        named = {part.file_name for part in texts.parts}
-        for path in texts.folder.glob("*.arrow"):
-            if path.name not in named:
-                yield path, "part of a replaced corpus"
-    yield from _teacher_candidates(cache)
-    if quarantine:
-        yield cache.folder / QUARANTINE, "quarantine of repair"
 
 
-def _folder_candidates(cache: Cache, *, unused: bool) -> Iterator[tuple[Path, str]]:
-    contracts = {teacher.contract.id for teacher in cache.teachers()}
-    names, derived = cache.corpus_names(), cache.derived_folder
+def _corpus_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
+    names = cache.corpus_names()
     for folder in _folders(cache.corpora_folder):
         if folder.name not in names:
             yield folder, "unfinished corpus"
             continue
         digest = read_info(folder).digest
-        for view in _folders(folder / VIEWS):
-            if is_view_name(view.name) and not is_recorded(view):
+        for view in filter(lambda view: is_view_name(view.name), _folders(folder / VIEWS)):
+            if not is_recorded(view):
                 yield view, "unfinished view"
-            elif is_view_name(view.name) and read_record(view).of != digest:
+            elif read_record(view).of != digest:
                 yield view, "view of a replaced corpus"
-    for folder in _folders(cache.folder / "teachers"):
-        has_vectors = (folder / "vectors.mdb").exists() or FolderShards(folder / "shards").names()
-        if folder.name not in contracts and (unused or not has_vectors):
-            yield folder, "teacher without a name"
-    for folder in _folders(derived / "index"):
-        if folder.name not in contracts:
-            yield folder, "index of a removed teacher"
-    digests = _digests(_all_texts(cache))
+    for texts in _all_texts(cache):
+        named = {part.file_name for part in texts.parts}
+        for path in texts.folder.glob("*.arrow"):
+            if path.name not in named:
+                yield path, "part of a replaced corpus"
+
+
+def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
+    derived, digests = cache.derived_folder, _digests(_all_texts(cache))
     for folder in _folders(derived / "tokens"):
-        if _tokenized(folder) not in digests:
+        try:
+            digest = read_sealed_json(folder / "tokens.json").get("corpus")
+        except (OSError, ValueError):
+            digest = None
+        if digest not in digests:
             yield folder, "token arrays of a removed corpus"
     yield derived / "incoming", "downloads of a stopped pull"
     yield derived / "remotes", "copies of remote manifests"
 
 
-def _teacher_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
-    for contract in {teacher.contract for teacher in cache.teachers()}:
+def _teacher_candidates(cache: Cache, unused: bool) -> Iterator[tuple[Path, str]]:
+    contracts = {teacher.contract.id: teacher.contract for teacher in cache.teachers()}
+    for folder in _folders(cache.folder / "teachers"):
+        has_vectors = (folder / "vectors.mdb").exists() or FolderShards(folder / "shards").names()
+        if folder.name not in contracts and (unused or not has_vectors):
+            yield folder, "teacher without a name"
+    for folder in _folders(cache.derived_folder / "index"):
+        if folder.name not in contracts:
+            yield folder, "index of a removed teacher"
+    for contract in contracts.values():
         store = cache.store(contract)
         needed = {shard.header.codebook for shard in store.shards}
         for path in (cache.teacher_folder(contract) / "codebooks").glob("*.npy"):
@@ -156,20 +163,13 @@ def _teacher_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
                 yield path, _OTHER_INDEX
 
 
-def _tokenized(folder: Path) -> object:
-    """Return the digest of the corpus whose token arrays lie in ``folder``, None if they are damaged."""
-    try:
-        return read_sealed_json(folder / "tokens.json").get("corpus")
-    except (OSError, ValueError):
-        return None
-
-
 def _collect_vectors(cache: Cache, before: float, *, dry_run: bool) -> list[Garbage]:
     """Delete shards without a text of any corpus or view."""
     found = []
     for contract in {teacher.contract for teacher in cache.teachers()}:
         store, corpora = cache.store(contract), _all_texts(cache)
-        old = [shard for shard in store.shards if _touched(_file_of(store, shard)) <= before]
+        one_file = store.container.file if isinstance(store.container, LmdbShards) else None
+        old = [shard for shard in store.shards if _touched(one_file or Path(shard.where)) <= before]
         unused = _without_texts(store, old, corpora)
         judged = _digests(corpora)
         gone = [shard for shard in unused if dry_run or _remove_shard(cache, store, shard, judged)]
@@ -214,10 +214,6 @@ def _all_texts(cache: Cache) -> list[Corpus]:
 
 def _digests(corpora: list[Corpus]) -> set[str]:
     return {corpus.info.digest for corpus in corpora}
-
-
-def _file_of(store: ShardStore, shard: Shard) -> Path:
-    return store.container.file if isinstance(store.container, LmdbShards) else Path(shard.where)
 
 
 def remove_corpus(cache: Cache, name: str) -> int:
@@ -289,8 +285,6 @@ def _delete(path: Path) -> None:
     remove_file(path / RECIPE)
     try:
         shutil.rmtree(path)
-    except FileNotFoundError:
-        return
     except OSError as error:
         raise explain_os_error(error, path) from error
 
@@ -308,5 +302,3 @@ def _touched(path: Path) -> float:
     except FileNotFoundError:
         # Another process is at work here.
         return time.time()
-    except OSError as error:
-        raise explain_os_error(error, path) from error

@@ -222,16 +222,13 @@ def describe(cache: Cache, name: str | None = None, progress: Progress = NO_PROG
         CorruptCacheError: if a corpus is damaged.
     """
     corpora, teachers = cache.corpora(), cache.teachers()
-    if name is not None:
-        chosen = [corpus for corpus in corpora if corpus.name == name]
-        matching = [teacher for teacher in teachers if teacher.name == name]
-        if not chosen and not matching:
-            try:
-                matching = [cache.teacher(name)]
-            except InputError as error:
-                raise InputError(f"{error}; corpora: {', '.join(cache.corpus_names()) or 'none'}") from error
-    else:
-        chosen, matching = corpora, teachers
+    chosen = [corpus for corpus in corpora if name in (None, corpus.name)]
+    matching = [teacher for teacher in teachers if name in (None, teacher.name)]
+    if name is not None and not chosen and not matching:
+        try:
+            matching = [cache.teacher(name)]
+        except InputError as error:
+            raise InputError(f"{error}; corpora: {', '.join(cache.corpus_names()) or 'none'}") from error
     progress.phase("describe", sum(map(len, chosen)) + sum(map(len, corpora)) * len(matching))
     return CacheReport(
         [_corpus_report(cache, corpus, progress) for corpus in chosen],
@@ -263,18 +260,17 @@ def _corpus_report(cache: Cache, corpus: Corpus, progress: Progress) -> CorpusRe
         characters=Spread.of(lengths),
         labels=sorted(labels.items(), key=lambda item: (-item[1], str(item[0])))[:MOST_LABELS],
         distinct_labels=len(labels),
-        views=[_view_report(corpus, name) for name in corpus.view_names()],
+        views=[
+            ViewReport(view, record.recipe.describe(), dict(record.counts), record.of != corpus.info.digest)
+            for view in corpus.view_names()
+            for record in [read_record(corpus.folder / VIEWS / view)]
+        ],
     )
 
 
 def _count(counts: Counter[T], values: pa.Array) -> None:
     for entry in values.value_counts():
         counts[entry["values"].as_py()] += entry["counts"].as_py()
-
-
-def _view_report(corpus: Corpus, name: str) -> ViewReport:
-    record = read_record(corpus.folder / VIEWS / name)
-    return ViewReport(name, record.recipe.describe(), dict(record.counts), record.of != corpus.info.digest)
 
 
 def _teacher_report(

@@ -53,11 +53,11 @@ def _watch() -> Iterator[Watch]:
     import time
 
     from distill.cli.progress import describe as describe_training
-    from distill.cli.ticker import progress_line, ticker
+    from distill.cli.ticker import steps
     from distill.pipeline.step import Watch
-    from embedcache.cli.progress_bar import LineProgress
+    from embedcache.cli.progress_bar import LineProgress, show_lines
 
-    with ticker() as show:
+    with show_lines() as show:
         since: dict[str, float] = {}
 
         def seconds(what: str) -> float:
@@ -66,6 +66,6 @@ def _watch() -> Iterator[Watch]:
         yield Watch(
             LineProgress(show),
             lambda progress: show(describe_training(progress, seconds(progress.phase + str(progress.total)))),
-            lambda name, done, total: show(progress_line(name, done, seconds(name), total, "sentences")),
+            steps(LineProgress(show), "sentences"),
             lambda line: click.echo(line, err=True),
         )

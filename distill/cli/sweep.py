@@ -191,11 +191,11 @@ def _progress() -> Iterator[
     from datetime import timedelta
 
     from distill.cli.progress import describe
-    from distill.cli.ticker import ticker
+    from embedcache.cli.progress_bar import show_lines
 
     name, started = "", 0.0
 
-    with ticker() as show:
+    with show_lines() as show:
 
         def on_progress(progress: SweepProgress) -> None:
             nonlocal name, started

@@ -13,7 +13,7 @@ from distill.cli.progress import print_run, train_progress
 from distill.demo.harvest import harvest_sentences
 from distill.evaluation.runner import evaluate
 from distill.training.run import Run, run
-from embedcache.cli.build import print_result
+from embedcache.cli.build import print_build
 from embedcache.cli.progress_bar import show_progress
 from embedcache.fsio import make_directory, write_bytes
 
@@ -58,7 +58,7 @@ def run_demo(out: Path, *, teacher: str, student: str, sentences: int, epochs: i
             corpus, teacher=teacher, cache=cache_folder, overwrite=True, progress=progress
         )
     if cache.result is not None:
-        print_result(cache.result)
+        print_build(cache.result)
 
     console.rule("3  the student, from cached vectors")
     with train_progress() as on_train:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 from embedcache.cli.options import (
     cache_option,
     contract_options,
+    dry_run_option,
     encode_options,
     json_option,
     limit_options,
@@ -18,11 +18,13 @@ from embedcache.cli.options import (
     reader_options,
     view_options,
 )
+from embedcache.cli.progress_bar import show_progress
+from embedcache.cli.tables import print_result, shortened, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from embedcache.building.result import BuildResult, Estimate, OutputResult
+    from embedcache.building.result import BuildResult, Estimate
 
 
 @click.command("build")
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 @view_options
 @click.option("--remote", metavar="REMOTE", help="Fetch vectors that this remote has, by name or URL.")
 @limit_options
-@click.option("--dry-run", is_flag=True, help="Print what a build would encode and cost.")
+@dry_run_option
 @json_option
 def build_command(sources: tuple[str, ...], as_json: bool, dry_run: bool, **settings: Any) -> None:
     """Encode the texts of SOURCES that the cache lacks and store their vectors.
@@ -46,103 +48,76 @@ def build_command(sources: tuple[str, ...], as_json: bool, dry_run: bool, **sett
     '-' for standard input. Killed or repeated, a build goes on where it stopped.
     """
     from embedcache.building.build import build, grouped
-    from embedcache.cli.progress_bar import show_progress
     from embedcache.corpus.sources import expand_sources
 
     files = expand_sources(sources)
     with show_progress() as progress:
         arguments = grouped({**settings, "progress": progress})
         result = build(files, **arguments, dry_run=True) if dry_run else build(files, **arguments).result
-    if as_json:
-        click.echo(json.dumps(result.to_json(), indent=2))
-    else:
-        print_result(result)
+    print_build(result, as_json)
 
 
-def print_result(result: BuildResult) -> None:
+def print_build(result: BuildResult, as_json: bool = False) -> None:
     """Print what a build did, or what a dry run says it would do."""
-    from embedcache.cli.tables import print_table
-
-    rows = [*_rows(result), *(_estimate(result.estimate) if result.estimate is not None else ())]
-    print_table(("dry run" if result.dry_run else "build", f"{result.corpus} with {result.teacher}"), rows)
+    title = ("dry run" if result.dry_run else "build", f"{result.corpus} with {result.teacher}")
+    print_result(result, as_json, title, [*_rows(result), *_estimate(result.estimate)])
 
 
-def _rows(result: BuildResult) -> Iterator[tuple[str, str]]:
-    """Yield names and values; what is zero is left out."""
-    from embedcache.cli.tables import size
-
+def _rows(result: BuildResult) -> Iterator[tuple[str, object]]:
     texts = result.rows * (1 + len(result.embedded_views))
-    yield "rows", f"{result.rows:,}"
+    encoded = "to encode" if result.dry_run else "encoded"
+    yield "rows", result.rows
     column = "" if result.column is None else f"column {result.column}: "
-    yield "text", column + _shortened(result.example)
+    yield "text", column + repr(shortened(result.example, 60))
     for reason, count in sorted(result.skipped.items()):
         first = result.first_skipped.get(reason)
         yield "skipped", f"{count:,} {reason}{f' (first at {first})' if first else ''}"
-    if result.not_asked:
-        yield "not read", f"{result.not_asked:,}, by --rows"
+    yield "not read", _some(result.not_asked, "by --rows")
     repeated = texts - result.distinct
     yield "distinct", f"{result.distinct:,}{f' ({repeated:,} duplicates)' if repeated else ''}"
-    if result.cached:
-        yield "cached", f"{result.cached:,} were in the cache"
-    if result.reused:
-        yield "reused", f"{result.reused:,} from the same teacher at another max_length"
-    if coarser := result.outputs[0].coarser:
-        yield "not reused", f"{coarser:,} from another max_length: their codec keeps less"
+    yield "cached", _some(result.cached, "were in the cache")
+    yield "reused", _some(result.reused, "from the same teacher at another max_length")
+    yield "not reused", _some(result.outputs[0].coarser, "at another max_length: their codec keeps less")
     if result.remote is not None:
         yield "fetched", f"{result.fetched:,} from {result.remote} ({size(result.remote_bytes)})"
-    for verdict in result.verdicts:
-        yield "sample", verdict
+    yield from (("sample", verdict) for verdict in result.verdicts)
     rate = f" ({result.encoded / result.encode_seconds:,.0f} rows/s)" if result.encode_seconds else ""
-    yield "to encode" if result.dry_run else "encoded", f"{result.encoded:,}{rate}"
-    if result.truncated:
-        yield "truncated", f"{result.truncated:,} of the encoded were longer than the teacher reads"
-    if result.batches_halved:
-        yield "halved", f"{result.batches_halved:,} batches did not fit into memory. Lower --batch-tokens"
+    yield encoded, f"{result.encoded:,}{rate}"
+    yield "truncated", _some(result.truncated, "of the encoded were longer than the teacher reads")
+    yield "halved", _some(result.batches_halved, "batches did not fit into memory. Lower --batch-tokens")
     for view in result.views:
         counts = [f"{count:,} {reason}" for reason, count in sorted(view.counts.items())]
-        encoded = ["encoded as well"] if view.name in result.embedded_views else []
-        yield f"view {view.name}", ", ".join([view.outcome, *counts, *encoded])
+        also = ["encoded as well"] if view.name in result.embedded_views else []
+        yield f"view {view.name}", ", ".join([view.outcome, *counts, *also])
     if result.token_embeddings is not None:
         yield "token embeddings", " x ".join(f"{count:,}" for count in result.token_embeddings)
-    for output in result.outputs if len(result.outputs) > 1 else ():
-        yield output.output, _output(output, result.dry_run)
+    for one in result.outputs if len(result.outputs) > 1 else ():
+        counts = [_some(one.encoded, encoded), _some(one.cached, "cached")]
+        counts += [_some(one.reused, "reused"), _some(one.fetched, "fetched")]
+        yield one.output, f"teacher {one.teacher}, {one.codec}: {', '.join(filter(None, counts))}"
     if result.bytes_written:
         yield "written", f"{size(result.bytes_written)} as {result.outputs[0].codec}"
-    if result.seconds:
-        yield "time", f"{result.seconds:.1f} s"
-    for note in result.notes:
-        yield "note", note
+    yield "time", f"{result.seconds:.1f} s" if result.seconds else ""
+    yield from (("note", note) for note in result.notes)
 
 
-def _output(output: OutputResult, dry_run: bool) -> str:
-    counts = {
-        "to encode" if dry_run else "encoded": output.encoded,
-        "cached": output.cached,
-        "reused": output.reused,
-        "fetched": output.fetched,
-    }
-    shown = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    return f"teacher {output.teacher}, {output.codec}: {shown}"
-
-
-def _estimate(found: Estimate) -> Iterator[tuple[str, str]]:
-    from embedcache.cli.tables import size
-
+def _estimate(found: Estimate | None) -> Iterator[tuple[str, object]]:
+    if found is None:
+        return
     if found.tokens is not None:
         error = f" ± {found.tokens_error:,.0f}" if found.tokens_error else ""
         yield "tokens", f"{found.tokens:,.0f}{error}"
-        if found.truncated_share:
-            yield "truncated", f"{found.truncated_share:.2%} would be"
+        yield "truncated", f"{found.truncated_share:.2%} would be" if found.truncated_share else ""
     yield "size", ", ".join(f"{size(count)} as {codec}" for codec, count in found.bytes.items())
-    yield "build", f"{_duration(found.build_seconds)}"
-    yield "epoch with the teacher", f"{_duration(found.live_epoch_seconds)}"
-    yield "epoch from the cache", f"{_duration(found.cached_epoch_seconds)}"
+    yield "build", _duration(found.build_seconds)
+    yield "epoch with the teacher", _duration(found.live_epoch_seconds)
+    yield "epoch from the cache", _duration(found.cached_epoch_seconds)
     epochs = found.epochs_to_pay
     yield "pays for itself", "never" if epochs is None else f"after {epochs:.2f} student epochs"
 
 
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+def _some(count: int, words: str) -> str:
+    return f"{count:,} {words}" if count else ""
 
 
 def _duration(seconds: float) -> str:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NoReturn
+from collections.abc import Callable
 
 import click
 
 INTERRUPTED = 130
 
-# A list, because appending takes no lock: a second signal may arrive inside the handler of the first.
+# A list, because appending takes no lock.
 _signals: list[int] = []
 
 
@@ -41,46 +38,56 @@ def guarded(
         domain_errors: errors raised on purpose; each has an ``exit_code``.
         before_printing: called before an error is printed.
     """
-    debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    command = " ".join([name, *_subcommands(group, arguments)])
+    _signals.clear()
+    # Processes in the background ignore Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
-        with _ctrl_c_noted():
-            code = group.main(args=arguments, prog_name=name, standalone_mode=False)
+        code = group.main(args=arguments, prog_name=name, standalone_mode=False)
         if isinstance(code, int) and code:
             sys.exit(code)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
-    except click.ClickException as error:
-        before_printing()
-        click.echo(f"{command}: {_one_line(error)}", err=True)
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort) as stop:
-        # click turns Ctrl-C into an Abort without a message, and ends the line with the terminal's ^C.
-        _exit_interrupted(name, str(stop.__cause__ or stop))
     except BrokenPipeError:
         # The reader of our output is gone; Python must not flush to it at exit either.
         sys.stdout = None
         sys.exit(1)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        is_abort = isinstance(error, (click.Abort, KeyboardInterrupt))
         message = _message(error, domain_errors)
-        if message is None and not _signals:
+        if _signals or is_abort:
+            # A second Ctrl-C ends the process at once.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            message = f"{name}: interrupted; whatever was stored is whole, {_advice(error)}"
+            # The terminal's ^C stands on the line; click has ended it for an Abort.
+            message, code = message if is_abort else f"\n{message}", INTERRUPTED
+        elif message is None:
             raise
-        if not _signals:
+        else:
             before_printing()
-        if debug:
+            message, code = f"{_command(group, name, arguments)}: {message}", getattr(error, "exit_code", 1)
+        if len(arguments) < len(sys.argv) - 1:
             traceback.print_exc()
-        # After Ctrl-C the terminal's ^C stands on the line.
-        start = "\n" if _signals else ""
-        click.echo(start + (f"{command}: {message}" if message else ""), err=True, nl=bool(message or start))
-        if _signals:
-            _exit_interrupted(name)
-        sys.exit(int(getattr(error, "exit_code", 1)))
+        click.echo(message, err=True)
+        sys.exit(code)
 
 
-def _message(error: Exception, domain_errors: tuple[type[Exception], ...]) -> str | None:
+def _advice(error: BaseException) -> str:
+    """Return the advice of a Ctrl-C, which click turns into an Abort without a message."""
+    stop = error.__cause__ if isinstance(error, click.Abort) else error
+    return (str(stop) if isinstance(stop, KeyboardInterrupt) else "") or "run the same command again"
+
+
+def _message(error: BaseException, domain_errors: tuple[type[Exception], ...]) -> str | None:
     """Return an error as one line; None for a programming error."""
+    if isinstance(error, click.ClickException):
+        message = " ".join(error.format_message().split()).rstrip(".")
+        if message[1:2].islower():
+            message = message[0].lower() + message[1:]
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        return message if context is None else f"{message} (see '{context.command_path} --help')"
     if isinstance(error, domain_errors):
         return " ".join(str(error).split())
     if isinstance(error, OSError):
@@ -89,46 +96,10 @@ def _message(error: Exception, domain_errors: tuple[type[Exception], ...]) -> st
     return None
 
 
-@contextmanager
-def _ctrl_c_noted() -> Iterator[None]:
-    """Note Ctrl-C inside the block, unless the process ignores it or this is not its main thread."""
-    _signals.clear()
-    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not is_heard or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _exit_interrupted(name: str, advice: str = "") -> NoReturn:
-    if _signals:
-        # A second Ctrl-C ends the process at once.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    advice = advice or "run the same command again"
-    click.echo(f"{name}: interrupted; whatever was stored is whole, {advice}", err=True)
-    sys.exit(INTERRUPTED)
-
-
-def _subcommands(group: click.Group, arguments: Sequence[str]) -> list[str]:
-    """Return the names of the subcommands in ``arguments``; a group's own options take no values."""
-    found: list[str] = []
-    command: click.Command | None = group
-    for word in (argument for argument in arguments if not argument.startswith("-")):
-        command = command.commands.get(word) if isinstance(command, click.Group) else None
-        if command is None:
-            break
-        found.append(word)
-    return found
-
-
-def _one_line(error: click.ClickException) -> str:
-    """Return click's message in our style, and where the options are explained."""
-    message = " ".join(error.format_message().split()).rstrip(".")
-    if message[1:2].islower():
-        message = message[0].lower() + message[1:]
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    return message if context is None else f"{message} (see '{context.command_path} --help')"
+def _command(group: click.Group, name: str, arguments: list[str]) -> str:
+    """Return the name of the subcommand in ``arguments``; a group's own options take no values."""
+    command: click.Command = group
+    for word in arguments:
+        if isinstance(command, click.Group) and word in command.commands:
+            command, name = command.commands[word], f"{name} {word}"
+    return name

@@ -6,8 +6,8 @@ import click
 
 from embedcache import EmbedCacheError, __version__
 from embedcache.cli.build import build_command
+from embedcache.cli.care import doctor_command, gc_command, repair_command, rm_command, verify_command
 from embedcache.cli.copy import copy_command
-from embedcache.cli.doctor import doctor_command
 from embedcache.cli.guard import guarded
 from embedcache.cli.inspect import (
     explain_command,
@@ -18,8 +18,6 @@ from embedcache.cli.inspect import (
 )
 from embedcache.cli.query import export_command, query_command
 from embedcache.cli.share import pull_command, push_command, remote_command
-from embedcache.cli.tidy import gc_command, rm_command
-from embedcache.cli.verify import repair_command, verify_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -29,23 +27,26 @@ def cli() -> None:
     """Run a sentence encoder once over a corpus and keep its vectors."""
 
 
-cli.add_command(build_command)
-cli.add_command(copy_command)
-cli.add_command(doctor_command)
-cli.add_command(explain_command)
-cli.add_command(export_command)
-cli.add_command(gc_command)
-cli.add_command(info_command)
-cli.add_command(ls_command)
-cli.add_command(pull_command)
-cli.add_command(push_command)
-cli.add_command(query_command)
-cli.add_command(remote_command)
-cli.add_command(repair_command)
-cli.add_command(rm_command)
-cli.add_command(teachers_command)
-cli.add_command(verify_command)
-cli.add_command(views_command)
+for command in (
+    build_command,
+    copy_command,
+    doctor_command,
+    explain_command,
+    export_command,
+    gc_command,
+    info_command,
+    ls_command,
+    pull_command,
+    push_command,
+    query_command,
+    remote_command,
+    repair_command,
+    rm_command,
+    teachers_command,
+    verify_command,
+    views_command,
+):
+    cli.add_command(command)
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 
@@ -32,11 +32,35 @@ def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-def _flag(name: str, text: str) -> Callable[[F], F]:
+def named(name: str, metavar: str, text: str) -> Callable[[F], F]:
+    """Return an option that takes a value."""
+    return click.option(name, metavar=metavar, help=text)
+
+
+def with_default(name: str, value: object, text: str, **settings: Any) -> Callable[[F], F]:
+    """Return an option that shows its default."""
+    return click.option(name, default=value, show_default=True, help=text, **settings)
+
+
+def choice(name: str, values: Sequence[str], text: str) -> Callable[[F], F]:
+    """Return an option of a few values."""
+    return click.option(name, type=click.Choice(values), help=text)
+
+
+def many(name: str, parameter: str, metavar: str, text: str, **settings: Any) -> Callable[[F], F]:
+    """Return an option that may be repeated."""
+    return click.option(
+        name, parameter, multiple=True, metavar=metavar, help=f"{text} Repeatable.", **settings
+    )
+
+
+def flag(name: str, text: str) -> Callable[[F], F]:
+    """Return an option without a value."""
     return click.option(name, is_flag=True, help=text)
 
 
-def _count(name: str, text: str) -> Callable[[F], F]:
+def count(name: str, text: str) -> Callable[[F], F]:
+    """Return an option of a number from 1."""
     return click.option(name, type=click.IntRange(1), help=text)
 
 
@@ -56,38 +80,29 @@ cache_option = click.option(
     help="The cache's folder.  [default: $EMBEDCACHE_CACHE]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-overwrite_option = _flag("--overwrite", "Replace what has the same name and other content.")
+dry_run_option = flag("--dry-run", "Only print what would be done.")
+overwrite_option = flag("--overwrite", "Replace what has the same name.")
 
+text_options = all_of(
+    named("--text-column", "NAME", "Column of the text.  [default: text, sentence, content or the only one]"),
+    named("--text2-column", "NAME", "Column of a second text: rows are pairs of texts."),
+    choice("--format", FORMATS, "Format of the files.  [default: by ending]"),
+)
 reader_options = all_of(
-    click.option(
-        "--text-column",
-        metavar="NAME",
-        help="Column of the text.  [default: the only text column, or text, sentence, content]",
-    ),
-    click.option("--text2-column", metavar="NAME", help="Column of a second text: rows are pairs of texts."),
-    click.option("--id-column", metavar="NAME", help="Column of unique row ids to keep."),
-    click.option("--label-column", metavar="NAME", help="Column of labels to keep."),
-    click.option(
-        "--rows",
-        multiple=True,
-        metavar="COLUMN=VALUE",
-        help="Read only rows such as split=train. May be repeated; all have to hold.",
-    ),
-    click.option(
-        "--format", type=click.Choice(FORMATS), help="Format of the sources.  [default: by the file's ending]"
-    ),
-    click.option(
-        "--delimiter", metavar="CHAR", help="Of CSV and TSV: a character, tab, comma, semicolon or pipe."
-    ),
-    _count("--limit", "Read at most N rows."),
+    text_options,
+    named("--id-column", "NAME", "Column of unique row ids to keep."),
+    named("--label-column", "NAME", "Column of labels to keep."),
+    many("--rows", "rows", "COLUMN=VALUE", "Read rows such as split=train."),
+    named("--delimiter", "CHAR", "A character, tab, comma, semicolon or pipe."),
+    count("--limit", "Read at most N rows."),
 )
 
-_trust = _flag("--trust-remote-code", "Run code that comes with the model.")
+_trust = flag("--trust-remote-code", "Run code that comes with the model.")
 setting_options = all_of(
     click.option("--pooling", help="mean, cls, cls-before-pooler, pooler or last.  [default: the model's]"),
     click.option("--prompt", help="Text put before every sentence.  [default: the teacher's own]"),
-    _count("--max-length", "Tokens after which a text is cut.  [default: the teacher's own]"),
-    _count("--truncate-dim", "Truncate vectors to N dimensions."),
+    count("--max-length", "Tokens after which a text is cut.  [default: the teacher's own]"),
+    count("--truncate-dim", "Truncate vectors to N dimensions."),
     click.option(
         "--normalize/--no-normalize",
         default=None,
@@ -101,61 +116,27 @@ contract_options = all_of(
 )
 
 _machine = all_of(
-    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps ..."),
-    _count("--batch-tokens", "Tokens per forward batch.  [default: by device]"),
-    _count("--threads", "CPU threads.  [default: all cores]"),
+    with_default("--device", "auto", "auto, cpu, cuda, cuda:1, mps ..."),
+    count("--batch-tokens", "Tokens per forward batch.  [default: by device]"),
+    count("--threads", "CPU threads.  [default: all cores]"),
 )
 live_teacher_options = all_of(
-    click.option(
-        "--teacher-model",
-        metavar="SPEC",
-        help="Alias, hub id or folder of the teacher.  [default: what it was built from]",
-    ),
-    click.option(
-        "--compute-dtype",
-        type=click.Choice(DTYPES),
-        help="What the teacher computes in.  [default: as when the vectors were made]",
-    ),
+    named("--teacher-model", "SPEC", "Alias, hub id or folder of the teacher.  [default: as built]"),
+    choice("--compute-dtype", DTYPES, "Dtype of the teacher.  [default: as built]"),
     _machine,
     _trust,
 )
 
 
-def _limit_shard(context: click.Context, parameter: click.Parameter, rows: int) -> int:
-    if rows > MOST_SHARD_ROWS:
-        raise click.BadParameter(
-            f"{rows:,}: expected at most {MOST_SHARD_ROWS:,}; a shard is held in memory", context, parameter
-        )
-    return rows
-
-
 encode_options = all_of(
-    click.option(
-        "--output",
-        default="embedding",
-        show_default=True,
-        help="embedding, logits (of the classifier in the teacher's folder), or embedding,logits.",
+    with_default(
+        "--output", "embedding", "embedding, logits (of the teacher's classifier), or embedding,logits."
     ),
-    click.option("--codec", type=click.Choice(CODEC_NAMES), help="Codec of the vectors.  [default: float16]"),
-    click.option(
-        "--store", type=click.Choice(STORE_KINDS), help="A file a shard, or one LMDB file.  [default: arrow]"
-    ),
-    click.option(
-        "--shard-rows",
-        type=click.IntRange(1),
-        callback=_limit_shard,
-        default=16384,
-        show_default=True,
-        help="Vectors per shard.",
-    ),
-    _flag("--token-embeddings", "Also keep the teacher's table of token embeddings."),
-    click.option(
-        "--compute-dtype",
-        type=click.Choice(DTYPES),
-        default="auto",
-        show_default=True,
-        help="What the teacher computes in.",
-    ),
+    choice("--codec", CODEC_NAMES, "Codec of the vectors.  [default: float16]"),
+    choice("--store", STORE_KINDS, "A file a shard, or one LMDB file.  [default: arrow]"),
+    with_default("--shard-rows", 16384, "Vectors per shard.", type=click.IntRange(1, MOST_SHARD_ROWS)),
+    flag("--token-embeddings", "Also keep the teacher's table of token embeddings."),
+    with_default("--compute-dtype", "auto", "Dtype the teacher computes in.", type=click.Choice(DTYPES)),
     _machine,
 )
 
@@ -173,51 +154,24 @@ def _pairs(
 
 
 view_options = all_of(
-    click.option(
-        "--view",
-        "views",
-        multiple=True,
-        metavar="SPEC",
-        help="Store another text of every row; 'embedcache views' lists the kinds. May be repeated.",
-    ),
-    click.option(
-        "--view-seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of random views."
-    ),
-    click.option(
-        "--embed-views", multiple=True, metavar="NAME", help="Encode this view as well. May be repeated."
-    ),
-    click.option(
-        "--language", default="en", show_default=True, help="Language of the texts, for translations."
-    ),
-    click.option(
+    many("--view", "views", "SPEC", "Store another text of every row, see 'embedcache views'."),
+    with_default("--view-seed", 0, "Seed of random views.", type=click.IntRange(0)),
+    many("--embed-views", "embed_views", "NAME", "Encode this view as well."),
+    with_default("--language", "en", "Language of the texts, for translations."),
+    many(
         "--translator",
         "translators",
-        multiple=True,
+        "PAIR=MODEL",
+        "Translator, such as en-de=PATH.  [default: Helsinki-NLP/opus-mt-PAIR]",
         callback=_pairs,
-        metavar="PAIR=MODEL",
-        help="Hub id or folder of a translator, such as en-de=PATH.  [default: Helsinki-NLP/opus-mt-PAIR]",
     ),
-    click.option(
-        "--mask-model",
-        metavar="MODEL",
-        help="Hub id or folder of a masked language model.  [default: google-bert/bert-base-uncased]",
-    ),
+    named("--mask-model", "MODEL", "Masked language model.  [default: google-bert/bert-base-uncased]"),
 )
 
 limit_options = all_of(
     click.option(
         "--max-bytes", callback=read_size, metavar="SIZE", help="Refuse to fetch more than this, say 20GB."
     ),
-    click.option(
-        "--require-signature",
-        metavar="KEYFILE",
-        help="Count only pushes signed by a public ed25519 key in this file.",
-    ),
-    click.option(
-        "--skip-manifest",
-        "skip_manifests",
-        multiple=True,
-        metavar="DIGITS",
-        help="Leave out the push whose manifest begins so.",
-    ),
+    named("--require-signature", "KEYFILE", "Count only pushes signed by an ed25519 key in this file."),
+    many("--skip-manifest", "skip_manifests", "DIGITS", "Leave out the push whose manifest begins so."),
 )

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from embedcache.cli.options import cache_option, json_option
+from embedcache.cli.options import cache_option, count, flag, json_option, named, overwrite_option
+from embedcache.cli.progress_bar import show_progress
+from embedcache.cli.tables import print_json, print_table, printable, shortened, size
+from embedcache.sizes import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,8 +33,8 @@ _MOST_COMPONENTS = 3
     type=click.Choice(["table", "csv", "json", "parquet"]),
     help="json is one object a line.  [default: by the ending of --output, else table]",
 )
-@click.option("--output", metavar="FILE", help="Write the rows to FILE.")
-@click.option("--overwrite", is_flag=True, help="Replace FILE.")
+@named("--output", "FILE", "Write the rows to FILE.")
+@overwrite_option
 @click.option("--memory", metavar="SIZE", default="1GB", show_default=True, help="Memory of the query.")
 def query_command(
     sql: str, cache: str, output_format: str | None, output: str | None, overwrite: bool, memory: str
@@ -43,7 +46,6 @@ def query_command(
     from pathlib import Path
 
     from embedcache.querying import open_query
-    from embedcache.sizes import counted
 
     if output is not None and output_format is None:
         output_format = _ENDINGS.get(Path(output).suffix.lower())
@@ -128,9 +130,6 @@ def _plain(value: Any) -> Any:
 def _print_rows(result: QueryResult) -> None:
     from itertools import islice
 
-    from embedcache.cli.tables import print_table
-    from embedcache.sizes import counted
-
     found = list(islice(_rows(result), _MOST_ROWS + 1))
     rows = found[:_MOST_ROWS]
     if result.schema.names == ["explain_key", "explain_value"]:
@@ -144,8 +143,6 @@ def _print_rows(result: QueryResult) -> None:
 def _cell(value: Any) -> str:
     import json
 
-    from embedcache.cli.tables import printable
-
     if isinstance(value, float):
         return f"{value:.9g}"
     plain = _plain(value)
@@ -153,8 +150,7 @@ def _cell(value: Any) -> str:
         return f"[{', '.join(map(_cell, plain[:_MOST_COMPONENTS]))}, … {len(plain)}]"
     if isinstance(plain, (list, dict, bool)):
         plain = json.dumps(plain, ensure_ascii=False)
-    text = "" if plain is None else printable(str(plain))
-    return text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…"
+    return shortened("" if plain is None else printable(str(plain)), _LONGEST_CELL)
 
 
 @click.command("export")
@@ -162,11 +158,11 @@ def _cell(value: Any) -> str:
 @click.option(
     "--output", required=True, metavar="PATH", help="NAME.parquet, or a folder for vectors.npy and texts."
 )
-@click.option("--corpus", metavar="NAME", help="Corpus to export.  [default: the only one]")
-@click.option("--view", metavar="NAME", help="View of it, with the vectors of its texts.")
-@click.option("--teacher", metavar="NAME", help="Teacher of the vectors.  [default: the only one]")
-@click.option("--where", metavar="SQL", help="Export rows for which this holds, such as \"label = 'news'\".")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Export at most N rows.")
+@named("--corpus", "NAME", "Corpus to export.  [default: the only one]")
+@named("--view", "NAME", "View of it, with the vectors of its texts.")
+@named("--teacher", "NAME", "Teacher of the vectors.  [default: the only one]")
+@named("--where", "SQL", "Export rows for which this holds, such as \"label = 'news'\".")
+@count("--limit", "Export at most N rows.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float16"]),
@@ -174,25 +170,20 @@ def _cell(value: Any) -> str:
     show_default=True,
     help="Type of the vectors' components.",
 )
-@click.option("--skip-missing", is_flag=True, help="Leave out rows without a vector.")
-@click.option("--overwrite", is_flag=True, help="Replace an earlier export.")
+@flag("--skip-missing", "Leave out rows without a vector.")
+@overwrite_option
 @json_option
 def export_command(cache: str, output: str, as_json: bool, **options: Any) -> None:
     """Export rows of a corpus with their vectors to Parquet or npy.
 
     --where is a condition over row, text, characters, key, id, label, tokens and truncated.
     """
-    import json
-
-    from embedcache.cli.progress_bar import show_progress
-    from embedcache.cli.tables import size
     from embedcache.exporting import export
-    from embedcache.sizes import counted
 
     with show_progress() as progress:
         done = export(cache, output, **options, progress=progress)
     if as_json:
-        click.echo(json.dumps(done.to_json(), indent=2))
+        print_json(done)
         return
     left_out = f", {done.missing:,} left out without a vector" if done.missing else ""
     click.echo(

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 
-from embedcache.cli.options import all_of, cache_option, json_option, limit_options
+from embedcache.cli.options import (
+    all_of,
+    cache_option,
+    count,
+    dry_run_option,
+    flag,
+    json_option,
+    limit_options,
+    many,
+    named,
+)
 from embedcache.cli.progress_bar import show_progress
-from embedcache.cli.tables import print_table, size
+from embedcache.cli.tables import print_json, print_result, print_table, size
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be transferred or deleted.")
 _CHOICE = (
-    click.option(
-        "--teacher", "teachers", multiple=True, metavar="NAME", help="This teacher.  [default: all]"
-    ),
-    click.option(
+    many("--teacher", "teachers", "NAME", "This teacher.  [default: all]"),
+    many(
         "--corpus",
         "corpora",
-        multiple=True,
-        metavar="NAME[@DIGEST]",
-        help="This corpus; of a remote, also no vectors but those of its texts.  [default: all]",
+        "NAME[@DIGEST]",
+        "This corpus; pull fetches vectors of its texts.  [default: all]",
     ),
-    click.option("--no-text", is_flag=True, help="Leave out corpora; vectors only."),
+    flag("--no-text", "Leave out corpora; vectors only."),
 )
-
-
-def _report(result: object, as_json: bool, title: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a result as JSON or as a table of two columns without empty rows."""
-    if as_json:
-        from pydantic_core import to_json
-
-        click.echo(to_json(result, indent=2))
-    else:
-        print_table(title, [row for row in rows if row[1].strip()])
 
 
 def _counted(count: int, total_bytes: int, unit: str = "files") -> str:
@@ -50,18 +44,11 @@ def _counted(count: int, total_bytes: int, unit: str = "files") -> str:
 @click.option("--by", default="", metavar="NAME", help="Who pushes; shown on the card.")
 @click.option("--message", "-m", default="", help="What for; shown on the card.")
 @click.option("--licence", default="", help="Licence of the texts; shown on the card.")
-@click.option("--sign", metavar="KEYFILE", help="Sign with this private ed25519 key, OpenSSH's or PEM.")
-@_dry_run
+@named("--sign", "KEYFILE", "Sign with this private ed25519 key, OpenSSH's or PEM.")
+@dry_run_option
 @json_option
 def push_command(
-    remote: str,
-    cache: str,
-    teachers: tuple[str, ...],
-    corpora: tuple[str, ...],
-    no_text: bool,
-    dry_run: bool,
-    as_json: bool,
-    **card: Any,
+    remote: str, cache: str, no_text: bool, dry_run: bool, as_json: bool, **options: Any
 ) -> None:
     """Send what the cache has and REMOTE, a name or a URL, lacks.
 
@@ -69,33 +56,27 @@ def push_command(
     """
     from embedcache.share import Selection, push
 
-    selection = Selection(teachers, corpora, text=not no_text)
+    selection = Selection(options.pop("teachers"), options.pop("corpora"), text=not no_text)
     with show_progress() as progress:
-        done = push(cache, remote, selection, dry_run=dry_run, progress=progress, **card)
+        done = push(cache, remote, selection, dry_run=dry_run, progress=progress, **options)
     rows = [
         ("new files", f"{done.files:,}"),
         ("to send" if dry_run else "sent", _counted(done.sent, done.sent_bytes, "objects")),
         ("already there", f"{done.present:,} objects"),
         ("manifest", ", ".join(one[:12] for one in done.manifests)),
     ]
-    _report(done, as_json, ("push", done.remote), rows)
+    print_result(done, as_json, ("push", done.remote), rows)
 
 
 @click.command("pull")
 @click.argument("remote")
 @cache_option
 @all_of(*_CHOICE)
-@click.option("--rows", type=click.IntRange(1), help="The first N rows of the one --corpus.")
-@click.option(
-    "--where", metavar="SQL", help="The rows of the one --corpus for which this holds: \"label = 'news'\"."
-)
+@count("--rows", "The first N rows of the one --corpus.")
+@named("--where", "SQL", "Rows of the one --corpus for which this holds: \"label = 'news'\".")
 @limit_options
-@click.option(
-    "--no-sample-check",
-    is_flag=True,
-    help="Do not compare vectors with the live teacher and with the cache's own.",
-)
-@_dry_run
+@flag("--no-sample-check", "Do not compare vectors with the live teacher.")
+@dry_run_option
 @json_option
 def pull_command(
     remote: str,
@@ -104,11 +85,7 @@ def pull_command(
     no_sample_check: bool,
     dry_run: bool,
     as_json: bool,
-    teachers: tuple[str, ...],
-    corpora: tuple[str, ...],
-    rows: int | None,
-    where: str | None,
-    **limits: Any,
+    **options: Any,
 ) -> None:
     """Fetch what REMOTE, a name or a URL, has and the cache lacks.
 
@@ -117,10 +94,10 @@ def pull_command(
     """
     from embedcache.share import Selection, pull
 
-    selection = Selection(teachers, corpora, not no_text, rows, where)
-    limits |= {"sample_check": not no_sample_check, "dry_run": dry_run}
+    part = {name: options.pop(name) for name in ("teachers", "corpora", "rows", "where")}
+    options |= {"sample_check": not no_sample_check, "dry_run": dry_run}
     with show_progress() as progress:
-        done = pull(cache, remote, selection, progress=progress, **limits)
+        done = pull(cache, remote, Selection(**part, text=not no_text), progress=progress, **options)
     lines = [
         ("to fetch, at most" if dry_run else "fetched", _counted(done.files, done.bytes)),
         ("corpora", ", ".join(done.corpora)),
@@ -131,7 +108,7 @@ def pull_command(
         own = f", {one.own:,} rows beside others of their texts" if one.own else ""
         detail = f"{one.verdict} ({one.sampled:,} texts{own}): {one.message}"
         lines.append((f"sample of {one.teacher}", detail))
-    _report(done, as_json, ("pull", done.remote), lines)
+    print_result(done, as_json, ("pull", done.remote), lines)
     if done.is_bad:
         sys.exit(1)
 
@@ -144,7 +121,7 @@ def remote_command() -> None:
 @remote_command.command("add")
 @click.argument("name")
 @click.argument("url", required=False)
-@click.option("--remove", is_flag=True, help="Forget the name; the remote stays.")
+@flag("--remove", "Forget the name; the remote stays.")
 def add_command(name: str, url: str | None, remove: bool) -> None:
     """Name the remote at URL: a folder, s3://, gs://, az://, sftp://, https:// or hf://."""
     from embedcache.share import add_remote, remove_remote
@@ -172,7 +149,7 @@ def ls_command(remote: str | None, manifest: str | None, as_json: bool) -> None:
     if remote is None:
         named = list_remotes()
         lines = [f"{name}: {url}" for name, url in named.items()]
-        click.echo(json.dumps(named, indent=2) if as_json else "\n".join(lines) or "no remotes have a name")
+        print_json(named) if as_json else click.echo("\n".join(lines) or "no remotes have a name")
         return
     listing = list_remote(remote, manifest)
     columns = ("manifest", "when", "by", "message", "teachers (new rows)", "corpora (rows)", "size", "signed")
@@ -180,17 +157,19 @@ def ls_command(remote: str | None, manifest: str | None, as_json: bool) -> None:
     for push in listing.pushes:
         teachers = ", ".join(f"{one.names[0]} ({one.rows:,})" for one in push.teachers)
         corpora = ", ".join(f"{one.name} ({one.rows:,})" for one in push.corpora)
+        signed = f"by {push.signatures}" if push.signatures else ""
         cells = (push.manifest[:12], push.when, push.by, push.message, teachers, corpora, size(push.bytes))
-        rows.append((*cells, f"by {push.signatures}" if push.signatures else ""))
+        rows.append((*cells, signed))
     if as_json:
-        _report(listing, as_json, (), ())
+        print_json(listing)
     elif manifest is not None and rows:
         (push,) = listing.pushes
-        card = [*zip(columns, rows[0], strict=True), ("licence", push.licence), ("files", f"{push.files:,}")]
+        card = [*zip(columns, rows[0], strict=True), ("licence", push.licence), ("files", push.files)]
         card += [(f"model of {one.names[0]}", f"{one.model} {one.licence}") for one in push.teachers]
-        _report(listing, as_json, ("card", listing.remote), card)
+        print_result(listing, as_json, ("card", listing.remote), card)
     else:
         print_table(columns, rows, listing.remote)
+        click.echo(f"{len(rows)} pushes to {listing.remote}")
     for digest, why in listing.refused.items() if not as_json else ():
         click.echo(f"manifest {digest[:12]} is refused: {why}")
     if listing.refused:
@@ -199,7 +178,7 @@ def ls_command(remote: str | None, manifest: str | None, as_json: bool) -> None:
 
 @remote_command.command("verify")
 @click.argument("remote")
-@click.option("--delete-damaged", is_flag=True, help="Delete damaged objects; the next push sends them.")
+@flag("--delete-damaged", "Delete damaged objects; the next push sends them.")
 @json_option
 def verify_command(remote: str, delete_damaged: bool, as_json: bool) -> None:
     """Read every object of REMOTE. Exits with 1 if one is missing or damaged."""
@@ -211,7 +190,7 @@ def verify_command(remote: str, delete_damaged: bool, as_json: bool) -> None:
     rows = [("read", _counted(found.objects, found.bytes, "objects"))]
     rows += [(what, f"{one[:12]}, pushed in {by}") for what, those in wrong for one, by in those.items()]
     rows += [("deleted", f"{found.deleted:,} damaged")] if found.deleted else []
-    _report(found, as_json, ("verify", found.remote), rows)
+    print_result(found, as_json, ("verify", found.remote), rows)
     if not found.is_sound:
         sys.exit(1)
 
@@ -221,7 +200,7 @@ def verify_command(remote: str, delete_damaged: bool, as_json: bool) -> None:
 @click.option(
     "--grace", default="14d", show_default=True, metavar="DAYS", help="Keep what is younger; at least 1d."
 )
-@_dry_run
+@dry_run_option
 @json_option
 def gc_command(remote: str, grace: str, dry_run: bool, as_json: bool) -> None:
     """Delete from REMOTE the objects that no push lists; safe while others push."""
@@ -235,13 +214,13 @@ def gc_command(remote: str, grace: str, dry_run: bool, as_json: bool) -> None:
         done = collect(remote, grace_days=days, dry_run=dry_run, progress=progress)
     rows = [("to delete" if dry_run else "deleted", _counted(done.files, done.bytes))]
     rows += [("unlisted, too young", f"{done.kept:,} files")] if done.kept else []
-    _report(done, as_json, ("gc", done.remote), rows)
+    print_result(done, as_json, ("gc", done.remote), rows)
 
 
 @remote_command.command("drop")
 @click.argument("remote")
 @click.argument("manifests", nargs=-1, required=True, metavar="DIGITS...")
-@click.option("--now", is_flag=True, help="Delete its objects at once; safe only while nobody pushes.")
+@flag("--now", "Delete its objects at once; safe only while nobody pushes.")
 @json_option
 def drop_command(remote: str, manifests: tuple[str, ...], now: bool, as_json: bool) -> None:
     """Take back the pushes to REMOTE whose manifests begin with DIGITS."""
@@ -250,4 +229,4 @@ def drop_command(remote: str, manifests: tuple[str, ...], now: bool, as_json: bo
     with show_progress() as progress:
         done = drop(remote, manifests, now=now, progress=progress)
     rows = [("taken back", ", ".join(digest[:12] for digest in done.manifests))]
-    _report(done, as_json, ("drop", done.remote), [*rows, ("deleted", _counted(done.files, done.bytes))])
+    print_result(done, as_json, ("drop", done.remote), [*rows, ("deleted", _counted(done.files, done.bytes))])

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import tempfile
-import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-DEFAULT_MEMORY = "1GB"
 _BATCH_ROWS = 8192
 T = TypeVar("T")
 # These may give other rows another time, so they cannot select rows to train on.
@@ -43,7 +43,7 @@ class QueryResult:
     batches: Iterator[pa.RecordBatch]
 
 
-def query(cache: Cache | str | Path, sql: str, *, memory: str = DEFAULT_MEMORY) -> pa.Table:
+def query(cache: Cache | str | Path, sql: str, *, memory: str = "1GB") -> pa.Table:
     """Run one SELECT over the tables of a cache (:data:`TABLES`) and return its rows.
 
     Args:
@@ -62,7 +62,7 @@ def query(cache: Cache | str | Path, sql: str, *, memory: str = DEFAULT_MEMORY) 
 
 
 @contextmanager
-def open_query(cache: Cache | str | Path, sql: str, *, memory: str = DEFAULT_MEMORY) -> Iterator[QueryResult]:
+def open_query(cache: Cache | str | Path, sql: str, *, memory: str = "1GB") -> Iterator[QueryResult]:
     """Yield the rows of a SELECT as a stream; arguments and errors as :func:`query`."""
     import pyarrow as pa
 
@@ -84,11 +84,7 @@ def open_query(cache: Cache | str | Path, sql: str, *, memory: str = DEFAULT_MEM
 
 
 def select_rows(
-    cache: Cache | str | Path,
-    corpus: str | None,
-    where: str,
-    *,
-    teacher: str | None = None,
+    cache: Cache | str | Path, corpus: str | None, where: str, *, teacher: str | None = None
 ) -> NDArray[np.int64]:
     """Return the rows of a corpus for which a condition is true, ascending; int64, shape (n,).
 
@@ -138,9 +134,7 @@ def _words(sql: str) -> set[str]:
 
 
 @contextmanager
-def _connect(
-    cache: Cache, tables: Iterable[str], memory: str = DEFAULT_MEMORY
-) -> Iterator[duckdb.DuckDBPyConnection]:
+def _connect(cache: Cache, tables: Iterable[str], memory: str = "1GB") -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection that sees some of :data:`TABLES` and nothing else."""
     import duckdb
 
@@ -167,24 +161,16 @@ def _connect(
 
 def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
     """Return the result of ``work``, which Ctrl-C ends: DuckDB itself does not always notice it."""
-    result: Future[T] = Future()
-
-    def run() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(work)
         try:
-            result.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            result.set_exception(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    try:
-        thread.start()
-        return result.result()
-    except KeyboardInterrupt:
-        while thread.is_alive():
-            # An interrupt before the statement has begun is lost.
-            connection.interrupt()
-            thread.join(0.02)
-        raise
+            return result.result()
+        except KeyboardInterrupt:
+            while not result.done():
+                # An interrupt before the statement has begun is lost.
+                connection.interrupt()
+                time.sleep(0.02)
+            raise
 
 
 @contextmanager
@@ -211,14 +197,11 @@ def _distinct(schema: pa.Schema) -> pa.Schema:
     """Return a schema in which a second column ``key`` is called ``key_2``."""
     import pyarrow as pa
 
-    fields: dict[str, pa.Field] = {}
-    for field in schema:
-        name, number = field.name, 1
-        while name in fields:
-            number += 1
-            name = f"{field.name}_{number}"
-        fields[name] = field.with_name(name)
-    return pa.schema(list(fields.values()))
+    names: list[str] = []
+    for name in schema.names:
+        numbered = (f"{name}_{number}" for number in count(2))
+        names.append(next(one for one in chain([name], numbered) if one not in names))
+    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
 
 
 def _one_line(error: Exception) -> str:

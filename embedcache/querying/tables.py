@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,8 +48,18 @@ def create_table(connection: duckdb.DuckDBPyConnection, cache: Cache, table: str
     Raises:
         CorruptCacheError: if a file of the cache is damaged.
     """
+    import pyarrow as pa
+
+    columns = ", ".join(f"{name}::{kind} AS {name}" for name, kind in TABLES[table].items())
     nothing = ", ".join(f"NULL::{kind} AS {name}" for name, kind in TABLES[table].items())
-    body = " UNION ALL ".join(_ARMS[table](connection, cache)) or f"SELECT {nothing} WHERE false"
+    if table in _LARGE:
+        selects = list(_LARGE[table](connection, cache))
+    elif rows := list(_SMALL[table](cache)):
+        connection.register(f"_{table}", pa.Table.from_pylist(rows))
+        selects = [f"SELECT {columns} FROM _{table}"]
+    else:
+        selects = []
+    body = " UNION ALL ".join(selects) or f"SELECT {nothing} WHERE false"
     connection.execute(f"CREATE VIEW {table} AS {body}")
 
 
@@ -99,80 +109,43 @@ def _vectors_arms(connection: duckdb.DuckDBPyConnection, cache: Cache) -> Iterat
         )
 
 
-def _corpora_arms(connection: duckdb.DuckDBPyConnection, cache: Cache) -> list[str]:
-    rows = [
-        {
-            "corpus": corpus.name,
-            "rows": len(corpus),
-            "parts": len(corpus.parts),
-            "digest": corpus.info.digest,
-            "has_ids": corpus.info.has_ids,
-            "has_labels": corpus.info.has_labels,
-            "skipped": _json(corpus.info.skipped),
-        }
-        for corpus in cache.corpora()
-    ]
-    return _small_table(connection, "corpora", rows)
+def _corpora(cache: Cache) -> Iterator[dict[str, object]]:
+    for corpus in cache.corpora():
+        info = corpus.info
+        marks = (info.digest, info.has_ids, info.has_labels, _json(info.skipped))
+        yield dict(zip(TABLES["corpora"], (corpus.name, len(corpus), len(corpus.parts), *marks), strict=True))
 
 
-def _teachers_arms(connection: duckdb.DuckDBPyConnection, cache: Cache) -> list[str]:
-    rows = []
+def _teachers(cache: Cache) -> Iterator[dict[str, object]]:
     for teachers in by_contract(cache):
         store = cache.store(teachers[0].contract)
-        rows.append(
-            {
-                **store.contract.to_json(),
-                "teacher": teachers[0].name,
-                "names": [teacher.name for teacher in teachers],
-                "contract": store.contract.id,
-                "vectors": len(store),
-                "shards": len(store.shards),
-                "bytes": store.bytes_on_disk,
-                "codec": ", ".join(sorted({shard.codec.name for shard in store.shards})) or store.codec_name,
-                "store": store.kind,
-                "origin": _json(teachers[0].origin),
-            }
-        )
-    return _small_table(connection, "teachers", rows)
-
-
-def _shards_arms(connection: duckdb.DuckDBPyConnection, cache: Cache) -> list[str]:
-    rows = [
-        {
+        yield {
+            **store.contract.to_json(),
             "teacher": teachers[0].name,
-            "contract": teachers[0].contract.id,
-            "shard": shard.name,
-            "rows": len(shard),
-            "bytes": shard.bytes,
-            "codec": shard.codec.name,
-            "codebook": shard.header.codebook,
-            **shard.header.error,
-            "provenance": _json(shard.header.provenance),
+            "names": [teacher.name for teacher in teachers],
+            "contract": store.contract.id,
+            "vectors": len(store),
+            "shards": len(store.shards),
+            "bytes": store.bytes_on_disk,
+            "codec": ", ".join(sorted({shard.codec.name for shard in store.shards})) or store.codec_name,
+            "store": store.kind,
+            "origin": _json(teachers[0].origin),
         }
-        for teachers in by_contract(cache)
-        for shard in cache.store(teachers[0].contract).shards
-    ]
-    return _small_table(connection, "shards", rows)
 
 
-_ARMS: dict[str, Callable[[duckdb.DuckDBPyConnection, Cache], Iterable[str]]] = {
-    "rows": _rows_arms,
-    "views": _views_arms,
-    "vectors": _vectors_arms,
-    "shards": _shards_arms,
-    "teachers": _teachers_arms,
-    "corpora": _corpora_arms,
-}
+def _shards(cache: Cache) -> Iterator[dict[str, object]]:
+    for teacher in (teachers[0] for teachers in by_contract(cache)):
+        for shard in cache.store(teacher.contract).shards:
+            facts = (teacher.name, teacher.contract.id, shard.name, len(shard), shard.bytes, shard.codec.name)
+            yield {
+                **dict(zip(TABLES["shards"], (*facts, shard.header.codebook), strict=False)),
+                **shard.header.error,
+                "provenance": _json(shard.header.provenance),
+            }
 
 
-def _small_table(connection: duckdb.DuckDBPyConnection, name: str, rows: list[dict[str, Any]]) -> list[str]:
-    import pyarrow as pa
-
-    if not rows:
-        return []
-    connection.register(f"_{name}", pa.Table.from_pylist(rows))
-    columns = ", ".join(f"{column}::{kind} AS {column}" for column, kind in TABLES[name].items())
-    return [f"SELECT {columns} FROM _{name}"]
+_LARGE = {"rows": _rows_arms, "views": _views_arms, "vectors": _vectors_arms}
+_SMALL = {"shards": _shards, "teachers": _teachers, "corpora": _corpora}
 
 
 def corpus_table(corpus: Corpus, store: ShardStore | None = None) -> pa.Table:
@@ -222,7 +195,7 @@ def _binary(values: NDArray[Any]) -> pa.Array:
     import pyarrow as pa
 
     width = values.nbytes // len(values)
-    data = pa.py_buffer(np.ascontiguousarray(values).view(np.uint8).reshape(-1))
+    data = pa.py_buffer(np.ascontiguousarray(values))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(values), [None, data])
 
 

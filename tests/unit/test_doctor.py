@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from embedcache.cache import Cache
-from embedcache.cli.doctor import doctor_command
+from embedcache.cli.care import doctor_command
 from embedcache.codecs import CODEC_NAMES, measure, pq
 from embedcache.corpus.folding import fold
 from embedcache.corpus.view_store import store_view

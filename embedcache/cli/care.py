@@ -1,0 +1,213 @@
+"""``embedcache verify``, ``repair``, ``doctor``, ``gc`` and ``rm``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedcache.cli.options import (
+    cache_option,
+    dry_run_option,
+    flag,
+    json_option,
+    live_teacher_options,
+    many,
+    named,
+)
+from embedcache.cli.progress_bar import show_progress
+from embedcache.cli.tables import print_json, print_table, shortened, size
+from embedcache.sizes import counted
+
+if TYPE_CHECKING:
+    from embedcache.doctor import Diagnosis
+
+_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,52}\b")
+_LOSSES = (
+    ("bytes a vector", "bytes_per_vector", ","),
+    ("mean cosine", "mean_cosine", ".8f"),
+    ("worst cosine", "worst_cosine", ".8f"),
+    ("rank agreement", "rank_agreement", ".6f"),
+    ("top 10 kept", "neighbours_kept", ".1%"),
+)
+
+
+def _short(text: str) -> str:
+    """Return a text with its digests cut to 12 digits."""
+    return _DIGEST.sub(r"\1…", text)
+
+
+@click.command("verify")
+@cache_option
+@json_option
+def verify_command(cache: str, as_json: bool) -> None:
+    """Read every byte of a cache and list what is not as it was written.
+
+    Nothing is changed. Exits with 1 if anything is damaged.
+    """
+    from embedcache.verify import verify
+
+    with show_progress() as progress:
+        found = verify(cache, progress=progress)
+    if as_json:
+        print_json(found)
+    else:
+        rows = [
+            ("damaged" if one.is_damage else "note", one.kind, _short(one.path), _short(one.what), one.fix)
+            for one in found.findings
+        ]
+        print_table(("", "kind", "file", "found", "remedy"), rows)
+        state = f"{len(found.damage):,} damaged" if found.damage else "sound"
+        notes = f", {counted(len(found.notes), 'note')}" if found.notes else ""
+        files = f"{counted(found.files, 'file')}, {size(found.bytes)}"
+        click.echo(f"{found.cache}: {state}{notes}; {files} in {found.seconds:.1f} s")
+    sys.exit(1 if found.damage else 0)
+
+
+@click.command("repair")
+@cache_option
+@live_teacher_options
+@dry_run_option
+@json_option
+def repair_command(cache: str, dry_run: bool, as_json: bool, **computing: Any) -> None:
+    """Bring back what is damaged in a cache: encode lost vectors again, write documents again.
+
+    What is damaged is moved to derived/quarantine/. Exits with 1 if something is left to do by hand.
+    """
+    from embedcache.live import Computing
+    from embedcache.repair import repair
+
+    with show_progress() as progress:
+        done = repair(cache, computing=Computing(**computing), dry_run=dry_run, progress=progress)
+    if as_json:
+        print_json(done)
+    else:
+        rows = [(one.outcome, one.kind, _short(one.path), _short(one.detail)) for one in done.fixes]
+        print_table(("plan" if dry_run else "done", "kind", "file", ""), rows)
+        left = f", {len(done.left):,} left to do" if done.left else ""
+        repaired = counted(len(done.fixes) - len(done.left), "file")
+        encoded = f"{counted(done.rows_encoded, 'row')} {'to encode' if dry_run else 'encoded'}"
+        would = "would be " if dry_run else ""
+        click.echo(f"{done.cache}: {repaired} {would}repaired{left}; {encoded} in {done.seconds:.1f} s")
+    sys.exit(1 if done.left else 0)
+
+
+@click.command("doctor")
+@cache_option
+@named("--teacher", "NAME", "Teacher to judge.  [default: the only one]")
+@named("--corpus", "NAME", "Judge this corpus alone.  [default: all vectors]")
+@many("--evaluation-set", "evaluation_sets", "PATH", "File or folder of texts that must not be trained on.")
+@click.option(
+    "--deep",
+    type=click.IntRange(0),
+    is_flag=False,
+    flag_value=1000,
+    default=0,
+    metavar="[N]",
+    help="Encode N texts again with the live teacher and compare.  [N: 1000]",
+)
+@flag("--codecs", "Compare size and loss of the codecs.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the samples.")
+@flag("--strict", "Exit with 1 if any finding is bad.")
+@live_teacher_options
+@json_option
+def doctor_command(cache: str, strict: bool, as_json: bool, **options: Any) -> None:
+    """Judge a cache before a student is trained on it.
+
+    Finds broken, equal and missing vectors, measures their geometry, and finds texts of evaluation sets among
+    those that would be trained on. Exits with 1 if --deep finds a wrong vector.
+    """
+    from embedcache.doctor import examine
+    from embedcache.live import Computing
+
+    computing = Computing(**{field.name: options.pop(field.name) for field in fields(Computing)})
+    with show_progress() as progress:
+        diagnosis = examine(cache, computing=computing, progress=progress, **options)
+    if as_json:
+        print_json(diagnosis)
+    else:
+        _print(diagnosis)
+    sys.exit(1 if diagnosis.has_wrong_vectors or (strict and diagnosis.worst == "bad") else 0)
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    findings = [
+        (one.name, f"{one.figure}\n{one.advice}" if one.advice else one.figure, one.level)
+        for one in diagnosis.findings
+    ]
+    print_table(("finding", "figure", "verdict"), findings, f"{diagnosis.cache}: {diagnosis.teacher}")
+    for finding in diagnosis.findings:
+        if finding.examples:
+            groups = (" | ".join(repr(shortened(text, 70)) for text in one) for one in finding.examples)
+            click.echo("\n  ".join([f"{finding.name}, for example:", *groups]))
+    if not diagnosis.codecs:
+        return
+    marks = [loss.codec + (" *" if loss.codec in diagnosis.stored_as else "") for loss in diagnosis.codecs]
+    rows = []
+    for heading, field, spec in _LOSSES:
+        figures = (getattr(loss, field) for loss in diagnosis.codecs)
+        rows.append((heading, *("-" if figure is None else format(figure, spec) for figure in figures)))
+    print_table(("", *marks), rows, "codecs")
+    click.echo(f"* as stored: {', '.join(diagnosis.stored_as)}. No codec brings back what that has lost.")
+    for loss in diagnosis.codecs:
+        if loss.note:
+            click.echo(f"{loss.codec}: {loss.note}")
+
+
+@click.command("gc")
+@cache_option
+@click.option(
+    "--older",
+    type=click.FloatRange(0),
+    metavar="HOURS",
+    help="Keep what was touched within HOURS.  [default: 1, with --unused 24]",
+)
+@flag("--unused", "Also delete vectors of no corpus and no view.")
+@flag("--quarantine", "Also delete what repair quarantined.")
+@dry_run_option
+@json_option
+def gc_command(cache: str, older: float | None, dry_run: bool, as_json: bool, **also: bool) -> None:
+    """Delete what killed processes, replaced corpora and old indexes left behind."""
+    from embedcache.cache import Cache
+    from embedcache.gc import collect_garbage
+
+    found = collect_garbage(Cache(cache), hours=older, dry_run=dry_run, **also)
+    if as_json:
+        print_json(found)
+        return
+    print_table(("path", "reason", "size"), [(one.path, one.reason, size(one.bytes)) for one in found])
+    freed = size(sum(one.bytes for one in found))
+    click.echo(f"{len(found)} found, {freed} {'would be freed' if dry_run else 'freed'}")
+
+
+@click.command("rm")
+@click.argument("kind", type=click.Choice(["corpus", "view", "teacher"]))
+@click.argument("name", metavar="NAME")
+@cache_option
+@flag("--yes", "Do not ask.")
+def rm_command(kind: str, name: str, cache: str, yes: bool) -> None:
+    """Remove a corpus, a view (CORPUS/VIEW) or a teacher.
+
+    A corpus goes with its views, and vectors are kept. A teacher goes with its vectors; if it has another
+    name, only the name goes.
+    """
+    from embedcache import gc
+    from embedcache.cache import Cache
+
+    opened = Cache(cache)
+    corpus, slash, view = name.partition("/")
+    if kind == "view" and not slash:
+        raise click.UsageError(f"{name!r}: expected CORPUS/VIEW")
+    try:
+        if not yes:
+            click.confirm(f"remove {kind} {name!r} from {opened.folder}?", abort=True)
+    except click.Abort:
+        raise click.ClickException("nothing was removed; --yes removes without asking") from None
+    if kind == "view":
+        freed = gc.remove_view(opened, corpus, view)
+    else:
+        freed = (gc.remove_corpus if kind == "corpus" else gc.remove_teacher)(opened, name)
+    click.echo(f"removed {kind} {name!r}: {size(freed)} freed")
