@@ -139,7 +139,7 @@ class Cache:
         if name is None and len(names) == 1:
             name = names[0]
         if name is None:
-            found = f"several corpora ({', '.join(names)}): name one of them" if names else "no corpus"
+            found = f"several corpora ({', '.join(names)}): name one (--corpus)" if names else "no corpus"
             raise InputError(f"the cache {self.folder} holds {found}")
         if name not in names:
             raise InputError(f"no corpus {name!r} in {self.folder}: it holds {', '.join(names) or 'none'}")
@@ -188,7 +188,7 @@ class Cache:
             for some in (teachers, [one for one in teachers if one.contract.output == "embedding"]):
                 if len({teacher.contract for teacher in some}) == 1:
                     return some[0]
-            found = f"several teachers ({names}): name one of them" if teachers else "no teacher"
+            found = f"several teachers ({names}): name one (--teacher)" if teachers else "no teacher"
             raise InputError(f"the cache {self.folder} holds {found}")
         matches = [t for t in teachers if t.name == name] or [
             t for t in teachers if len(name) >= 6 and t.contract.id.startswith(name)
@@ -375,3 +375,6 @@ def refuse_one_string(texts: Sequence[str]) -> None:
     """Raise :class:`InputError` for a string in the place of a list of them."""
     if isinstance(texts, str):
         raise InputError("expected a list of texts, found one string: give [text]")
+    others = [type(text).__name__ for text in texts if not isinstance(text, str)]
+    if others:
+        raise InputError(f"expected a list of texts, found a {others[0]} among them")

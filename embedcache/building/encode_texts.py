@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from embedcache.building.build import build
-from embedcache.cache import Cache
+from embedcache.cache import Cache, refuse_one_string
 from embedcache.codecs import Vectors
 from embedcache.keys import key_array
 from embedcache.teacher.encode import Encoder
@@ -21,6 +21,7 @@ def encode_texts(
     cache: Cache, texts: Sequence[str], teacher: str | Path | TeacherOptions | Teacher | Encoder | None = None
 ) -> Vectors:
     """Return vectors of ``texts``, float32 of shape (n, d), in order; see :meth:`Cache.encode`."""
+    refuse_one_string(texts)
     missing, name = list(dict.fromkeys(texts)), None
     if teacher is None or teacher in [one.name for one in cache.teachers()]:
         held = cache.teacher(None if teacher is None else str(teacher))
@@ -33,6 +34,8 @@ def encode_texts(
             teacher = load_by_contract(source, held.contract, name=name, remedy=remedy, device="auto")
     if missing and teacher is not None:
         digest = hashlib.sha256(key_array(missing).tobytes()).hexdigest()
-        built = build(missing, teacher=teacher, cache=cache.folder, name=f"encoded-{digest[:12]}")
+        # As dictionaries: a text may look like a path.
+        rows = [{"text": text} for text in missing]
+        built = build(rows, teacher=teacher, cache=cache.folder, name=f"encoded-{digest[:12]}")
         name = name or (built.result.contract_id if built.result else None)
     return cache.lookup(texts, name)

@@ -136,12 +136,12 @@ def _matches(pattern: str) -> list[FileSource]:
     if pattern == STDIN:
         return [STDIN]
     path = Path(pattern)
-    if path.is_dir():
+    if os.path.isdir(pattern):  # noqa: PTH112 - the methods of a Path raise for names that are too long
         raise InputError(f"{pattern} is a folder, expected a file; name its files, say '{path / '*.txt'}'")
-    if path.exists():
+    if os.path.exists(pattern):  # noqa: PTH110
         return [path]
     if not glob.has_magic(pattern):
-        raise MissingInputError(f"{pattern} does not exist; check the path")
+        raise MissingInputError(f"{pattern[:200]} does not exist; check the path")
     # Path.glob takes no absolute pattern and matches hidden files.
     found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
     files: list[FileSource] = [path for path in map(Path, found) if not path.is_dir()]
@@ -158,7 +158,9 @@ def _names_file(entry: str | os.PathLike[str]) -> bool:
         return False
     if not any(map(str.isspace, entry)) and ("/" in entry or _ending(Path(entry)) in _ENDINGS):
         return True
-    return Path(entry).exists() or (glob.has_magic(entry) and next(glob.iglob(entry), None) is not None)  # noqa: PTH207
+    # A text may be longer than a file name can be, for which Path.exists raises.
+    found = os.path.exists(entry)  # noqa: PTH110
+    return found or (glob.has_magic(entry) and next(glob.iglob(entry), None) is not None)  # noqa: PTH207
 
 
 def memory_rows(data: object) -> MemoryRows:

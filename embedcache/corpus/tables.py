@@ -122,7 +122,7 @@ def find_text_column(wanted: Columns, found: Sequence[str], textual: Sequence[st
         if len(candidates) != 1 or _SECOND in left:
             raise InputError(
                 f"{name}: cannot tell which column holds the text; found: {shown}; "
-                f"pass {wanted.text_option} with one of them"
+                f"pass {wanted.text_option} with one of them, or add a header line where there is none"
             )
         text = candidates[0]
     for option, column in asked(replace(wanted, text=text)):
@@ -237,7 +237,7 @@ def open_delimited(lines: Iterator[bytes], kind: str, name: str, wanted: Columns
 def _refuse_other_delimiter(line: str, header: Sequence[str], delimiter: str, name: str) -> None:
     word, other = max(DELIMITERS.items(), key=lambda item: line.count(item[1]))
     cells = line.split(other)
-    if len(cells) > len(header) and not any(map(_is_sentence, cells)):
+    if other != delimiter and len(cells) > len(header) and not any(map(_is_sentence, cells)):
         raise InputError(
             f"{name}:1: the header has {len(cells)} columns by {word} and {len(header)} by {delimiter!r}: "
             f"{line[:60]!r}. Pass --delimiter {word}"

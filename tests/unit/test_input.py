@@ -39,7 +39,14 @@ from embedcache.corpus.readers import (
     check_sources,
     read_batches,
 )
-from embedcache.corpus.sources import corpus_name_of, expand_sources, find_sources, format_of, memory_rows
+from embedcache.corpus.sources import (
+    MemoryRows,
+    corpus_name_of,
+    expand_sources,
+    find_sources,
+    format_of,
+    memory_rows,
+)
 from embedcache.errors import InputError, MissingInputError
 
 TEXTS = [
@@ -635,3 +642,12 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
     small = peak(10_000)
     assert peak(40_000) < small * 1.2 + 100_000
+
+
+def test_texts_longer_than_a_file_name_and_quoted_commas_are_read(tmp_path: Path) -> None:
+    (sources,) = find_sources(["word " * 100, "short"])
+    assert isinstance(sources, MemoryRows)
+    (tmp_path / "quoted.csv").write_text('"text, raw",label\n"one, two",a\nthree,b\n', encoding="utf-8")
+    options = ReadOptions(text_column="text, raw")
+    batches = read_batches([tmp_path / "quoted.csv"], options, ReadReport())
+    assert [text for batch in batches for text in batch.texts] == ["one, two", "three"]
