@@ -197,7 +197,8 @@ class Verifier:
             self._add([note(path, "the view was made of other rows than the corpus has now", gc)])
             return
         view = self._check_texts(folder)
-        if record is not None and view is not None and record.digest != view.info.digest:
+        rows = None if corpus is None else len(corpus)
+        if record and view and (record.digest != view.info.digest or len(view) != (rows or len(view))):
             self._add([damage(f"{folder}/{DESCRIPTION}", f"it has other rows than {RECIPE} says")])
         if corpus is not None and corpus in self.texts and self._is_sound(folder):
             with suppress(EmbedCacheError):

@@ -579,7 +579,7 @@ def test_one_process_writes_at_a_time(run, monkeypatch):
     def refuse(descriptor, how):
         raise OSError("no locks here")
 
-    monkeypatch.setattr("embedcache.locked_folder.fcntl.flock", refuse)
+    monkeypatch.setattr("embedcache.folders.fcntl.flock", refuse)
     with locked_folder(run / BEST, or_unlocked=True), locked_folder(run / BEST, or_unlocked=True):
         pass
     with pytest.raises(StorageError), locked_folder(run / "missing", or_unlocked=True):
