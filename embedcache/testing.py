@@ -108,6 +108,13 @@ def tiny_encoder(
     return folder
 
 
+def encode_texts(teacher: Teacher, texts: Sequence[str]) -> Vectors:
+    """Encode texts with a teacher in float32; float32 of shape (n, d), in order."""
+    from embedcache.teacher.encode import Encoder
+
+    return Encoder(teacher, compute_dtype="float32").encode(texts).vectors
+
+
 def fake_teacher(dimension: int = 384, *, name: str = "fake", max_length: int = 64, seed: int = 0) -> Teacher:
     """Return a teacher without a model, for :class:`FakeEncoder`.
 

@@ -157,7 +157,7 @@ def _noting(tell: OnProgress) -> Callable[[SampleCheck], None]:
 
 
 class _Fetching:
-    """Progress of a mirror, told as that of a training."""
+    """Progress of a mirror, reported as progress of training."""
 
     def __init__(self, tell: OnProgress) -> None:
         self._tell, self._lock = tell, threading.Lock()

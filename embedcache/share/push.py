@@ -20,6 +20,7 @@ from embedcache.errors import InputError
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import LocalTeacher, Selection, local_corpora, local_teachers
 from embedcache.share.manifest import (
+    MOST_FILES,
     Manifest,
     ManifestSet,
     SharedCorpus,
@@ -135,6 +136,11 @@ def push(
         listed = target.manifests(opened)
         # A signature vouches for all that its owner has, also for what was pushed without it before.
         news = _news(listed if key is None else _signed(target, listed, key), teachers, corpora)
+        if (count := len(news.files) + len(news.shards)) > MOST_FILES:
+            raise InputError(
+                f"{count:,} new files, expected at most {MOST_FILES:,} in a push: push one corpus or teacher "
+                "at a time, with --corpus or --teacher"
+            )
         lacking = {
             sha256: size
             for sha256, (size, _) in sources.items()

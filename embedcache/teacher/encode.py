@@ -306,19 +306,6 @@ def padded_features(
     return features
 
 
-def encode_texts(
-    teacher: Teacher,
-    texts: Sequence[str],
-    *,
-    compute_dtype: str = "float32",
-    batch_tokens: int | None = None,
-    threads: int | None = None,
-) -> Vectors:
-    """Encode texts with a teacher; float32 of shape (n, d), in order."""
-    encoder = Encoder(teacher, compute_dtype=compute_dtype, batch_tokens=batch_tokens, threads=threads)
-    return encoder.encode(texts).vectors
-
-
 def available_cores() -> int:
     """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

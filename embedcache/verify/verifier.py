@@ -67,10 +67,6 @@ class Verifier:
         self._findings: list[Finding] = []
         self._paths = {entry.path for entry in self.entries}
 
-    def check_file(self, path: str) -> list[Finding]:
-        """Check the file at ``path``, relative to the cache, on its own."""
-        return self.checks.check(entry_at(path, (self.folder / path).lstat().st_size))
-
     def run(self) -> Verification:
         """Check every file, and what belongs together."""
         started = time.perf_counter()

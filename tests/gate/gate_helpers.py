@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from embedcache.cache import Cache
 from embedcache.projection import extend, write_derived
 from embedcache.testing import fake_teacher
-from embedcache.verify import Verifier
 
 GOLDEN = Path(__file__).parent / "golden"
 SOURCES, MODEL, VECTORS = GOLDEN / "sources", GOLDEN / "model", GOLDEN / "vectors"
@@ -104,9 +102,3 @@ def recorded_vectors(teacher: str) -> NDArray[np.float32]:
     """Return the recorded vectors of a teacher's texts, float32 of shape (rows, d)."""
     found: NDArray[np.float32] = np.load(VECTORS / f"{teacher}.npy")
     return found
-
-
-def damage_finder(cache: Path) -> Callable[[str], bool]:
-    """Return a function that says whether ``verify`` finds a file damaged, given its path in the cache."""
-    verifier = Verifier(cache)
-    return lambda name: any(finding.is_damage for finding in verifier.check_file(name))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gate_helpers import CACHES, copied, damage_finder
+from damage import damage_finder
+from gate_helpers import CACHES, copied
 
 # Every byte of a smaller file is flipped, so many of a larger one.
 FLIPS = 30

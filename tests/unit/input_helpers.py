@@ -25,6 +25,16 @@ ENDINGS = {
     "arrow": ".arrow",
 }
 WITH_COLUMNS = [kind for kind in ENDINGS if kind != "text"]
+PAIR_ROWS: list[dict[str, Any]] = [
+    {"one": "a cat", "two": "a dog", "split": "train", "label": 1},
+    {"one": "a bird", "two": "", "split": "train", "label": 0},
+    {"one": "a stone", "two": "the road", "split": "dev", "label": 1},
+    {"one": " ", "two": "the road", "split": "train", "label": 1},
+    {"one": "a\x1fb", "two": "the road", "split": "train", "label": 1},
+    {"one": "a b", "two": "the\x1froad", "split": "train", "label": 1},
+    {"one": "a river", "two": "the house", "split": "train", "label": 0},
+]
+"""Rows of two texts, of which three can be kept."""
 
 
 def packed(data: bytes, codec: str) -> bytes:

@@ -41,9 +41,8 @@ from distill.training.run import resume
 from embedcache.cache import Cache
 from embedcache.errors import InputError
 from embedcache.teacher.classifier import ClassifierHead
-from embedcache.teacher.encode import encode_texts
 from embedcache.teacher.load import load_teacher
-from embedcache.testing import tiny_encoder
+from embedcache.testing import encode_texts, tiny_encoder
 
 LOSSES = {
     "kd": {"loss": "kd", "teacher": "animals"},

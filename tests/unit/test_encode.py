@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from embedcache.errors import InputError, TeacherError
 from embedcache.pairs import join_pair
 from embedcache.teacher.batching import token_budget_batches
-from embedcache.teacher.encode import Encoder, available_cores, encode_texts, padded_features
+from embedcache.teacher.encode import Encoder, available_cores, padded_features
 from embedcache.teacher.inference import (
     PackedLinear,
     can_pack,
@@ -33,7 +33,7 @@ from embedcache.teacher.inference import (
 )
 from embedcache.teacher.load import Teacher, load_teacher
 from embedcache.teacher.tokenize import FastTokenizer, TokenizedTexts, fast_tokenizer
-from embedcache.testing import sentences, tiny_encoder
+from embedcache.testing import encode_texts, sentences, tiny_encoder
 
 CPU = torch.device("cpu")
 PROMPT = "the old road: "

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from input_helpers import (
     ENDINGS,
+    PAIR_ROWS,
     WITH_COLUMNS,
     encoded,
     ipc_bytes,
@@ -406,20 +407,9 @@ def test_the_text_column_is_found_or_asked_for(
         assert (texts, report.column) == ([column.upper()], column)
 
 
-PAIRS = [
-    {"one": "a cat", "two": "a dog", "split": "train", "label": 1},
-    {"one": "a bird", "two": "", "split": "train", "label": 0},
-    {"one": "a stone", "two": "the road", "split": "dev", "label": 1},
-    {"one": " ", "two": "the road", "split": "train", "label": 1},
-    {"one": "a\x1fb", "two": "the road", "split": "train", "label": 1},
-    {"one": "a b", "two": "the\x1froad", "split": "train", "label": 1},
-    {"one": "a river", "two": "the house", "split": "train", "label": 0},
-]
-
-
 @pytest.mark.parametrize("kind", WITH_COLUMNS)
 def test_two_columns_are_a_pair_and_rows_are_selected_by_others(tmp_path: Path, kind: str) -> None:
-    path = put(tmp_path, f"rows{ENDINGS[kind]}", encoded(kind, PAIRS))
+    path = put(tmp_path, f"rows{ENDINGS[kind]}", encoded(kind, PAIR_ROWS))
     texts, report = read(path, text_column="one", text2_column="two")
     assert texts == ["a cat\x1fa dog", "a stone\x1fthe road", "a river\x1fthe house"]
     assert (report.skipped, report.not_asked) == ({"empty": 2, "pair separator": 2}, 0)

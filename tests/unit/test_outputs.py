@@ -15,10 +15,10 @@ from embedcache.errors import ContractMismatchError, CorruptCacheError, InputErr
 from embedcache.explain import wanted_contract
 from embedcache.store import ShardStore
 from embedcache.teacher.classifier import CLASSIFIER, WEIGHTS, ClassifierHead
-from embedcache.teacher.encode import Encoder, encode_texts
+from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import load_by_contract, load_teacher, logits_teacher
 from embedcache.teacher.outputs import logits_contract, parse_outputs
-from embedcache.testing import tiny_encoder
+from embedcache.testing import encode_texts, tiny_encoder
 
 BOTH = "embedding,logits"
 TEXTS = joined(40)

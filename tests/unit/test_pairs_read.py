@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from flat_build import build
+from input_helpers import PAIR_ROWS
 from pair_helpers import joined, pair_file
 
 from embedcache.cache import Cache
@@ -23,20 +24,11 @@ from embedcache.repair import repair
 from embedcache.testing import FakeEncoder, fake_teacher
 from embedcache.verify import verify
 
-ROWS: list[dict[str, Any]] = [
-    {"one": "a cat", "two": "a dog", "split": "train", "label": 1},
-    {"one": "a bird", "two": "", "split": "train", "label": 0},
-    {"one": "a stone", "two": "the road", "split": "dev", "label": 1},
-    {"one": " ", "two": "the road", "split": "train", "label": 1},
-    {"one": "a\x1fb", "two": "the road", "split": "train", "label": 1},
-    {"one": "a b", "two": "the\x1froad", "split": "train", "label": 1},
-    {"one": "a river", "two": "the house", "split": "train", "label": 0},
-]
 PAIRS = ReadOptions("one", label_column="label", text2_column="two")
 
 
 def test_a_column_beside_pairs_is_that_of_the_rows_kept(tmp_path: Path) -> None:
-    rows = [{**row, "three": f"cell {number}"} for number, row in enumerate(ROWS)]
+    rows = [{**row, "three": f"cell {number}"} for number, row in enumerate(PAIR_ROWS)]
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     texts = ["a cat\x1fa dog", "a stone\x1fthe road", "a river\x1fthe house"]

@@ -16,9 +16,10 @@ from distill.data.tokens import tokenise_corpus
 from distill.data.triples import tokenise
 from distill.students.student import forward
 from embedcache.cache import Cache
-from embedcache.teacher.encode import encode_texts, padded_features
+from embedcache.teacher.encode import padded_features
 from embedcache.teacher.load import Teacher, load_teacher
 from embedcache.teacher.tokenize import fast_tokenizer
+from embedcache.testing import encode_texts
 
 TEXTS = joined(3)
 

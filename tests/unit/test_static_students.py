@@ -28,10 +28,10 @@ from distill.students.static import (
 from distill.students.student import forward
 from distill.training.selection import StudentEncoder
 from distill.training.student import tokenizer_of
-from embedcache.teacher.encode import Encoder, encode_texts, padded_features
+from embedcache.teacher.encode import Encoder, padded_features
 from embedcache.teacher.load import Teacher, load_teacher
 from embedcache.teacher.tokenize import FastTokenizer, fast_tokenizer
-from embedcache.testing import WORDS, sentences, tiny_encoder
+from embedcache.testing import WORDS, encode_texts, sentences, tiny_encoder
 
 TEXTS = sentences(60, seed=2)
 EMPTY = ["", "   ", "漢字", "漢 字 the"]

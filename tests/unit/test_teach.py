@@ -23,9 +23,8 @@ from distill.evaluation.training_texts import selection_data, training_texts
 from distill.training.start import default_out
 from embedcache.pairs import join_pair
 from embedcache.teacher.classifier import ClassifierHead
-from embedcache.teacher.encode import encode_texts
 from embedcache.teacher.load import load_teacher
-from embedcache.testing import tiny_encoder
+from embedcache.testing import encode_texts, tiny_encoder
 
 DEV = {"rows": ["split=train"], "dev_rows": ["split=dev"]}
 

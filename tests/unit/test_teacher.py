@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 
 from embedcache.errors import TeacherError
 from embedcache.teacher.aliases import ALIASES, Alias
-from embedcache.teacher.encode import encode_texts
 from embedcache.teacher.load import POOLINGS, Teacher, load_teacher
 from embedcache.teacher.model_folder import (
     architecture_digest,
@@ -27,7 +26,7 @@ from embedcache.teacher.model_folder import (
     weights_digest,
 )
 from embedcache.teacher.resolve import resolve
-from embedcache.testing import sentences, tiny_encoder
+from embedcache.testing import encode_texts, sentences, tiny_encoder
 
 TEXTS = sentences(12)
 State = dict[str, torch.Tensor]
