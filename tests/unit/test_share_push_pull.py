@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -176,6 +177,16 @@ def test_a_push_of_a_selection(tmp_path: Path, remote: str) -> None:
 
 
 # Pulling again, interrupted, and several versions
+
+
+def test_more_files_than_a_manifest_lists_are_refused_and_nothing_is_sent(
+    tmp_path: Path, remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = make_cache(tmp_path / "a", TEXTS[:40])
+    monkeypatch.setattr(import_module("embedcache.share.push"), "MOST_FILES", 2)
+    with pytest.raises(InputError, match="at most 2"):
+        push(cache.folder, remote)
+    assert Remote(remote).objects() == {}
 
 
 def test_a_pull_with_nothing_new_reads_no_object(tmp_path: Path, remote: str, counted: list[str]) -> None:
