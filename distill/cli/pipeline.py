@@ -55,7 +55,7 @@ def _watch() -> Iterator[Watch]:
     from distill.cli.progress import describe as describe_training
     from distill.cli.ticker import steps
     from distill.pipeline.step import Watch
-    from embedcache.cli.progress_bar import LineProgress, show_lines
+    from embedcache.cli.progress import LineProgress, show_lines
 
     with show_lines() as show:
         since: dict[str, float] = {}

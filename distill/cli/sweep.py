@@ -191,7 +191,7 @@ def _progress() -> Iterator[
     from datetime import timedelta
 
     from distill.cli.progress import describe
-    from embedcache.cli.progress_bar import show_lines
+    from embedcache.cli.progress import show_lines
 
     name, started = "", 0.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from embedcache.cli.progress_bar import show_progress
+from embedcache.cli.progress import show_progress
 from embedcache.progress import Progress
 
 

@@ -14,7 +14,7 @@ from distill.demo.harvest import harvest_sentences
 from distill.evaluation.runner import evaluate
 from distill.training.run import Run, run
 from embedcache.cli.build import print_build
-from embedcache.cli.progress_bar import show_progress
+from embedcache.cli.progress import show_progress
 from embedcache.fsio import make_directory, write_bytes
 
 _CORPUS = "documentation"

@@ -18,7 +18,7 @@ from embedcache.cli.options import (
     reader_options,
     view_options,
 )
-from embedcache.cli.progress_bar import show_progress
+from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import print_result, shortened, size
 
 if TYPE_CHECKING:

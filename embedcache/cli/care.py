@@ -18,7 +18,7 @@ from embedcache.cli.options import (
     many,
     named,
 )
-from embedcache.cli.progress_bar import show_progress
+from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import print_json, print_table, shortened, size
 from embedcache.sizes import counted
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedcache.cli.options import cache_option, json_option, named, setting_options, text_options
-from embedcache.cli.progress_bar import show_progress
+from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import cell, print_json, print_table, printable, shortened, size
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from embedcache.cli.options import cache_option, count, flag, json_option, named, overwrite_option
-from embedcache.cli.progress_bar import show_progress
+from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import print_json, print_table, printable, shortened, size
 from embedcache.sizes import counted
 

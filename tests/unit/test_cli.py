@@ -19,7 +19,8 @@ import pytest
 
 from embedcache import __version__
 from embedcache.cache import Cache
-from embedcache.cli import options, progress_bar
+from embedcache.cli import options
+from embedcache.cli import progress as progress_module
 from embedcache.cli.main import cli, main
 from embedcache.cli.tables import print_table, size
 from embedcache.codecs import CODEC_NAMES
@@ -373,8 +374,8 @@ def test_progress_is_a_line_in_a_log_every_half_minute(
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(progress_bar, "time", clock)
-    with progress_bar.show_progress() as progress:
+    monkeypatch.setattr(progress_module, "time", clock)
+    with progress_module.show_progress() as progress:
         progress.phase("encode", 400)
         progress.note("500 tokens/s")
         for _ in range(100):
