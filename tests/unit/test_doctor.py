@@ -318,7 +318,7 @@ def test_every_format_is_read_and_training_rows_are_left_out(tmp_path: Path) -> 
         ("numbers.tsv", b"id\tscore\n1\t2\n"),
         ("lines.jsonl", b"no json\n"),
         ("list.jsonl", b"[1]\n"),
-        ("cut.tsv.gz", gzip.compress(b"text\n" + b"words and words\n" * 1000)[:40]),
+        ("cut.tsv.gz", gzip.compress(b"text\n" + b"words and words\n" * 1000, mtime=0)[:40]),
     ],
 )
 def test_a_set_that_cannot_be_read_is_refused_by_name(

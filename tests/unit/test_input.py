@@ -267,7 +267,7 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], str]] = [
     ("rows.txt", encoded("parquet", rows_of(["a"])), {}, "Parquet"),
     ("rows.txt", encoded("arrow", rows_of(["a"])), {}, "Arrow"),
     ("rows.csv", "text\n".encode("utf-16"), {}, "UTF-16"),
-    ("rows.txt", gzip.compress(gzip.compress(b"a\n")), {}, "gzip"),
+    ("rows.txt", gzip.compress(gzip.compress(b"a\n", mtime=0), mtime=0), {}, "gzip"),
     ("rows.jsonl", np.random.default_rng(0).bytes(3000), {}, "binary data"),
     ("rows.parquet", b"plain text, and nothing more\n" * 9, {}, "as parquet"),
     ("rows.arrow", b"plain text, and nothing more\n" * 9, {}, "as arrow"),
