@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -110,11 +109,11 @@ def repair_command(cache: str, dry_run: bool, as_json: bool, **computing: Any) -
     help="Encode N texts again with the live teacher and compare.  [N: 1000]",
 )
 @flag("--codecs", "Compare size and loss of the codecs.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the samples.")
-@flag("--strict", "Exit with 1 if any finding is bad.")
 @live_teacher_options
 @json_option
-def doctor_command(cache: str, strict: bool, as_json: bool, **options: Any) -> None:
+def doctor_command(
+    cache: str, teacher_model: str | None, trust_remote_code: bool, as_json: bool, **options: Any
+) -> None:
     """Judge a cache before a student is trained on it.
 
     Finds broken, equal and missing vectors, measures their geometry, and finds texts of evaluation sets among
@@ -123,14 +122,14 @@ def doctor_command(cache: str, strict: bool, as_json: bool, **options: Any) -> N
     from embedcache.doctor import examine
     from embedcache.live import Computing
 
-    computing = Computing(**{field.name: options.pop(field.name) for field in fields(Computing)})
+    computing = Computing(teacher_model, trust_remote_code=trust_remote_code)
     with show_progress() as progress:
         diagnosis = examine(cache, computing=computing, progress=progress, **options)
     if as_json:
         print_json(diagnosis)
     else:
         _print(diagnosis)
-    sys.exit(1 if diagnosis.has_wrong_vectors or (strict and diagnosis.worst == "bad") else 0)
+    sys.exit(1 if diagnosis.has_wrong_vectors else 0)
 
 
 def _print(diagnosis: Diagnosis) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedcache.cli.options import cache_option, json_option, named, setting_options, text_options
+from embedcache.cli.options import cache_option, json_option, named
 from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import cell, print_json, print_table, printable, shortened, size
 
@@ -20,14 +20,10 @@ _SPREAD = ("least", "median", "mean", "95 %", "most")
 
 
 @click.command("teachers")
-@json_option
-def teachers_command(as_json: bool) -> None:
+def teachers_command() -> None:
     """List the teachers that have a short name."""
     from embedcache.teacher.aliases import ALIASES
 
-    if as_json:
-        print_json(ALIASES)
-        return
     rows = []
     for name, alias in ALIASES.items():
         note = f"prompt {alias.prompt!r}; {alias.note}" if alias.prompt else alias.note
@@ -37,14 +33,10 @@ def teachers_command(as_json: bool) -> None:
 
 
 @click.command("views")
-@json_option
-def views_command(as_json: bool) -> None:
+def views_command() -> None:
     """List the kinds of views that 'build --view' makes."""
     from embedcache.views.recipe import KINDS
 
-    if as_json:
-        print_json(KINDS)
-        return
     rows = []
     for name, kind in KINDS.items():
         defaults = ((key, "..." if value is None else value) for key, value in kind.arguments.items())
@@ -165,45 +157,26 @@ def _spread(spread: Spread | None) -> list[object]:
 
 
 @click.command("explain")
-@click.argument("text", required=False)
-@click.option("--file", "file", metavar="FILE", help="Look up the texts of FILE, or - for standard input.")
-@text_options
+@click.argument("text")
 @named("--teacher", "SPEC", "Teacher asked for: its name, alias, hub id or folder.")
-@setting_options
 @cache_option
 @json_option
-def explain_command(
-    text: str | None, file: str | None, teacher: str | None, cache: str, as_json: bool, **settings: Any
-) -> None:
-    """Explain whether TEXT, or the texts of a file, have vectors, and if not, why.
+def explain_command(text: str, teacher: str | None, cache: str, as_json: bool) -> None:
+    """Explain whether TEXT has vectors, and if not, why.
 
-    With --teacher or a setting, teachers of the cache are compared with the contract that a build would have.
+    With --teacher, teachers of the cache are compared with the contract that a build with it would have.
     """
     from embedcache.cache import Cache
-    from embedcache.corpus.readers import ReadOptions
     from embedcache.explain import explain, wanted_contract
 
-    if (text is None) == (file is None):
-        raise click.UsageError("expected TEXT or --file FILE")
-    options = ReadOptions(**{name: settings.pop(name) for name in ("text_column", "text2_column", "format")})
-    opened, wanted = Cache(cache), None
-    given = [name for name, value in settings.items() if value is not None and name != "trust_remote_code"]
-    if teacher is not None or given:
-        wanted = wanted_contract(opened, teacher, **settings)
+    opened = Cache(cache)
+    wanted = None if teacher is None else wanted_contract(opened, teacher)
     with show_progress() as progress:
-        batches = [[text]] if text is not None else _texts_of(str(file), options)
-        found = explain(opened, batches, wanted, progress)
+        found = explain(opened, [[text]], wanted, progress)
     if as_json:
         print_json(found)
     else:
         _print_explanation(found)
-
-
-def _texts_of(file: str, options: Any) -> Iterator[list[str]]:
-    from embedcache.corpus.readers import ReadReport, read_batches
-    from embedcache.corpus.sources import expand_sources
-
-    return (batch.texts for batch in read_batches(expand_sources([file]), options, ReadReport()))
 
 
 def _print_explanation(found: Explanation) -> None:

@@ -16,8 +16,6 @@ FORMATS = ("text", "jsonl", "csv", "tsv", "parquet", "arrow")
 CODEC_NAMES = ("float32", "float16", "int8", "pq")
 STORE_KINDS = ("arrow", "lmdb")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-MOST_SHARD_ROWS = 1 << 20
-"""A shard is held in memory until it is whole."""
 
 
 def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -37,14 +35,9 @@ def named(name: str, metavar: str, text: str) -> Callable[[F], F]:
     return click.option(name, metavar=metavar, help=text)
 
 
-def with_default(name: str, value: object, text: str, **settings: Any) -> Callable[[F], F]:
-    """Return an option that shows its default."""
-    return click.option(name, default=value, show_default=True, help=text, **settings)
-
-
-def choice(name: str, values: Sequence[str], text: str) -> Callable[[F], F]:
+def choice(name: str, values: Sequence[str], text: str, **settings: Any) -> Callable[[F], F]:
     """Return an option of a few values."""
-    return click.option(name, type=click.Choice(values), help=text)
+    return click.option(name, type=click.Choice(values), help=text, **settings)
 
 
 def many(name: str, parameter: str, metavar: str, text: str, **settings: Any) -> Callable[[F], F]:
@@ -83,13 +76,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 dry_run_option = flag("--dry-run", "Only print what would be done.")
 overwrite_option = flag("--overwrite", "Replace what has the same name.")
 
-text_options = all_of(
+reader_options = all_of(
     named("--text-column", "NAME", "Column of the text.  [default: text, sentence, content or the only one]"),
     named("--text2-column", "NAME", "Column of a second text: rows are pairs of texts."),
     choice("--format", FORMATS, "Format of the files.  [default: by ending]"),
-)
-reader_options = all_of(
-    text_options,
     named("--id-column", "NAME", "Column of unique row ids to keep."),
     named("--label-column", "NAME", "Column of labels to keep."),
     many("--rows", "rows", "COLUMN=VALUE", "Read rows such as split=train."),
@@ -98,7 +88,8 @@ reader_options = all_of(
 )
 
 _trust = flag("--trust-remote-code", "Run code that comes with the model.")
-setting_options = all_of(
+contract_options = all_of(
+    click.option("--teacher", required=True, metavar="SPEC", help="Alias, hub id with @revision, or folder."),
     click.option("--pooling", help="mean, cls, cls-before-pooler, pooler or last.  [default: the model's]"),
     click.option("--prompt", help="Text put before every sentence.  [default: the teacher's own]"),
     count("--max-length", "Tokens after which a text is cut.  [default: the teacher's own]"),
@@ -110,60 +101,50 @@ setting_options = all_of(
     ),
     _trust,
 )
-contract_options = all_of(
-    click.option("--teacher", required=True, metavar="SPEC", help="Alias, hub id with @revision, or folder."),
-    setting_options,
-)
-
-_machine = all_of(
-    with_default("--device", "auto", "auto, cpu, cuda, cuda:1, mps ..."),
-    count("--batch-tokens", "Tokens per forward batch.  [default: by device]"),
-    count("--threads", "CPU threads.  [default: all cores]"),
-)
 live_teacher_options = all_of(
     named("--teacher-model", "SPEC", "Alias, hub id or folder of the teacher.  [default: as built]"),
-    choice("--compute-dtype", DTYPES, "Dtype of the teacher.  [default: as built]"),
-    _machine,
     _trust,
 )
 
-
 encode_options = all_of(
-    with_default(
-        "--output", "embedding", "embedding, logits (of the teacher's classifier), or embedding,logits."
+    click.option(
+        "--output",
+        default="embedding",
+        show_default=True,
+        help="embedding, logits (of the teacher's classifier), or embedding,logits.",
     ),
     choice("--codec", CODEC_NAMES, "Codec of the vectors.  [default: float16]"),
-    choice("--store", STORE_KINDS, "A file a shard, or one LMDB file.  [default: arrow]"),
-    with_default("--shard-rows", 16384, "Vectors per shard.", type=click.IntRange(1, MOST_SHARD_ROWS)),
     flag("--token-embeddings", "Also keep the teacher's table of token embeddings."),
-    with_default("--compute-dtype", "auto", "Dtype the teacher computes in.", type=click.Choice(DTYPES)),
-    _machine,
+    choice(
+        "--compute-dtype",
+        DTYPES,
+        "Dtype the teacher computes in; auto: bfloat16 where the hardware has it.",
+        default="auto",
+        show_default=True,
+    ),
+    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps ..."),
+    count("--threads", "CPU threads.  [default: all cores]"),
 )
 
 
-def _pairs(
-    context: click.Context, parameter: click.Parameter, translators: tuple[str, ...]
+def read_pairs(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> Mapping[str, str]:
-    pairs = {}
-    for one in translators:
-        pair, _, model = one.partition("=")
-        if not (pair and model):
-            raise click.BadParameter(f"{one!r}: expected PAIR=MODEL, such as en-de=PATH", context, parameter)
-        pairs[pair] = model
-    return pairs
+    """Return the models of ``en-de=MODEL`` ... by their pair of languages."""
+    if bad := [one for one in given if not all(one.partition("="))]:
+        raise click.BadParameter(f"{bad[0]!r}: expected PAIR=MODEL, such as en-de=PATH", context, parameter)
+    return dict(one.split("=", 1) for one in given)
 
 
 view_options = all_of(
     many("--view", "views", "SPEC", "Store another text of every row, see 'embedcache views'."),
-    with_default("--view-seed", 0, "Seed of random views.", type=click.IntRange(0)),
     many("--embed-views", "embed_views", "NAME", "Encode this view as well."),
-    with_default("--language", "en", "Language of the texts, for translations."),
     many(
         "--translator",
         "translators",
         "PAIR=MODEL",
         "Translator, such as en-de=PATH.  [default: Helsinki-NLP/opus-mt-PAIR]",
-        callback=_pairs,
+        callback=read_pairs,
     ),
     named("--mask-model", "MODEL", "Masked language model.  [default: google-bert/bert-base-uncased]"),
 )
@@ -173,5 +154,4 @@ limit_options = all_of(
         "--max-bytes", callback=read_size, metavar="SIZE", help="Refuse to fetch more than this, say 20GB."
     ),
     named("--require-signature", "KEYFILE", "Count only pushes signed by an ed25519 key in this file."),
-    many("--skip-manifest", "skip_manifests", "DIGITS", "Leave out the push whose manifest begins so."),
 )

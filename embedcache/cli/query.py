@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from embedcache.cli.options import cache_option, count, flag, json_option, named, overwrite_option
+from embedcache.cli.options import cache_option, flag, json_option, named, overwrite_option
 from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import print_json, print_table, printable, shortened, size
 from embedcache.sizes import counted
@@ -35,9 +35,8 @@ _MOST_COMPONENTS = 3
 )
 @named("--output", "FILE", "Write the rows to FILE.")
 @overwrite_option
-@click.option("--memory", metavar="SIZE", default="1GB", show_default=True, help="Memory of the query.")
 def query_command(
-    sql: str, cache: str, output_format: str | None, output: str | None, overwrite: bool, memory: str
+    sql: str, cache: str, output_format: str | None, output: str | None, overwrite: bool
 ) -> None:
     """Query a cache with one SELECT over rows, views, vectors, shards, teachers and corpora.
 
@@ -53,7 +52,7 @@ def query_command(
         raise click.UsageError(f"{output}: expected --format, or a name that ends in {', '.join(_ENDINGS)}")
     if output is None and output_format == "parquet":
         raise click.UsageError("--format parquet needs --output FILE")
-    with open_query(cache, sql, memory=memory) as result:
+    with open_query(cache, sql) as result:
         if output is not None:
             rows = _write_file(result, Path(output).expanduser(), str(output_format), overwrite=overwrite)
             click.echo(f"{counted(rows, 'row')} in {output}", err=True)
@@ -162,14 +161,6 @@ def _cell(value: Any) -> str:
 @named("--view", "NAME", "View of it, with the vectors of its texts.")
 @named("--teacher", "NAME", "Teacher of the vectors.  [default: the only one]")
 @named("--where", "SQL", "Export rows for which this holds, such as \"label = 'news'\".")
-@count("--limit", "Export at most N rows.")
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "float16"]),
-    default="float32",
-    show_default=True,
-    help="Type of the vectors' components.",
-)
 @flag("--skip-missing", "Leave out rows without a vector.")
 @overwrite_option
 @json_option

@@ -10,7 +10,6 @@ import click
 from embedcache.cli.options import (
     all_of,
     cache_option,
-    count,
     dry_run_option,
     flag,
     json_option,
@@ -29,7 +28,6 @@ _CHOICE = (
         "NAME[@DIGEST]",
         "This corpus; pull fetches vectors of its texts.  [default: all]",
     ),
-    flag("--no-text", "Leave out corpora; vectors only."),
 )
 
 
@@ -41,6 +39,7 @@ def _counted(count: int, total_bytes: int, unit: str = "files") -> str:
 @click.argument("remote")
 @cache_option
 @all_of(*_CHOICE)
+@flag("--no-text", "Leave out corpora; vectors only.")
 @click.option("--by", default="", metavar="NAME", help="Who pushes; shown on the card.")
 @click.option("--message", "-m", default="", help="What for; shown on the card.")
 @click.option("--licence", default="", help="Licence of the texts; shown on the card.")
@@ -72,20 +71,14 @@ def push_command(
 @click.argument("remote")
 @cache_option
 @all_of(*_CHOICE)
-@count("--rows", "The first N rows of the one --corpus.")
 @named("--where", "SQL", "Rows of the one --corpus for which this holds: \"label = 'news'\".")
 @limit_options
+@many("--skip-manifest", "skip_manifests", "DIGITS", "Leave out the push whose manifest begins so.")
 @flag("--no-sample-check", "Do not compare vectors with the live teacher.")
 @dry_run_option
 @json_option
 def pull_command(
-    remote: str,
-    cache: str,
-    no_text: bool,
-    no_sample_check: bool,
-    dry_run: bool,
-    as_json: bool,
-    **options: Any,
+    remote: str, cache: str, no_sample_check: bool, dry_run: bool, as_json: bool, **options: Any
 ) -> None:
     """Fetch what REMOTE, a name or a URL, has and the cache lacks.
 
@@ -94,10 +87,10 @@ def pull_command(
     """
     from embedcache.share import Selection, pull
 
-    part = {name: options.pop(name) for name in ("teachers", "corpora", "rows", "where")}
+    part = {name: options.pop(name) for name in ("teachers", "corpora", "where")}
     options |= {"sample_check": not no_sample_check, "dry_run": dry_run}
     with show_progress() as progress:
-        done = pull(cache, remote, Selection(**part, text=not no_text), progress=progress, **options)
+        done = pull(cache, remote, Selection(**part), progress=progress, **options)
     lines = [
         ("to fetch, at most" if dry_run else "fetched", _counted(done.files, done.bytes)),
         ("corpora", ", ".join(done.corpora)),

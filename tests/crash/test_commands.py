@@ -1,4 +1,4 @@
-"""The disk that is really full, and the command itself, with a real encoder, killed a handful of times."""
+"""The disk that is really full, and a build with a real encoder, killed a handful of times."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ from building import content, write_lines
 from embedcache.testing import sentences
 
 SHARD_ROWS, SHARDS, KILLS = 128, 150, 5
+BUILD = f"""
+import sys, embedcache
+source, teacher, cache, store = sys.argv[1:]
+options = embedcache.EncodeOptions(store=store, shard_rows={SHARD_ROWS}, compute_dtype="float32", threads=1)
+print(embedcache.build(source, teacher=teacher, cache=cache, encode=options).result.encoded)
+"""
 
 
 def mounting_allowed(mount_point: Path) -> list[str]:
@@ -59,17 +65,14 @@ def test_a_small_file_system_that_fills_up(tmp_path: Path, store: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("store", ["arrow", "lmdb"])
-def test_the_command_is_killed_and_run_again(tmp_path: Path, tiny_teacher: Path, store: str) -> None:
+def test_a_real_encoder_is_killed_and_run_again(tmp_path: Path, tiny_teacher: Path, store: str) -> None:
     source = write_lines(tmp_path / "corpus.txt", sentences(SHARDS * SHARD_ROWS, seed=5))
 
     def command(cache: Path) -> list[str]:
-        words = f"build {source} --cache {cache} --teacher {tiny_teacher} --store {store} --threads 1"
-        settings = f"--compute-dtype float32 --shard-rows {SHARD_ROWS} --json"
-        return [sys.executable, "-m", "embedcache", *words.split(), *settings.split()]
+        return [sys.executable, "-c", BUILD, str(source), str(tiny_teacher), str(cache), store]
 
     def run(cache: Path) -> int:
-        done = subprocess.run(command(cache), check=True, capture_output=True, text=True)
-        return int(json.loads(done.stdout)["encoded"])
+        return int(subprocess.run(command(cache), check=True, capture_output=True, text=True).stdout)
 
     def shards_of(found: dict[str, str]) -> int:
         return sum("/shards/" in path or "#" in path for path in found)

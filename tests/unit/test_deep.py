@@ -127,7 +127,7 @@ def test_another_model_a_missing_one_and_no_texts_are_refused(
 def test_the_command_fails_where_a_vector_is_wrong(
     tmp_path: Path, loaded_teacher: Teacher, live: NDArray[np.float32], tiny_teacher: Path
 ) -> None:
-    options = ["--deep", "--teacher-model", str(tiny_teacher), "--device", "cpu", "--threads", "1", "--json"]
+    options = ["--deep", "--teacher-model", str(tiny_teacher), "--json"]
     for name, vectors, code in (("right", live, 0), ("wrong", live[::-1].copy(), 1)):
         cache = make_cache(tmp_path / name, loaded_teacher, vectors)
         done = CliRunner().invoke(cli, ["doctor", "--cache", str(cache.folder), *options])

@@ -391,11 +391,6 @@ def test_the_command_prints_findings_examples_and_codecs(tmp_path: Path) -> None
     assert [one["name"] for one in told["findings"] if one["level"] == "bad"] == ["NaN or infinite"]
 
 
-def test_strict_fails_where_a_finding_is_bad(sound: Cache, tmp_path: Path) -> None:
-    ill = make_cache(tmp_path / "c", np.zeros((600, WIDTH), np.float32))
-    assert [doctor(cache, "--strict").exit_code for cache in (sound, ill)] == [0, 1]
-
-
 def test_what_cannot_be_examined_is_refused(sound: Cache, tmp_path: Path) -> None:
     for settings in ({"corpus": "x"}, {"teacher": "x"}):
         with pytest.raises(InputError, match="'x'"):

@@ -108,25 +108,15 @@ def test_an_empty_cache(tmp_path: Path) -> None:
     assert (list(found.teachers), found.texts[0].cached) == ([], False)
 
 
-def run(cache: Cache, *words: object, given: str = "") -> Result:
-    return CliRunner().invoke(cli, ["explain", *map(str, words), "--cache", str(cache.folder)], input=given)
+def run(cache: Cache, *words: object) -> Result:
+    return CliRunner().invoke(cli, ["explain", *map(str, words), "--cache", str(cache.folder)])
 
 
-def test_the_command(cache: Cache, tmp_path: Path) -> None:
+def test_the_command(cache: Cache) -> None:
     shown = run(cache, TEXTS[0], "--teacher", "near").output
     assert ": cached" in shown
     assert "int8 in shard" in shown
-    shown = run(cache, TEXTS[0], "--teacher", "near", "--max-length", 7).output
-    assert "max_length" in shown
-    assert ": not cached" in shown
     assert "similar in corpus words: row 0" in run(cache, TEXTS[0].upper()).output
-    file = tmp_path / "x.csv"
-    file.write_text("text,n\n" + "".join(f"{text},1\n" for text in TEXTS[4:8]))
-    found = json.loads(run(cache, "--file", file, "--text-column", "text", "--json").output)
-    assert (found["rows"], len(found["texts"])) == (4, 2)
-    assert json.loads(run(cache, "--file", "-", "--json", given="a\nb\n").output)["rows"] == 2
-
-
-@pytest.mark.parametrize("words", [(), ("text", "--file", "x")])
-def test_a_text_or_a_file_is_needed(cache: Cache, words: tuple[str, ...]) -> None:
-    assert run(cache, *words).exit_code == 2
+    found = json.loads(run(cache, TEXTS[6], "--json").output)
+    assert (found["rows"], len(found["texts"])) == (1, 1)
+    assert run(cache).exit_code == 2

@@ -72,25 +72,6 @@ def test_the_texts_of_a_pair_can_be_told_apart_on_a_terminal(tmp_path: Path) -> 
     assert "\x1f" not in shown
 
 
-def test_explain_knows_pairs(tmp_path: Path) -> None:
-    cache = made(tmp_path)
-    columns = ["--text-column", "premise", "--text2-column", "hypothesis"]
-    command = [
-        "explain",
-        "--file",
-        str(tmp_path / "pairs.tsv"),
-        "--teacher",
-        "fake",
-        "--cache",
-        str(cache.folder),
-        "--json",
-    ]
-    found = json.loads(CliRunner().invoke(cli, [*command, *columns]).output)
-    assert (found["rows"], found["teachers"][0]["cached"]) == (30, 30)
-    single = json.loads(CliRunner().invoke(cli, [*command, *columns[:2]]).output)
-    assert (single["rows"], single["teachers"][0]["cached"]) == (30, 0)
-
-
 def test_views_are_of_single_texts(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="views are made of single texts"):
         made(tmp_path, views=["crop"])
