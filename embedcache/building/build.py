@@ -240,7 +240,7 @@ def _token_table(folder: Path, teacher: LazyTeacher) -> TokenTable:
     path = table_path(folder, contract)
     if path.exists():
         return TokenTable.read(path, contract)
-    from embedcache.teacher.token_embeddings import token_table_of
+    from embedcache.teacher.token_table import token_table_of
 
     return token_table_of(teacher.encoder.teacher)
 

@@ -67,7 +67,7 @@ class VectorRepair:
 
     def _write_token_table(self, contract: Contract, finding: Finding) -> None:
         if not self._work.dry_run:
-            from embedcache.teacher.token_embeddings import token_table_of
+            from embedcache.teacher.token_table import token_table_of
 
             table = token_table_of(self._load(contract, ()).teacher)
             self._work.move_aside(finding.path)

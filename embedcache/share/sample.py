@@ -139,7 +139,7 @@ class LiveTeacher:
 
     def has_table(self, table: TokenTable) -> bool:
         """Return whether token embeddings are those of its model."""
-        from embedcache.teacher.token_embeddings import token_table_of
+        from embedcache.teacher.token_table import token_table_of
 
         own = token_table_of(self.encoder.teacher)
         return own.word.shape == table.word.shape and bool(np.allclose(own.word, table.word, atol=1e-6))

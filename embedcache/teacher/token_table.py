@@ -1,37 +1,49 @@
 """Input token embeddings of a teacher, stored once beside its contract; SimTDE's students learn from them.
 
 The file is a safetensors file with one spelling: its header follows from the contract and the table, and
-holds the sha256 of the rest of the file, so every changed byte is found.
+holds the sha256 of the rest of the file. A file is sound if writing its table again gives the same header.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
-import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedcache.codecs import Vectors
 from embedcache.contract import Contract
-from embedcache.errors import CacheFormatError, CorruptCacheError, InputError
-from embedcache.fsio import canonical_json, parsed_json, regular_size, write_bytes
+from embedcache.errors import CorruptCacheError, InputError, TeacherError
+from embedcache.fsio import canonical_json, open_regular, parsed_json, write_bytes
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from embedcache.teacher.load import Teacher
 
 TABLE_FILE = "token_embeddings.safetensors"
 """Name of the file in a teacher's folder."""
 
-TABLE_VERSION = 2
-_WITHOUT_PROJECTION = 1  # files without a projection keep the version that first wrote them
+_VERSION, _VERSION_WITH_PROJECTION = "1", "2"
+_FIELD_OF = {
+    "norm.bias": "norm_bias",
+    "norm.weight": "norm_weight",
+    "project.bias": "project_bias",
+    "project.weight": "project_weight",
+    "type": "type_row",
+    "word": "word",
+}
+"""Field of each tensor of numbers, in the order of the file."""
 _MOST_HEADER_BYTES = 1 << 14
-_MOST_TOKEN_BYTES = 12 << 20  # half a million tokens of a multilingual vocabulary take six megabytes
-_BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 4096
+# Norms of the embeddings in models that keep them beside the layers, without a block of their own.
+_NORMS_BESIDE_LAYERS = ("layernorm_embedding", "layer_norm_emb", "word_embeddings_layernorm")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +62,7 @@ class TokenTable:
         project_bias: its bias, float32 of shape (h,); None without one.
 
     Raises:
-        InputError: if the parts do not belong together.
+        InputError: if the parts do not belong together, or hold numbers that are not finite.
     """
 
     word: Vectors
@@ -68,23 +80,16 @@ class TokenTable:
                 f"word embeddings of shape {self.word.shape} for {len(self.tokens):,} tokens, expected (V, d)"
             )
         width = self.word.shape[1]
-        height = 0 if self.project_bias is None else self.project_bias.size
-        expected = {
-            "norm_weight": (width,),
-            "norm_bias": (width,),
-            "type_row": (width,),
-            "project_weight": (height, width),
-            "project_bias": (height,),
-        }
-        for name, shape in expected.items():
-            part = getattr(self, name)
-            if part is not None and (part.shape != shape or not part.size):
+        height = 1 if self.project_bias is None else self.project_bias.size
+        expected = {"word": self.word.shape, "project.bias": (height,), "project.weight": (height, width)}
+        for name, part in self._numbers().items():
+            if part.shape != (shape := expected.get(name, (width,))):
                 raise InputError(f"{name} has shape {part.shape}, expected {shape}")
+            if not np.isfinite(part).all():
+                raise InputError(f"{name} holds numbers that are not finite")
         normed = self.norm_weight is not None
         if normed != (self.norm_eps is not None) or (self.norm_bias is not None and not normed):
             raise InputError("norm_weight and norm_eps go together, norm_bias needs both")
-        if self.norm_eps is not None and not 0 <= self.norm_eps < math.inf:
-            raise InputError(f"norm_eps is {self.norm_eps}, expected a finite number of at least 0")
         if (self.project_weight is None) != (self.project_bias is None):
             raise InputError("project_weight and project_bias go together")
 
@@ -92,86 +97,44 @@ class TokenTable:
         """Write the table atomically; the same table gives the same bytes.
 
         Raises:
-            InputError: if its tokens take more bytes than a reader allows.
             StorageError: if it cannot be written.
         """
-        parts = self._parts()
-        if parts["tokens"].nbytes > _MOST_TOKEN_BYTES:
-            raise InputError(
-                f"tokens of {parts['tokens'].nbytes:,} bytes: expected at most {_MOST_TOKEN_BYTES:,}; this "
-                "vocabulary cannot be stored in a cache"
-            )
-        header = self._header(contract.id)
-        pieces = [part.reshape(-1).view(np.uint8).data for part in parts.values()]
-        digest = hashlib.sha256(canonical_json(header))
-        for piece in pieces:
-            digest.update(piece)
-        write_bytes(path, _spelled(header, digest.hexdigest()), *pieces)
+        write_bytes(path, self._header(contract.id), *map(_bytes_of, self._tensors().values()))
 
     @classmethod
     def read(cls, path: Path, contract: Contract | str) -> TokenTable:
-        """Read a table; its tensors are mapped, not copied.
+        """Read a table.
 
         Args:
             path: the file.
             contract: contract of its teacher, or the contract's id.
 
         Raises:
-            CorruptCacheError: if the file is damaged, missing, or another teacher's.
-            CacheFormatError: if a newer version of embedcache wrote it.
+            CorruptCacheError: if the file is damaged, missing, another teacher's, or of a newer version.
         """
+        from safetensors import SafetensorError, safe_open
+
         try:
-            return cls._read(path, contract if isinstance(contract, str) else contract.id)
-        except (CorruptCacheError, CacheFormatError):
-            raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            with open_regular(path) as handle:
+                size = int.from_bytes(handle.read(8), "little")
+                if size > _MOST_HEADER_BYTES:
+                    raise ValueError(f"a header of {size:,} bytes")
+                header = size.to_bytes(8, "little") + handle.read(size)
+            with safe_open(path, "np") as file:
+                metadata = file.metadata()
+                parts = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            tokens: Any = parsed_json(parts["tokens"].tobytes())
+            if not all(isinstance(token, str) for token in tokens):
+                raise ValueError("its tokens are no texts")
+            numbers: Any = {field: parts[name] for name, field in _FIELD_OF.items() if name in parts}
+            eps = float(metadata["norm_eps"]) if "norm_eps" in metadata else None
+            table = cls(tokens=tuple(tokens), norm_eps=eps, **numbers)
+            if table._header(contract if isinstance(contract, str) else contract.id) != header:
+                raise ValueError("its digest, teacher or version is another one")
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError, InputError) as error:
             raise CorruptCacheError(
                 f"{path} is damaged ({str(error)[:200]}): run 'embedcache repair'"
             ) from error
-
-    @classmethod
-    def _read(cls, path: Path, contract_id: str) -> TokenTable:
-        size = regular_size(path)
-        with path.open("rb") as handle:
-            data = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY)
-        start = 8 + int.from_bytes(data[:8], "little")
-        if start > min(size, _MOST_HEADER_BYTES):
-            raise ValueError(f"a header of {start:,} bytes in a file of {size:,}")
-        header: Any = parsed_json(data[8:start])
-        metadata = header["__metadata__"]
-        sha256 = metadata.pop("sha256")
-        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        if size != start + max(entry["data_offsets"][1] for entry in entries.values()):
-            raise ValueError("its size is not that of its tensors")
-        digest = hashlib.sha256(canonical_json(header))
-        view = memoryview(data)
-        for at in range(start, size, _BLOCK_BYTES):
-            digest.update(view[at : at + _BLOCK_BYTES])
-        if digest.hexdigest() != sha256:
-            raise ValueError("its bytes do not have the digest in its header")
-        if int(metadata["version"]) > TABLE_VERSION:
-            raise CacheFormatError(
-                f"{path} has version {metadata['version'][:20]}, this embedcache reads version "
-                f"{TABLE_VERSION}: upgrade embedcache"
-            )
-        if metadata["contract"] != contract_id:
-            raise CorruptCacheError(f"{path} belongs to another teacher: run 'embedcache repair'")
-        parts = {name: _tensor(data, start, name, entry) for name, entry in entries.items()}
-        tokens = parsed_json(parts["tokens"].tobytes())
-        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            raise ValueError("its tokens are no list of texts")
-        table = cls(
-            parts["word"],
-            tuple(tokens),
-            parts.get("norm.weight"),
-            parts.get("norm.bias"),
-            float(metadata["norm_eps"]) if "norm_eps" in metadata else None,
-            parts.get("type"),
-            parts.get("project.weight"),
-            parts.get("project.bias"),
-        )
-        if _spelled(table._header(contract_id), sha256) != data[:start]:
-            raise ValueError("its header is not as embedcache writes it")
         return table
 
     def rows_of(self, tokens: Sequence[str]) -> NDArray[np.int64]:
@@ -180,44 +143,36 @@ class TokenTable:
         Raises:
             InputError: if the table lacks a token; the first ones are named.
         """
-        missing = [token for token in tokens if token not in self._row_of]
-        if missing:
-            shown = ", ".join(repr(token) for token in missing[:5])
+        if missing := [token for token in tokens if token not in self._row_of]:
             raise InputError(
                 f"{len(missing):,} of {len(tokens):,} tokens are not in the teacher's token embeddings "
-                f"({shown}{', …' if len(missing) > 5 else ''}): use tokens of the teacher's own tokenizer"
+                f"({', '.join(map(repr, missing[:5]))}): use tokens of the teacher's own tokenizer"
             )
         return np.array([self._row_of[token] for token in tokens], dtype=np.int64)
 
     def words(self) -> Vectors:
         """Word embeddings in the width of the layers, float32 of shape (V, h)."""
-        return self._projected(self.word)
+        return self.word if self.project_weight is None else self._computed(block=False)
 
     def block(self) -> Vectors:
         """LayerNorm(word + type) in the width of the layers, float32 of shape (V, h)."""
-        return self._projected(self._normalised())
+        return self._computed(block=True)
 
-    def _projected(self, rows: Vectors) -> Vectors:
-        if self.project_weight is None or self.project_bias is None:
-            return rows
-        matrix, bias = self.project_weight.T.astype(np.float64), self.project_bias
-        out = np.empty((len(rows), len(bias)), dtype=np.float32)
-        for first in range(0, len(out), _BLOCK_ROWS):
-            out[first : first + _BLOCK_ROWS] = rows[first : first + _BLOCK_ROWS] @ matrix + bias
-        return out
-
-    def _normalised(self) -> Vectors:
-        out = np.empty(self.word.shape, dtype=np.float32)
+    def _computed(self, *, block: bool) -> Vectors:
+        """Compute the input of the layers in float64, some rows at a time."""
+        height = self.word.shape[1] if self.project_bias is None else self.project_bias.size
+        out = np.empty((len(self.word), height), dtype=np.float32)
         for first in range(0, len(out), _BLOCK_ROWS):
             rows = self.word[first : first + _BLOCK_ROWS].astype(np.float64)
-            if self.type_row is not None:
+            if block and self.type_row is not None:
                 rows += self.type_row
-            if self.norm_weight is not None and self.norm_eps is not None:
+            if block and self.norm_weight is not None and self.norm_eps is not None:
                 rows -= rows.mean(axis=1, keepdims=True)
                 rows /= np.sqrt(np.square(rows).mean(axis=1, keepdims=True) + self.norm_eps)
                 rows *= self.norm_weight
-                if self.norm_bias is not None:
-                    rows += self.norm_bias
+                rows += 0 if self.norm_bias is None else self.norm_bias
+            if self.project_weight is not None and self.project_bias is not None:
+                rows = rows @ self.project_weight.T + self.project_bias
             out[first : first + _BLOCK_ROWS] = rows
         return out
 
@@ -226,58 +181,39 @@ class TokenTable:
         # The first row of a duplicate token counts.
         return {token: row for row, token in reversed(list(enumerate(self.tokens))) if token}
 
-    def _parts(self) -> dict[str, NDArray[Any]]:
-        """Tensors by name, in the order of the file."""
-        found = {
-            "norm.bias": self.norm_bias,
-            "norm.weight": self.norm_weight,
-            "project.bias": self.project_bias,
-            "project.weight": self.project_weight,
-            "type": self.type_row,
-            "word": self.word,
-        }
-        parts: dict[str, NDArray[Any]] = {
-            name: np.ascontiguousarray(part, dtype="<f4") for name, part in found.items() if part is not None
-        }
-        return {**parts, "tokens": np.frombuffer(canonical_json(list(self.tokens)), np.uint8)}
+    def _numbers(self) -> dict[str, NDArray[np.float32]]:
+        found = {name: getattr(self, field) for name, field in _FIELD_OF.items()}
+        return {name: part for name, part in found.items() if part is not None}
 
-    def _header(self, contract_id: str) -> dict[str, Any]:
-        """Header without the digest."""
-        version = _WITHOUT_PROJECTION if self.project_bias is None else TABLE_VERSION
-        metadata = {"contract": contract_id, "version": str(version)}
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        """All tensors by name, as the file holds them."""
+        numbers = {name: np.ascontiguousarray(part, dtype="<f4") for name, part in self._numbers().items()}
+        return {**numbers, "tokens": np.frombuffer(canonical_json(list(self.tokens)), np.uint8)}
+
+    def _header(self, contract_id: str) -> bytes:
+        """Bytes before the tensors."""
+        version = _VERSION if self.project_bias is None else _VERSION_WITH_PROJECTION
+        metadata = {"contract": contract_id, "version": version}
         if self.norm_eps is not None:
             metadata["norm_eps"] = repr(self.norm_eps)
         header: dict[str, Any] = {"__metadata__": metadata}
-        begin = 0
-        for name, part in self._parts().items():
-            end = begin + part.nbytes
+        begin, tensors = 0, self._tensors()
+        for name, part in tensors.items():
+            offsets = [begin, begin := begin + part.nbytes]
             dtype = "U8" if name == "tokens" else "F32"
-            header[name] = {"dtype": dtype, "shape": list(part.shape), "data_offsets": [begin, end]}
-            begin = end
-        return header
+            header[name] = {"dtype": dtype, "shape": list(part.shape), "data_offsets": offsets}
+        digest = hashlib.sha256(canonical_json(header))
+        for part in tensors.values():
+            digest.update(_bytes_of(part))
+        metadata["sha256"] = digest.hexdigest()
+        spelled = canonical_json(header)
+        # Blanks align the tensors, so they can be mapped.
+        spelled += b" " * (-len(spelled) % 8)
+        return len(spelled).to_bytes(8, "little") + spelled
 
 
-def _spelled(header: Mapping[str, Any], sha256: str) -> bytes:
-    """Bytes before the tensors."""
-    spelled = canonical_json({**header, "__metadata__": {**header["__metadata__"], "sha256": sha256}})
-    # Blanks align the tensors, so they can be mapped.
-    spelled += b" " * (-len(spelled) % 8)
-    return len(spelled).to_bytes(8, "little") + spelled
-
-
-def _tensor(data: mmap.mmap, start: int, name: str, entry: Mapping[str, Any]) -> NDArray[Any]:
-    """Tensor of a mapped file; ``ValueError`` if no writer leaves such a one."""
-    shape, (begin, _) = tuple(entry["shape"]), entry["data_offsets"]
-    dtype = np.dtype(np.uint8) if name == "tokens" else np.dtype("<f4")
-    if name == "tokens" and math.prod(shape) > _MOST_TOKEN_BYTES:
-        raise ValueError(f"tokens of {math.prod(shape):,} bytes")
-    if begin < 0 or any(size < 1 for size in shape):
-        raise ValueError(f"tensor {name[:20]!r} of shape {str(shape)[:40]}")
-    tensor = np.frombuffer(data, dtype, math.prod(shape), start + begin).reshape(shape)
-    for first in range(0, len(tensor), _BLOCK_ROWS):
-        if not np.isfinite(tensor[first : first + _BLOCK_ROWS]).all():
-            raise ValueError(f"{name} holds numbers that are not finite")
-    return tensor
+def _bytes_of(part: NDArray[Any]) -> memoryview:
+    return part.reshape(-1).view(np.uint8).data
 
 
 def read_stored(cache: Path, teacher: str, contract: Contract, source: str | None = None) -> TokenTable:
@@ -305,3 +241,75 @@ def read_stored(cache: Path, teacher: str, contract: Contract, source: str | Non
 def table_path(cache: Path, contract: Contract) -> Path:
     """Path of a teacher's token embeddings in the cache's folder."""
     return cache / "teachers" / contract.id / TABLE_FILE
+
+
+def token_table_of(teacher: Teacher) -> TokenTable:
+    """Copy the token embeddings of a teacher, and its norm, types and projection before the first layer.
+
+    Raises:
+        TeacherError: if the model has no token embeddings before its layers, or they are not finite.
+    """
+    import torch
+    from torch import nn
+
+    first: Any = next(iter(teacher.model or ()), None)
+    inner: Any = getattr(first, "model", None)
+    embedding = None
+    with suppress(AttributeError, NotImplementedError):
+        embedding = inner.get_input_embeddings()
+    if not isinstance(embedding, nn.Embedding):
+        raise TeacherError(
+            f"{teacher.name} has no token embeddings before its layers (its first module is a "
+            f"{type(first).__name__}): --token-embeddings needs a transformer"
+        )
+    norm, types = _block_around(inner, embedding)
+    # The name in ELECTRA and models made like it.
+    project = getattr(inner, "embeddings_project", None)
+    numbers = range(embedding.num_embeddings)
+    token_of = {number: token for token, number in sorted(teacher.model.tokenizer.get_vocab().items())[::-1]}
+    parts: dict[str, Any] = {
+        # Looked up, not read from the weights: some models scale their embeddings.
+        "word": embedding(torch.arange(len(numbers), device=embedding.weight.device)),
+        "type_row": None if types is None else types.weight[0],
+    }
+    if norm is not None:
+        weight = torch.ones(norm.normalized_shape) if norm.weight is None else norm.weight
+        parts |= {"norm_weight": weight, "norm_bias": norm.bias}
+    if isinstance(project, nn.Linear):
+        bias = torch.zeros(project.out_features) if project.bias is None else project.bias
+        parts |= {"project_weight": project.weight, "project_bias": bias}
+    arrays: Any = {
+        name: part.detach().float().cpu().numpy().copy() for name, part in parts.items() if part is not None
+    }
+    try:
+        return TokenTable(
+            tokens=tuple(token_of.get(number, "") for number in numbers),
+            norm_eps=None if norm is None else float(norm.eps),
+            **arrays,
+        )
+    except InputError as error:
+        raise TeacherError(f"{teacher.name}, token embeddings: {error}; copy the model again") from error
+
+
+def _block_around(
+    inner: nn.Module, embedding: nn.Embedding
+) -> tuple[nn.LayerNorm | None, nn.Embedding | None]:
+    """Norm and token types in the same block as the token embeddings; None if missing."""
+    from torch import nn
+
+    width = embedding.embedding_dim
+    block = next(one for one in inner.modules() if any(child is embedding for child in one.children()))
+    children = dict(block.named_children())
+    # A model without such a block has the norm behind its last layer there, too.
+    is_whole_model = any(isinstance(child, nn.ModuleList) for child in children.values())
+    norms = [
+        child
+        for name, child in children.items()
+        if isinstance(child, nn.LayerNorm)
+        and tuple(child.normalized_shape) == (width,)
+        and (not is_whole_model or name in _NORMS_BESIDE_LAYERS)
+    ]
+    types = children.get("token_type_embeddings")
+    if not isinstance(types, nn.Embedding) or types.embedding_dim != width:
+        types = None
+    return norms[0] if len(norms) == 1 else None, types

@@ -18,8 +18,7 @@ from distill.students.spec import parse_spec
 from distill.students.student import build_student, count_parameters
 from distill.training.token_embeddings import TokenEmbeddings
 from embedcache.teacher.load import Teacher, load_teacher, quiet_transformers
-from embedcache.teacher.token_embeddings import token_table_of
-from embedcache.teacher.token_table import TokenTable
+from embedcache.teacher.token_table import TokenTable, token_table_of
 from embedcache.teacher.tokenize import FastTokenizer
 from embedcache.testing import sentences
 

@@ -136,7 +136,7 @@ def test_one_text_is_a_comparison_and_none_is_not(tmp_path: Path, bad: str) -> N
 def test_a_wrong_token_table_is_refused(tmp_path: Path, right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     set_teacher(monkeypatch)
     own = TokenTable(np.ones((2, 4), np.float32), ("a", "b"))
-    monkeypatch.setattr("embedcache.teacher.token_embeddings.token_table_of", lambda teacher: own)
+    monkeypatch.setattr("embedcache.teacher.token_table.token_table_of", lambda teacher: own)
     cache = make_cache(tmp_path / "theirs")
     table = own if right else TokenTable(np.full((2, 4), 1.01, np.float32), ("a", "b"))
     table.write(table_path(cache.folder, CONTRACT), CONTRACT)

@@ -25,7 +25,7 @@ from embedcache.cache import Cache
 from embedcache.errors import InputError
 from embedcache.teacher.inference import use_short_attention
 from embedcache.teacher.load import load_by_contract, load_teacher
-from embedcache.teacher.token_embeddings import token_table_of
+from embedcache.teacher.token_table import token_table_of
 from embedcache.teacher.tokenize import fast_tokenizer
 
 pytest_plugins = ["distill_fixtures"]

@@ -19,32 +19,22 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from embedcache.contract import Contract
-from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, TeacherError
+from embedcache.errors import CorruptCacheError, InputError, TeacherError
 from embedcache.fsio import canonical_json
 from embedcache.teacher.encode import Encoder
 from embedcache.teacher.load import Teacher, quiet_transformers
 from embedcache.teacher.resolve import ModelSource
-from embedcache.teacher.token_embeddings import token_table_of
-from embedcache.teacher.token_table import TABLE_FILE, TokenTable, table_path
+from embedcache.teacher.token_table import TABLE_FILE, TokenTable, table_path, token_table_of
 from embedcache.testing import FakeEncoder, fake_teacher, sentences
 
 CONTRACT = fake_teacher(16).contract
 OTHER = fake_teacher(16, seed=1).contract
 ROWS, WIDTH = 7, 4
 TOKENS = ("[PAD]", "a", "##b", "ü", '","', "", "a")
-
-
-def table(**changes: Any) -> TokenTable:
-    """Small table with every part."""
-    numbers = np.random.default_rng(3).standard_normal((ROWS + 3, WIDTH), dtype=np.float32)
-    full = TokenTable(numbers[3:], TOKENS, numbers[0], numbers[1], 1e-5, numbers[2])
-    return replace(full, **changes)
-
-
-def projection(to: int = 6) -> dict[str, Any]:
-    """Parts of a linear map behind the block."""
-    numbers = np.random.default_rng(4).standard_normal((to, WIDTH + 1), dtype=np.float32)
-    return {"project_weight": numbers[:, 1:], "project_bias": numbers[:, 0]}
+NUMBERS = np.random.default_rng(3).standard_normal((20, WIDTH), dtype=np.float32)
+PLAIN = TokenTable(NUMBERS[:ROWS], TOKENS)
+NORMED = replace(PLAIN, norm_weight=NUMBERS[7], norm_bias=NUMBERS[8], norm_eps=1e-5, type_row=NUMBERS[9])
+WHOLE = replace(NORMED, project_weight=NUMBERS[10:16], project_bias=NUMBERS[16:18].reshape(-1)[:6])
 
 
 @pytest.fixture
@@ -55,57 +45,49 @@ def path(tmp_path: Path) -> Path:
 # Models
 
 
-class Modules(list[Any]):
-    """Stand-in for a sentence-transformers model."""
-
-    def __init__(self, *modules: object, vocabulary: dict[str, int]) -> None:
-        super().__init__(modules)
-        self.tokenizer = SimpleNamespace(get_vocab=lambda: vocabulary)
-
-
 def teacher_of(inner: nn.Module | None, vocabulary: dict[str, int] | None = None) -> Teacher:
     """Teacher around a transformer, or one of static embeddings."""
-    module = SimpleNamespace(model=inner) if inner is not None else nn.EmbeddingBag(3, 4)
-    model: Any = Modules(module, vocabulary=vocabulary or {"a": 0, "b": 1})
+
+    class Modules(list[Any]):
+        tokenizer = SimpleNamespace(get_vocab=lambda: vocabulary or {"a": 0, "b": 1})
+
+    model: Any = Modules([nn.EmbeddingBag(3, 4) if inner is None else SimpleNamespace(model=inner)])
     return Teacher(ModelSource("some", "some", Path("/dev/null")), model, CONTRACT)
 
 
-SMALL = {
-    "vocab_size": 30,
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 40,
-    "initializer_range": 0.5,
-    "pad_token_id": 1,
-}
-ENCODERS: dict[str, dict[str, Any]] = {
-    "BertConfig": SMALL,
-    "RobertaConfig": SMALL,
-    "ElectraConfig": {**SMALL, "embedding_size": 4},
-    "MPNetConfig": SMALL,
-    "ModernBertConfig": {**SMALL, "norm_bias": False},
-}
-
-
-def model_of(name: str, fields: dict[str, Any]) -> nn.Module:
+def model_of(name: str, **fields: Any) -> Any:
     """Tiny model with random weights, norms and types."""
+    small = {
+        "vocab_size": 30,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": 40,
+        "pad_token_id": 1,
+    }
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        config = getattr(transformers, name)(**fields)
-        model: nn.Module = transformers.AutoModel.from_config(config).eval()
+        config = getattr(transformers, f"{name}Config")(**small, **fields)
+        model = transformers.AutoModel.from_config(config).eval()
         for parameter in model.parameters():
             nn.init.normal_(parameter)
     return model
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-def test_the_block_is_the_input_of_the_layers_without_positions(name: str) -> None:
-    model: Any = model_of(name, ENCODERS[name])
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("Bert", {}),
+        ("Roberta", {}),
+        ("MPNet", {}),
+        ("Electra", {"embedding_size": 4}),
+        ("ModernBert", {"norm_bias": False}),
+    ],
+)
+def test_the_block_is_the_input_of_the_layers_without_positions(name: str, fields: dict[str, Any]) -> None:
+    model = model_of(name, **fields)
     found = token_table_of(teacher_of(model))
-    assert (found.type_row is not None) == (name in ("BertConfig", "RobertaConfig", "ElectraConfig"))
-    assert (found.norm_bias is None) == (name == "ModernBertConfig")
     # Only ELECTRA's embeddings are narrower than its layers.
     project = getattr(model, "embeddings_project", torch.nn.Identity())
     with torch.no_grad():
@@ -119,17 +101,16 @@ def test_the_block_is_the_input_of_the_layers_without_positions(name: str) -> No
     assert not np.allclose(found.block(), found.words(), atol=0.1)
 
 
-@pytest.mark.parametrize("name", ["GPT2Config", "LlamaConfig"])
+@pytest.mark.parametrize("name", ["GPT2", "Llama"])
 def test_the_last_norm_of_a_decoder_is_not_that_of_its_embeddings(name: str) -> None:
-    model: Any = model_of(name, SMALL)
+    model = model_of(name)
     found = token_table_of(teacher_of(model))
-    assert (found.norm_weight, found.norm_bias, found.norm_eps, found.type_row) == (None, None, None, None)
     np.testing.assert_array_equal(found.word, model.get_input_embeddings().weight.detach().numpy())
     np.testing.assert_array_equal(found.block(), found.word)
 
 
 def test_a_table_is_a_float32_copy_with_the_tokens_of_its_ids() -> None:
-    model: Any = model_of("BertConfig", SMALL).to(torch.bfloat16)
+    model = model_of("Bert").to(torch.bfloat16)
     found = token_table_of(teacher_of(model, {"b": 2, "a": 2, "c": 0, "far": 31, "never": -1}))
     assert found.tokens == ("c", "", "a", *[""] * 27)
     assert found.word.dtype == np.float32
@@ -139,7 +120,7 @@ def test_a_table_is_a_float32_copy_with_the_tokens_of_its_ids() -> None:
 
 
 def test_teachers_without_sound_token_embeddings_are_refused() -> None:
-    broken: Any = model_of("BertConfig", SMALL)
+    broken = model_of("Bert")
     with torch.no_grad():
         broken.get_input_embeddings().weight[4, 2] = float("nan")
     for teacher in (*map(teacher_of, (None, nn.Linear(2, 2), broken)), fake_teacher(16)):
@@ -149,55 +130,48 @@ def test_teachers_without_sound_token_embeddings_are_refused() -> None:
 
 def test_rows_are_found_by_token() -> None:
     # The first row of the duplicate "a" counts.
-    assert table().rows_of(["ü", "[PAD]", "a", "ü"]).tolist() == [3, 0, 1, 3]
-    assert table().rows_of([]).shape == (0,)
+    assert PLAIN.rows_of(["ü", "[PAD]", "a", "ü"]).tolist() == [3, 0, 1, 3]
+    assert PLAIN.rows_of([]).shape == (0,)
     for tokens in (["a", "t0"], [""]):
         with pytest.raises(InputError, match="1 of"):
-            table().rows_of(tokens)
+            PLAIN.rows_of(tokens)
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"word": np.zeros((0, WIDTH), np.float32), "tokens": ()}, "word"),
+        ({"word": np.full((ROWS, WIDTH), np.inf, np.float32)}, "word"),
         ({"tokens": TOKENS[:-1]}, "6 tokens"),
-        ({"norm_weight": np.ones(WIDTH + 1, np.float32)}, "norm_weight"),
-        ({"type_row": np.ones((1, WIDTH), np.float32)}, "type_row"),
+        ({"norm_weight": np.ones(WIDTH + 1, np.float32)}, "norm.weight"),
+        ({"type_row": np.ones((1, WIDTH), np.float32)}, "type"),
         ({"norm_eps": None}, "norm_eps"),
-        ({"norm_eps": float("nan")}, "norm_eps"),
         ({"norm_weight": None, "norm_eps": None}, "norm_bias"),
-        ({**projection(), "project_bias": None}, "project_"),
-        ({**projection(), "project_bias": np.ones(5, np.float32)}, "project_weight"),
+        ({"project_weight": None}, "project_weight"),
+        ({"project_bias": np.ones(5, np.float32)}, "project.weight"),
     ],
+    ids=[str(number) for number in range(9)],
 )
 def test_parts_that_do_not_belong_together_are_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
-        table(**changes)
+        replace(WHOLE, **changes)
 
 
 # The file
 
-PARTIAL: dict[str, dict[str, Any]] = {
-    "whole": {},
-    "words-alone": {"norm_weight": None, "norm_bias": None, "norm_eps": None, "type_row": None},
-    "projection": projection(),
-}
 
-
-@pytest.mark.parametrize("parts", PARTIAL)
-def test_what_is_written_is_read(path: Path, parts: str) -> None:
-    written = table(**PARTIAL[parts])
-    replace(written, word=np.asfortranarray(written.word)).write(path, CONTRACT)
+@pytest.mark.parametrize("table", [PLAIN, NORMED, WHOLE], ids=["words", "norm", "whole"])
+def test_what_is_written_is_read(path: Path, table: TokenTable) -> None:
+    replace(table, word=np.asfortranarray(table.word)).write(path, CONTRACT)
     data = path.read_bytes()
-    found = TokenTable.read(path, CONTRACT)
-    for one in (found, TokenTable.read(path, CONTRACT.id)):
+    for found in (TokenTable.read(path, CONTRACT), TokenTable.read(path, CONTRACT.id)):
         for field in TokenTable.__dataclass_fields__:
-            np.testing.assert_array_equal(getattr(one, field), getattr(written, field))
-    # Torch may write to the tensors; the file stays as it is.
-    torch.from_numpy(found.word).zero_()
-    assert path.read_bytes() == data
+            np.testing.assert_array_equal(getattr(found, field), getattr(table, field))
+        # Torch may write to the tensors; the file stays as it is.
+        torch.from_numpy(found.word).zero_()
+        assert path.read_bytes() == data
     tensors = load_file(path)
-    np.testing.assert_array_equal(tensors["word"], written.word)
+    np.testing.assert_array_equal(tensors["word"], table.word)
     assert json.loads(tensors["tokens"].tobytes()) == list(TOKENS)
 
 
@@ -215,36 +189,19 @@ def test_any_changed_byte_a_missing_file_a_link_and_another_teacher_are_refused(
             TokenTable.read(path, contract)
 
     refused()
-    table(**projection()).write(path, CONTRACT)
+    WHOLE.write(path, CONTRACT)
     refused(OTHER)
     data = path.read_bytes()
     for place in range(len(data)):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         refused()
-    for cut in (0, 1, 8, 100, len(data) - 1):
-        path.write_bytes(data[:cut])
+    for other in (b"", data[:1], data[:100], data[:-1], data + b"\0", b"\xff" * 8 + data[8:]):
+        path.write_bytes(other)
         refused()
     path.write_bytes(data)
     path.rename(path.with_name("elsewhere"))
     path.symlink_to("elsewhere")
     refused()
-
-
-# Hostile files: their digests are right
-
-
-def forged(path: Path, change: Callable[[dict[str, Any]], object], source: TokenTable) -> None:
-    """Write a file with another header, and the digest that goes with it."""
-    source.write(path, CONTRACT)
-    whole = path.read_bytes()
-    count = int.from_bytes(whole[:8], "little")
-    header, tensors = json.loads(whole[8 : 8 + count]), whole[8 + count :]
-    change(header)
-    header["__metadata__"].pop("sha256", None)
-    header["__metadata__"]["sha256"] = hashlib.sha256(canonical_json(header) + tensors).hexdigest()
-    spelled = canonical_json(header)
-    spelled += b" " * (-len(spelled) % 8)
-    path.write_bytes(len(spelled).to_bytes(8, "little") + spelled + tensors)
 
 
 def to(*keys: str, value: object) -> Callable[[dict[str, Any]], object]:
@@ -261,50 +218,42 @@ def to(*keys: str, value: object) -> Callable[[dict[str, Any]], object]:
 FORGERIES = {
     "rows": to("word", "shape", value=[ROWS + 1, WIDTH]),
     "negative": to("word", "shape", value=[-ROWS, -WIDTH]),
-    "empty": to("word", "shape", value=[0, WIDTH]),
-    "float": to("word", "shape", value=[7.0, 4.0]),
     "huge": to("word", "shape", value=[10**4000, 10**12]),
-    "many-tokens": to("tokens", "shape", value=[10**9]),
     "overlap": to("type", "data_offsets", value=[0, 16]),
     "outside": to("word", "data_offsets", value=[0, 10**15]),
-    "dtype": to("word", "dtype", value="F64"),
+    "dtype": to("word", "dtype", value="I32"),
     "stranger": to("stranger", value={"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}),
     "no-metadata": to("__metadata__", value={}),
     "no-eps": lambda header: header["__metadata__"].pop("norm_eps"),
     "eps-spelling": to("__metadata__", "norm_eps", value="0.00001"),
-    "version": to("__metadata__", "version", value="0"),
+    "version": to("__metadata__", "version", value="3"),
     "no-projection": lambda header: header.pop("project.weight"),
+    "none": lambda header: header.clear(),
 }
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_forged_header_is_refused(path: Path, forgery: str) -> None:
-    forged(path, FORGERIES[forgery], table(**projection()))
+def test_a_forged_header_with_the_right_digest_is_refused(path: Path, forgery: str) -> None:
+    WHOLE.write(path, CONTRACT)
+    whole = path.read_bytes()
+    count = int.from_bytes(whole[:8], "little")
+    header, tensors = json.loads(whole[8 : 8 + count]), whole[8 + count :]
+    del header["__metadata__"]["sha256"]
+    FORGERIES[forgery](header)
+    digest = hashlib.sha256(canonical_json(header) + tensors).hexdigest()
+    header["__metadata__"] = {**header.get("__metadata__", {}), "sha256": digest}
+    spelled = canonical_json(header)
+    spelled += b" " * (-len(spelled) % 8)
+    path.write_bytes(len(spelled).to_bytes(8, "little") + spelled + tensors)
     with pytest.raises(CorruptCacheError, match=TABLE_FILE) as caught:
         TokenTable.read(path, CONTRACT)
     assert len(str(caught.value)) < 600
 
 
-def test_a_newer_version_is_not_called_damaged(path: Path) -> None:
-    forged(path, to("__metadata__", "version", value="3"), table())
-    with pytest.raises(CacheFormatError, match="version 3"):
-        TokenTable.read(path, CONTRACT)
-
-
-@pytest.mark.parametrize("header", [b"[" * 10_000, b"null", b'{"__metadata__":[1]}', b"\xff" * 8, None])
-def test_a_header_that_is_none_is_refused(path: Path, header: bytes | None) -> None:
-    size = 1 << 62 if header is None else len(header)
-    path.write_bytes(size.to_bytes(8, "little") + (header or b"{}"))
-    with pytest.raises(CorruptCacheError):
-        TokenTable.read(path, CONTRACT)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"word": np.full((ROWS, WIDTH), np.inf, np.float32)}, {"tokens": tuple(range(ROWS))}]
-)
-def test_nonsense_with_a_right_digest_is_refused(path: Path, changes: dict[str, Any]) -> None:
-    table(**changes).write(path, CONTRACT)
-    with pytest.raises(CorruptCacheError, match="not finite" if "word" in changes else "tokens"):
+def test_tokens_that_are_no_texts_are_refused(path: Path) -> None:
+    numbers: Any = tuple(range(ROWS))
+    replace(PLAIN, tokens=numbers).write(path, CONTRACT)
+    with pytest.raises(CorruptCacheError, match="tokens"):
         TokenTable.read(path, CONTRACT)
 
 
