@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from embedcache.contract import Contract, describe_differences
 from embedcache.errors import ContractMismatchError, PoolingNeededError, TeacherError
@@ -13,42 +13,33 @@ from embedcache.teacher.classifier import ClassifierHead
 from embedcache.teacher.model_folder import (
     architecture_digest,
     tokenizer_digest,
-    transformer_subfolder,
+    transformer_folder,
     weights_digest,
 )
 from embedcache.teacher.modules import (
-    load_modules,
+    load_model,
     modules_after_pooling,
     pooling_of,
-    position_limit,
-    quiet_transformers,
     set_normalize,
 )
+from embedcache.teacher.modules import quiet_transformers as quiet_transformers
 from embedcache.teacher.outputs import LOGITS, PROJECTION, logits_contract, logits_name
 from embedcache.teacher.resolve import ModelSource, resolve
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = [
-    "POOLINGS",
-    "Teacher",
-    "load_by_contract",
-    "load_teacher",
-    "logits_teacher",
-    "quiet_transformers",
-]
-
-# Words of --pooling and of the contract. SimCSE calls the raw [CLS] state "cls before pooler"; "cls" in its
+# Words of --pooling, and of the contract. SimCSE calls the raw [CLS] state "cls before pooler"; "cls" in its
 # code is the pooler output.
 POOLINGS = {
     "mean": "mean",
-    "cls": "cls",
     "cls-before-pooler": "cls",
+    "cls": "cls",
     "pooler": "pooler",
     "last": "lasttoken",
 }
-_POOLING_OF_CONTRACT = {"mean": "mean", "cls": "cls", "pooler": "pooler", "lasttoken": "last"}
+_WORD_OF = {mode: word for word, mode in POOLINGS.items()}
+_SHIFTED_POSITIONS = ("roberta", "xlm-roberta", "mpnet", "camembert")
 _UNLIMITED = 1_000_000
 
 
@@ -114,42 +105,37 @@ def load_teacher(
         TeacherError: if the teacher is unknown or damaged, or cannot give the vectors asked for.
     """
     source = resolve(spec)
-    if name is not None:
-        source = replace(source, name=name)
-    if not re.fullmatch(r"[\w][\w.-]*", source.name):
+    source = replace(source, name=source.name if name is None else name)
+    if not re.fullmatch(r"\w[\w.-]*", source.name):
         raise TeacherError(
             f"{source.name!r} cannot name a teacher in a cache: use letters, digits, '.', '_' and '-'; "
             "choose one with --teacher-name"
         )
-    folder = source.folder
+    folder, alias = source.folder, source.alias
     if not (folder / "config.json").exists() and not (folder / "modules.json").exists():
         raise TeacherError(f"{folder} is no model folder: it has neither config.json nor modules.json")
-    subfolder = transformer_subfolder(folder)
-    weights, tensor_names = weights_digest(folder, subfolder)
-    pooling = _pooling_for(source, pooling)
-    if pooling == "pooler" and not any("pooler.dense.weight" in tensor for tensor in tensor_names):
-        raise TeacherError(
-            f"{folder} has no pooler weights, so --pooling pooler would use random ones; "
-            "choose another pooling (mean, cls, last)"
-        )
-    model = load_modules(folder, subfolder, pooling, trust_remote_code=trust_remote_code)
+    pooling = pooling or (alias.pooling if alias else None)
+    _check_pooling(folder, pooling)
+    transformer = transformer_folder(folder)
+    weights, tensor_names = weights_digest(folder)
+    model = load_model(folder, transformer, POOLINGS[pooling] if pooling else None, trust_remote_code)
+    if pooling_of(model) == "pooler" and not any("pooler.dense.weight" in tensor for tensor in tensor_names):
+        raise TeacherError(f"{folder} has no pooler weights: choose another pooling (mean, cls, last)")
     if normalize is not None:
         set_normalize(model, normalize)
-    model.requires_grad_(False)
-    model.eval()
+    model.requires_grad_(False).eval()
     _move_to(model, device)
     if max_length is not None:
         _set_max_length(model, max_length, source.name)
     width = _set_truncation(model, truncate_dim, source)
     if prompt is None:
-        prompt = source.alias.prompt if source.alias else ""
-        if not prompt and model.default_prompt_name:
-            prompt = str(model.prompts[model.default_prompt_name])
+        own = str(model.prompts[model.default_prompt_name]) if model.default_prompt_name else ""
+        prompt = (alias.prompt if alias else "") or own
     length = model.max_seq_length
     contract = Contract(
         weights=weights,
-        tokenizer=tokenizer_digest(folder / subfolder),
-        architecture=architecture_digest(folder / subfolder),
+        tokenizer=tokenizer_digest(transformer),
+        architecture=architecture_digest(transformer),
         pooling=pooling_of(model),
         modules=modules_after_pooling(model),
         prompt=prompt,
@@ -221,7 +207,7 @@ def load_by_contract(
         )
     teacher = load_teacher(
         spec,
-        pooling=_POOLING_OF_CONTRACT.get(contract.pooling),
+        pooling=_WORD_OF.get(contract.pooling),
         prompt=contract.prompt,
         max_length=contract.max_length or None,
         truncate_dim=contract.truncate_dim,
@@ -233,8 +219,7 @@ def load_by_contract(
     if contract.output == LOGITS:
         # The given name is that of the logits already.
         teacher = replace(logits_teacher(teacher), source=teacher.source)
-    if teacher.contract != contract:
-        differences = contract.differences(teacher.contract)
+    if differences := contract.differences(teacher.contract):
         raise ContractMismatchError(
             f"the model found for teacher {name!r} is not the one of its vectors "
             f"({describe_differences(differences)}): {remedy}",
@@ -243,38 +228,35 @@ def load_by_contract(
     return teacher
 
 
-def _pooling_for(source: ModelSource, asked: str | None) -> str | None:
-    """Pooling to set, in the contract's words; None for the model's own."""
-    if asked is not None and asked not in POOLINGS:
-        raise TeacherError(f"unknown pooling {asked!r}: use one of {', '.join(POOLINGS)}")
-    wanted = asked or (source.alias.pooling if source.alias else None)
-    if wanted is None and not (source.folder / "modules.json").exists():
+def _check_pooling(folder: Path, pooling: str | None) -> None:
+    if pooling is not None and pooling not in POOLINGS:
+        raise TeacherError(f"unknown pooling {pooling!r}: use one of {', '.join(POOLINGS)}")
+    if pooling is None and not (folder / "modules.json").exists():
         raise PoolingNeededError(
-            f"{source.folder} is a plain transformers folder, which does not name its pooling: add --pooling "
+            f"{folder} is a plain transformers folder, which does not name its pooling: add --pooling "
             f"{'|'.join(POOLINGS)} (see the model's documentation)"
         )
-    return POOLINGS[wanted] if wanted else None
 
 
 def _move_to(model: SentenceTransformer, device: str) -> None:
-    import torch
+    from sentence_transformers.util import get_device_name
 
-    wanted = device
-    if device == "auto":
-        wanted = "mps" if torch.backends.mps.is_available() else "cpu"
-        wanted = "cuda" if torch.cuda.is_available() else wanted
     try:
-        model.to(torch.device(wanted))
+        model.to(get_device_name() if device == "auto" else device)
     except (RuntimeError, AssertionError) as error:
         raise TeacherError(f"cannot use device {device!r}: {str(error).splitlines()[0]}") from error
 
 
 def _set_max_length(model: SentenceTransformer, max_length: int, name: str) -> None:
-    if max_length < 1:
-        raise TeacherError(f"--max-length {max_length}: expected at least 1 token")
-    limit = position_limit(model)
-    if limit is not None and max_length > limit:
-        raise TeacherError(f"--max-length {max_length}: {name} has positions for {limit} tokens only")
+    config: Any = getattr(model[0], "config", None)
+    limit = getattr(config, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit <= 0:
+        limit = max_length
+    elif config.model_type in _SHIFTED_POSITIONS:
+        # The position tables of these architectures start after the padding index.
+        limit -= (config.pad_token_id or 0) + 1
+    if not 0 < max_length <= limit:
+        raise TeacherError(f"--max-length {max_length}: expected 1 to {max(1, limit)} tokens for {name}")
     model.max_seq_length = max_length
 
 

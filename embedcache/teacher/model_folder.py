@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel, TypeAdapter
+
 from embedcache.errors import TeacherError
 from embedcache.fsio import canonical_json, sha256_file
 
@@ -53,94 +55,86 @@ _VOLATILE_TOKENIZER_CONFIG = {
 _SLOW_TOKENIZER_FILES = ("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model")
 
 
+class ModuleEntry(BaseModel):
+    """Entry of ``modules.json``.
+
+    Attributes:
+        type: class of the module.
+        path: its folder below the model's.
+    """
+
+    type: str
+    path: str = ""
+
+
+_MODULES = TypeAdapter(list[ModuleEntry])
+
+
+def read_modules(folder: Path) -> list[ModuleEntry]:
+    """Read the entries of ``modules.json``; none if there is no such file.
+
+    Raises:
+        TeacherError: if it is no list of modules.
+    """
+    path = folder / "modules.json"
+    try:
+        return _MODULES.validate_json(path.read_bytes()) if path.exists() else []
+    except ValueError as error:
+        raise TeacherError(f"{path} is no list of modules; copy the model again") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file; an empty one if there is no file.
 
     Raises:
         TeacherError: if the file is not a JSON object.
     """
-    value: dict[str, Any] = _read_json(path, dict)
-    return value
-
-
-def read_modules(folder: Path) -> list[dict[str, Any]]:
-    """Read the entries of ``modules.json``; none if there is no such file.
-
-    Raises:
-        TeacherError: if the file is not a list of objects.
-    """
-    modules: list[dict[str, Any]] = _read_json(folder / "modules.json", list)
-    if not all(isinstance(module, dict) for module in modules):
-        raise TeacherError(f"{folder / 'modules.json'} is not a list of modules; copy the model again")
-    return modules
-
-
-def _read_json(path: Path, kind: type) -> Any:
-    if not path.exists():
-        return kind()
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if not isinstance(value, dict):
+            raise ValueError(f"it is a {type(value).__name__}")
     except ValueError as error:
-        raise TeacherError(f"{path} is not JSON ({error}); copy the model again") from error
-    if not isinstance(value, kind):
-        found = type(value).__name__
-        raise TeacherError(f"{path} is not a JSON {kind.__name__} but a {found}; copy the model again")
+        raise TeacherError(f"{path} is not a JSON object ({error}); copy the model again") from error
     return value
 
 
-def transformer_subfolder(folder: Path) -> str:
-    """Find the transformer below ``folder``: as a rule ``""``, ``0_Transformer`` in the older layout.
+def transformer_folder(folder: Path) -> Path:
+    """Find the transformer: as a rule the folder itself, ``0_Transformer`` below it in the older layout.
 
     Raises:
-        TeacherError: if modules.json is damaged or names a missing folder.
+        TeacherError: if modules.json is damaged or names no folder inside the model.
     """
     modules = read_modules(folder)
-    path = modules[0].get("path", "") if modules else ""
-    if not isinstance(path, str) or PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+    path = PurePosixPath(modules[0].path if modules else "")
+    if path.is_absolute() or ".." in path.parts or not (folder / path).is_dir():
         raise TeacherError(
-            f"{folder / 'modules.json'}: {path!r} is not a folder inside the model, such as '0_Transformer'; "
-            "copy the model again"
+            f"{folder / 'modules.json'}: {str(path)!r} is no folder of the model; copy the model again"
         )
-    if not (folder / path).is_dir():
-        raise TeacherError(f"{folder / 'modules.json'} names a missing folder {path!r}; copy the model again")
-    return "" if path == "." else path
+    return folder / path
 
 
-def weight_files(folder: Path, subfolder: str = "") -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """List the weight files that loading reads: of each module, safetensors, else ``pytorch_model*.bin``.
 
     Exports in ``onnx`` and ``openvino`` are left out.
 
-    Args:
-        folder: the model folder.
-        subfolder: place of the transformer below it.
-
     Raises:
         TeacherError: if there are no weights.
     """
-    found: list[Path] = []
-    first = folder / subfolder
+    first = transformer_folder(folder)
     others = sorted(p for p in folder.iterdir() if p.is_dir() and p.name[:1].isdigit() and p != first)
+    found: list[Path] = []
     for place in [first, *others]:
-        safe = sorted(place.glob("*.safetensors"))
-        found += safe or sorted(place.glob("pytorch_model*.bin"))
+        found += sorted(place.glob("*.safetensors")) or sorted(place.glob("pytorch_model*.bin"))
     if not found:
-        raise TeacherError(
-            f"no weights in {folder}: expected model.safetensors or pytorch_model.bin, "
-            f"found {sorted(p.name for p in folder.iterdir())[:12]}; "
-            "check the path or download the model again"
-        )
+        raise TeacherError(f"no weights in {folder}: expected model.safetensors or pytorch_model.bin")
     return found
 
 
-def weights_digest(folder: Path, subfolder: str = "") -> tuple[str, list[str]]:
+def weights_digest(folder: Path) -> tuple[str, list[str]]:
     """Digest all weight tensors of a model.
 
     The transformer's tensors have the same names in every layout, so its place does not rename a teacher.
-
-    Args:
-        folder: the model folder.
-        subfolder: place of the transformer below it.
 
     Returns:
         The digest, and the tensors' names.
@@ -151,8 +145,9 @@ def weights_digest(folder: Path, subfolder: str = "") -> tuple[str, list[str]]:
     import torch
 
     entries: dict[str, str] = {}
-    for path in weight_files(folder, subfolder):
-        place = "." if path.parent == folder / subfolder else path.parent.relative_to(folder).as_posix()
+    for path in weight_files(folder):
+        is_transformer = path.parent == transformer_folder(folder)
+        place = "." if is_transformer else path.parent.relative_to(folder).as_posix()
         read = _safe_tensors if path.suffix == ".safetensors" else _pickled_tensors
         for name, tensor in read(path):
             data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -169,9 +164,7 @@ def _safe_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
             for name in handle.keys():  # noqa: SIM118 - a safetensors handle is no mapping
                 yield name, handle.get_tensor(name)
     except SafetensorError as error:
-        raise TeacherError(
-            f"{path} is no complete safetensors file ({error}); copy the model again"
-        ) from error
+        raise TeacherError(f"{path} is damaged ({error}); copy the model again") from error
 
 
 def _pickled_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -205,31 +198,25 @@ def tokenizer_digest(folder: Path) -> str:
     Raises:
         TeacherError: if the folder holds no tokenizer.
     """
-    parts: dict[str, object] = {}
-    fast = read_json(folder / "tokenizer.json")
-    if fast:
-        parts["tokenizer.json"] = {k: v for k, v in fast.items() if k not in ("padding", "truncation")}
+    parts: dict[str, object]
+    if fast := read_json(folder / "tokenizer.json"):
+        parts = {"tokenizer.json": {k: v for k, v in fast.items() if k not in ("padding", "truncation")}}
     else:
-        for name in _SLOW_TOKENIZER_FILES:
-            if (folder / name).exists():
-                parts[name] = sha256_file(folder / name)
+        files = [folder / name for name in _SLOW_TOKENIZER_FILES if (folder / name).exists()]
+        parts = {path.name: sha256_file(path) for path in files}
     if not parts:
         raise TeacherError(
             f"no tokenizer in {folder}: expected tokenizer.json or one of {', '.join(_SLOW_TOKENIZER_FILES)}"
         )
     config = read_json(folder / "tokenizer_config.json")
     parts["tokenizer_config.json"] = {k: v for k, v in config.items() if k not in _VOLATILE_TOKENIZER_CONFIG}
+    direction = (fast.get("truncation") or {}).get("direction")
+    side = str(config.get("truncation_side") or direction or "right").lower()
     # Only the unusual side is noted, so spelling out the default does not rename a teacher.
-    if (side := _truncation_side(config, fast)) != "right":
+    if side != "right":
         parts["truncation_side"] = side
     parts["do_lower_case"] = read_json(folder / "sentence_bert_config.json").get("do_lower_case", False)
     return _digest(parts)
-
-
-def _truncation_side(config: dict[str, Any], fast: dict[str, Any]) -> str:
-    truncation = fast.get("truncation")
-    direction = truncation.get("direction") if isinstance(truncation, dict) else None
-    return str(config.get("truncation_side") or direction or "right").lower()
 
 
 def _digest(value: object) -> str:

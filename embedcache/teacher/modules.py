@@ -14,12 +14,12 @@ from embedcache.teacher.model_folder import read_json, read_modules
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-_SHIFTED_POSITIONS = ("roberta", "xlm-roberta", "mpnet", "camembert")
+_POOLER_OUTPUT = "pooler_output"
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' progress bars and reports; :func:`load_modules` checks their content itself."""
+    """Silence transformers' progress bars and reports; :func:`load_model` checks their content itself."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -33,14 +33,14 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def load_modules(
-    folder: Path, subfolder: str, pooling: str | None, *, trust_remote_code: bool
+def load_model(
+    folder: Path, transformer: Path, pooling: str | None, trust_remote_code: bool
 ) -> SentenceTransformer:
-    """Load the model in ``folder`` on the CPU.
+    """Load a model on the CPU.
 
     Args:
-        folder: of sentence-transformers, or of plain transformers, which needs a pooling.
-        subfolder: place of the transformer below it; empty for the folder itself.
+        folder: of sentence-transformers, or of plain transformers.
+        transformer: the folder of its transformer.
         pooling: ``mean``, ``cls``, ``lasttoken`` or ``pooler`` to replace the model's own.
         trust_remote_code: run code that comes with the model.
 
@@ -51,38 +51,26 @@ def load_modules(
     from sentence_transformers import SentenceTransformer
 
     if not trust_remote_code:
-        _refuse_foreign_code(folder, subfolder)
+        _refuse_foreign_code(folder, transformer)
     try:
         with quiet_transformers():
-            if not (folder / "modules.json").exists():
-                model = SentenceTransformer(
-                    modules=_plain_modules(folder, pooling, trust_remote_code), device="cpu"
-                )
-            else:
-                model = SentenceTransformer(
-                    str(folder), device="cpu", local_files_only=True, trust_remote_code=trust_remote_code
-                )
-                if pooling == "pooler":
-                    transformer = _plain_modules(folder / subfolder, pooling, trust_remote_code)[0]
-                    _replace_by_pooler(model, transformer)
-                elif pooling is not None:
-                    _replace_pooling(model, pooling)
+            model = SentenceTransformer(
+                str(folder), device="cpu", local_files_only=True, trust_remote_code=trust_remote_code
+            )
+            if pooling is not None:
+                set_pooling(model, pooling)
     # The last two come from a module's configuration that lacks a field, or has one of another type.
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise TeacherError(f"cannot load {folder}: {reason}; copy the model again") from error
-    _refuse_random_weights(model, folder, subfolder)
+    _refuse_random_weights(model, transformer)
     return model
 
 
-def _refuse_foreign_code(folder: Path, subfolder: str) -> None:
+def _refuse_foreign_code(folder: Path, transformer: Path) -> None:
     """Refuse classes from outside sentence-transformers before anything of the folder is loaded."""
-    foreign = [
-        str(module.get("type"))
-        for module in read_modules(folder)
-        if not str(module.get("type")).startswith("sentence_transformers.")
-    ]
-    if any(read_json(place / "config.json").get("auto_map") for place in (folder, folder / subfolder)):
+    foreign = [one.type for one in read_modules(folder) if not one.type.startswith("sentence_transformers.")]
+    if any(read_json(place / "config.json").get("auto_map") for place in (folder, transformer)):
         foreign.append("config.json auto_map")
     if foreign:
         raise TeacherError(
@@ -91,94 +79,57 @@ def _refuse_foreign_code(folder: Path, subfolder: str) -> None:
         )
 
 
-def _refuse_random_weights(model: SentenceTransformer, folder: Path, subfolder: str) -> None:
+def _refuse_random_weights(model: SentenceTransformer, transformer: Path) -> None:
     """Refuse weights that lack parameters of the config: loading fills them with random numbers."""
     from transformers import PreTrainedModel
 
     inner = getattr(model[0], "model", None)
     if not isinstance(inner, PreTrainedModel):
         return
+    # On the meta device only names and shapes are read; transformers itself knows its renamed parameters.
     with quiet_transformers():
-        # On the meta device only names and shapes are read; transformers itself knows its renamed parameters.
         _, report = type(inner).from_pretrained(
-            inner.name_or_path,
+            transformer,
             config=inner.config,
             device_map="meta",
             output_loading_info=True,
             local_files_only=True,
-            # For pooling "pooler" the transformer was loaded from its own folder.
-            subfolder=subfolder if Path(inner.name_or_path) == folder else "",
         )
     # The pooler's weights are checked where its output is used.
     missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
     if missing:
         raise TeacherError(
-            f"{folder}: no weights for {len(missing)} parameters (first: {missing[0]}): they belong to "
-            f"another config.json; copy the model again"
+            f"{transformer}: no weights for {len(missing)} parameters (first: {missing[0]}): they belong to "
+            "another config.json; copy the model again"
         )
 
 
-def _plain_modules(folder: Path, pooling: str | None, trust_remote_code: bool) -> list[Any]:
-    from sentence_transformers.base.modules import Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    shared: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
-    options: dict[str, Any] = {
-        name: dict(shared) for name in ("model_kwargs", "processor_kwargs", "config_kwargs")
-    }
+def set_pooling(model: SentenceTransformer, pooling: str) -> None:
+    """Replace a model's pooling; ``ValueError`` if it has none."""
+    if pooling_of(model) == pooling:
+        return
+    place = next((i for i, module in enumerate(model) if type(module).__name__ == "Pooling"), None)
+    if place is None or (pooling == "pooler" and place != 1):
+        raise TeacherError(f"--pooling {pooling}: the model has no pooling to replace; leave it out")
     if pooling == "pooler":
-        text = {"method": "forward", "method_output_name": "pooler_output"}
-        return [
-            Transformer(
-                str(folder),
-                **options,
-                modality_config={"text": text},
-                module_output_name="sentence_embedding",
-                do_lower_case=bool(read_json(folder / "sentence_bert_config.json").get("do_lower_case")),
-            )
-        ]
-    transformer = Transformer(str(folder), **options)
-    return [transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
-
-
-def _replace_pooling(model: SentenceTransformer, pooling: str) -> None:
-    for name, module in model.named_children():
-        if type(module).__name__ == "Pooling":
-            if module.pooling_mode != pooling:
-                model[int(name)] = type(module)(module.embedding_dimension, pooling)
-            return
-    raise TeacherError(f"--pooling {pooling}: the model has no pooling to replace; leave --pooling out")
-
-
-def _replace_by_pooler(model: SentenceTransformer, transformer: Any) -> None:
-    """Replace the first two modules by a ``transformer`` that gives the pooler's output."""
-    if len(model) < 2 or type(model[1]).__name__ != "Pooling":
-        raise TeacherError("--pooling pooler: the model has no pooling to replace; leave --pooling out")
-    transformer.max_seq_length = model[0].max_seq_length
-    model[0] = transformer
-    del model[1]
+        first: Any = model[0]
+        first.modality_config = {"text": {"method": "forward", "method_output_name": _POOLER_OUTPUT}}
+        first.module_output_name = "sentence_embedding"
+        del model[1]
+    else:
+        own: Any = model[place]
+        model[place] = type(own)(own.embedding_dimension, pooling)
 
 
 def set_normalize(model: SentenceTransformer, wanted: bool) -> None:
     """Append or remove scaling to length one at the end of a model."""
     from sentence_transformers.base.modules import Normalize
 
-    names = [name for name, module in model.named_children() if isinstance(module, Normalize)]
-    if wanted and not names:
+    places = [place for place, module in enumerate(model) if isinstance(module, Normalize)]
+    if wanted and not places:
         model.append(Normalize())
-    if not wanted:
-        for name in reversed(names):
-            del model[int(name)]
-
-
-def position_limit(model: SentenceTransformer) -> int | None:
-    """Number of tokens that a model has positions for; None without a limit."""
-    config: Any = getattr(model[0], "config", None)
-    positions = getattr(config, "max_position_embeddings", None)
-    if not isinstance(positions, int) or positions <= 0:
-        return None
-    # The position tables of these architectures start after the padding index.
-    return positions - ((config.pad_token_id or 0) + 1 if config.model_type in _SHIFTED_POSITIONS else 0)
+    for place in [] if wanted else reversed(places):
+        del model[place]
 
 
 def pooling_of(model: SentenceTransformer) -> str:
@@ -188,7 +139,7 @@ def pooling_of(model: SentenceTransformer) -> str:
             mode = module.pooling_mode
             return mode if isinstance(mode, str) else "+".join(mode)
     output = str(getattr(model[0], "modality_config", {}).get("text", {}).get("method_output_name", ""))
-    return "pooler" if output == "pooler_output" else "none"
+    return "pooler" if output == _POOLER_OUTPUT else "none"
 
 
 def modules_after_pooling(model: SentenceTransformer) -> str:

@@ -188,10 +188,8 @@ def test_weights_are_the_same_in_every_container_and_place(folder: Path) -> None
     for number, part in enumerate((list(state)[::2], list(state)[1::2]), start=1):
         save_file({name: state[name] for name in part}, folder / f"model-0000{number}-of-00002.safetensors")
     assert weights_digest(folder)[0] == digest
-    (folder / "0_Transformer").mkdir()
-    for path in folder.glob("*.safetensors"):
-        path.rename(folder / "0_Transformer" / path.name)
-    assert weights_digest(folder, "0_Transformer") == (digest, names)
+    in_older_layout(folder)
+    assert weights_digest(folder) == (digest, names)
 
 
 def smallest_change(state: State) -> State:
@@ -458,7 +456,7 @@ def test_settings_that_the_teacher_cannot_have_are_refused(
 
 
 def test_a_plain_folder_needs_a_pooling(plain_teacher: Path) -> None:
-    with pytest.raises(TeacherError, match=r"--pooling mean\|cls\|cls-before-pooler\|pooler\|last"):
+    with pytest.raises(TeacherError, match=r"--pooling mean\|"):
         load(plain_teacher)
 
 
