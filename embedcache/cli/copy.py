@@ -13,13 +13,12 @@ from embedcache.cli.options import (
     choice,
     count,
     dry_run_option,
-    flag,
     json_option,
     many,
     named,
 )
 from embedcache.cli.progress import show_progress
-from embedcache.cli.tables import print_json, print_table, size
+from embedcache.cli.tables import print_json, print_table
 
 if TYPE_CHECKING:
     from embedcache.copying import CopyResult
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 @click.argument("sources", nargs=-1, required=True, metavar="SRC...")
 @click.argument("target", metavar="DST")
 @many("--teacher", "teachers", "NAME[=NEW]", "Copy this teacher.")
-@many("--corpus", "corpora", "NAME[@DIGEST][=NEW]", "Copy this corpus, and vectors of its texts only.")
+@many("--corpus", "corpora", "NAME[=NEW]", "Copy this corpus, and vectors of its texts only.")
 @named("--where", "SQL", "Copy rows for which this holds, and vectors of their texts.")
 @choice("--codec", CODEC_NAMES, "Codec of the copy.  [default: unchanged]")
 @choice("--store", STORE_KINDS, "Store of the copy.  [default: unchanged]")
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     metavar="FIRST|LAST",
     help="Source whose vectors are kept in a conflict.",
 )
-@flag("--overwrite", "Replace other corpora and views of the same name in DST.")
 @dry_run_option
 @json_option
 def copy_command(sources: tuple[str, ...], target: str, dry_run: bool, as_json: bool, **options: Any) -> None:
@@ -63,21 +61,14 @@ def copy_command(sources: tuple[str, ...], target: str, dry_run: bool, as_json: 
 def _print(done: CopyResult) -> None:
     for conflict in done.conflicts:
         click.echo(f"{conflict.describe()}: {conflict.decided_by or 'undecided, see --prefer'}")
-    corpora = [(one.name, one.rows, ", ".join(one.views), not one.is_missing) for one in done.corpora]
-    print_table(("corpus", "rows", "views", "in DST before"), corpora)
+    print_table(("corpus", "rows"), done.corpora.items())
     teachers = [
-        (
-            ", ".join(one.names),
-            one.rows,
-            one.missing,
-            *((one.shards.unchanged, one.shards.written, size(one.shards.bytes)) if one.shards else [""] * 3),
-        )
-        for one in done.teachers
+        (", ".join(one.names), one.rows, one.missing, one.copied, one.written) for one in done.teachers
     ]
-    columns = ("teacher", "vectors", "not in DST before", "shards copied", "shards written", "size")
+    columns = ("teacher", "vectors", "not in DST before", "shards copied", "shards written")
     print_table(columns, teachers)
     for one in done.teachers:
-        if one.shards and one.shards.worst_cosine < 1:
-            click.echo(f"{one.names[0]}: worst cosine to the source {one.shards.worst_cosine:.6f}")
+        if one.worst_cosine < 1:
+            click.echo(f"{one.names[0]}: worst cosine to the source {one.worst_cosine:.6f}")
     outcome = "dry run: nothing written" if done.is_dry_run else "copied"
     click.echo(f"{outcome} to {done.target}")

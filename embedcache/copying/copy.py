@@ -7,7 +7,7 @@ rows are written again as full shards, apart by codec and provenance.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,9 @@ from embedcache.cache import Cache
 from embedcache.cached_teacher import noted_model
 from embedcache.codecs import FLOAT_CODECS
 from embedcache.contract import Contract, describe_differences
-from embedcache.copying.conflicts import VectorConflict, VectorConflictError, Wanted
-from embedcache.copying.corpora import CorpusCopy, choose_corpora, copy_checked, refuse_unused
+from embedcache.copying.corpora import choose_corpora, copy_checked
 from embedcache.copying.options import CopyOptions
-from embedcache.copying.shards import ShardsWritten, plan_shards, write_shards
+from embedcache.copying.vectors import VectorConflict, VectorConflictError, plan_vectors, write_vectors
 from embedcache.corpus.subset import text_keys
 from embedcache.errors import ContractMismatchError, InputError
 from embedcache.fsio import sha256_file
@@ -38,16 +37,6 @@ Names = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True)
-class CopiedCorpus:
-    """Corpus of a copy: its name, rows, views, and whether the target lacked any of it."""
-
-    name: str
-    rows: int
-    views: tuple[str, ...]
-    is_missing: bool
-
-
-@dataclass(frozen=True)
 class CopiedTeacher:
     """Teacher of a copy.
 
@@ -56,14 +45,18 @@ class CopiedTeacher:
         contract_id: id of its contract.
         rows: texts whose vectors are copied.
         missing: those that the target lacked.
-        shards: shards written; None of a dry run.
+        copied: shards copied as files.
+        written: shards written from rows.
+        worst_cosine: lowest cosine between a vector before and after a change of the codec.
     """
 
     names: tuple[str, ...]
     contract_id: str
     rows: int
     missing: int
-    shards: ShardsWritten | None
+    copied: int
+    written: int
+    worst_cosine: float
 
 
 @dataclass(frozen=True)
@@ -72,21 +65,17 @@ class CopyResult:
 
     Attributes:
         target: folder of the copy.
-        corpora: its corpora.
+        corpora: name of each of its corpora -> rows.
         teachers: its teachers.
         conflicts: conflicts of vectors.
         is_dry_run: whether nothing was written.
     """
 
     target: str
-    corpora: tuple[CopiedCorpus, ...]
+    corpora: Mapping[str, int]
     teachers: tuple[CopiedTeacher, ...]
     conflicts: tuple[VectorConflict, ...]
     is_dry_run: bool
-
-    def to_json(self) -> dict[str, object]:
-        """Return the result as a JSON object."""
-        return asdict(self)
 
 
 def copy(
@@ -115,46 +104,56 @@ def copy(
         CorruptCacheError: if a source is damaged.
         StorageError: if the target cannot be written.
     """
-    chosen, folder = options or CopyOptions(), Path(target).expanduser()
+    options, folder = options or CopyOptions(), Path(target).expanduser()
     caches = [Cache(source) for source in sources]
     for cache in caches:
         if cache.folder.resolve() in (folder.resolve(), *folder.resolve().parents):
             raise InputError(f"{cache.folder} would be copied into itself. Copy to a new folder.")
     here = Cache(folder) if (folder / "cache.json").exists() else None
-    corpora = choose_corpora(caches, here, chosen)
-    teachers = _choose_teachers(caches, here, chosen)
-    wanted = _wanted(corpora, chosen)
+    corpora = choose_corpora(caches, here, options)
+    teachers = _choose_teachers(caches, here, options)
+    wanted = None
+    if options.corpora or options.where is not None:
+        wanted = KeyIndex(np.concatenate([text_keys(one.corpus, one.rows, one.views) for one in corpora]))
     plans = {}
     for contract, names in teachers.items():
         stores, own = _stores(contract, caches), _stores(contract, [] if here is None else [here])
         # Logits are stored as floats only.
-        fits = contract.output != LOGITS or chosen.codec in FLOAT_CODECS
-        form = chosen if fits else replace(chosen, codec=None)
-        plans[contract] = plan_shards(next(iter(names)), stores, own, wanted, form, progress)
+        fits = contract.output != LOGITS or options.codec in FLOAT_CODECS
+        form = options if fits else replace(options, codec=None)
+        plans[contract] = plan_vectors(next(iter(names)), stores, own, wanted, form, progress)
     conflicts = tuple(conflict for plan in plans.values() for conflict in plan.conflicts)
     undecided = [conflict for conflict in conflicts if not conflict.decided_by]
     if undecided and not dry_run:
-        raise VectorConflictError(undecided)
-    copied = tuple(
-        CopiedCorpus(one.name, len(one), tuple(view.name for view in one.views), not one.is_in(here))
-        for one in corpora
-    )
-    written: dict[Contract, ShardsWritten] = {}
+        shown = "; ".join(conflict.describe() for conflict in undecided)
+        raise VectorConflictError(
+            f"{shown}. Nothing was copied. Choose with --prefer FIRST or LAST; vectors of an existing target "
+            "are never replaced."
+        )
+    worst: dict[Contract, float] = {}
     if not dry_run:
         cache = Cache.create(folder)
         for contract, plan in plans.items():
-            kind = chosen.store or _kind([cache, *caches], contract)
+            kind = options.store or _kind([cache, *caches], contract)
             store, codebooks = cache.store(contract, kind=kind), cache.teacher_folder(contract) / "codebooks"
             _write_teacher(cache, contract, teachers[contract], caches)
-            written[contract] = write_shards(plan, store, codebooks, progress)
+            worst[contract] = write_vectors(plan, store, codebooks, progress)
         # Last: a corpus that is listed should find its vectors.
         for corpus in corpora:
-            corpus.write(cache, overwrite=chosen.overwrite, progress=progress)
-    done = tuple(
-        CopiedTeacher(tuple(teachers[one]), one.id, plan.rows, plan.missing, written.get(one))
-        for one, plan in plans.items()
-    )
-    return CopyResult(str(folder), copied, done, conflicts, dry_run)
+            corpus.write(cache, progress)
+    return CopyResult(
+        str(folder),
+        {one.name: len(one) for one in corpora},
+        tuple(
+            CopiedTeacher(
+                tuple(teachers[one]), one.id, plan.rows, plan.missing, len(plan.whole), len(plan.batches),
+                worst.get(one, 1.0),
+            )
+            for one, plan in plans.items()
+        ),
+        conflicts,
+        dry_run,
+    )  # fmt: skip
 
 
 def _choose_teachers(
@@ -168,36 +167,31 @@ def _choose_teachers(
     """
     chosen: dict[Contract, dict[str, Mapping[str, str]]] = {}
     owners = {} if here is None else {one.name: (here, one.contract) for one in here.teachers()}
-    unused = dict.fromkeys(options.teachers)
-    for cache in caches:
-        for teacher in cache.teachers():
-            for spec in options.teachers or (teacher.name,):
-                selected, _, new = spec.partition("=")
-                is_id = len(selected) >= _LEAST_DIGITS and teacher.contract.id.startswith(selected)
-                if selected != teacher.name and not is_id:
-                    continue
-                unused.pop(spec, None)
-                name = new or teacher.name
-                first, known = owners.setdefault(name, (cache, teacher.contract))
-                if known != teacher.contract:
-                    differences = known.differences(teacher.contract)
-                    raise ContractMismatchError(
-                        f"teacher {name!r} has another contract in {first.folder} than in {cache.folder} "
-                        f"({describe_differences(differences)}). Rename one with --teacher "
-                        f"{teacher.contract.id[:12]}=NEW.",
-                        differences,
-                    )
-                chosen.setdefault(teacher.contract, {}).setdefault(name, teacher.origin)
-    refuse_unused("--teacher", unused, (one.name for cache in caches for one in cache.teachers()))
+    found = [(cache, one) for cache in caches for one in cache.teachers()]
+    names = dict.fromkeys(one.name for _, one in found)
+    for spec in options.teachers or names:
+        selected, _, new = spec.partition("=")
+        is_id = len(selected) >= _LEAST_DIGITS
+        matches = [
+            (cache, one)
+            for cache, one in found
+            if one.name == selected or (is_id and one.contract.id.startswith(selected))
+        ]
+        if not matches:
+            raise InputError(f"--teacher {spec}: not in the sources (found: {', '.join(names) or 'none'})")
+        for cache, teacher in matches:
+            name = new or teacher.name
+            first, known = owners.setdefault(name, (cache, teacher.contract))
+            if known != teacher.contract:
+                differences = known.differences(teacher.contract)
+                raise ContractMismatchError(
+                    f"teacher {name!r} has another contract in {first.folder} than in {cache.folder} "
+                    f"({describe_differences(differences)}). Rename one with --teacher "
+                    f"{teacher.contract.id[:12]}=NEW.",
+                    differences,
+                )
+            chosen.setdefault(teacher.contract, {}).setdefault(name, teacher.origin)
     return dict(chosen)
-
-
-def _wanted(corpora: Sequence[CorpusCopy], options: CopyOptions) -> Wanted:
-    """Return the test for keys to copy: all keys, or with chosen corpora or rows those of their texts."""
-    if not options.corpora and options.where is None:
-        return lambda keys: np.ones(len(keys), dtype=np.bool_)
-    index = KeyIndex(np.concatenate([text_keys(one.corpus, one.rows, one.views) for one in corpora]))
-    return lambda keys: index.locate(keys) >= 0
 
 
 def _stores(contract: Contract, caches: Sequence[Cache]) -> dict[str, ShardStore]:

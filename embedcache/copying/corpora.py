@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from embedcache import fsio
 from embedcache.cache import Cache
 from embedcache.copying.options import CopyOptions
 from embedcache.corpus.corpus import Corpus, View, check_name
-from embedcache.corpus.description import DESCRIPTION, RECIPE, VIEWS, is_recorded, read_record, write_record
+from embedcache.corpus.description import DESCRIPTION, VIEWS, is_recorded, write_record
 from embedcache.corpus.subset import copy_rows, subset_name
 from embedcache.errors import CorruptCacheError, InputError
 from embedcache.progress import Progress
@@ -39,34 +39,19 @@ class CorpusCopy:
         """Return the number of rows that are copied."""
         return len(self.corpus if self.rows is None else self.rows)
 
-    def is_in(self, cache: Cache | None) -> bool:
-        """Return whether a cache has this corpus with these rows and views."""
-        there = _corpus_in(cache, self.name)
-        if there is None or not {view.name for view in self.views} <= set(there.view_names()):
-            return False
-        if self.rows is None:
-            return there.info.digest == self.corpus.info.digest
-        return np.array_equal(there.keys(), self.corpus.keys_of(self.rows))
-
-    def write(self, cache: Cache, *, overwrite: bool, progress: Progress) -> None:
-        """Write the corpus and its views."""
-        corpora = cache.corpora_folder
+    def write(self, cache: Cache, progress: Progress) -> None:
+        """Write the corpus and its views; what the cache has stays."""
         if self.rows is not None:
-            copy_rows(
-                self.corpus, self.rows, corpora, self.name, self.views, overwrite=overwrite, progress=progress
-            )
+            copy_rows(self.corpus, self.rows, cache.corpora_folder, self.name, self.views, progress=progress)
             return
-        folder, there = corpora / self.name, _corpus_in(cache, self.name)
-        parts = sum(len(one.parts) for one in (self.corpus, *self.views))
-        progress.phase(f"copy corpus {self.name}", parts, "files")
-        if there is None or there.info.digest != self.corpus.info.digest:
+        folder = cache.corpora_folder / self.name
+        progress.phase(f"copy corpus {self.name}", len(self.corpus.parts), "files")
+        if self.name not in cache.corpus_names():
             _copy_parts(self.corpus, folder, progress)
             fsio.write_sealed_json(folder / DESCRIPTION, replace(self.corpus.info, name=self.name).to_json())
         for view in self.views:
             place = folder / VIEWS / view.name
-            if not is_recorded(place) or read_record(place) != view.record:
-                # Rows by one recipe must never be seen under another.
-                fsio.remove_file(place / RECIPE)
+            if not is_recorded(place):
                 _copy_parts(view, place, progress)
                 fsio.write_sealed_json(place / DESCRIPTION, view.info.to_json())
                 write_record(place, view.record)
@@ -78,32 +63,25 @@ def _copy_parts(corpus: Corpus, folder: Path, progress: Progress) -> None:
         progress.advance()
 
 
-def _corpus_in(cache: Cache | None, name: str) -> Corpus | None:
-    return cache.corpus(name) if cache is not None and name in cache.corpus_names() else None
-
-
 def choose_corpora(caches: Sequence[Cache], here: Cache | None, options: CopyOptions) -> list[CorpusCopy]:
     """Return the corpora to copy.
 
     Raises:
         InputError: if one is missing, two of one name have other rows or views, or no row is left.
     """
-    found: dict[str, tuple[Cache, list[Corpus]]] = {}
-    unused = dict.fromkeys(options.corpora)
-    for cache in caches:
-        for corpus in cache.corpora():
-            for spec in options.corpora or (corpus.name,):
-                selected, _, new = spec.partition("=")
-                name, _, digest = selected.partition("@")
-                if name == corpus.name and corpus.info.digest.startswith(digest):
-                    unused.pop(spec, None)
-                    found.setdefault(check_name(new or name, "--corpus"), (cache, []))[1].append(corpus)
-    refuse_unused("--corpus", unused, [name for cache in caches for name in cache.corpus_names()])
+    found: dict[str, list[tuple[Cache, Corpus]]] = {}
+    names = {name: None for cache in caches for name in cache.corpus_names()}
+    for spec in options.corpora or names:
+        selected, _, new = spec.partition("=")
+        if selected not in names:
+            raise InputError(f"--corpus {spec}: not in the sources (found: {', '.join(names) or 'none'})")
+        sources = [cache for cache in caches if selected in cache.corpus_names()]
+        copies = found.setdefault(check_name(new or selected, "--corpus"), [])
+        copies += [(cache, cache.corpus(selected)) for cache in sources]
     chosen = []
-    for name, (source, corpora) in found.items():
-        corpus, rows = corpora[0], None
-        there = None if options.overwrite or options.where is not None else _corpus_in(here, name)
-        views = _common_views(name, corpora if there is None else [there, *corpora])
+    for name, copies in found.items():
+        (source, corpus), rows = copies[0], None
+        corpora = [corpus for _, corpus in copies]
         if options.where is not None:
             from embedcache.querying import select_rows
 
@@ -111,8 +89,10 @@ def choose_corpora(caches: Sequence[Cache], here: Cache | None, options: CopyOpt
             rows = select_rows(source, corpus.name, options.where, teacher=teacher)
             if name == corpus.name:
                 name = subset_name(name, len(corpus), where=options.where)
+        elif here is not None and name in here.corpus_names():
+            corpora = [here.corpus(name), *corpora]
         if rows is None or len(rows):
-            chosen.append(CorpusCopy(name, corpus, views, rows))
+            chosen.append(CorpusCopy(name, corpus, _common_views(name, corpora), rows))
     if options.where is not None and not chosen:
         raise InputError(f"--where {options.where!r} holds for no row of any corpus")
     return chosen
@@ -128,13 +108,9 @@ def _common_views(name: str, corpora: Sequence[Corpus]) -> tuple[View, ...]:
     first = corpora[0]
     for corpus in corpora:
         if corpus.info.digest != first.info.digest:
-            sides = " and ".join(
-                f"{len(one):,} rows in {one.folder} (digest {one.info.digest[:12]})"
-                for one in (first, corpus)
-            )
             raise InputError(
-                f"corpus {name!r} has {sides}. Choose or rename one with --corpus {name}@DIGEST[=NEW], or "
-                "replace that of the target with --overwrite."
+                f"corpus {name!r} has {len(first):,} rows in {first.folder} and other {len(corpus):,} rows "
+                f"in {corpus.folder}. Copy one cache alone first, with --corpus {name}=NEW."
             )
         for view in corpus.views():
             other = views.setdefault(view.name, view)
@@ -142,16 +118,9 @@ def _common_views(name: str, corpora: Sequence[Corpus]) -> tuple[View, ...]:
                 raise InputError(
                     f"view {view.name!r} of corpus {name!r} differs: {other.recipe.describe()} in "
                     f"{other.folder}, {view.recipe.describe()} in {view.folder}. Remove one with "
-                    "'embedcache rm', or replace that of the target with --overwrite."
+                    "'embedcache rm'."
                 )
     return tuple(view for _, view in sorted(views.items()))
-
-
-def refuse_unused(option: str, unused: Mapping[str, None], names: Iterable[str]) -> None:
-    """Raise :class:`InputError` where a value of an option selected nothing among ``names``."""
-    if unused:
-        known = ", ".join(sorted(set(names))) or "none"
-        raise InputError(f"{option} {next(iter(unused))}: not in the sources (found: {known})")
 
 
 def copy_checked(source: Path, target: Path, sha256: str) -> None:

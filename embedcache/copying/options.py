@@ -18,14 +18,13 @@ class CopyOptions:
 
     Attributes:
         teachers: teachers, by name or contract id, ``NAME=NEW`` to rename; default: all.
-        corpora: corpora, with the vectors of their texts only, ``NAME[@DIGEST][=NEW]``; default: all corpora
+        corpora: corpora, with the vectors of their texts only, ``NAME[=NEW]``; default: all corpora
             and all vectors.
         where: SQL expression; only rows for which it holds are copied, with the vectors of their texts.
         codec: codec of the copy; vectors in a coarser one stay as they are. Default: no change.
         store: ``arrow`` or ``lmdb``; default: as the target, else as the first source.
         shard_rows: rows of a full shard; shards of other sizes are written again. Default: no change.
         prefer: ``FIRST`` or ``LAST``, the source whose vectors are kept in a conflict within one codec.
-        overwrite: replace corpora and views of the target by others of the same name.
     """
 
     teachers: Sequence[str] = ()
@@ -35,7 +34,6 @@ class CopyOptions:
     store: str | None = None
     shard_rows: int | None = None
     prefer: str | None = None
-    overwrite: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that cannot be.

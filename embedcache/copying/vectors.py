@@ -1,0 +1,342 @@
+"""Vectors of a copy: conflicts between caches, shards copied as files, and rows written as new shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedcache.codecs import CODEC_NAMES, Codec, Stored, Vectors, get_codec, pq
+from embedcache.codecs.quality import measure
+from embedcache.copying.options import LAST, CopyOptions
+from embedcache.errors import InputError
+from embedcache.fsio import canonical_json
+from embedcache.keys import KeyArray, KeyIndex
+from embedcache.noise import compare_rows, noise_angle
+from embedcache.progress import Progress
+from embedcache.reuse import shard_places
+from embedcache.store import Shard, ShardStore, VectorBatch
+from embedcache.store.index import SortedKeys
+
+DEFAULT_SHARD_ROWS = 16384
+_BLOCK_ROWS = 8192
+
+Mask = NDArray[np.bool_]
+Stores = Mapping[str, ShardStore]
+"""Folder of a cache -> its vectors of one contract."""
+
+
+@dataclass
+class VectorConflict:
+    """Texts with different vectors in two caches, all computed in the same two ways.
+
+    Attributes:
+        teacher: its name.
+        kept, left: folders of the cache whose vectors are kept and of the other one.
+        kept_by, left_by: codec and provenance of their vectors.
+        decided_by: ``finer codec`` or ``--prefer ...``; empty where nothing decides.
+        rows: vectors that are left out.
+        worst_cosine: lowest cosine between the two vectors of a text.
+    """
+
+    teacher: str
+    kept: str
+    left: str
+    kept_by: Mapping[str, object]
+    left_by: Mapping[str, object]
+    decided_by: str
+    rows: int = 0
+    worst_cosine: float = 1.0
+
+    def describe(self) -> str:
+        """Return the conflict in one line."""
+        kept, left = (", ".join(f"{k} {v}" for k, v in by.items()) for by in (self.kept_by, self.left_by))
+        return (
+            f"teacher {self.teacher!r}: {self.rows:,} texts have other vectors in {self.kept} ({kept}) "
+            f"than in {self.left} ({left}), worst cosine {self.worst_cosine:.6f}"
+        )
+
+
+class VectorConflictError(InputError):
+    """Caches hold different vectors in one codec, and nothing says which to keep."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a shard.
+
+    Attributes:
+        folder: folder of the cache the shard lies in.
+        store: its store.
+        shard: the shard.
+        rows: int64, shape (n,), ascending.
+    """
+
+    folder: str
+    store: ShardStore
+    shard: Shard
+    rows: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.rows)
+
+    def __getitem__(self, places: NDArray[np.integer] | Mask | slice) -> Rows:
+        """Return some of the rows."""
+        return Rows(self.folder, self.store, self.shard, self.rows[places])
+
+    @property
+    def keys(self) -> KeyArray:
+        """Their keys, dtype ``V16``, shape (n,)."""
+        return self.shard.keys[self.rows]
+
+    @property
+    def stored(self) -> Stored:
+        """Their vectors as the codec stores them."""
+        return self.shard.stored.take(self.rows)
+
+    @property
+    def vectors(self) -> Vectors:
+        """Their vectors, float32, shape (n, d)."""
+        return np.asarray(self.shard.codec.decode(self.stored), dtype=np.float32)
+
+    @property
+    def way(self) -> Mapping[str, object]:
+        """Codec and provenance."""
+        return {"codec": self.shard.codec.name, **self.shard.header.provenance}
+
+    @property
+    def coarseness(self) -> int:
+        """Number of the codec, the finest first."""
+        return CODEC_NAMES.index(self.shard.codec.name)
+
+    def is_finer(self, codec: str | None) -> bool:
+        """Return whether the rows are in a finer codec than ``codec``; None is none."""
+        return codec is not None and self.coarseness < CODEC_NAMES.index(codec)
+
+
+@dataclass(frozen=True)
+class VectorPlan:
+    """Plan of copying the vectors of one teacher.
+
+    Attributes:
+        whole: shards whose files are copied unchanged.
+        batches: codec and rows of each shard to write.
+        rows: distinct texts whose vectors are copied.
+        missing: those that the target lacked.
+        conflicts: conflicts of vectors.
+    """
+
+    whole: Sequence[Rows]
+    batches: Sequence[tuple[Codec, list[Rows]]]
+    rows: int
+    missing: int
+    conflicts: Sequence[VectorConflict]
+
+
+def plan_vectors(
+    teacher: str, sources: Stores, target: Stores, wanted: KeyIndex | None, options: CopyOptions,
+    progress: Progress,
+) -> VectorPlan:  # fmt: skip
+    """Decide conflicts, which shards are copied as files and which rows are written as new shards.
+
+    In a conflict the finer codec wins, among equals what the target has, and then the preferred source. What
+    is written is a function of the sources, so an interrupted copy continues where it stopped. Memory: some
+    30 bytes a row.
+
+    Args:
+        teacher: name in messages.
+        sources: caches with vectors of one contract, in their order.
+        target: the cache that is written; empty unless it has such vectors.
+        wanted: keys to copy; None: all.
+        options: form of the copy.
+        progress: receives the rows compared.
+
+    Raises:
+        CorruptCacheError: if a shard is damaged.
+        InputError: if there are too few vectors to train ``pq``.
+    """
+    found: dict[str, Rows] = {}
+    for folder in list(sources)[:: -1 if options.prefer == LAST else 1]:
+        store = sources[folder]
+        for shard, own in store.own_rows():
+            some = own if wanted is None else own & (wanted.locate(shard.keys) >= 0)
+            found.setdefault(shard.name, Rows(folder, store, shard, np.flatnonzero(some)))
+    # Of a key in several shards the first row is taken.
+    ranked = sorted(found.values(), key=lambda one: one.coarseness)
+    index = SortedKeys.of([one.keys for one in ranked])
+    starts = np.cumsum([0, *map(len, ranked)])
+    comparison = _Comparison(teacher, options.prefer, target)
+    progress.phase(f"compare {teacher}", int(starts[-1]))
+    chosen, missing = list[Rows](), 0
+    is_whole = wanted is None and options.codec is None and options.shard_rows is None
+    for start, one in zip(starts.tolist(), ranked, strict=False):
+        firsts = index.locate(one.keys)
+        is_first = firsts == np.arange(start, start + len(one))
+        owners = np.searchsorted(starts, firsts, side="right") - 1
+        for number in np.unique(owners[~is_first]).tolist():
+            places = np.flatnonzero((owners == number) & ~is_first)
+            kept = ranked[number][firsts[places] - starts[number]]
+            is_whole &= not comparison.add(kept, one[places]).any()
+        first = one[is_first]
+        taken = np.ones(len(first), dtype=np.bool_)
+        absent = taken
+        for folder, store in target.items():
+            positions = store.locate(first.keys)
+            absent = positions < 0
+            for places, other in _rows_at(folder, store, positions):
+                if first.is_finer(other.shard.codec.name):
+                    comparison.add(first[places], other)
+                elif other.shard.name != one.shard.name:
+                    taken[places] &= ~comparison.add(other, first[places])
+        is_whole &= bool(taken.all())
+        chosen.append(first[taken])
+        missing += int((absent & taken).sum())
+        progress.advance(len(one))
+    there = {shard.name for store in target.values() for shard in store.shards}
+    whole, again = list[Rows](), list[Rows]()
+    # A union keeps rows that are never read, too. What is cut does not: new names might bring them forward.
+    for one in chosen:
+        rows = len(one.shard)
+        is_same_form = options.shard_rows in (None, rows) and not one.is_finer(options.codec)
+        if not is_same_form or not (is_whole or len(one) == rows or one.shard.name in there):
+            again.append(one)
+        elif one.shard.name not in there:
+            whole.append(one)
+    batches = list(_batches(again, options.codec, options.shard_rows or DEFAULT_SHARD_ROWS))
+    return VectorPlan(whole, batches, sum(map(len, chosen)), missing, comparison.sorted())
+
+
+def _rows_at(
+    folder: str, store: ShardStore, positions: NDArray[np.int64]
+) -> Iterator[tuple[NDArray[np.int64], Rows]]:
+    """Yield the rows at ``positions`` (-1: none) shard by shard, each with the places of its positions."""
+    found = np.flatnonzero(positions >= 0)
+    numbers, rows = shard_places(store, positions[found])
+    for number in np.unique(numbers).tolist():
+        yield found[numbers == number], Rows(folder, store, store.shards[number], rows[numbers == number])
+
+
+class _Comparison:
+    """Comparison of vectors that caches have of the same texts."""
+
+    def __init__(self, teacher: str, prefer: str | None, target: Stores) -> None:
+        self._teacher, self._prefer, self._target = teacher, prefer, target
+        self.conflicts: dict[bytes, VectorConflict] = {}
+
+    def add(self, kept: Rows, left: Rows) -> Mask:
+        """Compare vectors of the same n texts; return which differ beyond noise, bool of shape (n,)."""
+        angle = noise_angle(kept.shard.header) + noise_angle(left.shard.header)
+        beyond, worst = np.zeros(len(left), dtype=np.bool_), 1.0
+        for start in range(0, len(left), _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            x, y = kept[block].vectors, left[block].vectors
+            cosines, beyond[block] = compare_rows(x, y, np.full(len(x), angle))
+            worst = min(worst, float(cosines[beyond[block]].min(initial=1.0)))
+        if beyond.any():
+            key = canonical_json([kept.folder, left.folder, kept.way, left.way])
+            new = VectorConflict(
+                self._teacher, kept.folder, left.folder, kept.way, left.way, self._decision(kept, left)
+            )
+            conflict = self.conflicts.setdefault(key, new)
+            conflict.rows += int(beyond.sum())
+            conflict.worst_cosine = min(conflict.worst_cosine, worst)
+        return beyond
+
+    def _decision(self, kept: Rows, left: Rows) -> str:
+        if kept.shard.codec.name != left.shard.codec.name:
+            return "finer codec"
+        is_refused = self._prefer == LAST and kept.folder in self._target
+        return f"--prefer {self._prefer}" if self._prefer and not is_refused else ""
+
+    def sorted(self) -> list[VectorConflict]:
+        """Return the conflicts, the worst first."""
+        return sorted(self.conflicts.values(), key=lambda conflict: conflict.worst_cosine)
+
+
+def _batches(rows: Sequence[Rows], codec: str | None, shard_rows: int) -> Iterator[tuple[Codec, list[Rows]]]:
+    """Cut rows into full shards, each of rows of one codec and one provenance."""
+    changed = [one for one in rows if one.is_finer(codec)]
+    new = _new_codec(codec, changed) if codec is not None and changed else None
+    groups: dict[bytes, list[Rows]] = {}
+    for one in rows:
+        groups.setdefault(canonical_json([one.way, one.shard.header.codebook]), []).append(one)
+    for group in groups.values():
+        used = new if new is not None and group[0].is_finer(codec) else group[0].shard.codec
+        starts = np.cumsum([0, *map(len, group)])
+        for begin in range(0, int(starts[-1]), shard_rows):
+            cut = np.clip(np.array([begin, begin + shard_rows]) - starts[:-1, None], 0, None)
+            pieces = [one[a:b] for one, (a, b) in zip(group, cut.tolist(), strict=True)]
+            yield used, [piece for piece in pieces if len(piece)]
+
+
+def _new_codec(name: str, rows: Sequence[Rows]) -> Codec:
+    """Return the codec to write rows in; that of ``pq`` is trained on rows spread evenly over them."""
+    if name != pq.NAME:
+        return get_codec(name)
+    step = -(-sum(map(len, rows)) // pq.MOST_TRAINING_ROWS)
+    return pq.train(np.concatenate([one[::step].vectors for one in rows]))
+
+
+def write_vectors(plan: VectorPlan, store: ShardStore, codebooks: Path, progress: Progress) -> float:
+    """Write what was planned into a store; shards that are there stay.
+
+    Args:
+        plan: the plan.
+        store: the store.
+        codebooks: its folder of codebooks.
+        progress: receives the shards written.
+
+    Returns:
+        Lowest cosine between a vector before and after a change of the codec; 1 without one.
+
+    Raises:
+        CorruptCacheError: if a shard is damaged.
+        StorageError: if the store cannot be written.
+    """
+    worst = 1.0
+    progress.phase("write shards", len(plan.whole) + len(plan.batches), "shards")
+    for codec in [*(one.shard.codec for one in plan.whole), *(codec for codec, _ in plan.batches)]:
+        if isinstance(codec, pq.PQCodec) and not (codebooks / f"{codec.codebook}.npy").exists():
+            pq.save(codebooks, codec)
+    for one in plan.whole:
+        store.put_raw(one.shard.name, one.store.container.open(one.shard.name))
+        progress.advance()
+    for codec, pieces in plan.batches:
+        stored, error = _encoded(codec, pieces)
+        store.put_stored(codec, stored, _batch_of(pieces), error)
+        if codec.name != pieces[0].shard.codec.name:
+            worst = min(worst, error["worst_cosine"])
+        progress.advance()
+    store.finish()
+    return worst
+
+
+def _encoded(codec: Codec, pieces: Sequence[Rows]) -> tuple[Stored, dict[str, float]]:
+    """Return the rows of a shard as they are stored, and the error for its header."""
+    if codec.name != pieces[0].shard.codec.name:
+        vectors = np.concatenate([piece.vectors for piece in pieces])
+        stored = codec.encode(vectors)
+        return stored, measure(codec, vectors, stored).to_json()
+    parts = [piece.stored for piece in pieces]
+    scales = [part.scale for part in parts if part.scale is not None]
+    vector = np.concatenate([part.vector for part in parts])
+    # The vectors before encoding are gone: the bounds of the parts bound the whole.
+    errors = [piece.shard.header.error for piece in pieces]
+    error = {name: min(one[name] for one in errors) for name in errors[0]}
+    return Stored(vector, np.concatenate(scales) if scales else None), error
+
+
+def _batch_of(pieces: Sequence[Rows]) -> VectorBatch:
+    """Return all of the rows but their vectors."""
+    header = pieces[0].shard.header
+    return VectorBatch(
+        keys=np.concatenate([piece.keys for piece in pieces]),
+        vectors=np.empty((0, header.contract.dimension), dtype=np.float32),
+        tokens=np.concatenate([piece.shard.tokens[piece.rows] for piece in pieces]),
+        truncated=np.concatenate([piece.shard.truncated[piece.rows] for piece in pieces]),
+        provenance=header.provenance,
+    )
