@@ -16,7 +16,6 @@ import numpy as np
 
 from embedcache.cache import Cache
 from embedcache.cached_teacher import model_note_path
-from embedcache.corpus import view_store
 from embedcache.corpus.corpus import Corpus
 from embedcache.corpus.description import DESCRIPTION, RECIPE, VIEWS, is_recorded, read_info, read_record
 from embedcache.corpus.origin import note_path
@@ -24,13 +23,12 @@ from embedcache.errors import InputError
 from embedcache.fsio import TEMPORARY_PREFIX, explain_os_error, read_sealed_json, remove_file
 from embedcache.inventory import QUARANTINE
 from embedcache.keys import KeyIndex
+from embedcache.reuse import shard_places
 from embedcache.store import FolderShards, LmdbShards, Shard, ShardStore
 from embedcache.views.recipe import is_view_name
 
 LEFTOVER_HOURS, VECTOR_HOURS = 1.0, 24.0
 """Age of garbage, and of unused vectors: their corpus may arrive later, when files are copied one by one."""
-
-_OTHER_INDEX = "index of other shards"
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def collect_garbage(
     Args:
         cache: the cache.
         hours: keep what was touched within this many hours; default: 1, with ``unused`` 24.
-        unused: also delete shards without a text of any corpus or view, and teachers without a name.
+        unused: also delete shards of which no corpus and no view reads a row, and teachers without a name.
         quarantine: also delete what ``repair`` quarantined.
         dry_run: delete nothing.
 
@@ -72,41 +70,22 @@ def collect_garbage(
     if hours is None:
         hours = VECTOR_HOURS if unused else LEFTOVER_HOURS
     before = time.time() - hours * 3600
-    # Everything is judged before anything is deleted, which touches the folder above it.
-    candidates = _candidates(cache, unused=unused, quarantine=quarantine)
-    old = [(path, reason) for path, reason in candidates if _is_old(path, reason, before)]
-    found = []
-    for path, reason in old:
-        size = tree_bytes(path)
-        # Another process may have begun to use it.
-        if dry_run or _is_old(path, reason, before):
-            found.append(Garbage(str(path), reason, size))
-            if not dry_run:
-                _delete(path)
-    if unused:
-        found += _collect_vectors(cache, before, dry_run=dry_run)
-    return found
-
-
-def _is_old(path: Path, reason: str, before: float) -> bool:
-    # On a network file system, readers may still map an index that was replaced of late.
-    others = path.parent.glob("[!.]*.npy") if reason == _OTHER_INDEX else []
-    return path.exists() and max(map(_touched, [path, *others])) <= before
-
-
-def _candidates(cache: Cache, *, unused: bool, quarantine: bool) -> Iterator[tuple[Path, str]]:
-    """Yield garbage of any age; a folder stands for everything in it."""
-    folders = dict(
+    candidates = dict(
         [*_corpus_candidates(cache), *_teacher_candidates(cache, unused), *_derived_candidates(cache)]
     )
     if quarantine:
-        folders[cache.folder / QUARANTINE] = "quarantine of repair"
-    yield from folders.items()
-    for path in cache.folder.rglob(f"{TEMPORARY_PREFIX}*"):
-        parents = path.relative_to(cache.folder).parents
-        is_inside = any(parent.name.startswith(TEMPORARY_PREFIX) for parent in parents)
-        if not is_inside and not any(folder in path.parents for folder in folders):
-            yield path, "temporary file of a killed process"
+        candidates[cache.folder / QUARANTINE] = "quarantine of repair"
+    for path in sorted(cache.folder.rglob(f"{TEMPORARY_PREFIX}*")):
+        # A folder stands for everything in it.
+        if not any(folder in candidates for folder in path.parents):
+            candidates[path] = "temporary file of a killed process"
+    found = []
+    for path, reason in candidates.items():
+        if path.exists() and _touched(path) <= before:
+            found.append(Garbage(str(path), reason, _tree_bytes(path)))
+            if not dry_run:
+                _delete(path)
+    return [*found, *_unused_vectors(cache, before, dry_run=dry_run)] if unused else found
 
 
 def _corpus_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
@@ -128,19 +107,6 @@ def _corpus_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
                 yield path, "part of a replaced corpus"
 
 
-def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
-    derived, digests = cache.derived_folder, _digests(_all_texts(cache))
-    for folder in _folders(derived / "tokens"):
-        try:
-            digest = read_sealed_json(folder / "tokens.json").get("corpus")
-        except (OSError, ValueError):
-            digest = None
-        if digest not in digests:
-            yield folder, "token arrays of a removed corpus"
-    yield derived / "incoming", "downloads of a stopped pull"
-    yield derived / "remotes", "copies of remote manifests"
-
-
 def _teacher_candidates(cache: Cache, unused: bool) -> Iterator[tuple[Path, str]]:
     contracts = {teacher.contract.id: teacher.contract for teacher in cache.teachers()}
     for folder in _folders(cache.folder / "teachers"):
@@ -158,25 +124,45 @@ def _teacher_candidates(cache: Cache, unused: bool) -> Iterator[tuple[Path, str]
                 yield path, "codebook of no shard"
         # Its length reads the index, and makes one if there is none.
         used = store.index_files if len(store) else []
-        for path in (cache.derived_folder / "index" / contract.id).glob("[!.]*"):
-            if used and path not in used and path.suffix in (".npy", ".mdb"):
-                yield path, _OTHER_INDEX
+        for path in (cache.derived_folder / "index" / contract.id).glob("[!.]*.npy"):
+            if used and path not in used:
+                yield path, "index of other shards"
 
 
-def _collect_vectors(cache: Cache, before: float, *, dry_run: bool) -> list[Garbage]:
-    """Delete shards without a text of any corpus or view."""
-    found = []
+def _derived_candidates(cache: Cache) -> Iterator[tuple[Path, str]]:
+    digests = _digests(_all_texts(cache))
+    for folder in _folders(cache.derived_folder / "tokens"):
+        try:
+            digest = read_sealed_json(folder / "tokens.json").get("corpus")
+        except (OSError, ValueError):
+            digest = None
+        if digest not in digests:
+            yield folder, "token arrays of a removed corpus"
+    yield cache.derived_folder / "incoming", "downloads of a stopped pull"
+    yield cache.derived_folder / "remotes", "copies of remote manifests"
+
+
+def _unused_vectors(cache: Cache, before: float, *, dry_run: bool) -> Iterator[Garbage]:
+    """Delete shards of which no corpus and no view reads a row."""
     for contract in {teacher.contract for teacher in cache.teachers()}:
         store, corpora = cache.store(contract), _all_texts(cache)
+        used, judged = _used_shards(store, corpora), _digests(corpora)
         one_file = store.container.file if isinstance(store.container, LmdbShards) else None
-        old = [shard for shard in store.shards if _touched(one_file or Path(shard.where)) <= before]
-        unused = _without_texts(store, old, corpora)
-        judged = _digests(corpora)
-        gone = [shard for shard in unused if dry_run or _remove_shard(cache, store, shard, judged)]
-        found += [Garbage(shard.where, "vectors of no corpus or view", shard.bytes) for shard in gone]
-        if unused and not dry_run:
+        unused = [shard for shard in store.shards if shard.name not in used]
+        for shard in [one for one in unused if _touched(one_file or Path(one.where)) <= before]:
+            if dry_run or _remove_shard(cache, store, shard, judged):
+                yield Garbage(shard.where, "vectors of no corpus or view", shard.bytes)
+        if not dry_run:
             store.container.finish()
-    return found
+
+
+def _used_shards(store: ShardStore, corpora: list[Corpus]) -> set[str]:
+    used: set[int] = set()
+    for corpus in corpora:
+        for keys in corpus.iter_keys():
+            positions = store.locate(keys)
+            used.update(np.unique(shard_places(store, positions[positions >= 0])[0]).tolist())
+    return {store.shards[number].name for number in used}
 
 
 def _remove_shard(cache: Cache, store: ShardStore, shard: Shard, judged: set[str]) -> bool:
@@ -185,27 +171,11 @@ def _remove_shard(cache: Cache, store: ShardStore, shard: Shard, judged: set[str
     store.container.remove(shard.name)
     # A build describes its corpus, then lists the shards: it does not find this one, or is found here.
     late = [texts for texts in _all_texts(cache) if texts.info.digest not in judged]
-    if _holds_any(shard, late):
+    index = KeyIndex(shard.keys)
+    if any((index.locate(keys) >= 0).any() for texts in late for keys in texts.iter_keys()):
         store.container.add(shard.name, data)
         return False
     return True
-
-
-def _without_texts(store: ShardStore, shards: list[Shard], corpora: list[Corpus]) -> list[Shard]:
-    starts = np.cumsum([0, *map(len, store.shards)])
-    used: set[str] = set()
-    for corpus in corpora if shards else []:
-        for keys in corpus.iter_keys():
-            positions = store.locate(keys)
-            numbers = np.unique(np.searchsorted(starts, positions[positions >= 0], side="right") - 1)
-            used |= {store.shards[number].name for number in numbers.tolist()}
-    # Of a key in two shards only one is located, so the rest are looked at themselves.
-    return [shard for shard in shards if shard.name not in used and not _holds_any(shard, corpora)]
-
-
-def _holds_any(shard: Shard, corpora: list[Corpus]) -> bool:
-    index = KeyIndex(shard.keys)
-    return any((index.locate(keys) >= 0).any() for corpus in corpora for keys in corpus.iter_keys())
 
 
 def _all_texts(cache: Cache) -> list[Corpus]:
@@ -216,62 +186,70 @@ def _digests(corpora: list[Corpus]) -> set[str]:
     return {corpus.info.digest for corpus in corpora}
 
 
-def remove_corpus(cache: Cache, name: str) -> int:
-    """Remove a corpus, also a damaged one, with its views; vectors are kept. Return the bytes freed.
+@dataclass(frozen=True)
+class Removal:
+    """Corpus, view or teacher that is to be removed.
+
+    Attributes:
+        bytes: bytes this frees.
+        paths: files and folders in the order they are deleted; without the first, nothing reads the others.
+    """
+
+    bytes: int
+    paths: tuple[Path, ...]
+
+    def delete(self) -> None:
+        """Delete it.
+
+        Raises:
+            StorageError: if the cache cannot be written.
+        """
+        for path in self.paths:
+            _delete(path)
+
+
+def find_removal(cache: Cache, kind: str, name: str) -> Removal:
+    """Find what goes with a corpus, view or teacher; it may be damaged.
+
+    Vectors stay when a corpus or view is removed. They go with the last name of their teacher.
+
+    Args:
+        cache: the cache.
+        kind: ``corpus``, ``view`` or ``teacher``.
+        name: its name; CORPUS/VIEW for a view.
 
     Raises:
-        InputError: if there is no such corpus.
-        StorageError: if the cache cannot be written.
+        InputError: if there is none, or several teachers of the name.
+        CorruptCacheError: if the corpus of the view is damaged.
     """
+    if kind == "teacher":
+        return _teacher_removal(cache, name)
+    corpus, _, view = name.partition("/")
+    folder = cache.corpora_folder / corpus
+    if kind == "view":
+        names = cache.corpus(corpus).view_names()
+        if view not in names:
+            raise InputError(f"no view {view!r} of corpus {corpus!r}: it has {', '.join(names) or 'none'}")
+        folder = folder / VIEWS / view
+        return Removal(_tree_bytes(folder), (folder / RECIPE, folder))
     if name not in cache.corpus_names():
         raise InputError(f"no corpus {name!r} in {cache.folder}: {', '.join(cache.corpus_names()) or 'none'}")
-    folder = cache.corpora_folder / name
-    freed = tree_bytes(folder)
-    remove_file(folder / DESCRIPTION)
     # A build that finds a note takes missing parts for damage.
-    remove_file(note_path(cache.derived_folder, name))
-    _delete(folder)
-    return freed
+    return Removal(_tree_bytes(folder), (folder / DESCRIPTION, note_path(cache.derived_folder, name), folder))
 
 
-def remove_view(cache: Cache, corpus: str, name: str) -> int:
-    """Remove a view of a corpus, also a damaged one; vectors are kept. Return the bytes freed.
-
-    Raises:
-        InputError: if there is no such corpus or view.
-        CorruptCacheError: if the corpus is damaged.
-        StorageError: if the cache cannot be written.
-    """
-    of = cache.corpus(corpus)
-    if name not in of.view_names():
-        raise InputError(f"no view {name!r} of {of.title}: it has {', '.join(of.view_names()) or 'none'}")
-    freed = tree_bytes(of.folder / VIEWS / name)
-    view_store.remove_view(of, name)
-    return freed
-
-
-def remove_teacher(cache: Cache, name: str) -> int:
-    """Remove a name of a teacher, and with its last name its vectors. Return the bytes freed.
-
-    Raises:
-        InputError: if there is no such teacher, or several.
-        StorageError: if the cache cannot be written.
-    """
+def _teacher_removal(cache: Cache, name: str) -> Removal:
     teacher = cache.teacher(name)
-    folder = cache.teacher_folder(teacher.contract)
-    names = {one.name for one in cache.teachers() if one.contract == teacher.contract}
-    freed = tree_bytes(folder) if names == {teacher.name} else 0
-    remove_file(folder / "names" / f"{teacher.name}.json")
-    if names == {teacher.name}:
-        # Shards last: they carry the contract, so nothing is lost if this is interrupted.
-        remove_file(folder / "contract.json")
-        _delete(folder)
-        _delete(cache.derived_folder / "index" / teacher.contract.id)
-        remove_file(model_note_path(cache.derived_folder, teacher.contract.id))
-    return freed
+    folder, contract = cache.teacher_folder(teacher.contract), teacher.contract.id
+    name_file = folder / "names" / f"{teacher.name}.json"
+    if any(one.contract == teacher.contract and one.name != teacher.name for one in cache.teachers()):
+        return Removal(0, (name_file,))
+    # Shards last: they carry the contract, so nothing is lost if this is interrupted.
+    index, note = cache.derived_folder / "index" / contract, model_note_path(cache.derived_folder, contract)
+    return Removal(_tree_bytes(folder), (name_file, folder / "contract.json", index, note, folder))
 
 
-def tree_bytes(path: Path) -> int:
+def _tree_bytes(path: Path) -> int:
     """Return the size of a file, or of all files below a folder."""
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
@@ -281,8 +259,6 @@ def _delete(path: Path) -> None:
     if not path.is_dir():
         remove_file(path)
         return
-    # Without its recipe nothing reads a view that is half deleted.
-    remove_file(path / RECIPE)
     try:
         shutil.rmtree(path)
     except OSError as error:

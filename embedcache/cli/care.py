@@ -193,20 +193,15 @@ def rm_command(kind: str, name: str, cache: str, yes: bool) -> None:
     A corpus goes with its views, and vectors are kept. A teacher goes with its vectors; if it has another
     name, only the name goes.
     """
-    from embedcache import gc
     from embedcache.cache import Cache
+    from embedcache.gc import find_removal
 
     opened = Cache(cache)
-    corpus, slash, view = name.partition("/")
-    if kind == "view" and not slash:
-        raise click.UsageError(f"{name!r}: expected CORPUS/VIEW")
+    found = find_removal(opened, kind, name)
     try:
         if not yes:
             click.confirm(f"remove {kind} {name!r} from {opened.folder}?", abort=True)
     except click.Abort:
         raise click.ClickException("nothing was removed; --yes removes without asking") from None
-    if kind == "view":
-        freed = gc.remove_view(opened, corpus, view)
-    else:
-        freed = (gc.remove_corpus if kind == "corpus" else gc.remove_teacher)(opened, name)
-    click.echo(f"removed {kind} {name!r}: {size(freed)} freed")
+    found.delete()
+    click.echo(f"removed {kind} {name!r}: {size(found.bytes)} freed")

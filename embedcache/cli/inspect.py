@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,10 +12,13 @@ from embedcache.cli.progress import show_progress
 from embedcache.cli.tables import cell, print_json, print_table, printable, shortened, size
 
 if TYPE_CHECKING:
-    from embedcache.explain import Explanation, TextReport
-    from embedcache.info import CacheReport, CorpusReport, Spread, TeacherReport
+    from embedcache.explain import Explanation, TeacherMatch
 
-_SPREAD = ("least", "median", "mean", "95 %", "most")
+# Columns of the tables that have too many for one line.
+_LISTED = {
+    "corpora": ("corpus", "rows", "duplicates", "bytes", "digest", "has_labels", "views"),
+    "teachers": ("teacher", "contract", "vectors", "dimension", "codec", "store", "bytes", "max_length"),
+}
 
 
 @click.command("teachers")
@@ -52,16 +54,16 @@ def views_command() -> None:
 def ls_command(cache: str, as_json: bool) -> None:
     """List the corpora and teachers of a cache."""
     from embedcache.cache import Cache
-    from embedcache.info import CorpusLine, TeacherLine
+    from embedcache.info import list_contents
 
-    opened = Cache(cache)
-    corpora = [CorpusLine.of(corpus) for corpus in opened.corpora()]
-    teachers = [TeacherLine.of(opened, teacher) for teacher in opened.teachers()]
+    found = list_contents(Cache(cache))
     if as_json:
-        print_json({"corpora": corpora, "teachers": teachers})
-        return
-    _print_lines("corpora", corpora)
-    _print_lines("teachers", teachers)
+        print_json(found)
+    elif not any(found.values()):
+        click.echo(f"{cache}: no corpus and no teacher. Run 'embedcache build'.")
+    else:
+        for title, rows in found.items():
+            _print_rows(title, rows, _LISTED[title])
 
 
 @click.command("info")
@@ -78,82 +80,32 @@ def info_command(name: str | None, cache: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    _print_report(found)
-    for corpus in found.corpora if name is not None else ():
-        _print_corpus(corpus)
-    for teacher in found.teachers if name is not None else ():
-        _print_teacher(teacher)
+    for title, rows in found.items():
+        if name is not None and title in _LISTED:
+            for row in rows:
+                facts = [(key, text) for key, value in row.items() if (text := _cell(key, value))]
+                print_table(("", ""), facts, title.removesuffix("s"))
+        elif rows:
+            _print_rows(title, rows, _LISTED.get(title, tuple(rows[0])))
 
 
-def _print_report(found: CacheReport) -> None:
-    corpora = [
-        (one.name, one.rows, one.duplicates, size(one.bytes), *_spread(one.characters))
-        for one in found.corpora
-    ]
-    print_table(("corpus", "rows", "duplicates", "size", *_SPREAD), corpora, "corpora, characters a text")
-    views = [
-        (f"{one.name}/{view.name}", view.recipe, _counts(view.counts), not view.is_stale)
-        for one in found.corpora
-        for view in one.views
-    ]
-    print_table(("view", "recipe", "rows", "current"), views, "views")
-    for one in found.corpora:
-        labels = [(str(label), rows, f"{rows / one.rows:.2%}") for label, rows in one.labels]
-        print_table(("label", "rows", "share"), labels, f"labels of {one.name}: {one.distinct_labels:,}")
-    teachers = [
-        (one.line.name, one.line.vectors, one.truncated, *_spread(one.tokens)) for one in found.teachers
-    ]
-    print_table(("teacher", "vectors", "truncated", *_SPREAD), teachers, "teachers, tokens a text")
-    _print_lines("storage", [one.line for one in found.teachers])
-    coverage = [
-        (one.line.name, texts, f"{covered:,} of {rows:,}", f"{covered / rows:.2%}")
-        for one in found.teachers
-        for texts, (covered, rows) in one.coverage.items()
-    ]
-    print_table(("teacher", "corpus", "rows with a vector", "share"), coverage, "coverage")
+def _print_rows(title: str, rows: Sequence[Mapping[str, object]], wanted: Sequence[str]) -> None:
+    columns = [column for column in wanted if rows and column in rows[0]]
+    cells = [[_cell(column, row[column]) for column in columns] for row in rows]
+    print_table([column.replace("_", " ") for column in columns], cells, title)
 
 
-def _print_corpus(one: CorpusReport) -> None:
-    facts = {"digest": one.digest, "parts": one.parts, "columns": ", ".join(one.columns)}
-    facts |= {"skipped": _counts(one.skipped), "read from": ", ".join(one.read_from)}
-    _print_facts(f"corpus {one.name}", facts)
-
-
-def _print_teacher(one: TeacherReport) -> None:
-    facts = {"contract": one.id, "also called": ", ".join(one.also_called), "shards": one.shards}
-    origin = {f"origin: {name}": value for name, value in one.origin.items()}
-    _print_facts(f"teacher {one.line.name}", {**facts, **one.contract, **origin})
-    codecs = [(name, *row.values()) for name, row in one.codecs.items()]
-    print_table(("codec", "rows", "mean cosine", "worst cosine"), codecs, "codecs")
-    ways = [(way["rows"], _counts({k: v for k, v in way.items() if k != "rows"})) for way in one.provenance]
-    print_table(("rows", "computed with"), ways, "provenance")
-
-
-def _print_lines(title: str, lines: Iterable[Any]) -> None:
-    entries = [asdict(line) for line in lines]
-    damage = {entry["name"]: text for entry in entries if (text := entry.pop("damage", None))}
-    for entry in entries:
-        sizes = {"bytes", "token_embeddings"} & entry.keys()
-        entry |= {name: size(entry[name]) for name in sizes if entry[name] is not None}
-    columns = [name.replace("_", " ") for name in (entries[0] if entries else ())]
-    print_table(columns, [list(entry.values()) for entry in entries], title)
-    for name, text in damage.items():
-        click.echo(f"{name}: {text}")
-
-
-def _print_facts(title: str, facts: Mapping[str, object]) -> None:
-    rows = [(name.replace("_", " "), value) for name, value in facts.items() if value not in (None, "")]
-    print_table(("", ""), rows, title)
-
-
-def _counts(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {cell(value)}" for name, value in values.items())
-
-
-def _spread(spread: Spread | None) -> list[object]:
-    if spread is None:
-        return [None] * len(_SPREAD)
-    return [f"{n:,.1f}" if isinstance(n, float) else n for n in vars(spread).values()]
+def _cell(column: str, value: object) -> object:
+    """Return a value for people: sizes with units, short digests, no brackets."""
+    if column in ("bytes", "token_embeddings") and isinstance(value, int):
+        return size(value)
+    if column in ("digest", "contract"):
+        return str(value)[:12]
+    if isinstance(value, float):
+        return f"{value:,.1f}" if value > 1 else f"{value:.6f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {cell(one)}" for name, one in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 @click.command("explain")
@@ -167,50 +119,46 @@ def explain_command(text: str, teacher: str | None, cache: str, as_json: bool) -
     With --teacher, teachers of the cache are compared with the contract that a build with it would have.
     """
     from embedcache.cache import Cache
-    from embedcache.explain import explain, wanted_contract
+    from embedcache.explain import explain
 
-    opened = Cache(cache)
-    wanted = None if teacher is None else wanted_contract(opened, teacher)
     with show_progress() as progress:
-        found = explain(opened, [[text]], wanted, progress)
+        found = explain(Cache(cache), text, teacher, progress)
     if as_json:
         print_json(found)
-    else:
-        _print_explanation(found)
+        return
+    _print_teachers(found.teachers)
+    click.echo("\n  ".join(_text_lines(found)))
 
 
-def _print_explanation(found: Explanation) -> None:
+def _print_teachers(teachers: Iterable[TeacherMatch]) -> None:
     from embedcache.contract import describe_differences
 
+    columns = ("teacher", "contract", "codec", "shard", "tokens", "truncated", "other than asked for")
     rows = [
         (
             one.name,
             one.contract_id[:12],
-            f"{one.cached:,} of {found.rows:,}",
+            one.codec,
+            one.shard and one.shard[:12],
+            one.tokens or None,
             one.truncated,
             describe_differences(one.differences),
         )
-        for one in found.teachers
+        for one in teachers
     ]
-    columns = ("teacher", "contract", "rows with a vector", "truncated", "differs from the one asked for in")
     print_table(columns, rows, "teachers")
-    if not rows:
-        click.echo("the cache has no teacher")
-    for text in found.texts:
-        click.echo("\n  ".join(_text_lines(text)))
 
 
-def _text_lines(one: TextReport) -> Iterator[str]:
-    yield f"'{printable(shortened(one.text, 80))}': {'cached' if one.cached else 'not cached'}"
-    for row in one.stored:
-        tokens = f", {row.tokens} tokens{' (truncated)' if row.truncated else ''}" if row.tokens else ""
-        yield f"teacher {row.teacher}: {row.codec} in shard {row.shard[:12]}{tokens}"
-    for place in one.rows:
+def _text_lines(found: Explanation) -> Iterator[str]:
+    others = any(one.codec for one in found.teachers)
+    state = "cached" if found.cached else "cached by another teacher only" if others else "not cached"
+    yield f"'{printable(shortened(found.text, 80))}': {state}"
+    for place in found.rows:
         where = f"{place.corpus}/{place.view}" if place.view else place.corpus
         more = place.count - len(place.first_rows)
         rows = ", ".join(map(str, place.first_rows))
         yield f"corpus {where}: row {rows}{f' and {more:,} more' if more > 0 else ''}"
-    if not one.rows:
+    if not found.rows:
         yield "in no corpus"
-    for near in one.near:
+    for near in found.near:
         yield f"similar in corpus {near.corpus}: row {near.row}, '{printable(near.text)}'"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,7 +55,11 @@ def create_table(connection: duckdb.DuckDBPyConnection, cache: Cache, table: str
     if table in _LARGE:
         selects = list(_LARGE[table](connection, cache))
     elif rows := list(_SMALL[table](cache)):
-        connection.register(f"_{table}", pa.Table.from_pylist(rows))
+        plain = [
+            {name: _json(value) if isinstance(value, dict) else value for name, value in row.items()}
+            for row in rows
+        ]
+        connection.register(f"_{table}", pa.Table.from_pylist(plain))
         selects = [f"SELECT {columns} FROM _{table}"]
     else:
         selects = []
@@ -109,43 +113,64 @@ def _vectors_arms(connection: duckdb.DuckDBPyConnection, cache: Cache) -> Iterat
         )
 
 
-def _corpora(cache: Cache) -> Iterator[dict[str, object]]:
-    for corpus in cache.corpora():
-        info = corpus.info
-        marks = (info.digest, info.has_ids, info.has_labels, _json(info.skipped))
-        yield dict(zip(TABLES["corpora"], (corpus.name, len(corpus), len(corpus.parts), *marks), strict=True))
+def corpus_facts(corpus: Corpus) -> dict[str, object]:
+    """Return the row of a corpus in the table ``corpora``."""
+    info = corpus.info
+    return {
+        "corpus": corpus.name,
+        "rows": len(corpus),
+        "parts": len(corpus.parts),
+        "digest": info.digest,
+        "has_ids": info.has_ids,
+        "has_labels": info.has_labels,
+        "skipped": dict(info.skipped),
+    }
 
 
-def _teachers(cache: Cache) -> Iterator[dict[str, object]]:
-    for teachers in by_contract(cache):
-        store = cache.store(teachers[0].contract)
-        yield {
-            **store.contract.to_json(),
-            "teacher": teachers[0].name,
-            "names": [teacher.name for teacher in teachers],
-            "contract": store.contract.id,
-            "vectors": len(store),
-            "shards": len(store.shards),
-            "bytes": store.bytes_on_disk,
-            "codec": ", ".join(sorted({shard.codec.name for shard in store.shards})) or store.codec_name,
-            "store": store.kind,
-            "origin": _json(teachers[0].origin),
-        }
+def teacher_facts(cache: Cache, teachers: Sequence[CachedTeacher]) -> dict[str, object]:
+    """Return the row of a contract in the table ``teachers``.
+
+    Args:
+        cache: the cache.
+        teachers: the teachers of the contract; see :func:`by_contract`.
+    """
+    store = cache.store(teachers[0].contract)
+    return {
+        **store.contract.to_json(),
+        "teacher": teachers[0].name,
+        "names": [teacher.name for teacher in teachers],
+        "contract": store.contract.id,
+        "vectors": len(store),
+        "shards": len(store.shards),
+        "bytes": store.bytes_on_disk,
+        "codec": ", ".join(sorted({shard.codec.name for shard in store.shards})) or store.codec_name,
+        "store": store.kind,
+        "origin": teachers[0].origin,
+    }
 
 
 def _shards(cache: Cache) -> Iterator[dict[str, object]]:
-    for teacher in (teachers[0] for teachers in by_contract(cache)):
+    for teacher, *_ in by_contract(cache):
         for shard in cache.store(teacher.contract).shards:
-            facts = (teacher.name, teacher.contract.id, shard.name, len(shard), shard.bytes, shard.codec.name)
             yield {
-                **dict(zip(TABLES["shards"], (*facts, shard.header.codebook), strict=False)),
+                "teacher": teacher.name,
+                "contract": teacher.contract.id,
+                "shard": shard.name,
+                "rows": len(shard),
+                "bytes": shard.bytes,
+                "codec": shard.codec.name,
+                "codebook": shard.header.codebook,
                 **shard.header.error,
-                "provenance": _json(shard.header.provenance),
+                "provenance": dict(shard.header.provenance),
             }
 
 
 _LARGE = {"rows": _rows_arms, "views": _views_arms, "vectors": _vectors_arms}
-_SMALL = {"shards": _shards, "teachers": _teachers, "corpora": _corpora}
+_SMALL: dict[str, Callable[[Cache], Iterable[dict[str, object]]]] = {
+    "shards": _shards,
+    "teachers": lambda cache: [teacher_facts(cache, teachers) for teachers in by_contract(cache)],
+    "corpora": lambda cache: map(corpus_facts, cache.corpora()),
+}
 
 
 def corpus_table(corpus: Corpus, store: ShardStore | None = None) -> pa.Table:

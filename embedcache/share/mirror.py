@@ -13,7 +13,7 @@ from embedcache.cache import Cache
 from embedcache.contract import Contract
 from embedcache.errors import InputError, RemoteError
 from embedcache.fsio import make_directory, read_sealed_json, write_sealed_json
-from embedcache.gc import remove_corpus
+from embedcache.gc import find_removal
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.files import Selection
 from embedcache.share.plan import Plan
@@ -87,7 +87,7 @@ class Mirror:
                 )
             ((name, digest),) = corpora.items()
             if name in cache.corpus_names() and cache.corpus(name).info.digest != digest:
-                remove_corpus(cache, name)
+                find_removal(cache, "corpus", name).delete()
             selection = Selection(names, [f"{name}@{digest}"], vectors=limit is None)
             done = pull_listed(source, listed, cache, selection, progress=progress)
             if done.is_bad:

@@ -34,7 +34,7 @@ from hypothesis import strategies as st
 from test_verify import reseal
 
 from embedcache.cache import Cache
-from embedcache.gc import remove_corpus
+from embedcache.gc import find_removal
 from embedcache.inventory import QUARANTINE
 from embedcache.live import Computing
 from embedcache.projection import PROJECTION, extend, write_derived
@@ -232,7 +232,7 @@ def test_only_the_corpora_that_a_teacher_had_encoded_are_encoded_again(
 
 def test_vectors_whose_texts_are_gone_are_named_and_moved_aside(fresh: MakeCopy) -> None:
     cache = fresh("arrow")
-    remove_corpus(Cache(cache), "corpus")
+    find_removal(Cache(cache), "corpus", "corpus").delete()
     flip(only(cache, "teachers/*/shards/*.arrow"), 9000, 1)
     (fix,) = mended(cache).fixes
     assert fix.outcome == LOST
