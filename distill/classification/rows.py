@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from distill.data.held_out import rows_of_drawn
 from distill.errors import ConfigError, DataError
+from embedcache.corpus.columns import Columns as RawColumns
+from embedcache.corpus.columns import Problem
 from embedcache.corpus.folding import fold
 from embedcache.corpus.formats import raw_rows
 from embedcache.corpus.readers import ReadReport, RowConditions, text_of_row
 from embedcache.corpus.sources import STDIN, FileSource, expand_sources, format_of
-from embedcache.corpus.tables import Columns as RawColumns
-from embedcache.corpus.tables import Problem
 
 FEWEST_SCORED = 10
 """Rows that a classifier can be scored on; fewer tell nothing."""

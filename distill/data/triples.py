@@ -20,11 +20,11 @@ from distill.data.sampler import EpochBatches, epoch_batches
 from distill.data.source import Share
 from distill.data.tokens import TokenArrays
 from distill.errors import DataError
+from embedcache.corpus.columns import Columns
 from embedcache.corpus.folding import fold
 from embedcache.corpus.formats import raw_rows
 from embedcache.corpus.readers import ReadReport, text_problem
 from embedcache.corpus.sources import STDIN, FileSource, expand_sources, format_of
-from embedcache.corpus.tables import Columns
 from embedcache.errors import MissingInputError
 from embedcache.pairs import SEPARATOR
 from embedcache.teacher.tokenize import FastTokenizer

@@ -77,7 +77,7 @@ dry_run_option = flag("--dry-run", "Only print what would be done.")
 overwrite_option = flag("--overwrite", "Replace what has the same name.")
 
 reader_options = all_of(
-    named("--text-column", "NAME", "Column of the text.  [default: text, sentence, content or the only one]"),
+    named("--text-column", "NAME", "Column of the text.  [default: text, sentence or content]"),
     named("--text2-column", "NAME", "Column of a second text: rows are pairs of texts."),
     choice("--format", FORMATS, "Format of the files.  [default: by ending]"),
     named("--id-column", "NAME", "Column of unique row ids to keep."),

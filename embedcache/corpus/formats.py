@@ -1,8 +1,4 @@
-"""Formats: the bytes of one source -> raw rows, judged only where the format itself decides.
-
-A raw row is ``(position, text, id, label, *more)``. The position counts lines from 1 (a CSV record: its first
-line), or rows from 1. ``text`` is the value of the column, or the :class:`Problem` of the row; a row with a
-problem ends after the label. ``id`` and ``label`` have no meaning unless they were asked for.
+"""Formats: the raw rows of one source, judged only where the format itself decides.
 
 Bytes that are not UTF-8 become lone surrogates (``surrogateescape``), as a JSON escape of half a pair does.
 Neither can be encoded again, which is how the reader finds them, value by value.
@@ -10,65 +6,49 @@ Neither can be encoded again, which is how the reader finds them, value by value
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from itertools import chain
-from typing import Any
+from itertools import chain, count, islice, repeat
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Literal
 
-from embedcache.corpus.sources import (
-    JSON_LIST,
-    MEMORY,
-    MemoryRows,
-    Source,
-    open_bytes,
-    open_file,
-    source_name,
-)
-from embedcache.corpus.tables import (
-    Columns,
-    Problem,
-    RawRow,
-    RawRows,
-    decoded_line,
-    find_text_column,
-    open_arrow,
-    open_delimited,
-    open_parquet,
-    open_reader,
-    refuse_columns,
-)
+import numpy as np
+
+from embedcache.corpus.columns import TEXT_COLUMNS, Columns, Problem, RawRow, RawRows, is_utf8
+from embedcache.corpus.sources import STDIN, MemoryRows, Source, open_bytes, source_name
 from embedcache.errors import EmbedCacheError, InputError, MissingInputError
 
 MAX_LINE_BYTES = 1 << 26
 """A longer line is refused: it would have to be held in memory, and is no sentence."""
 
+DELIMITERS = {"comma": ",", "tab": "\t", "semicolon": ";", "pipe": "|"}
+"""Word -> the delimiter that it means, beside the character itself."""
+
+# Share and least number of rows of another width that mean that the file is read wrongly.
+_WRONG_SHARE, _WRONG_LEAST = 0.01, 3
+_SLICE_ROWS = 8192
+
 _BOM = b"\xef\xbb\xbf"
 _HEAD_BYTES, _LEAST_BYTES_TO_JUDGE, _MOST_CONTROLS = 4096, 512, 0.05
 _CONTROLS = bytes({*range(0x20), 0x7F} - set(b"\b\t\n\v\f\r\x1b"))
-
-# First bytes that no text has. Some lines of such a file are UTF-8 by chance, and would be kept as rows.
-_NOT_TEXT = {
-    b"PAR1\x15": "Parquet",
-    b"ARROW1\0\0": "Arrow",
-    b"\xff\xff\xff\xff": "Arrow",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-    b"%PDF-": "a PDF document",
-    b"PK\x03\x04": "a zip archive",
-    b"\xfd7zXZ\0": "xz",
-    b"BZh91AY&SY": "bzip2",
-    b"\x1f\x8b": "gzip inside a compressed file",
-    b"\x28\xb5\x2f\xfd": "zstd inside a compressed file",
-}
+# First bytes of Parquet, Arrow, UTF-16, PDF, zip, xz, bzip2, gzip and zstd. Some lines of such a file are
+# UTF-8 by chance, and would be kept as rows.
+_NOT_TEXT = (
+    *(b"PAR1\x15", b"ARROW1\0", b"\xff\xff\xff\xff", b"\xff\xfe", b"\xfe\xff"),
+    *(b"%PDF-", b"PK\x03\x04", b"\xfd7zXZ\0", b"BZh91AY&SY", b"\x1f\x8b", b"\x28\xb5\x2f\xfd"),
+)
+_DAMAGE = (OSError, EOFError, zlib.error, ValueError, NotImplementedError)
+"""What reading damaged data raises; errors of pyarrow are among them."""
 
 
 @contextmanager
 def raw_rows(source: Source, kind: str, wanted: Columns) -> Iterator[RawRows]:
-    """Open ``source``, of the format ``kind``, and give its raw rows in order.
+    """Open ``source``, of the format ``kind``, and give its raw rows in order; read them inside the block.
 
     Raises:
         MissingInputError: the file or a column is missing.
@@ -81,41 +61,58 @@ def raw_rows(source: Source, kind: str, wanted: Columns) -> Iterator[RawRows]:
             f"{name}: --delimiter is for CSV and TSV, and this is read as {kind}; pass --format csv"
         )
     with ExitStack() as stack:
-        with _readable(name, kind):
-            opened = _open(source, kind, name, wanted, stack)
-        yield replace(opened, rows=_guarded(opened.rows, name, kind))
-        opened.check()
+        try:
+            yield _open(source, kind, name, wanted, stack)
+        except EmbedCacheError:
+            raise
+        except _DAMAGE as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            missing = isinstance(error, FileNotFoundError)
+            raise (MissingInputError if missing else InputError)(
+                f"{name} cannot be read as {kind} ({reason}); copy, download or write it again, or pass "
+                "the right --format"
+            ) from error
 
 
 def _open(source: Source, kind: str, name: str, wanted: Columns, stack: ExitStack) -> RawRows:
     if isinstance(source, MemoryRows):
-        return _memory(source, name, wanted)
+        data = source.read()
+        if hasattr(data, "schema"):
+            return _batches(data, data.schema, name, wanted)
+        return _objects(map(_object, data), name, wanted)
     if kind in ("parquet", "arrow"):
-        path = stack.enter_context(open_file(source))
-        _refuse_empty(path.stat().st_size, name, kind)
-        return (open_parquet if kind == "parquet" else open_arrow)(path, name, wanted, stack)
+        if source == STDIN:
+            raise InputError(f"{kind} is not read from standard input: give a file")
+        return (_parquet if kind == "parquet" else _arrow)(source, name, wanted, stack)
     stream = stack.enter_context(open_bytes(source))
-    _refuse_foreign(stream, name, kind)
-    _refuse_empty(len(stream.peek(1)), name, kind)
+    _refuse_foreign(stream.peek(_HEAD_BYTES)[:_HEAD_BYTES], name, kind)
     lines = _lines(stream, name)
-    if kind == "text":
-        return _text(lines, name, wanted)
     if kind == "jsonl":
         return _objects(map(_parsed, lines), name, wanted)
-    return open_delimited(lines, kind, name, wanted)
+    if kind in ("csv", "tsv"):
+        return _delimited(lines, kind, name, wanted)
+    for option, column in wanted.asked:
+        raise MissingInputError(
+            f"{name}: no column {column!r}: plain text has no columns; leave {option} out"
+        )
+    texts = (decoded.removesuffix("\n").removesuffix("\r") for decoded in lines)
+    return RawRows((number, text, None, None) for number, text in enumerate(texts, 1))
 
 
-def _refuse_empty(size: int, name: str, kind: str) -> None:
-    if not size:
+def _refuse_foreign(head: bytes, name: str, kind: str) -> None:
+    """Raise :class:`InputError` where a file that begins with ``head`` is empty, or no text."""
+    if not head:
         raise InputError(f"{name}: no rows to read as {kind}: the file is empty")
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    is_binary = len(head) >= _LEAST_BYTES_TO_JUDGE and controls > _MOST_CONTROLS * len(head)
+    if is_binary or head.startswith(_NOT_TEXT):
+        raise InputError(
+            f"{name} looks like binary data (it begins with {head[:6]!r}), expected {kind} in UTF-8; pass "
+            "the right --format, unpack or convert it"
+        )
 
 
-def _guarded(rows: Iterable[RawRow], name: str, kind: str) -> Iterator[RawRow]:
-    with _readable(name, kind):
-        yield from rows
-
-
-def _lines(stream: io.BufferedReader, name: str) -> Iterator[bytes]:
+def _lines(stream: io.BufferedReader, name: str) -> Iterator[str]:
     """Yield the lines of ``stream`` with their endings, without a byte order mark before the first."""
     line = stream.readline(MAX_LINE_BYTES + 1).removeprefix(_BOM)
     number = 1
@@ -125,107 +122,176 @@ def _lines(stream: io.BufferedReader, name: str) -> Iterator[bytes]:
                 f"{name}:{number}: a line of more than {MAX_LINE_BYTES >> 20} MiB; expected one row a line: "
                 "pass the right --format, or split the line"
             )
-        yield line
+        yield line.decode("utf-8", "surrogateescape")
         line = stream.readline(MAX_LINE_BYTES + 1)
         number += 1
 
 
-def _text(lines: Iterator[bytes], name: str, wanted: Columns) -> RawRows:
-    refuse_columns(wanted, name, "plain text")
-    return RawRows((number, decoded_line(line), None, None) for number, line in enumerate(lines, 1))
+def _delimited(lines: Iterator[str], kind: str, name: str, wanted: Columns) -> RawRows:
+    """Return the rows of ``lines``, read as ``csv`` (RFC 4180) or ``tsv`` (no quoting), under a header."""
+    usual = "," if kind == "csv" else "\t"
+    delimiter = usual if wanted.delimiter is None else DELIMITERS.get(wanted.delimiter, wanted.delimiter)
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        known = ", ".join(DELIMITERS)
+        raise InputError(f"--delimiter {wanted.delimiter!r}: expected one character, or one of {known}")
+    records = _records(lines, delimiter, csv.QUOTE_MINIMAL if kind == "csv" else csv.QUOTE_NONE, name)
+    _, header = next(records)
+    if isinstance(header, Problem) or not all(map(is_utf8, header)):
+        raise InputError(f"{name}:1: the header line is not {kind.upper()} in UTF-8; pass the right --format")
+    wanted = wanted.within(header, name)
+    # A column not asked for gives the text, which is not looked at: itemgetter is twice as fast as a closure.
+    pick = itemgetter(*(header.index(str(column or wanted.text)) for column in wanted.names))
+
+    def rows() -> Iterator[RawRow]:
+        total = wrong = 0
+        first = ""
+        for total, (number, fields) in enumerate(records, 1):  # noqa: B007 - used after the loop
+            if isinstance(fields, Problem):
+                yield wanted.lost(number, fields)
+            elif len(fields) == len(header):
+                yield (number, *pick(fields))
+            elif not fields:
+                yield wanted.lost(number, Problem.EMPTY)
+            else:
+                wrong += 1
+                first = first or f"{name}:{number}: {len(fields)} fields"
+                yield wanted.lost(number, Problem.COLUMN_COUNT)
+        if wrong >= _WRONG_LEAST and wrong > total * _WRONG_SHARE:
+            raise InputError(
+                f"{first}, and the header has {len(header)} ({', '.join(header)[:80]}); so in {wrong:,} of "
+                f"{total:,} rows. Quote fields that hold the delimiter, or pass the right --delimiter, "
+                "or --format text if every line is a text"
+            )
+
+    return RawRows(rows(), wanted.text)
 
 
-def _parsed(line: bytes) -> object:
-    """Return the JSON object of a line, or the problem with it."""
+def _records(
+    lines: Iterator[str], delimiter: str, quoting: Literal[0, 3], name: str
+) -> Iterator[tuple[int, list[str] | Problem]]:
+    """Yield the first line and the fields of each record."""
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
+    records = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    while True:
+        number = records.line_num + 1
+        try:
+            fields = next(records)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            # One bad line is one lost row. A quote left open swallows rows that cannot be counted.
+            if records.line_num > number:
+                raise InputError(
+                    f"{name}:{number}: the record that begins here goes wrong by line {records.line_num}: a "
+                    'quote was left open; close it, and write a quote inside quotes as ""'
+                ) from error
+            yield number, Problem.MALFORMED_CSV
+        else:
+            yield number, fields
+
+
+def _parsed(line: str) -> object:
+    """Return the JSON value of a line, or the problem with it."""
     if line.isspace():
         return Problem.EMPTY
     try:
-        return json.loads(line.decode("utf-8", "surrogateescape"))
+        return json.loads(line)
     except (ValueError, RecursionError):
         return Problem.MALFORMED_JSON
 
 
+def _object(row: object) -> object:
+    """Return a row in memory as an object: a text is one of a column alone."""
+    cells = row if isinstance(row, Mapping) else {TEXT_COLUMNS[0]: row}
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in cells.items()}
+
+
 def _objects(rows: Iterator[object], name: str, wanted: Columns) -> RawRows:
-    """Give the rows of mappings, of which the first tells the columns."""
+    """Return the rows of mappings, of which the first gives the columns."""
     before: list[object] = []
-    for row in rows:
-        before.append(row)
-        if isinstance(row, Mapping):
+    for first in rows:
+        before.append(first)
+        if isinstance(first, Mapping):
             break
     else:
-        if all(row is Problem.EMPTY for row in before):
-            return RawRows((number, Problem.EMPTY, None, None) for number in range(1, len(before) + 1))
-        raise InputError(f"{name}: no line is a JSON object. {JSON_LIST}, or pass the right --format")
-    textual = [str(key) for key, value in row.items() if isinstance(value, str)]
-    text = find_text_column(wanted, [str(key) for key in row], textual, f"{name}:{len(before)}")
-    return RawRows(_fields(chain(before, rows), text, wanted.others), text)
-
-
-def _fields(rows: Iterable[object], text: str, others: Sequence[str | None]) -> Iterator[RawRow]:
-    for number, row in enumerate(rows, 1):
-        if isinstance(row, Mapping):
-            try:
-                yield (number, row[text], *(None if name is None else row[name] for name in others))
-            except KeyError:
-                yield number, Problem.MISSING_COLUMN, None, None
-        else:
-            yield number, row if isinstance(row, Problem) else Problem.MALFORMED_JSON, None, None
-
-
-def _memory(source: MemoryRows, name: str, wanted: Columns) -> RawRows:
-    if source.kind == "arrow":
-        return open_reader(source.read(), name, wanted)
-    rows = map(_plain_row, source.read())
-    if source.kind == "objects":
-        return _objects(rows, name, wanted)
-    refuse_columns(wanted, name, "a list of strings")
-    return RawRows((number, text, None, None) for number, text in enumerate(rows, 1))
-
-
-def _plain_row(row: object) -> object:
-    if isinstance(row, Mapping):
-        return {str(name): _plain(value) for name, value in row.items()}
-    return _plain(row)
-
-
-def _plain(value: Any) -> object:
-    """Return a value of a row as Python's own type: no NumPy scalar or string, and None for NaN."""
-    if isinstance(value, str):
-        return value if type(value) is str else str(value)
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        value = value.item()
-    return None if isinstance(value, float) and value != value else value
-
-
-@contextmanager
-def _readable(name: str, kind: str) -> Iterator[None]:
-    """Turn what reading damaged data raises into :class:`InputError`."""
-    damage: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, UnicodeDecodeError)
-    if kind in ("parquet", "arrow", MEMORY):
-        import pyarrow as pa
-
-        damage += (pa.ArrowException,)
-    try:
-        yield
-    except EmbedCacheError:
-        raise
-    except damage as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        missing = isinstance(error, FileNotFoundError)
-        raise (MissingInputError if missing else InputError)(
-            f"{name} cannot be read as {kind} ({reason}); copy, download or write it again, or pass "
-            "the right --format"
-        ) from error
-
-
-def _refuse_foreign(stream: io.BufferedReader, name: str, kind: str) -> None:
-    """Raise :class:`InputError` where ``stream`` is no text, as the format ``kind`` is."""
-    head = stream.peek(_HEAD_BYTES)
-    meaning = next((meaning for magic, meaning in _NOT_TEXT.items() if head.startswith(magic)), None)
-    controls = len(head) - len(head.translate(None, _CONTROLS))
-    if meaning is None and len(head) >= _LEAST_BYTES_TO_JUDGE and controls > _MOST_CONTROLS * len(head):
-        meaning = "binary data"
-    if meaning is not None:
         raise InputError(
-            f"{name} looks like {meaning}, expected {kind} in UTF-8; pass the right --format, or convert it"
+            f"{name}: no line is a JSON object. Write a JSON list one object a line "
+            "(jq -c '.[]' FILE > FILE.jsonl), or pass the right --format"
         )
+    wanted = wanted.within([str(key) for key in first], f"{name}:{len(before)}")
+
+    def cells() -> Iterator[RawRow]:
+        names = wanted.names
+        for number, row in enumerate(chain(before, rows), 1):
+            if isinstance(row, Mapping):
+                yield (number, *(row.get(column, Problem.MISSING_COLUMN) for column in names))
+            else:
+                problem = row if isinstance(row, Problem) else Problem.MALFORMED_JSON
+                yield wanted.lost(number, problem)
+
+    return RawRows(cells(), wanted.text)
+
+
+def _parquet(path: Path, name: str, wanted: Columns, stack: ExitStack) -> RawRows:
+    """Open a Parquet file, of which only the columns asked for are read."""
+    import pyarrow.parquet as pq
+
+    file = stack.enter_context(pq.ParquetFile(path, page_checksum_verification=True))
+    wanted = wanted.within(file.schema_arrow.names, name)
+    names = sorted({column for _, column in wanted.asked})
+    return _batches(file.iter_batches(_SLICE_ROWS, columns=names), file.schema_arrow, name, wanted)
+
+
+def _arrow(path: Path, name: str, wanted: Columns, stack: ExitStack) -> RawRows:
+    """Open an Arrow IPC file or stream."""
+    import pyarrow as pa
+
+    file = stack.enter_context(pa.memory_map(str(path)))
+    is_file = file.read(6) == b"ARROW1"
+    file.seek(0)
+    reader = stack.enter_context((pa.ipc.open_file if is_file else pa.ipc.open_stream)(file))
+    batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+    return _batches(batches, reader.schema, name, wanted)
+
+
+def _batches(batches: Iterable[Any], schema: Any, name: str, wanted: Columns) -> RawRows:
+    """Return the rows of record batches."""
+    wanted = wanted.within(schema.names, name)
+
+    def rows() -> Iterator[RawRow]:
+        number = count(1)
+        for batch in batches:
+            # One batch may be the whole file: only a slice of it becomes Python objects at a time.
+            for start in range(0, batch.num_rows, _SLICE_ROWS):
+                part = batch.slice(start, _SLICE_ROWS)
+                values = [
+                    repeat(None) if column is None else _values(part.column(column))
+                    for column in wanted.names
+                ]
+                yield from zip(islice(number, part.num_rows), *values)  # noqa: B905 - repeat
+
+    return RawRows(rows(), wanted.text)
+
+
+def _values(column: Any) -> list[object]:
+    """Return the values of an Arrow array as Python objects, its offsets and indices checked first."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = pa.DictionaryArray.from_arrays(column.indices, _bytes(column.dictionary)).dictionary_decode()
+    values: list[object] = _bytes(column).to_pylist()
+    return [value.decode("utf-8", "surrogateescape") if type(value) is bytes else value for value in values]
+
+
+def _bytes(column: Any) -> Any:
+    """Check a column and view strings as bytes: one value that is not UTF-8 must not fail the batch."""
+    import pyarrow as pa
+
+    views = {
+        pa.string(): pa.binary(),
+        pa.large_string(): pa.large_binary(),
+        pa.string_view(): pa.binary_view(),
+    }
+    column = column.view(views.get(column.type, column.type))
+    column.validate(full=True)
+    return column

@@ -13,18 +13,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
+from embedcache.corpus.columns import Columns, Problem, RawRow, is_utf8
 from embedcache.corpus.formats import raw_rows
 from embedcache.corpus.sources import STDIN, MemoryRows, Source, format_of, source_name
-from embedcache.corpus.tables import Columns, Problem, RawRow, is_utf8
 from embedcache.errors import InputError
 from embedcache.pairs import SEPARATOR, join_pair
 
 Label: TypeAlias = str | int | float
-_Row: TypeAlias = tuple[str, str, Any]
-
-_VALUES_LISTED, _VALUE_SHOWN = 5, 40
-_VALUES_COUNTED = 1000
-"""Of a column of free text nearly every value is another one."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +27,7 @@ class ReadOptions:
     """Columns and rows to read from each source.
 
     Attributes:
-        text_column: column of the text; default: the only column of text beside id and label, or the only one
-            called ``text``, ``sentence`` or ``content``.
+        text_column: column of the text; default: the one called ``text``, ``sentence`` or ``content``.
         id_column: column whose values, as strings, name the rows; they must differ.
         label_column: column of strings, whole numbers or fractions.
         format: ``text``, ``jsonl``, ``csv``, ``tsv``, ``parquet`` or ``arrow``; default: by the ending, and
@@ -53,22 +47,25 @@ class ReadOptions:
     rows: tuple[str, ...] = ()
     delimiter: str | None = None
 
-    @property
-    def reads_pairs(self) -> bool:
-        """True if rows are pairs of texts."""
-        return self.text2_column is not None
-
-    @property
-    def columns(self) -> Columns:
-        """Columns to read: those of the conditions come last.
+    def columns(self, *more: tuple[str, str]) -> Columns:
+        """Return the columns to read: a second text, then ``more``, and last those of the conditions.
 
         Raises:
             InputError: if a condition is not of the form ``COLUMN=VALUE``.
         """
         second = [("--text2-column", self.text2_column)] if self.text2_column is not None else []
-        more = (*second, *RowConditions(self.rows).columns)
-        columns = (self.text_column, self.id_column, self.label_column)
-        return Columns(*columns, more=more, delimiter=self.delimiter)
+        every = (*second, *more, *RowConditions(self.rows).columns)
+        own = (self.text_column, self.id_column, self.label_column)
+        return Columns(*own, more=every, delimiter=self.delimiter)
+
+    def text_of(self, row: RawRow) -> str | Problem:
+        """Return the text of a raw row as corpora keep it, or the problem for which the row is skipped."""
+        return text_of_row(
+            row,
+            pairs=self.text2_column is not None,
+            with_id=self.id_column is not None,
+            with_label=self.label_column is not None,
+        )
 
 
 @dataclass
@@ -114,7 +111,7 @@ class RowBatch:
 
 
 class RowConditions:
-    """Conditions that all have to hold for a row, and the values of rows for which they did not.
+    """Conditions that all have to hold for a row.
 
     Args:
         rows: ``COLUMN=VALUE`` each.
@@ -135,31 +132,20 @@ class RowConditions:
                 raise InputError(f"{option} {row!r}: expected COLUMN=VALUE, such as split=train")
         self._rows, self._option = tuple(rows), option
         self._wanted = [value for _, _, value in pairs]
-        self._values = [Counter[str]() for _ in rows]
         self.columns = [(option, column) for column, _, _ in pairs]
         self.not_asked = 0
 
     def hold(self, row: RawRow) -> bool:
-        """Return whether a raw row is asked for; one with a problem, which has no columns, passes."""
-        if not self._wanted or len(row) == 4:
-            return True
-        values = [str(value) for value in row[len(row) - len(self._wanted) :]]
-        if values == self._wanted:
+        """Return whether a raw row is asked for; one without a text, which is skipped, passes."""
+        found = row[len(row) - len(self._wanted) :]
+        if not self._wanted or isinstance(row[1], Problem) or [*map(str, found)] == self._wanted:
             return True
         self.not_asked += 1
-        for counter, value in zip(self._values, values, strict=True):
-            if value in counter or len(counter) < _VALUES_COUNTED:
-                counter[value] += 1
         return False
 
     def describe_none(self) -> str:
-        """Return the reason why no row was asked for, with the commonest values of each column."""
-        there = "; ".join(
-            f"{column!r} has "
-            + ", ".join(f"{v[:_VALUE_SHOWN]!r} ({n:,})" for v, n in counter.most_common(_VALUES_LISTED))
-            for (_, column), counter in zip(self.columns, self._values, strict=True)
-        )
-        return f"no row of {self.not_asked:,} has {' and '.join(self._rows)}: {there}; change {self._option}"
+        """Return the reason why no row was asked for."""
+        return f"none of {self.not_asked:,} rows has {' and '.join(self._rows)}; change {self._option}"
 
 
 def check_sources(sources: Sequence[Source], options: ReadOptions) -> None:
@@ -171,9 +157,14 @@ def check_sources(sources: Sequence[Source], options: ReadOptions) -> None:
         MissingInputError, InputError: as :func:`read_batches`, as far as the first row shows it.
     """
     for source, kind in _with_formats(sources, options):
-        if source != STDIN and not (isinstance(source, MemoryRows) and source.once):
-            with raw_rows(source, kind, options.columns) as rows:
+        if not is_read_once(source):
+            with raw_rows(source, kind, options.columns()) as rows:
                 next(rows, None)
+
+
+def is_read_once(source: Source) -> bool:
+    """Return whether a source cannot be read a second time."""
+    return source == STDIN or (isinstance(source, MemoryRows) and source.once)
 
 
 def read_batches(
@@ -199,8 +190,6 @@ def read_batches(
 
 
 def _with_formats(sources: Sequence[Source], options: ReadOptions) -> list[tuple[Source, str]]:
-    if not sources:
-        raise InputError("no input: name at least one file, or - for standard input")
     if options.limit is not None and options.limit < 1:
         raise InputError(f"limit is {options.limit}, expected at least 1; leave it out to read every row")
     return [(source, format_of(source, options.format)) for source in sources]
@@ -208,41 +197,32 @@ def _with_formats(sources: Sequence[Source], options: ReadOptions) -> list[tuple
 
 def _kept_rows(
     sources: Sequence[Source], options: ReadOptions, report: ReadReport
-) -> Generator[_Row, None, None]:
-    labels, wanted, kept = _LabelType(), options.columns, 0
-    with_id, with_label, pairs = wanted.id is not None, wanted.label is not None, options.reads_pairs
+) -> Generator[tuple[str, str, Any], None, None]:
+    labels, kept = _LabelType(), 0
+    with_label = options.label_column is not None
     for source, kind in _with_formats(sources, options):
-        name, conditions, own = source_name(source), RowConditions(options.rows), ReadReport()
-        with raw_rows(source, kind, wanted) as rows:
+        name, conditions, before = source_name(source), RowConditions(options.rows), kept
+        with raw_rows(source, kind, options.columns()) as rows:
             report.column = rows.column
             for row in rows:
-                position, _, id_, label = row[:4]
-                if conditions.columns and not conditions.hold(row):
+                if not conditions.hold(row):
                     report.not_asked += 1
                     continue
-                text = text_of_row(row, pairs=pairs, with_id=with_id, with_label=with_label)
+                text, where = options.text_of(row), f"{name}:{row[0]}"
                 if isinstance(text, Problem):
-                    for one in (own, report):
-                        one.skip(text.value, f"{name}:{position}")
+                    report.skip(text.value, where)
                     continue
-                own.rows += 1
                 kept += 1
-                yield (
-                    text,
-                    str(id_) if with_id else "",
-                    labels.fitted(label, name, position) if with_label else None,
-                )
+                yield text, str(row[2]), labels.fitted(row[3], where) if with_label else None
                 if kept == options.limit:
-                    break
-        if not own.rows:
+                    return
+        if kept == before:
             why = (
-                f"every row was skipped: {own.describe_skipped()}" if own.skipped else "it has a header alone"
+                f"every row was skipped: {report.describe_skipped()}" if report.skipped else "a header alone"
             )
-            if conditions.not_asked and not own.skipped:
+            if conditions.not_asked:
                 why = conditions.describe_none()
             raise InputError(f"{name}: no rows to read as {kind}: {why}")
-        if kept == options.limit:
-            return
 
 
 def text_of_row(
@@ -271,7 +251,8 @@ def text_of_row(
 def text_problem(text: object) -> Problem | None:
     """Return the problem of a value as a text; None where it is kept."""
     if not isinstance(text, str):
-        return text if isinstance(text, Problem) else Problem.NULL if text is None else Problem.NOT_A_STRING
+        is_null = text is None or text != text  # NaN
+        return text if isinstance(text, Problem) else Problem.NULL if is_null else Problem.NOT_A_STRING
     if not text or text.isspace():
         return Problem.EMPTY
     if "\0" in text:
@@ -284,8 +265,9 @@ def text_problem(text: object) -> Problem | None:
 def _value_problem(value: object, missing: Problem) -> Problem | None:
     if isinstance(value, str) and value:
         return None if is_utf8(value) else Problem.INVALID_UTF8
-    null = value is None or value == "" or (isinstance(value, float) and math.isnan(value))
-    return missing if null else None
+    if isinstance(value, Problem):
+        return value
+    return missing if value is None or value == "" or value != value else None
 
 
 def _label_problem(label: object) -> Problem | None:
@@ -303,19 +285,17 @@ class _LabelType:
     def __init__(self) -> None:
         self._type: type[Label] | None = None
 
-    def fitted(self, label: Label, name: str, position: int) -> Label:
+    def fitted(self, label: Label, where: str) -> Label:
         """Return ``label`` in that type, or raise: a column of two types could not be stored."""
         if type(label) is self._type:
             return label
-        if isinstance(label, bool):
-            label = int(label)
+        if isinstance(label, int):
+            # A bool is a number, and whole numbers stand among fractions.
+            label = float(label) if self._type is float else int(label)
         self._type = self._type or type(label)
-        if self._type is float and isinstance(label, int):
-            label = float(label)
         if type(label) is not self._type:
             raise InputError(
-                f"{name}:{position}: label {label!r} is of type {type(label).__name__}, "
-                f"those before it of type {self._type.__name__}; "
-                "write the column in one type (1.0, not 1, where there are fractions)"
+                f"{where}: label {label!r} is of type {type(label).__name__}, those before it of type "
+                f"{self._type.__name__}; write the column in one type (1.0, not 1, where there are fractions)"
             )
         return label

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
+from embedcache.corpus.columns import Columns, Problem, is_utf8
 from embedcache.corpus.corpus import Corpus, View
 from embedcache.corpus.description import (
     DESCRIPTION,
@@ -26,10 +27,9 @@ from embedcache.corpus.description import (
     write_record,
 )
 from embedcache.corpus.formats import raw_rows
-from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, RowConditions, text_of_row
-from embedcache.corpus.sources import STDIN, MemoryRows, Source, format_of, source_name
+from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, RowConditions, is_read_once
+from embedcache.corpus.sources import Source, format_of, source_name
 from embedcache.corpus.store import store_corpus
-from embedcache.corpus.tables import Columns, Problem, is_utf8
 from embedcache.errors import CacheFormatError, CorruptCacheError, InputError, StorageError
 from embedcache.fsio import TEMPORARY_PREFIX, canonical_json, read_sealed_json, remove_file, write_sealed_json
 from embedcache.progress import NO_PROGRESS, Progress
@@ -210,8 +210,7 @@ def _remove_drafts(folder: Path) -> None:
         remove_file(path)
 
 
-# A column of the source as a view: the source is read again, as the corpus was read and once more for the
-# column; a row that the corpus skipped is skipped here.
+# A column of the source as a view: the source is read again, and a row that the corpus skipped is skipped.
 
 
 def refuse_missing_column(sources: Sequence[Source], options: ReadOptions, column: str) -> None:
@@ -219,15 +218,15 @@ def refuse_missing_column(sources: Sequence[Source], options: ReadOptions, colum
 
     Raises:
         MissingInputError: if a source or the column is missing.
-        InputError: if the column holds no text, or the source can be read only once.
+        InputError: if the source can be read only once.
     """
     for source in sources:
-        if source == STDIN or (isinstance(source, MemoryRows) and source.once):
+        if is_read_once(source):
             raise InputError(
                 f"a view of column {column!r} reads {source_name(source)} a second time, which is not "
                 "possible: give a file"
             )
-        with raw_rows(source, format_of(source, options.format), _wanted(column, options)) as rows:
+        with raw_rows(source, format_of(source, options.format), _columns(options, column)) as rows:
             next(rows, None)
 
 
@@ -258,22 +257,16 @@ class ColumnCells:
         return [cell for _, cell in found]
 
 
-def _wanted(column: str, options: ReadOptions) -> Columns:
-    return Columns(text=column, text_option="--view column:NAME", delimiter=options.delimiter)
+def _columns(options: ReadOptions, column: str) -> Columns:
+    return options.columns(("--view column:NAME", column))
 
 
 def _cells_of(source: Source, options: ReadOptions, column: str) -> Iterator[tuple[str, Made]]:
-    asked, conditions = options.columns, RowConditions(options.rows)
-    with_id, with_label = asked.id is not None, asked.label is not None
-    kind = format_of(source, options.format)
-    # Side by side, because a row without the cell is still a row of the corpus.
-    with raw_rows(source, kind, asked) as rows, raw_rows(source, kind, _wanted(column, options)) as beside:
-        for row, cell in zip(rows, beside, strict=True):
-            if not conditions.hold(row):
-                continue
-            text = text_of_row(row, pairs=options.reads_pairs, with_id=with_id, with_label=with_label)
-            if not isinstance(text, Problem):
-                yield text, _made(cell[1])
+    conditions, place = RowConditions(options.rows), -1 - len(options.rows)
+    with raw_rows(source, format_of(source, options.format), _columns(options, column)) as rows:
+        for row in filter(conditions.hold, rows):
+            if not isinstance(text := options.text_of(row), Problem):
+                yield text, _made(row[place])
 
 
 def _made(cell: object) -> Made:

@@ -25,6 +25,7 @@ ENDINGS = {
     "arrow": ".arrow",
 }
 WITH_COLUMNS = [kind for kind in ENDINGS if kind != "text"]
+LINES = ["text", "jsonl", "csv", "tsv"]
 PAIR_ROWS: list[dict[str, Any]] = [
     {"one": "a cat", "two": "a dog", "split": "train", "label": 1},
     {"one": "a bird", "two": "", "split": "train", "label": 0},

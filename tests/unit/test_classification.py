@@ -87,7 +87,7 @@ def test_all_formats_give_the_same_rows(tmp_path):
         (Columns("text", "nothing"), [], MissingInputError, "no column 'nothing'; .*--text2"),
         (Columns("text", label="nothing"), [], MissingInputError, "no column 'nothing'; .*pass --label with"),
         (Columns("text"), ["nothing=1"], MissingInputError, "no column 'nothing'; .*pass --rows with"),
-        (Columns("text"), ["split=other"], DataError, r"has split=other: 'split' has '\w+' \(\d\)"),
+        (Columns("text"), ["split=other"], DataError, "has split=other"),
         (Columns("text"), ["split"], InputError, "--rows 'split': expected COLUMN=VALUE"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from distill.data.source import Share
 from distill.data.triples import Triples, TripleSource, read_sentences, read_triples, tokenise
 from distill.errors import DataError
-from embedcache.errors import InputError, MissingInputError
+from embedcache.errors import MissingInputError
 
 pytest_plugins = ["distill_fixtures"]
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_used_is_refused(tmp_path):
     with pytest.raises(DataError, match="plain text has no columns"):
         read_triples(tmp_path / "t.txt")
     pq.write_table(pa.table({"anchor": [1, 2], "positive": ["c", "d"]}), tmp_path / "n.parquet")
-    with pytest.raises(InputError, match=r"'anchor' holds int64, expected text"):
+    with pytest.raises(DataError, match="2 not a string"):
         read_triples(tmp_path / "n.parquet")
 
 
