@@ -304,7 +304,7 @@ class Cache:
     def encode(self, texts: Sequence[str], teacher: Any = None) -> Vectors:
         """Return vectors of ``texts``, float32 of shape (n, d), in order; encode what is missing.
 
-        Texts that were missing become a corpus of their own, ``encoded-`` and their digest.
+        Texts that were missing join no corpus: their vectors stay until ``gc --unused``.
 
         Args:
             texts: the texts.

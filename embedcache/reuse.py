@@ -8,7 +8,7 @@ computed them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,35 +22,10 @@ from embedcache.store.base import Positions, VectorBatch
 
 if TYPE_CHECKING:
     from embedcache.contract import Contract
-    from embedcache.store.store import ShardStore
+    from embedcache.store import Shard, ShardStore
 
 REUSED_FROM = "carried_from_max_length"
 """Field of a shard's provenance: the ``max_length`` its rows were computed at."""
-
-_CHUNK_ROWS = 65536
-
-
-@dataclass(frozen=True)
-class Reusable:
-    """Places of n keys in related stores.
-
-    Attributes:
-        stores: int16, shape (n,); number of the related store, -1 where none has a usable row.
-        positions: int64, shape (n,); row in that store, else -1.
-        coarser: bool, shape (n,); keys that only a coarser codec holds.
-    """
-
-    stores: NDArray[np.int16]
-    positions: Positions
-    coarser: NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Reused:
-    """Counts of rows that were reused, and of rows left out because their codec is coarser."""
-
-    rows: int = 0
-    coarser: int = 0
 
 
 def related_stores(cache: Cache, contract: Contract) -> list[ShardStore]:
@@ -84,45 +59,34 @@ def default_codec(store: ShardStore, related: Sequence[ShardStore]) -> str:
 
 
 def find_reusable(
-    related: Sequence[ShardStore],
-    keys: KeyArray,
-    max_length: int,
-    codec: str,
-    progress: Progress = NO_PROGRESS,
-) -> Reusable:
+    related: Sequence[ShardStore], keys: KeyArray, store: ShardStore
+) -> tuple[NDArray[np.int64], Positions]:
     """Find the first related store with a usable row for each key.
 
     Args:
         related: see :func:`related_stores`.
         keys: shape (n,).
-        max_length: of the contract the rows are for; 0 means unlimited.
-        codec: codec the rows will be stored in.
-        progress: counts keys.
+        store: where the rows will be stored.
+
+    Returns:
+        number of the related store, and the row's position in it, each of shape (n,) and -1 without a row.
     """
-    stores = np.full(len(keys), -1, dtype=np.int16)
-    positions = np.full(len(keys), -1, dtype=np.int64)
-    coarser = np.zeros(len(keys), dtype=np.bool_)
-    for start in range(0, len(keys), _CHUNK_ROWS):
-        chunk = np.arange(start, min(start + _CHUNK_ROWS, len(keys)))
-        for number, store in enumerate(related):
-            rows = chunk[stores[chunk] < 0]
-            at = store.locate(keys[rows])
-            usable = _is_usable(store, at, max_length)
-            rows, at = rows[usable], at[usable]
-            fine = np.array([is_fine_enough(shard.codec.name, codec) for shard in store.shards], np.bool_)
-            is_fine = fine[shard_places(store, at)[0]]
-            coarser[rows[~is_fine]] = True
-            stores[rows[is_fine]], positions[rows[is_fine]] = number, at[is_fine]
-        progress.advance(len(chunk))
-    return Reusable(stores, positions, coarser & (stores < 0))
+    numbers, positions = np.full((2, len(keys)), -1, dtype=np.int64)
+    for number, other in enumerate(related):
+        rows = np.flatnonzero(numbers < 0)
+        at = other.locate(keys[rows])
+        rows, at = rows[at >= 0], at[at >= 0]
+        is_fine = [is_fine_enough(shard.codec.name, store.codec_name) for shard in other.shards]
+        usable = _is_whole(other, at, store.contract.max_length)
+        usable &= np.array(is_fine, np.bool_)[shard_places(other, at)[0]]
+        numbers[rows[usable]], positions[rows[usable]] = number, at[usable]
+    return numbers, positions
 
 
-def _is_usable(store: ShardStore, positions: Positions, max_length: int) -> NDArray[np.bool_]:
-    usable = positions >= 0
-    tokens, truncated = store.seen(positions[usable])
+def _is_whole(store: ShardStore, positions: Positions, max_length: int) -> NDArray[np.bool_]:
+    tokens, truncated = store.seen(positions)
     # 0 tokens: the teacher has no tokenizer to count with, so the text may have been truncated.
-    usable[usable] = (tokens > 0) & ~truncated & ((tokens <= max_length) if max_length else True)
-    return usable
+    return (tokens > 0) & ~truncated & ((tokens <= max_length) if max_length else True)
 
 
 def shard_places(
@@ -145,8 +109,8 @@ def reuse_rows(
     keys: KeyArray,
     shard_rows: int,
     progress: Progress = NO_PROGRESS,
-) -> Reused:
-    """Store those of ``keys`` that a related store has a usable row of.
+) -> int:
+    """Store those of ``keys`` that a related store has a usable row of; return how many.
 
     A shard holds rows of one store, codec and provenance, in the order of ``keys``. A call that was killed,
     repeated with the keys still missing, writes the same shards.
@@ -163,27 +127,26 @@ def reuse_rows(
         StorageError: if the store cannot be written.
     """
     if not related or not len(keys):
-        return Reused()
+        return 0
     progress.phase("reuse", len(keys))
-    found = find_reusable(related, keys, store.contract.max_length, store.codec_name, progress)
+    numbers, positions = find_reusable(related, keys, store)
     for number, other in enumerate(related):
-        rows = np.flatnonzero(found.stores == number)
-        shard_of_row = shard_places(other, found.positions[rows])[0]
-        groups: dict[bytes, list[int]] = {}
-        for shard_number, shard in enumerate(other.shards):
-            kind = canonical_json([shard.codec.name, _provenance(other, shard_number)])
-            groups.setdefault(kind, []).append(shard_number)
-        for shards in groups.values():
-            of_group = rows[np.isin(shard_of_row, shards)]
-            for start in range(0, len(of_group), shard_rows):
-                part = of_group[start : start + shard_rows]
-                _copy(other, found.positions[part], store, keys[part])
-    return Reused(int((found.stores >= 0).sum()), int(found.coarser.sum()))
+        rows = np.flatnonzero(numbers == number)
+        kinds = [canonical_json([one.codec.name, _provenance(one)]) for one in other.shards]
+        kind_of_shard = np.unique(kinds, return_inverse=True)[1]
+        kind_of_row = kind_of_shard[shard_places(other, positions[rows])[0]]
+        for kind in np.unique(kind_of_row):
+            alike = rows[kind_of_row == kind]
+            for start in range(0, len(alike), shard_rows):
+                part = alike[start : start + shard_rows]
+                _copy(other, positions[part], store, keys[part])
+                progress.advance(len(part))
+    return int((numbers >= 0).sum())
 
 
-def _provenance(store: ShardStore, number: int) -> Mapping[str, object]:
+def _provenance(shard: Shard) -> Mapping[str, object]:
     """Return the provenance that rows of a shard have once they are reused."""
-    return {**store.shards[number].header.provenance, REUSED_FROM: store.contract.max_length}
+    return {**shard.header.provenance, REUSED_FROM: shard.header.contract.max_length}
 
 
 def _copy(source: ShardStore, positions: Positions, target: ShardStore, keys: KeyArray) -> None:
@@ -191,7 +154,7 @@ def _copy(source: ShardStore, positions: Positions, target: ShardStore, keys: Ke
     numbers = np.unique(shard_places(source, positions)[0]).tolist()
     tokens, truncated = source.seen(positions)
     vectors = source.vectors(positions)
-    batch = VectorBatch(keys, vectors, tokens, truncated, _provenance(source, numbers[0]))
+    batch = VectorBatch(keys, vectors, tokens, truncated, _provenance(source.shards[numbers[0]]))
     codec = source.shards[numbers[0]].codec
     if codec.name != target.codec_name:
         target.put(batch)

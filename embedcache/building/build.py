@@ -10,15 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-import numpy as np
 from filelock import FileLock, Timeout
 
 from embedcache.building.job import Job
-from embedcache.building.outputs import BuildOutput, Encoded, encode_missing, refuse_untrained
+from embedcache.building.outputs import BuildOutput, Encoded, encode_missing, register
 from embedcache.building.result import BuildResult
 from embedcache.building.views import make_views
 from embedcache.cache import Cache
@@ -31,7 +30,6 @@ from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import reuse_rows
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
-from embedcache.teacher.resolve import is_local, origin_of
 from embedcache.teacher.token_table import TokenTable, table_path
 from embedcache.views.plan import ViewOptions
 
@@ -112,109 +110,76 @@ def build(
         RemoteError: if the remote cannot be read, or its vectors are not the teacher's.
     """
     started = time.perf_counter()
-    job = Job.prepare(sources, teacher, cache, name, read, encode, views, remote, overwrite)
-    for own_name, contract in job.teacher.contracts.items():
-        if job.cache is not None:
-            job.cache.refuse_other_contract(own_name, contract)
+    job = Job(sources, teacher, cache, name, read, encode, views, remote, overwrite)
     if dry_run:
         from embedcache.building.dry_run import estimate_build
 
         return estimate_build(job, progress)
     table = _token_table(job.folder, job.teacher) if encode.token_embeddings else None
     opened = job.cache or Cache.create(job.folder)
-    outputs = [BuildOutput.open(opened, *named, encode) for named in job.teacher.contracts.items()]
-    corpus = job.store_corpus(opened, progress)
+    outputs = job.open_outputs(opened)
+    corpus = job.unchanged or job.read_corpus(opened, progress)
     made = make_views(corpus, job.planned, job.sources, read, overwrite=overwrite, progress=progress)
     job.planned.clear()  # the teacher can use the room of their models
-
-    progress.phase("look up", len(corpus))
     # Garbage collection may have removed shards since they were opened; from here on the corpus keeps them.
-    outputs = [
-        one if one.store.is_current else BuildOutput.open(opened, one.name, one.store.contract, encode)
-        for one in outputs
-    ]
-    missing = [MissingRows.of(corpus, one.store) for one in outputs]
-    refuse_untrained(outputs, missing, encode.shard_rows)
-    _register(opened, job.teacher)
-    if table is not None and not (path := table_path(job.folder, outputs[0].store.contract)).exists():
-        table.write(path, outputs[0].store.contract)
-    before = [one.store.bytes_on_disk for one in outputs]
+    if not all(output.store.is_current for output in outputs):
+        outputs = job.open_outputs(opened)
+    texts = [corpus, *map(corpus.view, job.views.embed)]
+    before = [output.store.bytes_on_disk for output in outputs]
     distinct, encoded = 0, Encoded()
     with _other_build(opened) as is_other:
-        for texts in [corpus, *map(corpus.view, job.views.embed)]:
-            if texts is not corpus:
-                missing = [MissingRows.of(texts, one.store) for one in outputs]
+        for some in texts:
+            progress.phase("look up", len(some))
+            missing = [MissingRows.of(some, output.store) for output in outputs]
             distinct += missing[0].distinct
-            encoded += _fill(opened, job, outputs, texts, missing, is_other, progress)
-    for one, size in zip(outputs, before, strict=True):
-        one.count(bytes_written=one.store.bytes_on_disk - size)
-        one.store.finish()
+            if some is corpus:
+                for output, rows in zip(outputs, missing, strict=True):
+                    output.refuse_untrained(min(len(rows), encode.shard_rows))
+                register(opened, job.teacher)
+                if table is not None:
+                    table.write(table_path(job.folder, outputs[0].store.contract), outputs[0].store.contract)
+            for output, rows in zip(outputs, missing, strict=True):
+                _fill_without_encoding(opened, job, output, some, rows, progress)
+            if any(map(len, missing)):
+                # A codebook is learnt from the first shard.
+                backwards = is_other and all(output.store.codec_name != pq.NAME for output in outputs)
+                encode_missing(
+                    *(some, missing, outputs, job.teacher.encoder, encode.shard_rows, encoded),
+                    backwards=backwards,
+                    progress=progress,
+                )
+    for output, size in zip(outputs, before, strict=True):
+        output.result.bytes_written = output.store.bytes_on_disk - size
+        output.store.finish()
     job.teacher.note(opened.derived_folder)
     opened.result = job.result(
-        corpus,
-        [one.result for one in outputs],
+        texts,
+        outputs,
         distinct=distinct,
         encoded=encoded.rows,
         truncated=encoded.truncated,
         tokens=encoded.tokens,
-        batches_halved=encoded.batches_halved,
         seconds=time.perf_counter() - started,
         encode_seconds=encoded.seconds,
         views=tuple(made),
         remote_bytes=job.remote.bytes if job.remote else 0,
         verdicts=tuple(job.remote.verdicts) if job.remote else (),
-        token_embeddings=None if table is None else (len(table.word), table.word.shape[1]),
     )
     return opened
 
 
-def _fill(
-    cache: Cache,
-    job: Job,
-    outputs: Sequence[BuildOutput],
-    texts: Corpus,
-    missing: Sequence[MissingRows],
-    is_other: bool,
-    progress: Progress,
-) -> Encoded:
-    """Store the missing rows of ``texts`` in each output: reused, fetched, or encoded."""
-    shard_rows = job.encode.shard_rows
-    for output, rows in zip(outputs, missing, strict=True):
-        output.count(cached=rows.distinct - len(rows))
-        reused = reuse_rows(output.related, output.store, rows.keys(), shard_rows, progress)
-        output.count(reused=reused.rows, coarser=reused.coarser)
-        if reused.rows:
-            rows.refresh(output.store)
-        if job.remote is not None and (before := len(rows)):
-            job.remote.fetch(cache, output.store, rows.keys(), texts, job.teacher, progress)
-            rows.refresh(output.store)
-            output.count(fetched=before - len(rows))
-    total = Encoded()
-    for lacking, rows in _groups(outputs, missing):
-        stores = [output.store for output in lacking]
-        # A codebook is learnt from the first shard.
-        backwards = is_other and all(store.codec_name != pq.NAME for store in stores)
-        encoder = job.teacher.encoder
-        done = encode_missing(
-            texts, rows, encoder, stores, shard_rows, backwards=backwards, progress=progress
-        )
-        total += done
-        for output in lacking:
-            output.count(encoded=done.rows)
-    return total
-
-
-def _groups(
-    outputs: Sequence[BuildOutput], missing: Sequence[MissingRows]
-) -> list[tuple[Sequence[BuildOutput], MissingRows]]:
-    """Return the rows that all outputs lack, then those that one alone lacks, each with its outputs."""
-    everywhere = np.logical_and.reduce([rows.mask for rows in missing])
-    groups: list[tuple[Sequence[BuildOutput], MissingRows]] = [
-        (outputs, replace(missing[0], mask=everywhere))
-    ]
-    for output, rows in zip(outputs, missing, strict=True):
-        groups.append(([output], replace(rows, mask=rows.mask & ~everywhere)))
-    return [(lacking, rows) for lacking, rows in groups if len(rows)]
+def _fill_without_encoding(
+    cache: Cache, job: Job, output: BuildOutput, texts: Corpus, missing: MissingRows, progress: Progress
+) -> None:
+    """Store the rows of an output that another ``max_length`` or the remote has; ``missing`` loses them."""
+    output.result.cached += missing.distinct - len(missing)
+    if reused := reuse_rows(output.related, output.store, missing.keys(), job.encode.shard_rows, progress):
+        output.result.reused += reused
+        missing.refresh(output.store)
+    if job.remote is not None and (before := len(missing)):
+        job.remote.fetch(cache, output.store, missing.keys(), texts, job.teacher, progress)
+        missing.refresh(output.store)
+        output.result.fetched += before - len(missing)
 
 
 @contextmanager
@@ -234,23 +199,13 @@ def _other_build(cache: Cache) -> Iterator[bool]:
         lock.release()
 
 
-def _token_table(folder: Path, teacher: LazyTeacher) -> TokenTable:
-    """Return a teacher's token embeddings, from the cache or else from its model."""
-    contract = next(iter(teacher.contracts.values()))
-    path = table_path(folder, contract)
-    if path.exists():
-        return TokenTable.read(path, contract)
+def _token_table(folder: Path, teacher: LazyTeacher) -> TokenTable | None:
+    """Return the teacher's token embeddings from its model; None where the cache has them."""
+    if table_path(folder, next(iter(teacher.contracts.values()))).exists():
+        return None
     from embedcache.teacher.token_table import token_table_of
 
     return token_table_of(teacher.encoder.teacher)
-
-
-def _register(cache: Cache, teacher: LazyTeacher) -> None:
-    """List the teacher in the cache; last, so that a rejected build leaves no empty teacher."""
-    for name, contract in teacher.contracts.items():
-        cache.register_teacher(name, contract, origin_of(teacher.source))
-        if is_local(teacher.source):
-            cache.remember_model(contract, str(teacher.source.folder.resolve()))
 
 
 def grouped(settings: Mapping[str, Any]) -> dict[str, Any]:

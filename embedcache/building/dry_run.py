@@ -1,16 +1,15 @@
-"""Dry run of a build: what it would encode, how large and how long that gets, and when it pays.
+"""Dry run of a build: what it would encode, and how large and how long that gets.
 
 The sources are read into a temporary cache, unless the cache has them unchanged; nothing is written into the
-cache. The teacher runs for some seconds on a sample of the missing texts.
+cache. The teacher runs for a second or two on a sample of the missing texts.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -18,15 +17,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embedcache.building.job import Job
-from embedcache.building.outputs import BuildOutput, refuse_untrained
+from embedcache.building.outputs import BuildOutput
 from embedcache.building.result import BuildResult, Estimate, ViewResult
 from embedcache.building.views import make_views
 from embedcache.cache import Cache
 from embedcache.codecs import CODEC_NAMES, FLOAT_CODECS, get_codec, pq
-from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyIndex
+from embedcache.keys import KEY_BYTES, KEY_DTYPE, KeyArray, KeyIndex
 from embedcache.missing import MissingRows
 from embedcache.progress import Progress
 from embedcache.reuse import find_reusable
+from embedcache.store.base import Positions
 from embedcache.teacher.outputs import LOGITS
 
 if TYPE_CHECKING:
@@ -34,172 +34,133 @@ if TYPE_CHECKING:
 
     from embedcache.contract import Contract
     from embedcache.corpus.corpus import Corpus
-    from embedcache.teacher.encode import Encoder
+    from embedcache.store import ShardStore
 
 SAMPLE_TEXTS = 20_000
 """Missing texts whose tokens are counted."""
-PROBE_SECONDS = 4.0
-"""Time the teacher runs, in each of two ways."""
-LIVE_BATCH_ROWS = 128
-"""Rows of a training step that runs the teacher itself."""
-ROWS_READ_A_SECOND = 500_000
-"""Vectors that a training reads from a cache."""
+PROBE_SECONDS = 1.0
+"""Least time of the measurement that the rate of encoding is taken from."""
 
 # A key, a 32-bit count of tokens and one bit beside each vector.
 _BYTES_BESIDE = KEY_BYTES + 4 + 1 / 8
-_NO_KEYS = np.empty(0, dtype=KEY_DTYPE)
+
+
+@dataclass
+class _Planned:
+    """Keys that a store has, or will have by then."""
+
+    store: ShardStore
+    keys: KeyArray
+
+    def locate(self, keys: KeyArray) -> Positions:
+        """Return a number for each key, -1 where it is missing."""
+        return np.maximum(self.store.locate(keys), KeyIndex(self.keys).locate(keys))
 
 
 def estimate_build(job: Job, progress: Progress) -> BuildResult:
     """Return what a build would do and cost; errors as those of reading, and of loading the teacher."""
     with TemporaryDirectory(prefix="embedcache-dry-run-") as folder:
         scratch = Cache.create(folder)
-        texts, stored = _corpora(job, scratch, progress)
-        names = [view.recipe.name for view in job.planned]
-        views = [ViewResult(name, "there already" if name in stored else "to make") for name in names]
-        counted = {one.name for one in texts[1:]}
-        notes = [f"view {name!r} is not counted" for name in job.views.embed if name not in counted]
-
-        outputs = [
-            BuildOutput.open(job.cache or scratch, *named, job.encode)
-            for named in job.teacher.contracts.items()
-        ]
-        lacking, distinct, remote_bytes = _look_up(job, outputs, texts, scratch, progress)
+        outputs = job.open_outputs(job.cache or scratch)
+        texts, views = _texts(job, scratch, progress)
+        distinct, remote_bytes, lacking = 0, 0, []
+        stores = [_Planned(output.store, np.empty(0, dtype=KEY_DTYPE)) for output in outputs]
+        for some in texts:
+            progress.phase("look up", len(some))
+            mask = np.zeros(len(some), dtype=np.bool_)
+            for output, store in zip(outputs, stores, strict=True):
+                missing = MissingRows.of(some, store)
+                if some is texts[0]:
+                    output.refuse_untrained(min(len(missing), job.encode.shard_rows))
+                rows, size = _rows_to_encode(job, output, missing, scratch)
+                mask[rows] = True
+                remote_bytes += size
+                if len(texts) > 1:
+                    store.keys = np.concatenate([store.keys, missing.keys()])
+            distinct += missing.distinct
+            lacking.append(np.flatnonzero(mask))
         count = sum(map(len, lacking))
-        sample = _sample(texts, lacking)
-        estimate = _estimate(job, outputs[0], sample, count, len(texts[0]), progress) if count else None
         return job.result(
-            texts[0],
-            [output.result for output in outputs],
+            texts,
+            outputs,
             distinct=distinct,
             encoded=count,
-            views=tuple(views),
+            views=views,
             remote_bytes=remote_bytes,
-            estimate=estimate,
+            estimate=_estimate(job, outputs[0], _sample(texts, lacking), count, progress) if count else None,
             dry_run=True,
-            notes=tuple(notes),
         )
 
 
-def _corpora(job: Job, scratch: Cache, progress: Progress) -> tuple[list[Corpus], set[str]]:
-    """Return the corpus, its views to encode (if no model has to make them), and all stored views."""
-    known = job.unchanged
-    stored = set(known.view_names()) if known is not None else set()
+def _texts(job: Job, scratch: Cache, progress: Progress) -> tuple[list[Corpus], tuple[ViewResult, ...]]:
+    """Return the corpus with its views to encode (if no model has to make them), and all views."""
+    stored = () if job.unchanged is None else job.unchanged.view_names()
     cheap = [view for view in job.planned if view.recipe.name in job.views.embed and not view.is_slow]
-    if known is not None and stored >= {view.recipe.name for view in cheap}:
-        corpus, cheap = known, []
+    if job.unchanged is not None and all(view.recipe.name in stored for view in cheap):
+        corpus = job.unchanged
     else:
         # Views are made beside a corpus of their own: nothing is added to the cache's.
-        corpus = replace(job, unchanged=None).store_corpus(scratch, progress)
-        if job.cache is not None and job.name in job.cache.corpus_names():
-            known = job.cache.corpus(job.name)
-            stored = set(known.view_names()) if known.info.digest == corpus.info.digest else set()
-        cheap = [view for view in cheap if view.recipe.name not in stored]
+        corpus = job.read_corpus(scratch, progress)
         make_views(corpus, cheap, job.sources, job.read, progress=progress)
-    places = dict.fromkeys(stored, known) | {view.recipe.name: corpus for view in cheap}
-    views = [(places.get(name), name) for name in job.views.embed]
-    return [corpus, *(place.view(name) for place, name in views if place is not None)], stored
+    holders = dict.fromkeys(stored, job.unchanged) | dict.fromkeys(corpus.view_names(), corpus)
+    views = []
+    for name in (view.recipe.name for view in job.planned):
+        counted = "to make" if name in holders or name not in job.views.embed else "to make, not counted"
+        views.append(ViewResult(name, "there already" if name in stored else counted))
+    embedded = [holder.view(name) for name in job.views.embed if (holder := holders.get(name))]
+    return [corpus, *embedded], tuple(views)
 
 
-def _look_up(
-    job: Job, outputs: Sequence[BuildOutput], corpora: Sequence[Corpus], scratch: Cache, progress: Progress
-) -> tuple[list[NDArray[np.int64]], int, int]:
-    """Return the rows of each corpus to encode, the number of distinct texts, and the bytes to fetch."""
-    all_lacking, distinct, remote_bytes = [], 0, 0
-    seen = _NO_KEYS
-    for texts in corpora:
-        progress.phase("look up", len(texts))
-        is_lacking = np.zeros(len(texts), dtype=np.bool_)
-        of_outputs = [MissingRows.of(texts, output.store) for output in outputs]
-        if texts is corpora[0]:
-            refuse_untrained(outputs, of_outputs, job.encode.shard_rows)
-        for output, missing in zip(outputs, of_outputs, strict=True):
-            rows, keys = np.flatnonzero(missing.mask), missing.keys()
-            # A build would have stored those of the corpora before by then.
-            is_new = KeyIndex(seen).locate(keys) < 0
-            rows, keys = rows[is_new], keys[is_new]
-            output.count(cached=missing.distinct - len(rows))
-            store, contract = output.store, output.store.contract
-            found = find_reusable(output.related, keys, contract.max_length, store.codec_name)
-            output.count(reused=int((found.stores >= 0).sum()), coarser=int(found.coarser.sum()))
-            rows, keys = rows[found.stores < 0], keys[found.stores < 0]
-            if job.remote is not None:
-                is_there, shards = job.remote.find(scratch, contract, store.codec_name, keys)
-                output.count(fetched=int(is_there.sum()))
-                remote_bytes += sum(shard.bytes for shard in shards)
-                rows = rows[~is_there]
-            output.count(encoded=len(rows))
-            is_lacking[rows] = True
-        all_lacking.append(np.flatnonzero(is_lacking))
-        distinct += of_outputs[0].distinct
-        if len(corpora) > 1:
-            seen = np.concatenate([seen, *(missing.keys() for missing in of_outputs)])
-    return all_lacking, distinct, remote_bytes
+def _rows_to_encode(
+    job: Job, output: BuildOutput, missing: MissingRows, scratch: Cache
+) -> tuple[NDArray[np.int64], int]:
+    """Count where an output's rows would come from; return those to encode, and bytes to fetch."""
+    rows, keys, size = np.flatnonzero(missing.mask), missing.keys(), 0
+    output.result.cached += missing.distinct - len(rows)
+    found, _ = find_reusable(output.related, keys, output.store)
+    output.result.reused += int((found >= 0).sum())
+    rows, keys = rows[found < 0], keys[found < 0]
+    if job.remote is not None:
+        there, shards = job.remote.find(scratch, output.store.contract, output.store.codec_name, keys)
+        output.result.fetched += int(there.sum())
+        rows, size = rows[~there], sum(shard.bytes for shard in shards)
+    output.result.encoded += len(rows)
+    return rows, size
 
 
-def _sample(corpora: Sequence[Corpus], lacking: Sequence[NDArray[np.int64]]) -> list[str]:
+def _sample(texts: Sequence[Corpus], lacking: Sequence[NDArray[np.int64]]) -> list[str]:
     """Return a random sample of the texts to encode, the same one each time."""
     generator = np.random.default_rng(0)
-    total = sum(map(len, lacking))
-    texts = []
-    for corpus, rows in zip(corpora, lacking, strict=True):
-        share = math.ceil(len(rows) * min(1.0, SAMPLE_TEXTS / max(total, 1)))
-        texts += corpus.texts(np.sort(generator.choice(rows, share, replace=False)))
-    generator.shuffle(texts)
-    return texts
+    share = min(1.0, SAMPLE_TEXTS / max(sum(map(len, lacking)), 1))
+    sample = []
+    for some, rows in zip(texts, lacking, strict=True):
+        chosen = generator.choice(rows, math.ceil(len(rows) * share), replace=False)
+        sample += some.texts(np.sort(chosen))
+    generator.shuffle(sample)
+    return sample
 
 
-def _estimate(
-    job: Job, output: BuildOutput, sample: list[str], count: int, rows: int, progress: Progress
-) -> Estimate:
-    encoder, contract = job.teacher.encoder, output.store.contract
-    tokens, error, truncated = None, 0.0, 0.0
+def _estimate(job: Job, output: BuildOutput, sample: list[str], count: int, progress: Progress) -> Estimate:
+    encoder = job.teacher.encoder
+    tokens, truncated = None, 0.0
     if encoder.tokenizer is not None:
         progress.phase("count tokens", len(sample), "texts")
         counted = encoder.tokenizer(sample)
         tokens, truncated = count * float(counted.lengths.mean()), float(counted.truncated.mean())
-        if 1 < len(sample) < count:
-            deviation = float(counted.lengths.std(ddof=1))
-            error = count * deviation / math.sqrt(len(sample)) * math.sqrt(1 - len(sample) / count)
     progress.phase("time the teacher")
-    build = count / _rate(encoder.encode, sample)
-    live = rows / _rate(_in_batches(encoder), sample)
-    reading = rows / ROWS_READ_A_SECOND
-    return Estimate(
-        tokens=tokens,
-        tokens_error=error,
-        truncated_share=truncated,
-        bytes=_bytes(contract, output.result.encoded + output.result.reused),
-        build_seconds=build,
-        live_epoch_seconds=live,
-        cached_epoch_seconds=reading,
-        epochs_to_pay=build / (live - reading) if live > reading else None,
-    )
-
-
-def _rate(encode: Callable[[list[str]], object], sample: Sequence[str]) -> float:
-    """Return rows a second, of runs each twice as long as the one before, until one is long enough."""
-    texts, size, seconds = cycle(sample), LIVE_BATCH_ROWS // 2, 0.0
-    encode(list(islice(texts, 32)))
-    while seconds < PROBE_SECONDS / 2:
+    texts, size, seconds = cycle(sample), 32, 0.0
+    encoder.encode(list(islice(texts, size)))  # the first batch also sets things up
+    while seconds < PROBE_SECONDS:
         size *= 2
         chunk, started = list(islice(texts, size)), time.perf_counter()
-        encode(chunk)
+        encoder.encode(chunk)
         seconds = time.perf_counter() - started
-    return size / seconds
-
-
-def _in_batches(encoder: Encoder) -> Callable[[list[str]], object]:
-    """Return what encodes in batches of random texts, as a training loop does: not sorted by length."""
-    # A shallow copy: the model is shared, the limit of a batch is not.
-    live = copy.copy(encoder)
-    live.batch_tokens = 1 << 40
-
-    def encode(texts: list[str]) -> object:
-        batches = [texts[i : i + LIVE_BATCH_ROWS] for i in range(0, len(texts), LIVE_BATCH_ROWS)]
-        return list(live.encode_windows(batches))
-
-    return encode
+    return Estimate(
+        tokens=tokens,
+        truncated_share=truncated,
+        bytes=_bytes(output.store.contract, output.result.encoded + output.result.reused),
+        seconds=count * seconds / size,
+    )
 
 
 def _bytes(contract: Contract, rows: int) -> dict[str, int]:

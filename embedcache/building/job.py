@@ -1,16 +1,15 @@
-"""A build that is ready to run: everything checked that can be checked before the teacher is loaded."""
+"""A build that is ready to run: sources, options, views and teacher checked, in this order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedcache.building.outputs import codec_of
-from embedcache.building.result import BuildResult, OutputResult
+from embedcache.building.outputs import BuildOutput, codec_of
+from embedcache.building.result import BuildResult
 from embedcache.building.views import plan_views_of
 from embedcache.cache import Cache
 from embedcache.corpus.corpus import Corpus, check_name
@@ -19,11 +18,11 @@ from embedcache.corpus.readers import ReadOptions, ReadReport, RowBatch, check_s
 from embedcache.corpus.sources import Source, corpus_name_of, find_sources
 from embedcache.corpus.store import store_corpus
 from embedcache.errors import InputError
-from embedcache.progress import NO_PROGRESS, Progress
+from embedcache.progress import Progress
 from embedcache.teacher.lazy import LazyTeacher
 from embedcache.teacher.options import EncodeOptions, TeacherOptions
 from embedcache.teacher.outputs import EMBEDDING
-from embedcache.views.plan import PlannedView, ViewOptions
+from embedcache.views.plan import ViewOptions
 
 if TYPE_CHECKING:
     from embedcache.share.read_through import ReadThrough, RemoteOptions
@@ -31,43 +30,22 @@ if TYPE_CHECKING:
     from embedcache.teacher.load import Teacher
 
 
-@dataclass
 class Job:
-    """A build to run.
+    """A build to run; arguments and errors are those of :func:`embedcache.build`.
 
     Attributes:
         folder: the cache's folder.
         cache: the cache; None where the folder is empty or missing.
         name: the corpus's name.
-        sources: files to read, or standard input.
-        read: what to read of them.
         unchanged: the corpus, where the cache has it and its sources have not changed since.
         report: counts of the rows read so far.
-        teacher: the teacher.
-        encode: what is kept of it.
-        views: views asked for.
-        planned: the same, ready to make.
+        teacher: the teacher; its contracts are known.
+        planned: views, ready to make.
         remote: remote to fetch from.
-        overwrite: whether a corpus or views of the same names are replaced.
     """
 
-    folder: Path
-    cache: Cache | None
-    name: str
-    sources: Sequence[Source]
-    read: ReadOptions
-    unchanged: Corpus | None
-    report: ReadReport
-    teacher: LazyTeacher
-    encode: EncodeOptions
-    views: ViewOptions
-    planned: list[PlannedView]
-    remote: ReadThrough | None
-    overwrite: bool
-
-    @classmethod
-    def prepare(
-        cls,
+    def __init__(
+        self,
         sources: object,
         teacher: str | Path | TeacherOptions | Teacher | Encoder,
         cache: str | Path,
@@ -77,49 +55,49 @@ class Job:
         views: ViewOptions | Sequence[str],
         remote: RemoteOptions | str | None,
         overwrite: bool,
-    ) -> Job:
-        """Check sources, names, columns, views and options; nothing is written, no teacher loaded."""
-        found = find_sources(sources)
-        name = check_name(name or corpus_name_of(found[0]))
+    ) -> None:
+        self.read, self.encode, self.overwrite = read, encode, overwrite
+        self.sources: Sequence[Source] = find_sources(sources)
+        self.name = check_name(name or corpus_name_of(self.sources[0]))
         _check(encode)
-        folder = Path(cache).expanduser()
-        opened = _open(folder)
-        same = None if opened is None or overwrite else _unchanged_corpus(opened, name, found, read)
-        if same is None:
-            check_sources(found, read)
-        lazy = LazyTeacher(teacher, encode, None if opened is None else opened.derived_folder)
+        self.folder = Path(cache).expanduser()
+        self.cache = _open(self.folder)
+        self.unchanged = None if self.cache is None or overwrite else self._unchanged_corpus(self.cache)
+        self.report = ReadReport()
+        if self.unchanged is None:
+            check_sources(self.sources, read)
+        self.teacher = LazyTeacher(teacher, encode, None if self.cache is None else self.cache.derived_folder)
         if not isinstance(views, ViewOptions):
             views = ViewOptions([views] if isinstance(views, str) else list(views), device=encode.device)
-        planned = plan_views_of(views, found, read, folder / "corpora" / name)
-        through = None
+        self.views = views
+        self.planned = plan_views_of(views, self.sources, read, self.folder / "corpora" / self.name)
+        self.remote: ReadThrough | None = None
         if remote is not None:
             from embedcache.share.read_through import ReadThrough
 
-            through = ReadThrough(remote)
-        return cls(
-            folder=folder,
-            cache=opened,
-            name=name,
-            sources=found,
-            read=read,
-            unchanged=same,
-            report=ReadReport(),
-            teacher=lazy,
-            encode=encode,
-            views=views,
-            planned=planned,
-            remote=through,
-            overwrite=overwrite,
-        )
+            self.remote = ReadThrough(remote)
+        # This loads the teacher unless its contracts are noted.
+        for own_name, contract in self.teacher.contracts.items():
+            if self.cache is not None:
+                self.cache.refuse_other_contract(own_name, contract)
 
-    def store_corpus(self, cache: Cache, progress: Progress = NO_PROGRESS) -> Corpus:
-        """Bring the corpus into ``cache``; one whose sources are unchanged is not read again.
+    def _unchanged_corpus(self, cache: Cache) -> Corpus | None:
+        note, folder = read_note(cache.derived_folder, self.name), cache.corpora_folder / self.name
+        if note is None or not folder.exists() or not unchanged(note, self.sources, self.read):
+            return None
+        corpus = Corpus(folder)
+        return corpus if corpus.info.digest == note.digest and not corpus.missing_parts() else None
+
+    def open_outputs(self, cache: Cache) -> list[BuildOutput]:
+        """Open the store of each output in ``cache``; errors as :meth:`BuildOutput.open`."""
+        return [BuildOutput.open(cache, *named, self.encode) for named in self.teacher.contracts.items()]
+
+    def read_corpus(self, cache: Cache, progress: Progress) -> Corpus:
+        """Read the sources into a corpus of ``cache``.
 
         Raises:
             InputError, CorruptCacheError, StorageError: as :func:`embedcache.corpus.store.store_corpus`.
         """
-        if self.unchanged is not None:
-            return self.unchanged
         progress.phase("read")
         before = observe(self.sources)
         batches = _counted(read_batches(self.sources, self.read, self.report), progress)
@@ -132,31 +110,24 @@ class Job:
             write_note(cache.derived_folder, self.name, note)
         return corpus
 
-    def result(self, corpus: Corpus, outputs: Sequence[OutputResult], **counts: Any) -> BuildResult:
+    def result(self, texts: Sequence[Corpus], outputs: Sequence[BuildOutput], **counts: Any) -> BuildResult:
         """Return the result of this build.
 
         Args:
-            corpus: its corpus.
-            outputs: the result of each output.
+            texts: its corpus, and the views that are encoded.
+            outputs: its outputs.
             counts: further fields of the result.
         """
-        first = outputs[0]
         return BuildResult(
             corpus=self.name,
-            teacher=first.teacher,
-            contract_id=first.contract_id,
-            rows=len(corpus),
-            cached=first.cached,
-            reused=first.reused,
-            fetched=first.fetched,
-            bytes_written=sum(output.bytes_written for output in outputs),
+            rows=len(texts[0]),
+            texts=sum(map(len, texts)),
+            outputs=tuple(output.result for output in outputs),
             column=self.report.column or self.read.text_column,
-            example=corpus.texts(np.arange(1))[0],
-            skipped=dict(corpus.info.skipped),
+            example=texts[0].texts(np.arange(1))[0],
+            skipped=dict(texts[0].info.skipped),
             first_skipped=dict(self.report.first_skipped),
             not_asked=self.report.not_asked,
-            outputs=tuple(outputs),
-            embedded_views=tuple(self.views.embed),
             remote=None if self.remote is None else self.remote.url,
             **counts,
         )
@@ -164,28 +135,20 @@ class Job:
 
 def _check(encode: EncodeOptions) -> None:
     if encode.shard_rows < 1:
-        raise InputError(f"--shard-rows {encode.shard_rows}: expected at least 1")
+        raise InputError(f"shard_rows {encode.shard_rows}: expected at least 1")
     for output in encode.output.split(","):
         codec_of(output.strip(), encode)
     if encode.token_embeddings and EMBEDDING not in encode.output:
-        raise InputError("--token-embeddings needs --output embedding or embedding,logits")
+        raise InputError("token_embeddings needs output embedding or embedding,logits")
 
 
 def _open(folder: Path) -> Cache | None:
     """Return the cache in ``folder``; None where there is nothing yet."""
-    if folder.is_file() or (folder / "cache.json").exists():
-        return Cache(folder)
+    if folder.is_file():
+        return Cache(folder)  # refuses it
     if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
-        return Cache.create(folder)  # refuses it, and says what the folder holds
+        return Cache.create(folder)  # refuses what is no cache
     return None
-
-
-def _unchanged_corpus(cache: Cache, name: str, sources: Sequence[Source], read: ReadOptions) -> Corpus | None:
-    note, folder = read_note(cache.derived_folder, name), cache.corpora_folder / name
-    if note is None or not folder.exists() or not unchanged(note, sources, read):
-        return None
-    corpus = Corpus(folder)
-    return corpus if corpus.info.digest == note.digest and not corpus.missing_parts() else None
 
 
 def _counted(batches: Iterator[RowBatch], progress: Progress) -> Iterator[RowBatch]:

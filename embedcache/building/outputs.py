@@ -1,4 +1,4 @@
-"""Outputs of a build: the store of each, and the missing rows filled by reuse, a remote, or the teacher."""
+"""Outputs of a build: the store of each, and missing rows encoded into them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +16,32 @@ from embedcache.building.result import OutputResult
 from embedcache.cache import Cache
 from embedcache.codecs import FLOAT_CODECS, check_codec_name, pq
 from embedcache.contract import Contract
-from embedcache.corpus.corpus import Corpus
 from embedcache.errors import InputError, NonFiniteVectorError
 from embedcache.missing import MissingRows
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.reuse import default_codec, related_stores
 from embedcache.store import ShardStore, VectorBatch
-from embedcache.teacher.lazy import columns_of
-from embedcache.teacher.options import DEFAULT_SHARD_ROWS, EncodeOptions
+from embedcache.teacher.lazy import LazyTeacher, columns_of
+from embedcache.teacher.options import EncodeOptions
 from embedcache.teacher.outputs import EMBEDDING, LOGITS
+from embedcache.teacher.resolve import is_local, origin_of
 
 if TYPE_CHECKING:
     from embedcache.teacher.batching import EncodedTexts
     from embedcache.teacher.encode import Encoder
+
+
+class Texts(Protocol):
+    """Texts to encode: a corpus, a view, or texts in memory."""
+
+    @property
+    def title(self) -> str:
+        """Their name in messages."""
+        ...
+
+    def texts(self, rows: NDArray[np.int64]) -> list[str]:
+        """Return the texts of some rows."""
+        ...
 
 
 @dataclass
@@ -36,36 +49,42 @@ class BuildOutput:
     """One output of a build.
 
     Attributes:
-        name: its teacher's name in the cache.
         store: receives its vectors.
         related: stores of the same teacher at another ``max_length``.
         result: counts so far.
     """
 
-    name: str
     store: ShardStore
     related: list[ShardStore]
     result: OutputResult
 
     @classmethod
     def open(cls, cache: Cache, name: str, contract: Contract, encode: EncodeOptions) -> BuildOutput:
-        """Open the store of an output, in the codec of the options or of the stored vectors.
+        """Open the store of the output of teacher ``name``, in the codec asked for or that of stored vectors.
 
         Raises:
             InputError, ContractMismatchError, CorruptCacheError: as :meth:`embedcache.cache.Cache.store`.
         """
-        asked = codec_of(contract.output, encode)
-        store = cache.store(contract, asked, encode.store)
+        codec = codec_of(contract.output, encode)
+        store = cache.store(contract, codec, encode.store)
         related = related_stores(cache, contract)
-        codec = asked or default_codec(store, related)
+        codec = codec or default_codec(store, related)
         if codec != store.codec_name:
             store = cache.store(contract, codec, encode.store)
-        return cls(name, store, related, OutputResult(contract.output, name, contract.id, codec))
+        return cls(store, related, OutputResult(contract.output, name, contract.id, codec))
 
-    def count(self, **counts: int) -> None:
-        """Add to the counts of the result."""
-        added = {name: getattr(self.result, name) + count for name, count in counts.items()}
-        self.result = replace(self.result, **added)
+    def refuse_untrained(self, rows: int) -> None:
+        """Raise :class:`InputError` if a codebook is needed and ``rows`` are too few to learn it from."""
+        if self.store.codec_name == pq.NAME and not self.store.shards:
+            pq.refuse_too_few(rows)
+
+
+def register(cache: Cache, teacher: LazyTeacher) -> None:
+    """List a teacher in the cache; last, so that a rejected build leaves no empty teacher."""
+    for name, contract in teacher.contracts.items():
+        cache.register_teacher(name, contract, origin_of(teacher.source))
+        if is_local(teacher.source):
+            cache.remember_model(contract, str(teacher.source.folder.resolve()))
 
 
 def codec_of(output: str, encode: EncodeOptions) -> str | None:
@@ -81,59 +100,42 @@ def codec_of(output: str, encode: EncodeOptions) -> str | None:
     if output != LOGITS or asked is None or asked in FLOAT_CODECS:
         return asked
     if EMBEDDING not in encode.output:
-        raise InputError(f"--codec {asked}: logits are stored as {' or '.join(FLOAT_CODECS)}")
+        raise InputError(f"codec {asked}: logits are stored as {' or '.join(FLOAT_CODECS)}")
     return None
 
 
-def refuse_untrained(outputs: Sequence[BuildOutput], missing: Sequence[MissingRows], shard_rows: int) -> None:
-    """Raise :class:`InputError` where an output needs a codebook and has too few rows to learn one from."""
-    for output, rows in zip(outputs, missing, strict=True):
-        if output.store.codec_name == pq.NAME and not output.store.shards:
-            pq.refuse_too_few(min(len(rows), shard_rows))
-
-
-@dataclass(frozen=True)
+@dataclass
 class Encoded:
-    """Counts of what was encoded.
-
-    Attributes:
-        rows: texts.
-        truncated: texts of which the teacher saw only the beginning.
-        tokens: tokens.
-        batches_halved: forward batches that did not fit into memory and were halved.
-        seconds: wall-clock seconds.
-    """
+    """Counts of encoded texts: all, truncated ones, their tokens, and wall-clock seconds."""
 
     rows: int = 0
     truncated: int = 0
     tokens: int = 0
-    batches_halved: int = 0
     seconds: float = 0.0
-
-    def __add__(self, other: Encoded) -> Encoded:
-        return Encoded(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 def encode_missing(
-    corpus: Corpus,
-    missing: MissingRows,
+    texts: Texts,
+    missing: Sequence[MissingRows],
+    outputs: Sequence[BuildOutput],
     encoder: Encoder,
-    stores: Sequence[ShardStore],
-    shard_rows: int = DEFAULT_SHARD_ROWS,
+    shard_rows: int,
+    done: Encoded,
     *,
     backwards: bool = False,
     progress: Progress = NO_PROGRESS,
-) -> Encoded:
-    """Encode missing rows of a corpus and store their vectors, a shard at a time in corpus order.
+) -> None:
+    """Encode the rows that any output lacks and store their vectors, a shard at a time in corpus order.
 
     Rows that another build has stored meanwhile are left out, whole shards at a time.
 
     Args:
-        corpus: the corpus.
-        missing: its missing rows, see :meth:`MissingRows.of`.
+        texts: the texts.
+        missing: the rows that each output lacks.
+        outputs: receive the vectors, each of a contract of ``encoder.teachers``.
         encoder: the teacher.
-        stores: receive the vectors, each of a contract of ``encoder.teachers``.
         shard_rows: rows per shard.
+        done: counts what was encoded.
         backwards: begin with the last shard, because another build has begun with the first.
         progress: receives the phase ``encode``.
 
@@ -142,55 +144,56 @@ def encode_missing(
         TeacherError: if the teacher cannot encode a text.
         StorageError: if a store cannot be written.
     """
-    if not len(missing):
-        return Encoded()
-    progress.phase("encode", len(missing))
-    started, before = time.perf_counter(), replace(encoder.times)
-    shown = encoded_rows = truncated = 0
+    lacking = replace(missing[0], mask=np.logical_or.reduce([rows.mask for rows in missing]))
+    progress.phase("encode", len(lacking))
+    started, times, before = time.perf_counter(), encoder.times, replace(encoder.times)
+    shown = 0
     taken: deque[NDArray[np.int64]] = deque()
 
     def windows() -> Iterator[list[str]]:
         others = 0
-        in_order = list(missing.windows(shard_rows))
+        in_order = list(lacking.windows(shard_rows))
         for rows in reversed(in_order) if backwards else in_order:
-            others += sum(store.open_new() for store in stores)
-            if others and all((store.locate(missing.keys(rows)) >= 0).all() for store in stores):
+            others += sum(output.store.open_new() for output in outputs)
+            keys = lacking.keys(rows)
+            if others and all((output.store.locate(keys) >= 0).all() for output in outputs):
                 progress.advance(len(rows))
                 continue
             taken.append(rows)
-            yield corpus.texts(rows)
+            yield texts.texts(rows)
 
     def report() -> None:
         nonlocal shown
-        done = encoder.times.rows - before.rows
-        rate = (encoder.times.tokens - before.tokens) / max(time.perf_counter() - started, 1e-9)
+        rate = (times.tokens - before.tokens) / max(time.perf_counter() - started, 1e-9)
         progress.note(f"{rate:,.0f} tokens/s")
-        progress.advance(done - shown)
-        shown = done
+        progress.advance(times.rows - before.rows - shown)
+        shown = times.rows - before.rows
 
     # Closed at once where storing fails: windows that are worked on ahead would keep the process from ending.
     with closing(encoder.encode_windows(windows(), report)) as results:
         for encoded in results:
             rows = taken.popleft()
-            _refuse_non_finite(encoded, corpus, rows)
-            keys = missing.keys(rows)
-            for store in stores:
-                vectors = np.ascontiguousarray(encoded.vectors[:, columns_of(encoder, store.contract)])
-                store.put(VectorBatch(keys, vectors, encoded.tokens, encoded.truncated, encoder.provenance))
-            encoded_rows += len(rows)
-            truncated += int(encoded.truncated.sum())
+            _refuse_non_finite(encoded, texts, rows)
+            for output, lacked in zip(outputs, missing, strict=True):
+                own = lacked.mask[rows]
+                vectors = encoded.vectors[own, columns_of(encoder, output.store.contract)]
+                seen = encoded.tokens[own], encoded.truncated[own]
+                keys = lacked.keys(rows[own])
+                output.store.put(VectorBatch(keys, np.ascontiguousarray(vectors), *seen, encoder.provenance))
+                output.result.encoded += len(keys)
+            done.rows += len(rows)
+            done.truncated += int(encoded.truncated.sum())
             report()
-    times, seconds = encoder.times, time.perf_counter() - started
-    tokens, halved = times.tokens - before.tokens, times.batches_halved - before.batches_halved
-    return Encoded(encoded_rows, truncated, tokens, halved, seconds)
+    done.tokens += times.tokens - before.tokens
+    done.seconds += time.perf_counter() - started
 
 
-def _refuse_non_finite(encoded: EncodedTexts, corpus: Corpus, rows: NDArray[np.int64]) -> None:
+def _refuse_non_finite(encoded: EncodedTexts, texts: Texts, rows: NDArray[np.int64]) -> None:
     bad = np.flatnonzero(~np.isfinite(encoded.vectors).all(axis=1))
     if len(bad):
         row = rows[bad[:1]]
         raise NonFiniteVectorError(
-            f"the teacher returned NaN or infinity for row {row[0]} of {corpus.title} "
-            f"({corpus.texts(row)[0][:80]!r}) and {len(bad) - 1} more rows of its shard; earlier shards are "
-            "stored. Use --compute-dtype float32, or remove the text"
+            f"the teacher returned NaN or infinity for row {row[0]} of {texts.title} "
+            f"({texts.texts(row)[0][:80]!r}) and {len(bad) - 1} more rows of its shard; earlier shards are "
+            "stored. Use compute_dtype float32, or remove the text"
         )

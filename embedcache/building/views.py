@@ -42,7 +42,7 @@ def plan_views_of(
     """
     if read.text2_column is not None and (options.views or options.embed):
         raise InputError(
-            "views are made of single texts, and --text2-column makes pairs: leave one of them out"
+            "views are made of single texts, and text2_column makes pairs: leave one of them out"
         )
     planned = plan_views(options)
     for view in planned:
@@ -58,8 +58,8 @@ def plan_views_of(
     names = {*recipes, *(view.recipe.name for view in planned)}
     if unknown := [name for name in options.embed if name not in names]:
         raise InputError(
-            f"--embed-views {unknown[0]}: no such view (views: {', '.join(sorted(names)) or 'none'}). "
-            "Make it with --view"
+            f"no view {unknown[0]!r} to embed (views: {', '.join(sorted(names)) or 'none'}): make it in the "
+            "same build"
         )
     return planned
 

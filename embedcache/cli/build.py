@@ -47,10 +47,11 @@ def build_command(sources: tuple[str, ...], as_json: bool, dry_run: bool, **sett
     SOURCES are files or globs of plain text, JSONL, CSV, TSV, Parquet or Arrow, any of them gzip or zstd, or
     '-' for standard input. Killed or repeated, a build goes on where it stopped.
     """
-    from embedcache.building.build import build, grouped
-    from embedcache.corpus.sources import expand_sources
+    from pathlib import Path
 
-    files = expand_sources(sources)
+    from embedcache.building.build import build, grouped
+
+    files = [Path(source) for source in sources]  # as strings they might be texts
     with show_progress() as progress:
         arguments = grouped({**settings, "progress": progress})
         result = build(files, **arguments, dry_run=True) if dry_run else build(files, **arguments).result
@@ -60,12 +61,10 @@ def build_command(sources: tuple[str, ...], as_json: bool, dry_run: bool, **sett
 def print_build(result: BuildResult, as_json: bool = False) -> None:
     """Print what a build did, or what a dry run says it would do."""
     title = ("dry run" if result.dry_run else "build", f"{result.corpus} with {result.teacher}")
-    print_result(result, as_json, title, [*_rows(result), *_estimate(result.estimate)])
+    print_result(result, as_json, title, [*_texts(result), *_vectors(result), *_estimate(result.estimate)])
 
 
-def _rows(result: BuildResult) -> Iterator[tuple[str, object]]:
-    texts = result.rows * (1 + len(result.embedded_views))
-    encoded = "to encode" if result.dry_run else "encoded"
+def _texts(result: BuildResult) -> Iterator[tuple[str, object]]:
     yield "rows", result.rows
     column = "" if result.column is None else f"column {result.column}: "
     yield "text", column + repr(shortened(result.example, 60))
@@ -73,52 +72,36 @@ def _rows(result: BuildResult) -> Iterator[tuple[str, object]]:
         first = result.first_skipped.get(reason)
         yield "skipped", f"{count:,} {reason}{f' (first at {first})' if first else ''}"
     yield "not read", _some(result.not_asked, "by --rows")
-    repeated = texts - result.distinct
-    yield "distinct", f"{result.distinct:,}{f' ({repeated:,} duplicates)' if repeated else ''}"
-    yield "cached", _some(result.cached, "were in the cache")
-    yield "reused", _some(result.reused, "from the same teacher at another max_length")
-    yield "not reused", _some(result.outputs[0].coarser, "at another max_length: their codec keeps less")
-    if result.remote is not None:
-        yield "fetched", f"{result.fetched:,} from {result.remote} ({size(result.remote_bytes)})"
-    yield from (("sample", verdict) for verdict in result.verdicts)
-    rate = f" ({result.encoded / result.encode_seconds:,.0f} rows/s)" if result.encode_seconds else ""
-    yield encoded, f"{result.encoded:,}{rate}"
-    yield "truncated", _some(result.truncated, "of the encoded were longer than the teacher reads")
-    yield "halved", _some(result.batches_halved, "batches did not fit into memory. Lower --batch-tokens")
     for view in result.views:
-        counts = [f"{count:,} {reason}" for reason, count in sorted(view.counts.items())]
-        also = ["encoded as well"] if view.name in result.embedded_views else []
-        yield f"view {view.name}", ", ".join([view.outcome, *counts, *also])
-    if result.token_embeddings is not None:
-        yield "token embeddings", " x ".join(f"{count:,}" for count in result.token_embeddings)
-    for one in result.outputs if len(result.outputs) > 1 else ():
-        counts = [_some(one.encoded, encoded), _some(one.cached, "cached")]
-        counts += [_some(one.reused, "reused"), _some(one.fetched, "fetched")]
-        yield one.output, f"teacher {one.teacher}, {one.codec}: {', '.join(filter(None, counts))}"
-    if result.bytes_written:
-        yield "written", f"{size(result.bytes_written)} as {result.outputs[0].codec}"
-    yield "time", f"{result.seconds:.1f} s" if result.seconds else ""
-    yield from (("note", note) for note in result.notes)
+        counts = (f"{count:,} {reason}" for reason, count in sorted(view.counts.items()))
+        yield f"view {view.name}", ", ".join([view.outcome, *counts])
+    repeated = result.texts - result.distinct
+    yield "distinct", f"{result.distinct:,}{f' ({repeated:,} duplicates)' if repeated else ''}"
+
+
+def _vectors(result: BuildResult) -> Iterator[tuple[str, object]]:
+    encoded = "to encode" if result.dry_run else "encoded"
+    for one in result.outputs:
+        of = "" if len(result.outputs) == 1 else f" {one.output} as {one.teacher}"
+        yield f"cached{of}", _some(one.cached, "were in the cache")
+        yield f"reused{of}", _some(one.reused, "from the same teacher at another max_length")
+        yield f"fetched{of}", _some(one.fetched, f"from {result.remote}")
+        yield f"{encoded}{of}", one.encoded or "0"
+        yield f"written{of}", f"{size(one.bytes_written)} as {one.codec}" if one.bytes_written else ""
+    yield "from the remote", size(result.remote_bytes) if result.remote_bytes else ""
+    yield from (("sample", verdict) for verdict in result.verdicts)
+    yield "truncated", _some(result.truncated, "of the encoded were longer than the teacher reads")
+    rate = f" ({result.encoded / result.encode_seconds:,.0f} rows/s)" if result.encode_seconds else ""
+    yield "time", f"{result.seconds:.1f} s{rate}" if result.seconds else ""
 
 
 def _estimate(found: Estimate | None) -> Iterator[tuple[str, object]]:
-    if found is None:
-        return
-    if found.tokens is not None:
-        error = f" ± {found.tokens_error:,.0f}" if found.tokens_error else ""
-        yield "tokens", f"{found.tokens:,.0f}{error}"
+    if found is not None:
+        yield "tokens", "" if found.tokens is None else f"{found.tokens:,.0f}"
         yield "truncated", f"{found.truncated_share:.2%} would be" if found.truncated_share else ""
-    yield "size", ", ".join(f"{size(count)} as {codec}" for codec, count in found.bytes.items())
-    yield "build", _duration(found.build_seconds)
-    yield "epoch with the teacher", _duration(found.live_epoch_seconds)
-    yield "epoch from the cache", _duration(found.cached_epoch_seconds)
-    epochs = found.epochs_to_pay
-    yield "pays for itself", "never" if epochs is None else f"after {epochs:.2f} student epochs"
+        yield "size", ", ".join(f"{size(count)} as {codec}" for codec, count in found.bytes.items())
+        yield "time to encode", str(timedelta(seconds=max(1, round(found.seconds))))
 
 
 def _some(count: int, words: str) -> str:
     return f"{count:,} {words}" if count else ""
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))

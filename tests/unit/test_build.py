@@ -17,6 +17,7 @@ import flat_build
 import numpy as np
 import pytest
 import torch
+from pydantic_core import to_json
 
 import embedcache
 from embedcache.building.result import BuildResult
@@ -113,9 +114,8 @@ def test_the_result_says_what_was_read(tmp_path: Path, build: Build, loaded_teac
     source = tmp_path / "rows.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = build(source, text_column="text", id_column="id", label_column="label", name="named")
-    done = json.loads(json.dumps(result(found).to_json()))
-    assert (done["corpus"], done["teacher"]) == ("named", "tiny")
-    assert done["contract_id"] == loaded_teacher.contract.id
+    done = json.loads(to_json(result(found)))
+    assert (done["corpus"], result(found).contract_id) == ("named", loaded_teacher.contract.id)
     assert (done["column"], done["example"]) == ("text", TEXTS[0])
     assert (done["skipped"], done["truncated"]) == ({"empty": 1}, 1)
     assert "rows.jsonl:51" in done["first_skipped"]["empty"]
@@ -225,17 +225,17 @@ def test_a_changed_contract_under_the_same_name_names_the_field(
     ("settings", "error", "noun"),
     [
         ({"codec": "int4"}, InputError, "codec"),
-        ({"shard_rows": 0}, InputError, "--shard-rows"),
+        ({"shard_rows": 0}, InputError, "shard_rows"),
         ({"threads": 0}, InputError, "--threads"),
         ({"batch_tokens": 0}, InputError, "--batch-tokens"),
         ({"compute_dtype": "float16"}, InputError, "GPU"),
-        ({"output": "tokens"}, InputError, "--output"),
+        ({"output": "tokens"}, InputError, "output"),
         ({"output": "logits", "codec": "int8"}, InputError, "logits"),
         ({"name": "../up"}, InputError, "corpus"),
         ({"teacher": "no-such-teacher"}, TeacherError, "no-such-teacher"),
         ({"source": "none.txt"}, MissingInputError, "none.txt"),
         ({"format": "parquet"}, InputError, "parquet"),
-        ({"embed_views": ["crop"]}, InputError, "--embed-views"),
+        ({"embed_views": ["crop"]}, InputError, "crop"),
         ({"views": ["column:x"]}, MissingInputError, "column"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
@@ -400,11 +400,9 @@ def test_nothing_that_is_shared_holds_a_path(tmp_path: Path, build: Build, tiny_
 def test_token_embeddings_are_stored_once(tmp_path: Path, build: Build) -> None:
     assert not list(build().folder.glob("teachers/*/*tokens*"))
     cache = build(token_embeddings=True)
-    tokens, width = result(cache).token_embeddings or (0, 0)
-    assert (result(cache).encoded, cache.token_table(cache.teacher()).word.shape) == (0, (tokens, width))
+    assert (result(cache).encoded, cache.token_table(cache.teacher()).word.shape[1]) == (0, 16)
     before = files(cache.folder)
-    assert result(build(token_embeddings=True)).token_embeddings == (tokens, width)
-    assert files(cache.folder) == before
+    assert files(build(token_embeddings=True).folder) == before
 
 
 def outcomes(cache: Cache) -> dict[str, str]:

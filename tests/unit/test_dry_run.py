@@ -50,7 +50,7 @@ def run(tmp_path: Path, tiny_teacher: Path) -> Run:
 
 
 def counts(found: BuildResult) -> tuple[int, ...]:
-    outputs = [(one.encoded, one.cached, one.reused, one.coarser) for one in found.outputs]
+    outputs = [(one.encoded, one.cached, one.reused) for one in found.outputs]
     return (found.rows, found.distinct, found.encoded, found.cached, found.reused, *sum(outputs, ()))
 
 
@@ -100,17 +100,9 @@ def test_tokens_are_counted_or_sampled(run: Run, monkeypatch: pytest.MonkeyPatch
     sampled = run(None, True).estimate
     assert exactly is not None
     assert sampled is not None
-    assert (exactly.tokens, exactly.tokens_error) == (run().tokens, 0)
-    assert sampled.tokens is not None
-    assert 0 < abs(sampled.tokens - (exactly.tokens or 0)) < 5 * sampled.tokens_error
-
-
-def test_a_cache_pays_for_itself_once_its_epochs_have_saved_its_build(run: Run) -> None:
-    found = run(None, True).estimate
-    assert found is not None
-    saved = found.live_epoch_seconds - found.cached_epoch_seconds
-    assert found.epochs_to_pay == pytest.approx(found.build_seconds / saved)
-    assert min(found.build_seconds, found.cached_epoch_seconds) > 0
+    assert exactly.tokens == run().tokens
+    assert sampled.tokens == pytest.approx(exactly.tokens, rel=0.1)
+    assert exactly.seconds > 0
 
 
 def test_a_view_that_takes_a_model_is_not_counted_and_named(run: Run, tmp_path: Path) -> None:
@@ -118,11 +110,11 @@ def test_a_view_that_takes_a_model_is_not_counted_and_named(run: Run, tmp_path: 
 
     model = str(masked_model(tmp_path / "masked"))
     settings = {"views": ["mask-fill"], "embed_views": ["mask-fill"], "mask_model": model, "limit": 20}
-    planned = run(None, True, **settings)
-    assert (planned.encoded, len(planned.notes)) == (20, 1)
-    assert "mask-fill" in planned.notes[0]
-    run(**settings)
-    assert run(None, True, **settings).distinct == 40
+    source = corpus_file(tmp_path, TEXTS)
+    planned = run(source, True, **settings)
+    assert (planned.encoded, planned.views[0].outcome) == (20, "to make, not counted")
+    run(source, **settings)
+    assert run(source, True, **settings).distinct == 40
 
 
 def test_what_a_build_refuses_a_dry_run_refuses(run: Run, tmp_path: Path) -> None:
