@@ -35,7 +35,8 @@ from embedcache.lazy import load
 from embedcache.scan import scan_rows
 from embedcache.store import FolderShards, LmdbShards, ShardStore
 from embedcache.store.checked import CHECKED, CheckedFiles
-from embedcache.store.containers.choose import open_container
+from embedcache.store.containers import open_container
+from embedcache.store.index import StoreIndex
 from embedcache.teacher.token_table import TokenTable, read_stored
 
 if TYPE_CHECKING:
@@ -265,7 +266,9 @@ class Cache:
         folder, index = self.teacher_folder(contract), self._index_folder(contract)
         checked = CheckedFiles(index / CHECKED)
         container = open_container(folder, checked, kind)
-        return ShardStore(container, contract, codec, codebooks=folder / "codebooks", index=(index, checked))
+        return ShardStore(
+            container, contract, codec, codebooks=folder / "codebooks", index=StoreIndex(index, checked)
+        )
 
     def container(self, contract: Contract) -> FolderShards | LmdbShards:
         """Return the container of a contract's shards; none is opened. Errors as :meth:`store`."""

@@ -7,7 +7,7 @@ nothing is stripped, lower-cased or normalised on the way.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,9 @@ def key_array(texts: Iterable[str]) -> KeyArray:
     return np.frombuffer(b"".join(map(key, texts)), dtype=KEY_DTYPE)
 
 
+BLOCK_KEYS = 1 << 20
+"""Keys that are sorted or read at a time where all of them could be too many."""
+
 PARTITION_KEYS = 1 << 18
 """Keys that :func:`first_occurrences` aims to sort at a time."""
 
@@ -48,63 +51,72 @@ def halves(keys: KeyArray) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     return words[:, 0], words[:, 1]
 
 
-def search_sorted(
-    first: NDArray[np.uint64],
-    second: NDArray[np.uint64],
-    places: NDArray[np.int64],
-    asked_first: NDArray[np.uint64],
-    asked_second: NDArray[np.uint64],
-) -> NDArray[np.int64]:
-    """Return the places of the keys asked for, -1 where one is missing.
+class SortedKeys:
+    """Keys in ascending order with the place of each; a key may stand in several places.
 
     Args:
-        first, second: halves of distinct keys, sorted by (first, second), shape (n,).
-        places: the place of each of them, shape (n,).
-        asked_first, asked_second: halves of the keys to find, shape (m,), in any order.
+        words: uint64, shape (3, n): the two halves of each key, and its place, sorted by all three.
     """
-    found = np.full(len(asked_first), -1, dtype=np.int64)
-    at = np.searchsorted(first, asked_first, side="left")
-    open_rows = np.arange(len(asked_first))
-    # Keys that share their first half lie side by side; nearly always there is one.
-    while len(open_rows):
-        open_rows = open_rows[at[open_rows] < len(places)]
-        candidate = at[open_rows]
-        same_first = first[candidate] == asked_first[open_rows]
-        hit = same_first & (second[candidate] == asked_second[open_rows])
-        found[open_rows[hit]] = places[candidate[hit]]
-        open_rows = open_rows[same_first & ~hit]
-        at[open_rows] += 1
-    return found
+
+    def __init__(self, words: NDArray[np.uint64]) -> None:
+        self._words = words
+
+    def __len__(self) -> int:
+        return int(self._words.shape[1])
+
+    def locate(self, keys: KeyArray) -> NDArray[np.int64]:
+        """Return the first place of each key, -1 where it is missing."""
+        first, second = halves(keys)
+        # Sorted, keys that are near each other are looked for one after the other.
+        order = np.argsort(first, kind="stable")
+        first, second = first[order], second[order]
+        found = np.full(len(keys), -1, np.int64)
+        at = np.searchsorted(self._words[0], first, side="left")
+        open_rows = np.arange(len(keys))
+        # Keys that share their first half lie side by side; nearly always there is one.
+        while len(open_rows):
+            open_rows = open_rows[at[open_rows] < len(self)]
+            candidate = at[open_rows]
+            same_first = self._words[0][candidate] == first[open_rows]
+            hit = same_first & (self._words[1][candidate] == second[open_rows])
+            found[order[open_rows[hit]]] = self._words[2][candidate[hit]]
+            open_rows = open_rows[same_first & ~hit]
+            at[open_rows] += 1
+        return found
+
+    def in_order(self) -> KeyArray:
+        """Return the keys in the order of their places."""
+        pairs = np.zeros((len(self), 2), np.uint64)
+        pairs[self._words[2]] = self._words[:2].T
+        return pairs.reshape(-1).view(KEY_DTYPE)
+
+    def distinct(self) -> Iterator[KeyArray]:
+        """Yield the distinct keys in ascending order, in blocks."""
+        for start in range(0, len(self), BLOCK_KEYS):
+            pairs = np.ascontiguousarray(self._words[:2, start : start + BLOCK_KEYS + 1].T)
+            is_last = np.ones(len(pairs), np.bool_)
+            is_last[:-1] = (pairs[1:] != pairs[:-1]).any(axis=1)
+            yield pairs[:BLOCK_KEYS][is_last[:BLOCK_KEYS]].reshape(-1).view(KEY_DTYPE)
 
 
-class KeyIndex:
-    """Finds keys among n keys.
+class KeyIndex(SortedKeys):
+    """Finds keys among n keys, in memory.
 
     Args:
         keys: dtype ``V16``, shape (n,). Where a key stands several times, its first place counts.
     """
 
     def __init__(self, keys: KeyArray) -> None:
-        first, second = halves(keys)
-        order = np.lexsort((second, first))
-        first, second = first[order], second[order]
-        fresh = np.ones(len(order), dtype=np.bool_)
-        fresh[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
-        # lexsort is stable, so the first of equal keys is the one that came first.
-        self._first, self._second, self._places = first[fresh], second[fresh], order[fresh]
+        super().__init__(sorted_words(*halves(keys), np.arange(len(keys))))
 
-    @property
-    def distinct(self) -> int:
-        """Number of distinct keys."""
-        return len(self._places)
 
-    def locate(self, keys: KeyArray) -> NDArray[np.int64]:
-        """Return the place of each key in the array given at first, -1 where it is missing."""
-        return search_sorted(self._first, self._second, self._places, *halves(keys))
-
-    def first_places(self) -> NDArray[np.int64]:
-        """Return the places of the distinct keys in ascending order: each key's first occurrence."""
-        return np.sort(self._places)
+def sorted_words(
+    first: NDArray[np.uint64], second: NDArray[np.uint64], places: NDArray[np.int64]
+) -> NDArray[np.uint64]:
+    """Return the words of :class:`SortedKeys` for the halves of keys and their ascending places."""
+    # Stable: of equal keys the first place comes first.
+    order = np.lexsort((second, first))
+    return np.stack([first[order], second[order], places[order].astype(np.uint64)])
 
 
 def first_occurrences(parts: Sequence[KeyArray]) -> NDArray[np.bool_]:
@@ -154,6 +166,5 @@ def _firsts(keys: KeyArray) -> NDArray[np.bool_]:
         return marks
     # Most keys share their first half with none: only the others need the slow, exact order.
     doubtful = np.flatnonzero(np.isin(first, shared))
-    marks[doubtful] = False
-    marks[doubtful[KeyIndex(keys[doubtful]).first_places()]] = True
+    marks[doubtful] = KeyIndex(keys[doubtful]).locate(keys[doubtful]) == np.arange(len(doubtful))
     return marks

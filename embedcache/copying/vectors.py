@@ -19,7 +19,7 @@ from embedcache.noise import compare_rows, noise_angle
 from embedcache.progress import Progress
 from embedcache.reuse import shard_places
 from embedcache.store import Shard, ShardStore, VectorBatch
-from embedcache.store.index import SortedKeys
+from embedcache.store.index import sort_keys
 
 DEFAULT_SHARD_ROWS = 16384
 _BLOCK_ROWS = 8192
@@ -167,7 +167,7 @@ def plan_vectors(
             found.setdefault(shard.name, Rows(folder, store, shard, np.flatnonzero(some)))
     # Of a key in several shards the first row is taken.
     ranked = sorted(found.values(), key=lambda one: one.coarseness)
-    index = SortedKeys.of([one.keys for one in ranked])
+    index = sort_keys([one.keys for one in ranked])
     starts = np.cumsum([0, *map(len, ranked)])
     comparison = _Comparison(teacher, options.prefer, target)
     progress.phase(f"compare {teacher}", int(starts[-1]))

@@ -20,7 +20,7 @@ from embedcache.projection import extend, is_derived, read_projection
 from embedcache.repair.fixes import ENCODED, LEFT, LOST, MADE, MOVED, Work
 from embedcache.repair.lost import Window, plan_windows
 from embedcache.store import FolderShards, LmdbShards, Shard, VectorBatch
-from embedcache.store.containers.lmdb import SEAL
+from embedcache.store.lmdb_shards import SEAL
 from embedcache.verify import Finding
 from embedcache.verify.files import UPGRADE
 from embedcache.verify.findings import first_line

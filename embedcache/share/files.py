@@ -16,7 +16,7 @@ from embedcache.inventory import Kind
 from embedcache.projection import PROJECTION
 from embedcache.share.manifest import NAMED_BY_DIGEST, SharedCorpus, SharedFile
 from embedcache.store.checked import CheckedFiles
-from embedcache.store.containers.choose import open_container
+from embedcache.store.containers import open_container
 from embedcache.store.shard import Shard
 from embedcache.teacher.token_table import table_path
 

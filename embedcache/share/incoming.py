@@ -28,6 +28,7 @@ from embedcache.share.remote import MissingError, Remote
 from embedcache.share.transfer import DamagedError
 from embedcache.store import FolderShards, ShardStore
 from embedcache.store.checked import CheckedFiles
+from embedcache.store.index import StoreIndex
 from embedcache.teacher.token_table import TokenTable
 from embedcache.verify.rows import check_rows
 
@@ -184,7 +185,7 @@ class Incoming:
                 FolderShards(folder / "shards", checked),
                 contract,
                 codebooks=folder / "codebooks",
-                index=(self.folder / "derived" / "index" / contract.id, checked),
+                index=StoreIndex(self.folder / "derived" / "index" / contract.id, checked),
             )
         self.check_shards(store, mine)
         return store

@@ -11,12 +11,12 @@ import numpy as np
 from embedcache.cache import Cache
 from embedcache.errors import RemoteError
 from embedcache.fsio import make_directory, sha256_file
-from embedcache.keys import KEY_DTYPE, KeyArray
+from embedcache.keys import KEY_DTYPE, KeyArray, SortedKeys
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.share.manifest import SharedFile
 from embedcache.share.remote import Remote
 from embedcache.store.base import Positions
-from embedcache.store.index import SortedKeys, reading_rank
+from embedcache.store.index import reading_rank, sort_keys
 
 
 class RemoteKeys:
@@ -78,9 +78,9 @@ class RemoteKeys:
     @cached_property
     def _index(self) -> tuple[SortedKeys, Positions, Positions]:
         """Keys in the order in which shards are read, and where each shard starts in it and in positions."""
-        ranks = [reading_rank(shard.codec, shard.sha256) for shard in self.shards]
+        ranks = [reading_rank((shard.sha256, shard.codec, shard.rows)) for shard in self.shards]
         order = sorted(range(len(ranks)), key=ranks.__getitem__)
-        keys = SortedKeys.of([self.arrays[number] for number in order])
+        keys = sort_keys([self.arrays[number] for number in order])
         rows = np.diff(self.starts)[order]
         return keys, np.cumsum(rows) - rows, self.starts[order]
 

@@ -31,7 +31,7 @@ from embedcache.share.sample import SampleCheck, compare, local_teacher
 from embedcache.sizes import readable
 from embedcache.store import MemoryShards, ShardStore, VectorBatch
 from embedcache.store.base import Positions
-from embedcache.store.containers.folder import FolderShards
+from embedcache.store.containers import FolderShards
 from embedcache.store.shard import damaged_shard
 
 MIRROR = "mirror"

@@ -1,11 +1,12 @@
-"""Protocols of stores and of the containers of their shards, and the batch of rows that is put into them."""
+"""Protocol of stores, the place that shards lie in, and the batch of rows that is put into a store."""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,24 +57,19 @@ class VectorStore(Protocol):
     @property
     def contract(self) -> Contract:
         """The contract of every vector in the store."""
-        ...
 
     @property
     def codec_name(self) -> str:
         """Codec of new vectors."""
-        ...
 
     def __len__(self) -> int:
         """Return the number of distinct keys."""
-        ...
 
     def put(self, batch: VectorBatch) -> None:
-        """Add the rows of ``batch``, durably; keys that are there already are harmless."""
-        ...
+        """Add the rows of ``batch``, durably; a key that is stored already is harmless."""
 
     def locate(self, keys: KeyArray) -> Positions:
         """Return the position of each key, -1 where it is missing."""
-        ...
 
     def gather(self, positions: Positions) -> NDArray[np.floating]:
         """Return the vectors at ``positions``, shape (n, d), as precise as they are stored.
@@ -83,57 +79,57 @@ class VectorStore(Protocol):
         Raises:
             IndexError: if a position is -1 or past the end.
         """
-        ...
 
     def vectors(self, positions: Positions) -> Vectors:
         """Return the vectors at ``positions`` as float32, shape (n, d)."""
-        ...
 
     def seen(self, positions: Positions) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Return ``tokens`` and ``truncated`` of the rows at ``positions``, each of shape (n,)."""
-        ...
 
 
-class ShardContainer(Protocol):
-    """Set of immutable shards, by name. Two writers of the same shard both succeed."""
+class ShardContainer(ABC):
+    """Set of immutable shards, by name. Two writers of the same shard both succeed.
 
-    @property
-    def kind(self) -> str:
-        """``arrow``, ``lmdb`` or ``memory``."""
-        ...
+    Attributes:
+        kind: ``arrow``, ``lmdb`` or ``memory``.
+    """
 
+    kind: ClassVar[str]
+
+    @abstractmethod
     def names(self) -> list[str]:
         """Return the names of all shards, sorted."""
-        ...
 
+    @abstractmethod
     def open(self, name: str) -> pa.Buffer:
-        """Return the bytes of a shard, mapped where that can be.
+        """Return the bytes of a shard, mapped if they lie in a file.
 
         Raises:
             CorruptCacheError: if they cannot be read.
         """
-        ...
 
+    @abstractmethod
     def add(self, name: str, data: pa.Buffer) -> None:
-        """Store ``data`` under ``name``, durably; harmless where it is there.
+        """Store ``data`` under ``name``, durably; a shard that is stored already is harmless.
 
         Raises:
             StorageError: if there is no room or no permission; nothing is half stored then.
         """
-        ...
 
+    @abstractmethod
     def remove(self, name: str) -> None:
-        """Delete a shard; harmless where it is gone. Buffers of its bytes stay as they are."""
-        ...
+        """Delete a shard, which may be gone already. Buffers of its bytes stay as they are."""
 
+    @abstractmethod
     def where(self, name: str) -> str:
         """Return the place of a shard, for messages."""
-        ...
 
     def find_corrupt(self, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` whose bytes have another digest; what is known is not read again."""
-        ...
+        """Return those of ``names`` that are missing or whose bytes have another digest.
 
-    def finish(self) -> None:
-        """Note that a writer has added all it wanted to."""
-        ...
+        Each is read once on this machine.
+        """
+        return []
+
+    def finish(self) -> None:  # noqa: B027 - most containers have nothing to do
+        """Note that a writer has added all of its shards."""

@@ -24,8 +24,7 @@ from embedcache.keys import KEY_BYTES, KeyArray
 from embedcache.progress import NO_PROGRESS, Progress
 from embedcache.projection import projection_digest
 from embedcache.store import FolderShards, Shard
-from embedcache.store.containers.lmdb import SEAL
-from embedcache.store.mapped_lmdb import check_structure, open_shared
+from embedcache.store.lmdb_shards import SEAL, check_structure, open_lmdb
 from embedcache.store.shard import ShardHeader, open_shard
 from embedcache.teacher.token_table import TokenTable
 from embedcache.verify.findings import Finding, first_line, printable
@@ -121,7 +120,7 @@ class FileChecks:
         is_changed = seal is not None and sha256_file(path) != seal and seal == _sealed_digest(path)
         # liblmdb sees the file only once its structure was found sound.
         check_structure(path)
-        mapped, found = open_shared(path, writable=False), list[Finding]()
+        mapped, found = open_lmdb(path, writable=False), list[Finding]()
         for key in mapped.list_keys():
             name, data = key.decode("ascii", "replace"), mapped.get(key)
             if data is not None:

@@ -26,7 +26,7 @@ from embedcache.cli.tables import print_table, size
 from embedcache.codecs import CODEC_NAMES
 from embedcache.corpus.sources import FORMATS
 from embedcache.errors import StorageError
-from embedcache.store.containers.choose import STORE_KINDS
+from embedcache.store.containers import STORE_KINDS
 from embedcache.teacher.aliases import ALIASES
 from embedcache.testing import sentences
 
